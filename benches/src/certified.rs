@@ -40,7 +40,7 @@ pub fn key_record() -> anyhow::Result<Vec<u8>> {
 /// Writes the key to a file in `directory` that only its owner can read.
 ///
 /// # Errors
-/// Those of the file system.
+/// Errors of the file system.
 pub fn key_file(directory: &Path) -> anyhow::Result<PathBuf> {
     let path = directory.join("privkey.bin");
     let file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);

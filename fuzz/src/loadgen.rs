@@ -107,8 +107,8 @@ pub fn schedule_file(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let parsed = phases::read(text);
     let each: Result<Vec<_>, _> =
-        text.lines().map(|line| phases::read(line).map_err(|bad| bad.what)).collect();
-    assert_eq!(parsed.clone().map_err(|bad| bad.what), each.map(|phases| phases.concat()), "line by line");
+        text.lines().map(|line| phases::read(line).map_err(|bad| bad.reason)).collect();
+    assert_eq!(parsed.clone().map_err(|bad| bad.reason), each.map(|phases| phases.concat()), "line by line");
     let Ok(phases) = parsed else { return };
     let lasts_s: f64 = phases.iter().map(|phase| phase.duration.as_secs_f64()).sum();
     // Options beyond these limits are refused before a run.

@@ -1,4 +1,4 @@
-//! Sends hostile requests to one's own server for ten seconds, and prints what broke.
+//! Sends hostile requests to a server for ten seconds, and prints the findings.
 //!
 //! ```sh
 //! cargo run -p handle-loadgen --example hostile -- 127.0.0.1:2641 10.1045/july95-arms

@@ -49,7 +49,9 @@ fn main() -> anyhow::Result<()> {
         }
     }
     child.wait()?;
-    let Some(picture) = picture else { bail!("it showed no live view:\n{}", parser.screen().contents()) };
+    let Some(picture) = picture else {
+        bail!("the command showed no live view:\n{}", parser.screen().contents())
+    };
     std::fs::write(file, picture).with_context(|| format!("cannot write {file}"))
 }
 

@@ -24,7 +24,7 @@ pub enum Error {
         /// The line, from 1.
         line: u64,
         /// What is wrong with it.
-        what: String,
+        reason: String,
     },
     /// There is no handle to ask for.
     NoHandles {
@@ -38,21 +38,21 @@ pub enum Error {
         /// Its directory.
         path: PathBuf,
         /// The reason.
-        what: String,
+        reason: String,
     },
     /// A recording cannot be used.
     Recording {
         /// The file.
         path: PathBuf,
         /// The reason.
-        what: String,
+        reason: String,
     },
     /// A key cannot be used.
     Key {
         /// Its file.
         path: PathBuf,
         /// The reason.
-        what: String,
+        reason: String,
     },
     /// The user stopped it.
     Stopped,
@@ -85,9 +85,9 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Option(what) => f.write_str(what),
+            Self::Option(reason) => f.write_str(reason),
             Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
-            Self::Line { path, line, what } => write!(f, "{}:{line}: {what}", path.display()),
+            Self::Line { path, line, reason } => write!(f, "{}:{line}: {reason}", path.display()),
             Self::NoHandles { path, too_long: 0 } => {
                 write!(f, "{} has no handles to ask for", path.display())
             }
@@ -98,14 +98,14 @@ impl fmt::Display for Error {
                     path.display()
                 )
             }
-            Self::Snapshot { path, what } => {
+            Self::Snapshot { path, reason } => {
                 let path = path.display();
-                write!(f, "cannot use the set in {path}: {what} (hdl snapshot verify {path} checks it)")
+                write!(f, "cannot use the set in {path}: {reason} (hdl snapshot verify {path} checks it)")
             }
-            Self::Recording { path, what } => {
-                write!(f, "cannot use the recording {}: {what}", path.display())
+            Self::Recording { path, reason } => {
+                write!(f, "cannot use the recording {}: {reason}", path.display())
             }
-            Self::Key { path, what } => write!(f, "cannot use the key in {}: {what}", path.display()),
+            Self::Key { path, reason } => write!(f, "cannot use the key in {}: {reason}", path.display()),
             Self::Stopped => f.write_str("stopped by the user"),
             Self::NoAnswer { target, transport } => {
                 write!(

@@ -86,8 +86,8 @@ impl<R: BufRead> LineReader<R> {
         let limit = LINE_LEN_MAX as u64 + 1;
         let len = (&mut self.input).take(limit).read_until(b'\n', &mut self.line)?;
         if len as u64 == limit {
-            let what = format!("line {} is too long: the maximum is {LINE_LEN_MAX} bytes", self.number);
-            return Err(io::Error::other(what));
+            let reason = format!("line {} is too long: the maximum is {LINE_LEN_MAX} bytes", self.number);
+            return Err(io::Error::other(reason));
         }
         Ok((len > 0).then(|| self.line.strip_suffix(b"\n").unwrap_or(&self.line)))
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_whole_file_is_as_long_as_it_may_be() {
+    fn a_file_has_at_most_its_maximum_length() {
         assert_eq!(whole_of(&b"12345"[..], 5).unwrap(), b"12345");
         assert_eq!(whole_of(&b"123456"[..], 5).unwrap_err().to_string(), "too long: the maximum is 5 bytes");
         let error = whole(Path::new("/dev/zero"), SCHEDULE_LEN_MAX).unwrap_err().to_string();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_as_long_as_they_may_be() {
+    fn lines_have_at_most_their_maximum_length() {
         for (len, is_taken) in [(LINE_LEN_MAX, true), (LINE_LEN_MAX + 1, false)] {
             let mut text = b"\xef\xbb\xbffirst \r\n\n".to_vec();
             let start = text.len();
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_ends_also_where_nothing_comes_or_no_end() {
+    fn a_read_without_input_or_end_can_be_stopped() {
         let (nothing, _held) = std::io::pipe().unwrap();
         let silent = format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nothing));
         for path in [&silent, "/dev/zero"].map(Path::new) {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stopped_is_noticed_soon() {
+    fn a_stop_is_noticed_soon() {
         let mut call_count = 0;
         let mut go_on = || {
             call_count += 1;

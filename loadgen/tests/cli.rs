@@ -25,7 +25,7 @@ fn exit_codes_say_what_went_wrong() {
     writeln!(names, "{record}").unwrap();
     let names = names.path().to_str().unwrap();
     let run = ["run", "--target", &target, "--duration", "50ms", "--timeout", "50ms"];
-    for (args, code, says) in [
+    for (args, code, part) in [
         (&["--handles", names, "--rate", "100"][..], 3, "no answer from"),
         (&["--handles", names][..], 2, "--rate"),
         (&["--handles", names, "--rate", "0"][..], 2, "must be greater than 0"),
@@ -56,14 +56,14 @@ fn exit_codes_say_what_went_wrong() {
         let output = loadgen(&[&run, args].concat());
         let (out, err) = (text(&output.stdout), text(&output.stderr));
         assert_eq!(output.status.code(), Some(code), "{args:?}: {out}{err}");
-        assert!(out.contains(says) || err.contains(says), "{args:?} does not say {says}: {out}{err}");
-        assert!(err.matches("(os error").count() <= 1, "it is said once: {err}");
+        assert!(out.contains(part) || err.contains(part), "{args:?} does not say {part}: {out}{err}");
+        assert!(err.matches("(os error").count() <= 1, "the error of the system is repeated: {err}");
     }
     let schedule = ["--handles", names, "--schedule", "/dev/zero"];
     let output = loadgen(&[&["run", "--target", &target], &schedule[..]].concat());
-    let says = "handle-loadgen: cannot read /dev/zero: too long: the maximum is 16777216 bytes\n";
-    assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), says));
-    for (target, code, says) in [
+    let part = "handle-loadgen: cannot read /dev/zero: too long: the maximum is 16777216 bytes\n";
+    assert_eq!((output.status.code(), text(&output.stderr)), (Some(3), part));
+    for (target, code, part) in [
         ("127.0.0.1", 2, "expected HOST:PORT, as 127.0.0.1:2641"),
         ("127.0.0.1:x", 2, "expected HOST:PORT"),
         ("127.0.0.1:99999", 2, "expected HOST:PORT"),
@@ -72,7 +72,7 @@ fn exit_codes_say_what_went_wrong() {
     ] {
         let output = loadgen(&["run", "--target", target, "--handles", names, "--rate", "1"]);
         assert_eq!(output.status.code(), Some(code), "{target}: {}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(says), "{target}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{target}: {}", text(&output.stderr));
     }
 }
 
@@ -113,11 +113,11 @@ fn ends_with(code: i32, args: &[&str]) -> String {
         let is_held_up = shown.lines().any(|line| line.starts_with("INVALID") && !line.contains("no answer"));
         assert!(output.status.code() == Some(3) && is_held_up, "not {code}: {shown}");
     }
-    panic!("this machine is too busy for a run of a few requests")
+    panic!("the machine is too busy for a run of a few requests")
 }
 
 #[test]
-fn a_good_run_of_five_seconds_keeps_its_promises_or_says_which_not() {
+fn assertions_of_a_quick_run_hold_or_are_named() {
     let echo = Echo::start();
     let dir = tempfile::tempdir().unwrap();
     let json = dir.path().join("report.json");
@@ -137,8 +137,8 @@ fn a_good_run_of_five_seconds_keeps_its_promises_or_says_which_not() {
         ["--assert", "loss<=0.1%", "--assert", "schedule-error.p50<10ms", "--assert", "answered>100"];
     let started = Instant::now();
     let shown = ends_with(0, &[&run[..], &[json.to_str().unwrap()], &promises].concat());
-    let took = started.elapsed();
-    assert!(took > Duration::from_secs(4), "four seconds of load, not {took:?}");
+    let elapsed = started.elapsed();
+    assert!(elapsed > Duration::from_secs(4), "{elapsed:?} is less than four seconds of load");
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
     assert_eq!(
         (&report["setting"]["duration_s"], &report["setting"]["timeout_ms"]),
@@ -193,7 +193,7 @@ fn a_limit_is_read_back_and_the_report_is_json() {
 }
 
 #[test]
-fn standard_output_is_the_json_when_it_is_asked_for() {
+fn standard_output_has_the_json_if_requested() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = silent.local_addr().unwrap().to_string();
     let run = ["run", "--target", &target, "--template", "10.1/a", "--rate", "1k", "--duration", "20ms"];
@@ -204,7 +204,7 @@ fn standard_output_is_the_json_when_it_is_asked_for() {
 }
 
 #[test]
-fn neither_a_closed_pipe_nor_a_full_disk_costs_the_results() {
+fn neither_a_closed_pipe_nor_a_full_disk_loses_the_results() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = silent.local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -222,7 +222,7 @@ fn neither_a_closed_pipe_nor_a_full_disk_costs_the_results() {
 }
 
 #[test]
-fn help_teaches_and_completions_complete() {
+fn help_has_examples_and_completions_are_printed() {
     let help = loadgen(&["run", "--help"]);
     for part in ["Examples:", "Exit codes:", "open loop", "closed loop"] {
         assert!(text(&help.stdout).contains(part), "{part}");

@@ -71,15 +71,15 @@ impl FilesDirectory {
     }
 }
 
-fn place() -> FilesDirectory {
+fn temp_dir() -> FilesDirectory {
     FilesDirectory(tempfile::tempdir().unwrap())
 }
 
 #[test]
-fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
-    let (place, server) = (place(), server());
+fn a_run_writes_the_requested_files_and_meets_its_assertions() {
+    let (directory, server) = (temp_dir(), server());
     let [report, page, csv, log] =
-        ["report.json", "page.html", "series.csv", "times.hlog"].map(|name| place.path(name));
+        ["report.json", "page.html", "series.csv", "times.hlog"].map(|name| directory.path(name));
     let run = ["run", "--target", &server, "--generate", "500", "--rate", "300", "--duration", "1500ms"];
     let files =
         ["--json", &report, "--html", &page, "--csv", &csv, "--histogram-log", &log, "--pattern", "zipf:0.9"];
@@ -91,11 +91,11 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
     assert_eq!(json["setting"]["pattern"], "zipf:0.9");
     assert_eq!(json["pacing"]["window_ms"], 100);
     assert!(std::fs::read_to_string(&page).unwrap().contains("<h2>Environment</h2>"));
-    same_seconds(&std::fs::read_to_string(&csv).unwrap(), &json);
-    same_times(&std::fs::read(&log).unwrap(), &json);
+    assert_same_seconds(&std::fs::read_to_string(&csv).unwrap(), &json);
+    assert_same_times(&std::fs::read(&log).unwrap(), &json);
     // The page of the JSON is the page of the run.
     let again = loadgen(&["html", &report]);
-    assert!(text(&again.stdout) == std::fs::read_to_string(&page).unwrap(), "{report} makes another page");
+    assert!(text(&again.stdout) == std::fs::read_to_string(&page).unwrap(), "{report} gives another page");
     let broken = steady(&[&run[..], &["--assert", "answered>1M", "-q"]].concat());
     assert_eq!(broken.status.code(), Some(1), "{}", text(&broken.stdout));
     assert!(
@@ -105,8 +105,8 @@ fn a_run_writes_what_it_was_asked_for_and_keeps_its_promises() {
     );
 }
 
-/// The CSV has the seconds of the report, rounded.
-fn same_seconds(csv: &str, report: &Json) {
+/// Asserts that the CSV has the seconds of the report, rounded.
+fn assert_same_seconds(csv: &str, report: &Json) {
     let mut lines = csv.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let names = lines.next().unwrap();
     let seconds = report["seconds"].as_array().unwrap();
@@ -123,8 +123,8 @@ fn same_seconds(csv: &str, report: &Json) {
     assert_eq!((sum("sent"), sum("answered")), (450, 450));
 }
 
-/// The log has all answers, each in the second in which it arrived.
-fn same_times(log: &[u8], report: &Json) {
+/// Asserts that the log has all answers, each in the second in which it arrived.
+fn assert_same_times(log: &[u8], report: &Json) {
     let mut ends_s = Vec::new();
     let mut sum = Histogram::<u64>::new_with_bounds(1, 3_600_000_000_000, 3).unwrap();
     for entry in IntervalLogIterator::new(log) {
@@ -145,36 +145,36 @@ fn same_times(log: &[u8], report: &Json) {
 }
 
 #[test]
-fn one_file_may_be_standard_output_and_all_must_be_writable_to_begin_with() {
-    let (place, server) = (place(), server());
+fn one_file_may_be_standard_output_and_all_must_be_writable_at_the_start() {
+    let (directory, server) = (temp_dir(), server());
     let run = ["run", "--target", &server, "--template", "10.1/a", "--rate", "100", "--duration"];
     let output = steady(&[&run[..], &["100ms", "--csv", "-"]].concat());
     assert!(text(&output.stdout).starts_with("elapsed_s,sent,"), "{}", text(&output.stdout));
     assert!(text(&output.stderr).contains("response time"), "{}", text(&output.stderr));
     let output = steady(&[&run[..], &["100ms", "--histogram-log", "-"]].concat());
     assert!(text(&output.stdout).starts_with("#handle-loadgen"), "{}", text(&output.stdout));
-    let (there, file) = (place.path("there.json"), place.path("new.json"));
+    let (there, file) = (directory.path("there.json"), directory.path("new.json"));
     std::fs::write(&there, "what was there").unwrap();
-    let missing = place.path("missing/report");
+    let missing = directory.path("missing/report");
     // A mistake is reported before the run of an hour.
-    for (files, code, says) in [
+    for (files, code, part) in [
         (["--json", "-", "--csv", "-"], 2, "- is used for two outputs"),
         (["--json", &file, "--html", &file], 2, "is used for two outputs"),
         (["--json", &there, "--html", &missing], 3, "cannot write"),
-        (["--json", &file, "--csv", place.0.path().to_str().unwrap()], 3, "Is a directory"),
+        (["--json", &file, "--csv", directory.0.path().to_str().unwrap()], 3, "Is a directory"),
     ] {
         let output = loadgen(&[&run[..], &["1h"], &files].concat());
         assert_eq!(output.status.code(), Some(code), "{files:?}: {}", text(&output.stderr));
-        assert!(text(&output.stderr).contains(says), "{files:?}: {}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(part), "{files:?}: {}", text(&output.stderr));
     }
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "what was there");
-    assert!(!Path::new(&file).exists(), "nothing is left of the look at it");
+    assert!(!Path::new(&file).exists(), "the check has left a file behind");
 }
 
 #[test]
-fn what_is_stopped_says_so_and_keeps_what_it_found() {
-    let (place, server) = (place(), server());
-    let [max, hostile, limit] = ["max.json", "hostile.json", "limit.json"].map(|name| place.path(name));
+fn a_stopped_command_reports_its_results() {
+    let (directory, server) = (temp_dir(), server());
+    let [max, hostile, limit] = ["max.json", "hostile.json", "limit.json"].map(|name| directory.path(name));
     let names = ["--target", &server, "--template", "10.1/{1..9}"];
     let short = [
         "--from",
@@ -194,7 +194,7 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
     let attack =
         ["hostile", "--target", &server, "--probe", "10.1/a", "--duration", "1h", "--findings", "1000000"];
     let measure = ["limit", "--duration", "1h", "--window", "4", "--json", &limit];
-    for (args, says) in [
+    for (args, part) in [
         (&search[..], "bound by    nothing: stopped early"),
         (&[&attack[..], &["--json", &hostile]].concat(), "STOPPED early"),
         (&measure, "stopped by the user"),
@@ -208,7 +208,7 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
         out.read_to_string(&mut output).unwrap();
         child.stderr.take().unwrap().read_to_string(&mut output).unwrap();
         let code = child.wait().unwrap().code();
-        assert!(output.contains(says), "{args:?}: {output}");
+        assert!(output.contains(part), "{args:?}: {output}");
         // A server that answers noise with noise may have been detected by then.
         let is_found = args[0] == "hostile" && output.contains("FOUND");
         assert_eq!(code, Some(if is_found { 1 } else { 3 }), "{args:?}: {output}");
@@ -217,11 +217,11 @@ fn what_is_stopped_says_so_and_keeps_what_it_found() {
     assert_eq!((&max["rate"], &max["bound"]), (&Json::Null, &"stopped".into()));
     assert!(!max["trials"].as_array().unwrap().is_empty());
     assert_eq!(json(&hostile)["is_stopped"], true);
-    assert!(!Path::new(&limit).exists(), "half a limit is none");
+    assert!(!Path::new(&limit).exists(), "a stopped measurement has written a limit");
 }
 
 #[test]
-fn what_is_stopped_while_names_are_read_says_so() {
+fn a_stop_while_names_are_read_is_reported() {
     let server = server();
     let names = ["--handles", "/dev/stdin", "--handles-max", "5"];
     let recorded = ["--replay", "/dev/stdin", "--speed", "x1"];
@@ -250,7 +250,7 @@ fn what_is_stopped_while_names_are_read_says_so() {
 }
 
 #[test]
-fn who_never_answers_is_not_asked_for_hours() {
+fn a_silent_server_ends_the_first_pass() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let names = ["--target", &address, "--template", "10.1/{1..100000}", "--timeout", "50ms"];
@@ -292,8 +292,8 @@ fn capture() -> Vec<u8> {
 
 #[test]
 fn a_capture_is_sent_as_it_was_to_another_port() {
-    let (place, server) = (place(), server());
-    let [file, report] = ["requests.pcap", "report.json"].map(|name| place.path(name));
+    let (directory, server) = (temp_dir(), server());
+    let [file, report] = ["requests.pcap", "report.json"].map(|name| directory.path(name));
     std::fs::write(&file, capture()).unwrap();
     let run = ["run", "--target", &server, "--replay", &file];
     let output = loadgen(&[&run[..], &["--speed", "max"]].concat());
@@ -320,8 +320,8 @@ fn a_capture_is_sent_as_it_was_to_another_port() {
 
 #[test]
 fn reports_are_compared() {
-    let (place, server) = (place(), server());
-    let [slow, fast] = ["slow.json", "fast.json"].map(|name| place.path(name));
+    let (directory, server) = (temp_dir(), server());
+    let [slow, fast] = ["slow.json", "fast.json"].map(|name| directory.path(name));
     for (rate, file) in [("100", &slow), ("200", &fast)] {
         let run = ["run", "--target", &server, "--template", "10.1/{1..9}", "--rate", rate];
         let output = steady(&[&run[..], &["--duration", "4200ms", "--json", file, "-q"]].concat());
@@ -338,9 +338,9 @@ fn reports_are_compared() {
 }
 
 #[test]
-fn the_highest_rate_is_found_below_what_was_allowed() {
-    let (place, server) = (place(), server());
-    let report = place.path("max.json");
+fn the_highest_rate_is_found_below_the_upper_limit() {
+    let (directory, server) = (temp_dir(), server());
+    let report = directory.path("max.json");
     let search =
         ["find-max", "--target", &server, "--template", "10.1/{1..9}", "--from", "100", "--to", "400"];
     let short =
@@ -366,8 +366,8 @@ fn the_highest_rate_is_found_below_what_was_allowed() {
 
 #[test]
 fn an_access_log_is_replayed_at_its_times() {
-    let (place, server) = (place(), server());
-    let [log, report] = ["access.log", "report.json"].map(|name| place.path(name));
+    let (directory, server) = (temp_dir(), server());
+    let [log, report] = ["access.log", "report.json"].map(|name| directory.path(name));
     let line = |ms: usize| {
         format!(
             "127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:0{}.{:03}Z\" 1 1 1ms  10.1/{ms}\n",
@@ -389,8 +389,8 @@ fn an_access_log_is_replayed_at_its_times() {
 
 #[test]
 fn wrong_answers_are_kept_and_sent_again() {
-    let (place, server) = (place(), server());
-    let [records, wrong] = ["records.jsonl", "wrong.jsonl"].map(|name| place.path(name));
+    let (directory, server) = (temp_dir(), server());
+    let [records, wrong] = ["records.jsonl", "wrong.jsonl"].map(|name| directory.path(name));
     let record = r#"{"handle":"10.1/1","values":[{"index":1,"type":"URL","data":"x"}]}"#;
     std::fs::write(&records, record).unwrap();
     let run =
@@ -437,9 +437,9 @@ fn prometheus_scrapes_while_it_runs() {
 }
 
 #[test]
-fn hostile_says_what_it_found() {
-    let (place, server) = (place(), server());
-    let [verdict, xml] = ["verdict.json", "verdict.xml"].map(|name| place.path(name));
+fn hostile_reports_its_findings() {
+    let (directory, server) = (temp_dir(), server());
+    let [verdict, xml] = ["verdict.json", "verdict.xml"].map(|name| directory.path(name));
     let args = ["hostile", "--target", &server, "--probe", "10.1/a", "--cases", "200", "--findings", "1"];
     let output = loadgen(&[&args[..], &["--json", &verdict, "--junit", &xml]].concat());
     // This server answers noise with noise.
@@ -454,8 +454,8 @@ fn hostile_says_what_it_found() {
 
 #[test]
 fn there_is_a_manual_page_for_each_command() {
-    let place = place();
-    let dir = place.path("man");
+    let directory = temp_dir();
+    let dir = directory.path("man");
     assert!(loadgen(&["man", &dir]).status.success());
     for name in
         ["handle-loadgen.1", "handle-loadgen-run.1", "handle-loadgen-hostile.1", "handle-loadgen-find-max.1"]

@@ -90,7 +90,7 @@ impl TerminalSession {
     fn finish(mut self) -> (ExitStatus, String, Vec<u8>) {
         self.look(|_| false);
         let left = self.parser.screen();
-        assert!(!left.alternate_screen() && !left.hide_cursor(), "the terminal is as it was");
+        assert!(!left.alternate_screen() && !left.hide_cursor(), "the terminal is not restored");
         (self.child.wait().unwrap(), left.contents(), self.bytes)
     }
 }
@@ -102,7 +102,7 @@ fn contains_all(shown: &str, parts: &[&str]) {
 }
 
 #[test]
-fn a_person_sees_the_run_and_then_its_report() {
+fn the_terminal_shows_the_run_and_then_its_report() {
     let mut seen = TerminalSession::start((36, 100), "2500ms", ("LANG", "C.UTF-8"));
     seen.look(|_| false);
     contains_all(
@@ -120,18 +120,18 @@ fn a_person_sees_the_run_and_then_its_report() {
         ],
     );
     let (status, report, bytes) = seen.finish();
-    assert!(String::from_utf8_lossy(&bytes).contains("\u{1b}[38;5;"), "in colours");
+    assert!(String::from_utf8_lossy(&bytes).contains("\u{1b}[38;5;"), "the view has no colours");
     // On a loaded machine, a late generator is reported and the run ends with another code.
     assert!(status.code() == Some(0) || report.contains("INVALID"), "{report}");
     contains_all(&report, &["answered                     500", "response time"]);
 }
 
 #[test]
-fn a_terminal_may_be_small_and_become_large_and_small_again() {
+fn the_view_follows_the_size_of_the_terminal() {
     let mut seen = TerminalSession::start((12, 40), "1h", ("LANG", "C.UTF-8"));
     assert!(seen.look(|live| live.contains("x success")), "{}", seen.live);
     contains_all(&seen.live, &["lost 0", "p50", "lag"]);
-    assert!(!seen.live.contains("second by second"), "no frames: {}", seen.live);
+    assert!(!seen.live.contains("second by second"), "a small terminal has frames: {}", seen.live);
     seen.resize(30, 90);
     assert!(seen.look(|live| live.contains("response times, second by second")), "{}", seen.live);
     seen.resize(12, 40);
@@ -146,7 +146,7 @@ fn a_terminal_may_be_small_and_become_large_and_small_again() {
 }
 
 #[test]
-fn an_interrupt_gives_the_terminal_back_and_the_results() {
+fn an_interrupt_restores_the_terminal_and_shows_the_results() {
     let mut seen = TerminalSession::start((24, 80), "1h", ("NO_COLOR", "1"));
     assert!(seen.look(|live| live.contains("1 success")), "{}", seen.live);
     kill_process(Pid::from_child(&seen.child), Signal::INT).unwrap();
@@ -159,7 +159,7 @@ fn an_interrupt_gives_the_terminal_back_and_the_results() {
 }
 
 #[test]
-fn a_terminal_that_can_do_nothing_gets_lines() {
+fn a_terminal_without_capabilities_gets_lines() {
     let (_, report, bytes) = TerminalSession::start((24, 120), "1500ms", ("TERM", "dumb")).finish();
     assert!(!bytes.contains(&0x1b), "{report}");
     contains_all(&report, &["/s answered  lost 0  p50", "answered                     300"]);

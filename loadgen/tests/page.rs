@@ -147,7 +147,7 @@ fn measuring(page: &str) -> String {
 }
 
 #[test]
-fn a_browser_shows_what_the_json_says_on_a_phone_and_on_a_wide_screen() {
+fn a_browser_shows_the_figures_of_the_json_on_a_phone_and_on_a_wide_screen() {
     let dir = tempfile::tempdir().unwrap();
     let (json, page_path) = run_in(dir.path());
     let report: Json = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
@@ -164,7 +164,7 @@ fn a_browser_shows_what_the_json_says_on_a_phone_and_on_a_wide_screen() {
 
     let (shown, browser_log) =
         browse(&browser, &["--dump-dom".to_owned(), url(&page_path)], &dir.path().join("shown"));
-    assert_eq!(compare_figures(&shown, &report), figures, "none is lost");
+    assert_eq!(compare_figures(&shown, &report), figures, "the page shows another number of figures");
     assert!(!browser_log.contains("CONSOLE"), "{browser_log}");
 
     let frames = dir.path().join("frames.html");
@@ -177,7 +177,7 @@ fn a_browser_shows_what_the_json_says_on_a_phone_and_on_a_wide_screen() {
         serde_json::from_str(found.unwrap_or_else(|| panic!("{measured:.2000}")).0).unwrap();
     assert_eq!(found.len(), WIDTHS.len());
     for found in found {
-        assert_eq!(found["reach"], found["width"], "nothing has to be scrolled to sideways: {found}");
+        assert_eq!(found["reach"], found["width"], "the page is wider than the screen: {found}");
         assert!(found["letters"].as_f64().unwrap() >= LETTERS_MIN, "{found}");
         assert_eq!(found["overlaps"].as_array().map(Vec::len), Some(0), "{found}");
         assert_eq!(found["resources"], 0, "{found}");
@@ -201,6 +201,6 @@ fn a_browser_shows_what_the_json_says_on_a_phone_and_on_a_wide_screen() {
         ];
         browse(&browser, &args, &dir.path().join(format!("screenshot-{width}")));
         let len = std::fs::metadata(&picture).unwrap().len();
-        assert!(len > 20_000, "{} has {len} bytes: that is an empty page", picture.display());
+        assert!(len > 20_000, "{} has {len} bytes: the page is empty", picture.display());
     }
 }

@@ -33,7 +33,7 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4
 const TIMEOUT: Duration = Duration::from_millis(400);
 const LATE: Duration = Duration::from_millis(550);
 
-/// Runs each test for each path that opens here.
+/// Runs each test on each datapath that opens on this system.
 macro_rules! on_both_paths {
     ($($promise:ident),* $(,)?) => {
         mod portable {
@@ -53,12 +53,12 @@ macro_rules! on_both_paths {
 on_both_paths!(
     counts_what_happened_exactly,
     a_closed_loop_counts_as_exactly,
-    nobody_there_is_said,
+    a_silent_server_is_reported,
     verifies_while_sets_are_published,
-    calls_lies_and_stale_answers_wrong,
-    stops_when_told_and_counts_the_rest,
+    wrong_and_stale_answers_are_mismatches,
+    stops_early_and_counts_the_rest,
     measures_a_limit,
-    leaves_from_as_many_addresses_as_was_asked_for,
+    sends_from_the_requested_number_of_addresses,
 );
 
 /// Answers on a socket until it is dropped.
@@ -75,7 +75,7 @@ impl RunServer {
         Self::start_seeing(move |number, _, request| answer(number, request))
     }
 
-    /// The same, which also gets the address of the client.
+    /// The same, where `answer` also gets the address of the client.
     fn start_seeing(
         mut answer: impl FnMut(u64, SocketAddr, &[u8]) -> Vec<(Duration, Vec<u8>)> + Send + 'static,
     ) -> Self {
@@ -148,7 +148,7 @@ fn options(choice: DatapathChoice, target: SocketAddr) -> RunOptions {
     }
 }
 
-fn go(options: &RunOptions) -> RunReport {
+fn run_reporting(options: &RunOptions) -> RunReport {
     run(options, |second| {
         eprintln!("{second}");
         ControlFlow::Continue(())
@@ -188,7 +188,7 @@ fn misbehave(number: u64, request: &[u8]) -> Vec<(Duration, Vec<u8>)> {
 
 fn counts_what_happened_exactly(choice: DatapathChoice) {
     let server = RunServer::start(misbehave);
-    let report = go(&options(choice, server.address));
+    let report = run_reporting(&options(choice, server.address));
     let accounts = &report.accounts;
     let codes: Vec<_> = accounts.codes.iter().map(|code| (code.code, code.count)).collect();
     assert_eq!((accounts.scheduled, accounts.sent, accounts.not_sent), (500, 500, 0), "{report}");
@@ -208,7 +208,7 @@ fn counts_what_happened_exactly(choice: DatapathChoice) {
 fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
     let server = RunServer::start(misbehave);
     let options = RunOptions { load: LoadPattern::Closed { window: 3 }, ..options(choice, server.address) };
-    let report = go(&options);
+    let report = run_reporting(&options);
     let accounts = &report.accounts;
     assert_eq!(accounts.scheduled, accounts.sent);
     let of_each_20 = |place| accounts.sent.saturating_sub(place).div_ceil(20);
@@ -219,7 +219,7 @@ fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
     assert!(report.to_string().contains("closed loop"), "{report}");
 }
 
-fn nobody_there_is_said(choice: DatapathChoice) {
+fn a_silent_server_is_reported(choice: DatapathChoice) {
     // Bound, so that no other process gets the port, and silent.
     let silent = UdpSocket::bind(LOOPBACK).unwrap();
     let options = RunOptions {
@@ -227,12 +227,12 @@ fn nobody_there_is_said(choice: DatapathChoice) {
         timeout: Duration::from_millis(50),
         ..options(choice, silent.local_addr().unwrap())
     };
-    let report = go(&options);
+    let report = run_reporting(&options);
     assert_eq!((report.accounts.sent, report.accounts.lost), (20, 20));
     assert!(report.invalid.iter().any(|reason| reason.contains("no answer from")), "{report}");
 }
 
-fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
+fn stops_early_and_counts_the_rest(choice: DatapathChoice) {
     let server = RunServer::start(|_, request| {
         vec![(Duration::ZERO, answer(request, ResponseCode::SUCCESS, &[]).remove(0))]
     });
@@ -245,7 +245,7 @@ fn stops_when_told_and_counts_the_rest(choice: DatapathChoice) {
     assert!(report.invalid.contains(&"stopped early".to_owned()), "{report}");
     assert!(
         report.invalid.iter().all(|reason| !reason.contains("not sent")),
-        "that is no fault of ours: {report}"
+        "unsent requests of a stopped run are not a fault: {report}"
     );
 }
 
@@ -269,7 +269,7 @@ fn measures_a_limit(choice: DatapathChoice) {
 }
 
 /// More addresses than threads, and fewer: the server sees all of them, and each thread has a port.
-fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
+fn sends_from_the_requested_number_of_addresses(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();
         let noted = Arc::clone(&peers);
@@ -279,7 +279,7 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
         });
         let cores = handle_net::usable_cores().unwrap();
         let options = RunOptions { sources, threads, cores, ..options(choice, server.address) };
-        let report = go(&options);
+        let report = run_reporting(&options);
         assert_eq!((report.accounts.answered, report.setting.sources), (500, sources), "{report}");
         let peers = peers.lock().unwrap();
         let addresses: BTreeSet<_> = peers.keys().map(SocketAddr::ip).collect();
@@ -291,15 +291,15 @@ fn leaves_from_as_many_addresses_as_was_asked_for(choice: DatapathChoice) {
         assert_eq!(
             peers.len(),
             usize::from(sources).max(threads),
-            "each address is of one thread: {peers:?}"
+            "each address belongs to one thread: {peers:?}"
         );
-        let (least, most) = (peers.values().min(), peers.values().max());
-        assert!(most <= least.map(|least| 2 * least).as_ref(), "{peers:?}");
+        let (min, max) = (peers.values().min(), peers.values().max());
+        assert!(max <= min.map(|min| 2 * min).as_ref(), "{peers:?}");
     }
 }
 
-/// A server that answers 300 requests per second and drops the others: no rate far above is found,
-/// and some below.
+/// With a server that answers 300 requests per second and drops the others, a rate near this limit
+/// is found.
 #[test]
 fn the_highest_rate_is_that_of_the_server() {
     const LIMIT: f64 = 300.0;
@@ -339,7 +339,7 @@ fn the_highest_rate_is_that_of_the_server() {
     )
     .unwrap();
     // With the permitted loss and the answered burst. A loaded machine may find less.
-    let rate = found.rate.expect("a low rate is good");
+    let rate = found.rate.expect("the lowest rates are good");
     assert!((50..=400).contains(&rate), "{found}");
     assert_eq!(found.confirmations.len(), 3, "{found}");
     assert_eq!(trials, found.trials.len() + found.confirmations.len(), "{found}");
@@ -435,7 +435,7 @@ fn verifies_while_sets_are_published(choice: DatapathChoice) {
                 publish(&mut publisher, number);
             }
         });
-        go(&options)
+        run_reporting(&options)
     });
     let verification = report.verification.as_ref().unwrap();
     let accounts = &report.accounts;
@@ -452,7 +452,7 @@ fn verifies_while_sets_are_published(choice: DatapathChoice) {
     assert!(codes == [1, 100] || codes == [1], "{report}");
 }
 
-fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
+fn wrong_and_stale_answers_are_mismatches(choice: DatapathChoice) {
     let dir = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, 0);
@@ -468,7 +468,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
         at_once(datagrams)
     });
     let options = verified(choice, server.address, dir.path());
-    let report = go(&options);
+    let report = run_reporting(&options);
     let verification = report.verification.as_ref().unwrap();
     assert_eq!((verification.verified, verification.mismatched), (450, 50), "{report}");
     assert_eq!(verification.mismatches.len(), 8);
@@ -483,7 +483,7 @@ fn calls_lies_and_stale_answers_wrong(choice: DatapathChoice) {
             thread::sleep(Duration::from_millis(200));
             publish(&mut publisher, 1);
         });
-        go(&options)
+        run_reporting(&options)
     });
     let verification = report.verification.as_ref().unwrap();
     assert!(verification.mismatched > 0 && verification.verified > 600, "{report}");

@@ -61,7 +61,7 @@ fn compare(written: &NamesBySchema) {
         let missing: Vec<_> = written.difference(&known_names).filter(|name| *name != "schema").collect();
         assert!(missing.is_empty(), "docs/report-schema.md does not name {missing:?} of {schema}");
         let absent: Vec<_> = documented.difference(written).filter(|name| *name != "null").collect();
-        assert!(absent.is_empty(), "{schema} has no {absent:?}, of which docs/report-schema.md speaks");
+        assert!(absent.is_empty(), "{schema} has no {absent:?}, which docs/report-schema.md names");
     }
     let schemas: Vec<_> = DOCUMENT.split("| `handle-loadgen/").skip(1).collect();
     assert_eq!((schemas.len(), written.len()), (PARTS.len(), PARTS.len()));

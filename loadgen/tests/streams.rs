@@ -27,7 +27,7 @@ use handle_proto::{OpFlags, ResponseCode, Value};
 
 const HANDLES: usize = 30;
 
-/// What a server does with its connections.
+/// How a server treats its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionManner {
     /// It keeps them if the client asks for it.
@@ -232,11 +232,11 @@ fn records() -> tempfile::NamedTempFile {
     file
 }
 
-fn go(server: &StreamServer, streams: Streams) -> RunReport {
-    go_with(server, streams, |options| options)
+fn run_plain(server: &StreamServer, streams: Streams) -> RunReport {
+    run_with(server, streams, |options| options)
 }
 
-fn go_with(
+fn run_with(
     server: &StreamServer,
     streams: Streams,
     change: impl FnOnce(RunOptions) -> RunOptions,
@@ -254,7 +254,7 @@ fn go_with(
         ..RunOptions::new(server.address, NameOptions::List(names))
     };
     let report = run(&change(options), |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(report.setting.handles, HANDLES, "none is too long for a connection");
+    assert_eq!(report.setting.handles, HANDLES, "no handle is too long for a connection");
     report
 }
 
@@ -265,7 +265,7 @@ fn pooled_connections_are_few_and_all_is_verified() {
     for protocol in PROTOCOLS {
         let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 4, ..Streams::pooled(protocol) };
-        let report = go(&server, streams);
+        let report = run_plain(&server, streams);
         let verification = report.verification.as_ref().unwrap();
         assert_eq!((report.accounts.answered, verification.verified), (300, 300), "{protocol:?}: {report}");
         let connections = report.connections.unwrap();
@@ -281,7 +281,7 @@ fn pipelined_requests_share_a_connection() {
     for protocol in PROTOCOLS {
         let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 1, pipeline: 16, ..Streams::pooled(protocol) };
-        let report = go(&server, streams);
+        let report = run_plain(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
         assert_eq!(report.connections.unwrap().begun, 2, "{protocol:?}: {report}");
     }
@@ -292,7 +292,7 @@ fn one_request_a_connection_is_one_connection_a_request() {
     for protocol in PROTOCOLS {
         let server = StreamServer::start(ConnectionManner::Keeps);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
-        let report = go(&server, streams);
+        let report = run_plain(&server, streams);
         assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{protocol:?}: {report}");
         assert_eq!(report.connections.unwrap().begun, 300, "{protocol:?}: {report}");
     }
@@ -302,7 +302,7 @@ fn one_request_a_connection_is_one_connection_a_request() {
 fn a_server_that_closes_is_asked_anew() {
     for protocol in PROTOCOLS {
         let server = StreamServer::start(ConnectionManner::ClosesAlways);
-        let report = go(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
+        let report = run_plain(&server, Streams { connections: 64, ..Streams::pooled(protocol) });
         let accounts = &report.accounts;
         // A request may coincide with the end of its connection: it is lost and reported.
         assert_eq!(accounts.answered + accounts.lost, 300, "{protocol:?}: {report}");
@@ -327,7 +327,7 @@ fn half_an_answer_is_no_answer() {
     for protocol in PROTOCOLS {
         let server = StreamServer::start(ConnectionManner::BreaksOff);
         let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
-        let report = go(&server, streams);
+        let report = run_plain(&server, streams);
         let accounts = &report.accounts;
         let read = accounts.codes.iter().map(|code| code.count).sum::<u64>();
         assert_eq!(read, 270, "{protocol:?}: {report}");
@@ -343,7 +343,7 @@ fn late_answers_are_late_and_not_lost() {
             scope.spawn(move || {
                 let server = StreamServer::start(ConnectionManner::IsLate);
                 let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(protocol) };
-                let report = go_with(&server, streams, |options| RunOptions { timeout: TIMEOUT, ..options });
+                let report = run_with(&server, streams, |options| RunOptions { timeout: TIMEOUT, ..options });
                 let accounts = &report.accounts;
                 assert_eq!(
                     (accounts.answered, accounts.late, accounts.lost),
@@ -360,26 +360,26 @@ fn late_answers_are_late_and_not_lost() {
 fn connections_begin_from_all_addresses() {
     let server = StreamServer::start(ConnectionManner::Keeps);
     let streams = Streams { connections: 64, requests: 1, ..Streams::pooled(Protocol::Tcp) };
-    let report = go_with(&server, streams, |options| RunOptions { sources: 7, ..options });
+    let report = run_with(&server, streams, |options| RunOptions { sources: 7, ..options });
     assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
     let expected: BTreeSet<IpAddr> = (2..9u8).map(|last| [127, 0, 0, last].into()).collect();
     assert_eq!(*server.peers.lock().unwrap(), expected);
 }
 
 #[test]
-fn requests_over_http_are_for_the_host_that_was_named() {
+fn requests_over_http_name_the_host() {
     for protocol in [Protocol::Http, Protocol::Json] {
         let server = StreamServer::start(ConnectionManner::Keeps);
-        go(&server, Streams::pooled(protocol));
+        run_plain(&server, Streams::pooled(protocol));
         let host = Some("handles.example.org:8000".to_owned());
-        go_with(&server, Streams::pooled(protocol), |options| RunOptions { host, ..options });
+        run_with(&server, Streams::pooled(protocol), |options| RunOptions { host, ..options });
         let expected = BTreeSet::from([server.address.to_string(), "handles.example.org:8000".to_owned()]);
         assert_eq!(*server.hosts.lock().unwrap(), expected, "{protocol:?}");
     }
 }
 
 #[test]
-fn a_name_that_no_datagram_carries_is_left_out_of_those() {
+fn a_name_too_long_for_a_datagram_is_left_out() {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let options = RunOptions {
         load: LoadPattern::Open { rate: NonZeroU64::new(100).unwrap() },
@@ -392,7 +392,7 @@ fn a_name_that_no_datagram_carries_is_left_out_of_those() {
 }
 
 #[test]
-fn nobody_there_is_counted_as_failed_connections() {
+fn a_missing_server_is_counted_as_failed_connections() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = RunOptions {
         transport: StreamTransport::Stream(Streams::pooled(Protocol::Tcp)),

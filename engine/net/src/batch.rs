@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_keep_what_they_were_made_of() {
+    fn peers_return_their_addresses() {
         for address in ["192.0.2.1:53", "[2001:db8::1]:2641", "[fe80::1%7]:9"] {
             let address: SocketAddr = address.parse().unwrap();
             assert_eq!(Peer::to(address).remote(), address);

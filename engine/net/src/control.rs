@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_not_answered_from() {
+    fn multicast_groups_are_not_answered_from() {
         for local in ["224.0.0.1", "255.255.255.255", "ff02::1"] {
             let (name, control) = encoded(&peer("[2001:db8::1]:9", local), AddressFamily::V6);
             assert_eq!(decode(&name, &control).unwrap().0.local(), None, "{local}");
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_sent_with_the_address_asked_and_the_length_of_a_segment() {
+    fn trains_have_the_local_address_and_the_segment_length() {
         for local in ["0.0.0.0", "198.51.100.7"] {
             let peer = peer("192.0.2.1:9", local);
             let (_, alone) = encoded(&peer, AddressFamily::V4);

@@ -28,7 +28,7 @@ pub trait Datapath {
     ///
     /// # Errors
     ///
-    /// Those of the kernel.
+    /// Errors of the kernel.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// Waits at most `patience` for a datagram or an event of a connection, then returns everything
@@ -220,7 +220,7 @@ impl fmt::Debug for OpenedDatapath {
 ///
 /// # Errors
 ///
-/// Those of [`bind`](crate::bind) and [`open_on`].
+/// Errors of [`bind`](crate::bind) and [`open_on`].
 pub fn open(choice: DatapathChoice, options: &SocketOptions) -> io::Result<OpenedDatapath> {
     options.check()?;
     open_on(socket::bind(options)?, choice, options)
@@ -286,7 +286,7 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Those of the kernel.
+/// Errors of the kernel.
 pub fn usable_cores() -> io::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect())
@@ -297,7 +297,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_read_as_they_are_shown() {
+    fn choices_parse_as_printed() {
         for choice in DatapathChoice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn usable_cores_can_be_pinned_to_and_are_all_there_are() {
+    fn exactly_the_usable_cores_can_be_pinned_to() {
         let cores = usable_cores().unwrap();
         assert!(!cores.is_empty());
         // Each core is tried in a thread of its own, so that the pinning ends with it.

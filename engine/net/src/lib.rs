@@ -7,11 +7,11 @@
 //!   `UDP_SEGMENT`), which cost little more than one datagram.
 //! - There are two datapaths with one contract and one test suite: `io_uring` (Linux 6.1 and later)
 //!   and `recvmmsg`/`sendmmsg`. [`open`] probes, picks one and returns the reason.
-//! - A socket on a wildcard address answers from the address that was asked: the [`Peer`] of a
-//!   received datagram contains it.
+//! - A socket on a wildcard address answers from the address to which the request was sent: the
+//!   [`Peer`] of a received datagram contains it.
 //! - Connections are served on the same thread, from the same wait, if [`SocketOptions::streams`]
 //!   is set.
-//! - What does not fit is refused to the caller; what the kernel refuses or loses is counted.
+//! - A full outbox refuses datagrams; datagrams that the kernel refuses or drops are counted.
 //!
 //! This crate does not interpret the bytes.
 //!

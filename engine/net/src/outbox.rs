@@ -43,7 +43,7 @@ impl Outbox {
     ///
     /// If `len_max` is 4 GiB or more.
     pub fn new(datagrams_max: usize, len_max: usize) -> Self {
-        assert!(u32::try_from(len_max).is_ok(), "an outbox of {len_max} bytes");
+        assert!(u32::try_from(len_max).is_ok(), "an outbox cannot have {len_max} bytes");
         Self {
             bytes: vec![0; len_max].into_boxed_slice(),
             bytes_used: 0,
@@ -99,7 +99,7 @@ impl Outbox {
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<(), OutboxFull> {
-        assert!(segment_len > 0, "a train of empty segments has no length");
+        assert!(segment_len > 0, "segments of a train cannot be empty");
         if self.slots_max - self.slots.len() < len_max.div_ceil(segment_len).max(1) {
             return Err(OutboxFull);
         }
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "into room for 4")]
-    fn a_writer_that_lies_is_a_bug() {
+    fn a_writer_that_exceeds_its_room_panics() {
         let _ = Outbox::new(1, 100).push(peer(), 4, |_| 5);
     }
 }

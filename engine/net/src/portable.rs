@@ -656,7 +656,7 @@ mod tests {
         open_on(socket, choice, &options)
     }
 
-    fn sends_one_by_one_what_is_refused_as_a_train(choice: DatapathChoice) {
+    fn refused_trains_are_sent_one_by_one(choice: DatapathChoice) {
         let Ok(OpenedDatapath { mut path, .. }) = refusing(choice) else {
             return eprintln!("not tested: {choice} does not work here");
         };
@@ -664,7 +664,7 @@ mod tests {
         let client = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let peer = Peer::to(client.local_addr().unwrap());
-        let nobody = Peer::to(([127, 0, 0, 1], 0).into());
+        let invalid_peer = Peer::to(([127, 0, 0, 1], 0).into());
         let mut send = |peers: &[Peer]| {
             for len in [30, 20, 30, 10, 30] {
                 for &peer in peers {
@@ -679,12 +679,15 @@ mod tests {
             assert_eq!(lens, [10, 20, 30, 30, 30]);
         };
         // Trains are not at fault if the peer is invalid.
-        let flushed = send(&[nobody]);
+        let flushed = send(&[invalid_peer]);
         assert_eq!((flushed.sent, flushed.failed, flushed.trains), (0, 5, 0));
         let refused = flushed.trains_refused;
-        assert!(refused > 0 && send(&[nobody]).trains_refused == refused, "they are tried again at once");
+        assert!(
+            refused > 0 && send(&[invalid_peer]).trains_refused == refused,
+            "trains are suspended after a refused datagram"
+        );
 
-        let flushed = send(&[peer, nobody]);
+        let flushed = send(&[peer, invalid_peer]);
         assert_eq!((flushed.sent, flushed.failed, flushed.trains), (5, 5, 0));
         assert!(flushed.trains_refused > refused);
         receive();
@@ -693,19 +696,19 @@ mod tests {
         while send(&[peer]).trains_refused == 0 {
             receive();
             flushes += 1;
-            assert!(flushes < 1000, "they are tried again");
+            assert!(flushes < 1000, "trains are not tried again");
         }
         receive();
         assert!(flushes >= 10, "{flushes}");
     }
 
     #[test]
-    fn sends_one_by_one_what_is_refused_as_a_train_portable() {
-        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Portable);
+    fn refused_trains_are_sent_one_by_one_portable() {
+        refused_trains_are_sent_one_by_one(DatapathChoice::Portable);
     }
 
     #[test]
-    fn sends_one_by_one_what_is_refused_as_a_train_uring() {
-        sends_one_by_one_what_is_refused_as_a_train(DatapathChoice::Uring);
+    fn refused_trains_are_sent_one_by_one_uring() {
+        refused_trains_are_sent_one_by_one(DatapathChoice::Uring);
     }
 }

@@ -122,7 +122,7 @@ impl Default for SocketOptions {
 ///
 /// # Errors
 ///
-/// Those of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
+/// Errors of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
 pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(options.address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
@@ -164,7 +164,7 @@ pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
 ///
 /// # Errors
 ///
-/// Those of the kernel. Nothing has changed then.
+/// Errors of the kernel. Nothing has changed then.
 pub fn leave_port(socket: impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(&socket);
     let Some(mut own) = socket.local_addr()?.as_socket() else {
@@ -186,12 +186,12 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
     }
 }
 
-/// Waits until `socket` is ready for `what`, and returns whether it is. A signal ends the wait
+/// Waits until `socket` is ready for `flags`, and returns whether it is. A signal ends the wait
 /// early.
-pub(crate) fn wait_for(socket: BorrowedFd<'_>, what: PollFlags, patience: Duration) -> io::Result<bool> {
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, patience: Duration) -> io::Result<bool> {
     // A time that is too long for the kernel is treated as unlimited.
     let patience = Timespec::try_from(patience).ok();
-    match poll(&mut [PollFd::from_borrowed_fd(socket, what)], patience.as_ref()) {
+    match poll(&mut [PollFd::from_borrowed_fd(socket, flags)], patience.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -248,7 +248,7 @@ mod tests {
     use rustix::net::sockopt::ip_mtu_discover;
 
     #[test]
-    fn datagrams_are_not_cut_unless_it_is_wanted() {
+    fn datagrams_are_not_fragmented_by_default() {
         let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
         let discovery = |options: &SocketOptions| ip_mtu_discover(bind(options).unwrap()).unwrap();
         assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);

@@ -62,7 +62,7 @@ impl StreamOptions {
 ///
 /// # Errors
 ///
-/// Those of the kernel, with their kind kept, as of [`bind`](crate::bind).
+/// Errors of the kernel, with their kind kept, as of [`bind`](crate::bind).
 pub fn bind_listener(
     address: SocketAddr,
     reuse_port: bool,
@@ -90,7 +90,7 @@ pub fn bind_listener(
 ///
 /// # Errors
 ///
-/// Those of the kernel.
+/// Errors of the kernel.
 pub fn close_listener(listener: &TcpListener) -> io::Result<()> {
     match shutdown(listener, Shutdown::Both) {
         // The socket was not listening any more.

@@ -1,9 +1,9 @@
 //! Decides which datagrams of an outbox leave together, as a train that the kernel cuts.
 //!
-//! A train goes to one peer. Its segments have the same length; only the last may be shorter. So
-//! datagrams are grouped by (peer, length) over the whole outbox, in whatever order they were
-//! added. A datagram that is then still alone of its length becomes the shorter end of a longer
-//! train to the same peer, so that answers whose lengths all differ leave at least in pairs.
+//! A train goes to one peer. Its segments have the same length; only the last may be shorter.
+//! Datagrams are therefore grouped by (peer, length) over the whole outbox, independent of their
+//! order. A datagram whose length is unique becomes the shorter end of a longer train to the same
+//! peer, so that answers of different lengths leave at least in pairs.
 //!
 //! If the kernel refuses a train but accepts its datagrams one by one, trains are suspended for a
 //! while, longer each time, and then tried again, because only one of several devices may lack
@@ -311,7 +311,7 @@ mod tests {
             let slots: Vec<_> = plan.slots(train).collect();
             let lens: Vec<_> = slots.iter().map(|&i| outbox.get(i).1.len()).collect();
             for i in slots {
-                assert_eq!(outbox.get(i).0, *outbox.peer(train.to), "of one peer");
+                assert_eq!(outbox.get(i).0, *outbox.peer(train.to), "a train has datagrams of several peers");
                 assert!(!std::mem::replace(&mut seen[i], true), "{i} is in two trains");
             }
             assert_eq!(lens.len(), train.count as usize);
@@ -327,7 +327,7 @@ mod tests {
             (outbox.peer(train.to).port, lens)
         });
         let trains = trains.collect();
-        assert!(seen.iter().all(|&seen| seen), "one is left out");
+        assert!(seen.iter().all(|&seen| seen), "a datagram is in no train");
         trains
     }
 
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alone_of_its_length_ends_a_longer_train() {
+    fn a_datagram_of_unique_length_ends_a_longer_train() {
         assert_eq!(plan(&[(1, 5), (1, 9), (1, 9)]), [(1, vec![9, 9, 5])]);
         assert_eq!(plan(&[(1, 9), (1, 9), (1, 10)]), [(1, vec![9, 9]), (1, vec![10])], "only a shorter one");
         assert_eq!(plan(&[(1, 4), (1, 3), (1, 2), (1, 1)]), [(1, vec![4, 3]), (1, vec![2, 1])]);
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn trains_are_not_made_unless_asked_for() {
+    fn trains_are_made_only_if_enabled() {
         let outbox = outbox(&[(1, 9); 5]);
         let mut plan = TrainPlan::new(5, false);
         plan.make(&outbox);
@@ -412,14 +412,15 @@ mod tests {
             // fewer.
             let mut plain = std::collections::BTreeMap::new();
             datagrams.iter().for_each(|&key| *plain.entry(key).or_insert(0usize) += 1);
-            let alone = |len: usize| 65_440usize.checked_div(len).map_or(1, |most| most.clamp(1, 64));
+            let alone =
+                |len: usize| 65_440usize.checked_div(len).map_or(1, |count_max| count_max.clamp(1, 64));
             let plain: usize = plain.into_iter().map(|((_, len), count)| count.div_ceil(alone(len))).sum();
             assert!(made.len() <= plain, "round {round}: {} for {plain}", made.len());
         }
     }
 
     #[test]
-    fn refused_trains_are_tried_one_by_one_and_then_rest() {
+    fn refused_trains_are_sent_one_by_one_and_then_suspended() {
         let outbox = outbox(&[(1, 9), (2, 9), (1, 9), (1, 3), (2, 9)]);
         let mut plan = TrainPlan::new(5, true);
         let mut rests = Vec::new();
@@ -429,7 +430,7 @@ mod tests {
             assert_eq!(plan.trains().len(), 2);
             plan.refused(0, libc::EIO, &mut flushed);
             plan.refused(1, libc::ENETUNREACH, &mut flushed);
-            assert_eq!((flushed.trains_refused, flushed.failed), (1, 2), "only what may be about trains");
+            assert_eq!((flushed.trains_refused, flushed.failed), (1, 2), "only errors that trains may cause");
             assert!(plan.retry(&outbox));
             let again = trains_of(&plan);
             assert_eq!(again, [1, 1, 1]);

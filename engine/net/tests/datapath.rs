@@ -16,7 +16,7 @@ use handle_net::{
 };
 
 on_both_paths!(
-    says_what_it_is,
+    reports_its_kind,
     echoes_over_ipv4,
     echoes_over_ipv6,
     wildcard_answers_from_the_address_asked,
@@ -25,11 +25,11 @@ on_both_paths!(
     takes_more_than_there_are_buffers,
     sends_more_than_a_system_call_takes,
     empty_datagrams_are_datagrams,
-    too_large_is_truncated_and_said,
+    large_datagrams_are_truncated_and_marked,
     a_full_outbox_refuses,
     trains_arrive_as_datagrams,
     refused_datagrams_are_counted_and_harm_no_other,
-    a_peer_that_is_gone_does_not_poison_the_path,
+    a_closed_peer_does_not_disturb_the_path,
     an_empty_flush_sends_nothing,
     patience_has_bounds,
     a_waker_ends_a_wait,
@@ -37,7 +37,7 @@ on_both_paths!(
     reuse_port_shares,
     a_dropped_path_leaves_its_port_at_once,
     two_paths_on_one_socket_hand_over_without_loss,
-    leaving_the_port_keeps_what_is_queued,
+    leaving_the_port_keeps_queued_datagrams,
     kernel_drops_are_counted,
     drops_in_the_middle_of_traffic,
 );
@@ -67,7 +67,7 @@ fn echo(path: &mut dyn Datapath, count: usize) {
     }
 }
 
-fn says_what_it_is(choice: DatapathChoice) {
+fn reports_its_kind(choice: DatapathChoice) {
     let opened = open(choice, &SocketOptions::new(LOOPBACK)).unwrap();
     let kind = opened.path.kind();
     assert_eq!(
@@ -225,7 +225,7 @@ fn empty_datagrams_are_datagrams(choice: DatapathChoice) {
     assert_eq!(client.recv(&mut [0; 9]).unwrap(), 0);
 }
 
-fn too_large_is_truncated_and_said(choice: DatapathChoice) {
+fn large_datagrams_are_truncated_and_marked(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions { receive_len: 100, ..SocketOptions::new(LOOPBACK) });
     let client = client(path.local_addr().unwrap());
     for len in [99, 100, 101, 5000, 10] {
@@ -249,7 +249,7 @@ fn a_full_outbox_refuses(choice: DatapathChoice) {
         outbox.push(peer, 10, |room| room.len()).unwrap();
         assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(OutboxFull));
         assert_eq!(outbox.len(), 3);
-        assert_eq!(path.flush().unwrap().sent, 3, "and a flush makes room");
+        assert_eq!(path.flush().unwrap().sent, 3, "a flush makes room");
     }
 }
 
@@ -285,12 +285,12 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     assert_eq!((client.recv(&mut bytes).unwrap(), client.recv(&mut bytes).unwrap()), (6, 5));
 }
 
-fn a_peer_that_is_gone_does_not_poison_the_path(choice: DatapathChoice) {
+fn a_closed_peer_does_not_disturb_the_path(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
-    let gone = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
+    let closed = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
     let client = client(path.local_addr().unwrap());
     for _ in 0..3 {
-        path.outbox().push(Peer::to(gone), 1, |room| room.len()).unwrap();
+        path.outbox().push(Peer::to(closed), 1, |room| room.len()).unwrap();
         path.flush().unwrap();
         client.send(b"?").unwrap();
         echo(&mut *path, 1);
@@ -440,14 +440,14 @@ fn two_paths_on_one_socket_hand_over_without_loss(choice: DatapathChoice) {
         waker.wake();
         let started = Instant::now();
         assert_eq!(old.wait(SOON).unwrap().inbox.len(), 0);
-        assert!(started.elapsed() < SOON, "wakers go on to work");
+        assert!(started.elapsed() < SOON, "the waker does not work");
         drop(old);
         while take(&mut *new) > 0 {}
-        assert_eq!(seen, [1; 300], "each was received, once");
+        assert_eq!(seen, [1; 300], "each datagram is received once");
     }
 }
 
-fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
+fn leaving_the_port_keeps_queued_datagrams(choice: DatapathChoice) {
     let any = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 0);
     for (bound, destination) in [
         (LOOPBACK, "127.0.0.1"),
@@ -457,18 +457,18 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
         (any("::"), "::1"),
     ] {
         let mut options = SocketOptions { reuse_port: true, ..SocketOptions::new(bound) };
-        let leaves = bind(&options).unwrap();
-        options.address = leaves.local_addr().unwrap();
-        let kept = leaves.try_clone().unwrap();
-        let mut leaves = open_on(leaves, choice, &options).unwrap().path;
-        let mut stays = path(choice, &options);
+        let leaving = bind(&options).unwrap();
+        options.address = leaving.local_addr().unwrap();
+        let duplicate = leaving.try_clone().unwrap();
+        let mut leaving = open_on(leaving, choice, &options).unwrap().path;
+        let mut staying = path(choice, &options);
         let to = SocketAddr::new(destination.parse().unwrap(), options.address.port());
         let clients: Vec<_> = (0..32).map(|_| client(to)).collect();
         clients.iter().for_each(|client| assert_eq!(client.send(b"before").unwrap(), 6));
-        leave_port(&kept).unwrap();
+        leave_port(&duplicate).unwrap();
         clients.iter().for_each(|client| assert_eq!(client.send(b"after").unwrap(), 5));
         let mut answered = [0, 0];
-        for (path, answered) in [&mut leaves, &mut stays].into_iter().zip(&mut answered) {
+        for (path, answered) in [&mut leaving, &mut staying].into_iter().zip(&mut answered) {
             loop {
                 let batch = path.wait(Duration::from_millis(20)).unwrap();
                 if batch.inbox.is_empty() {
@@ -481,7 +481,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
                 assert_eq!(path.flush().unwrap().failed, 0);
             }
         }
-        assert_eq!(answered, [0, 32], "{bound} {destination}: what comes after goes to those who stay");
+        assert_eq!(answered, [0, 32], "{bound} {destination}: later datagrams go to the other socket");
         for client in clients {
             let mut room = [0; 10];
             // In any order, because two sockets answered.
@@ -489,7 +489,7 @@ fn leaving_the_port_keeps_what_is_queued(choice: DatapathChoice) {
             assert_eq!(
                 lens.iter().sum::<usize>(),
                 11,
-                "{bound} {destination}: both are answered, from where asked"
+                "{bound} {destination}: both are answered from the requested address"
             );
         }
     }
@@ -548,7 +548,7 @@ fn drops_in_the_middle_of_traffic(choice: DatapathChoice) {
 }
 
 #[test]
-fn auto_takes_what_there_is_and_says_why() {
+fn auto_chooses_a_working_path_and_gives_the_reason() {
     let opened = open(DatapathChoice::Auto, &SocketOptions::new(LOOPBACK)).unwrap();
     let uring = open(DatapathChoice::Uring, &SocketOptions::new(LOOPBACK));
     assert_eq!(opened.path.kind() == DatapathKind::Uring, uring.is_ok(), "{}", opened.reason);
@@ -567,7 +567,7 @@ fn a_port_in_use_is_reported_as_such() {
 }
 
 #[test]
-fn sizes_without_sense_are_refused_by_name() {
+fn invalid_sizes_are_refused_by_name() {
     let error =
         open(DatapathChoice::Portable, &SocketOptions { batch_len: 0, ..SocketOptions::new(LOOPBACK) })
             .unwrap_err();

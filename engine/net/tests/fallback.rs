@@ -8,7 +8,7 @@ use handle_net::{DatapathChoice, DatapathKind, SocketOptions, bind, open_on};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
-fn without_uring_auto_falls_back_and_says_why() {
+fn without_uring_auto_falls_back_and_gives_the_reason() {
     let sockets = [(); 2].map(|()| bind(&SocketOptions::new(([127, 0, 0, 1], 0).into())).unwrap());
     // One file may be opened, the waker that every path has, so that no ring can be opened.
     let next = u64::try_from(File::open("/dev/null").unwrap().as_raw_fd()).unwrap();

@@ -18,8 +18,8 @@ on_both_paths!(
     trains_are_answered_from_the_address_asked,
     answers_leave_in_as_few_trains_as_their_lengths_allow,
     trains_end_at_the_limits_of_the_kernel,
-    what_does_not_ask_for_trains_gets_none,
-    a_train_that_is_too_long_is_truncated_and_said,
+    trains_are_used_only_if_enabled,
+    a_train_that_is_too_long_is_truncated_and_marked,
     batches_are_bounded_in_segments,
 );
 
@@ -186,7 +186,7 @@ fn trains_end_at_the_limits_of_the_kernel(choice: DatapathChoice) {
     }
 }
 
-fn what_does_not_ask_for_trains_gets_none(choice: DatapathChoice) {
+fn trains_are_used_only_if_enabled(choice: DatapathChoice) {
     let (with, without) = (SocketOptions::new(LOOPBACK), SocketOptions::new(LOOPBACK).one_at_a_time());
     for (sends, receives) in [(&with, &without), (&without, &with)] {
         let (mut from, mut to) = (path(choice, sends), path(choice, receives));
@@ -205,7 +205,7 @@ fn what_does_not_ask_for_trains_gets_none(choice: DatapathChoice) {
     }
 }
 
-fn a_train_that_is_too_long_is_truncated_and_said(choice: DatapathChoice) {
+fn a_train_that_is_too_long_is_truncated_and_marked(choice: DatapathChoice) {
     let options = SocketOptions { receive_len: 100, ..SocketOptions::new(LOOPBACK) };
     let Some((mut from, mut to, peer)) = two_paths(choice, &options) else { return };
     for (len, count, expected) in

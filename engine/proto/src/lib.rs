@@ -12,8 +12,8 @@
 //! - `json`: records and sites as JSON, in both directions (feature `json`).
 //!
 //! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every
-//! length in it has been checked, so its getters cannot fail. Unknown codes and types are kept as
-//! they are; the caller decides what to do with them.
+//! length in it has been checked, so its getters cannot fail. Unknown codes and types are kept
+//! unchanged; the caller decides about them.
 //!
 //! ```
 //! use handle_proto::wire::list::{Indexes, Strings};

@@ -180,18 +180,18 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Whether a request for type `asked` selects values of type `kind`.
+/// Whether a request for type `requested` selects values of type `kind`.
 ///
-/// It selects the same type in any ASCII case and, if `asked` ends with a dot, sub-types too. An
-/// empty `asked` selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind
+/// It selects the same type in any ASCII case and, if `requested` ends with a dot, sub-types too. An
+/// empty `requested` selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind
 /// `type_match`.
 #[must_use]
-pub fn type_matches(asked: &[u8], kind: &[u8]) -> bool {
-    match asked.split_last() {
+pub fn type_matches(requested: &[u8], kind: &[u8]) -> bool {
+    match requested.split_last() {
         None => false,
         Some(_) if kind.is_empty() => false,
         Some((b'.', stem)) => crate::data::is_a(kind, stem),
-        Some(_) => crate::fold::eq(asked, kind),
+        Some(_) => crate::fold::eq(requested, kind),
     }
 }
 
@@ -214,7 +214,7 @@ impl ValueBuf {
     /// The value.
     #[must_use]
     pub fn view(&self) -> Value<'_> {
-        Value::split(&self.0).expect("checked when it was made").0
+        Value::split(&self.0).expect("the encoding was checked").0
     }
 
     /// The encoding.
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn types_match_as_asked() {
-        for (asked, kind, matches) in [
+        for (requested, kind, matches) in [
             ("URL", "url", true),
             ("URL", "URL.HTTP", false),
             ("URL.", "URL", true),
@@ -292,7 +292,7 @@ mod tests {
             (".", ".", true),
             (".", "", false),
         ] {
-            assert_eq!(type_matches(asked.as_bytes(), kind.as_bytes()), matches, "{asked} {kind}");
+            assert_eq!(type_matches(requested.as_bytes(), kind.as_bytes()), matches, "{requested} {kind}");
         }
     }
 

@@ -48,7 +48,7 @@ impl<'n> Chain<'n> {
     /// When there are three already.
     pub fn push(&mut self, namespace: &'n Namespace) {
         let free = self.0.iter_mut().find(|place| place.is_none());
-        *free.expect("there are three levels") = Some(namespace);
+        *free.expect("a chain has at most three namespaces") = Some(namespace);
     }
 
     /// Whether there are no namespaces.
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_comes_from_outside() {
+    fn missing_parts_come_from_outer_namespaces() {
         let namespace = |xml: &str| Namespace::parse(xml.as_bytes(), true).unwrap();
         let outer = namespace("<ns><template delimiter='@'/></ns>");
         let (bare, inner) = (namespace("<ns/>"), namespace("<ns><template delimiter='#'/></ns>"));

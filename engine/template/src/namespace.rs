@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_expands_or_is_no_xml_is_refused() {
+    fn entities_and_invalid_xml_are_refused() {
         for xml in [
             "",
             "text",
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_cannot_be_used_are_told() {
+    fn invalid_patterns_are_reported() {
         let namespace =
             parse(r"<ns><template><if test='matches' expression='(a)\1'><notfound/></if></template></ns>")
                 .unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_record_the_lowest_index_that_can_be_read_counts() {
+    fn the_valid_namespace_with_the_lowest_index_counts() {
         let namespace = |delimiter: &str| format!("<ns><template delimiter='{delimiter}'/></ns>");
         let (first, second) = (namespace("@"), namespace("#"));
         let values = [

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_responsible_and_whether_the_prefix_is_active_is_read() {
+    fn contact_and_status_are_read() {
         let inner = notice(
             "<namespace><contact> a@b.example </contact><status>inactive</status><template delimiter='@'/>\
              <statusmsg>Moved &amp; gone.</statusmsg><contact>second</contact></namespace>",
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_reads_and_has_the_lowest_index_counts() {
+    fn the_valid_notice_with_the_lowest_index_counts() {
         let values = [
             Value::new(9, b"HS_NAMESPACE", b"<n><contact>nine</contact></n>"),
             Value::new(2, b"HS_NAMESPACE", b"<n>"),

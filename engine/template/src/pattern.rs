@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(groups("b", "abc"), None);
         assert_eq!(groups("", "").unwrap(), [""]);
         assert_eq!(groups(r"box\(([^,]*),([^,]*)\)", "box(1,2)").unwrap(), ["box(1,2)", "1", "2"]);
-        assert_eq!(groups("(a)|(b)", "b").unwrap(), ["b", "", "b"], "a group that took no part is empty");
+        assert_eq!(groups("(a)|(b)", "b").unwrap(), ["b", "", "b"], "a group that did not match is empty");
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn means_what_java_means() {
+    fn has_the_meaning_of_java() {
         for (java, text, matches) in [
             (r"\d+", "12", true),
             (r"\d", "\u{0663}", false),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_bounded_is_refused() {
+    fn unbounded_and_invalid_patterns_are_refused() {
         for java in [
             "a)(b",
             "(a",

@@ -76,7 +76,7 @@ fn the_example_of_the_documents_works() {
 }
 
 #[test]
-fn copied_values_keep_what_they_are_and_new_ones_are_plain() {
+fn copied_values_keep_their_fields_and_new_ones_have_defaults() {
     let content = "<template><foreach><value data='x'/></foreach><value type='T' data='y'/></template>";
     let Ok(BuildOutcome::Values { bytes, .. }) =
         build_with(content, "", &base()[..1], &StoredTexts::default())
@@ -118,7 +118,7 @@ fn values_need_type_and_data_outside_foreach_and_take_free_indexes() {
 }
 
 #[test]
-fn parameters_are_put_in() {
+fn parameters_are_expanded() {
     assert_eq!(
         made(&value_of("${handle}|${base}|${extension}|${none}|$x"), "e@f"),
         "1 T 1234/abc@e@f|1234/abc|e@f||$x"
@@ -177,7 +177,7 @@ fn bindings_end_with_their_element() {
 }
 
 #[test]
-fn not_found_is_of_the_whole() {
+fn not_found_applies_to_the_whole_handle() {
     for content in ["<notfound/>", "<def parameter='x'><notfound/></def>", "<foreach><notfound/></foreach>"] {
         assert_eq!(made(&format!("{}{content}", value_of("x")), ""), "not found");
     }
@@ -294,7 +294,7 @@ fn patterns_of_one_text_share_a_bound() {
 }
 
 #[test]
-fn texts_do_not_grow_without_end() {
+fn texts_have_a_bounded_length() {
     let mut content = value_of("");
     for _ in 0..20 {
         let double = "<def parameter='p'><value type='T' data='x${p}${p}'/></def>";
@@ -304,7 +304,7 @@ fn texts_do_not_grow_without_end() {
 }
 
 #[test]
-fn a_pattern_that_cannot_be_used_is_an_error_where_it_is_met() {
+fn an_invalid_pattern_is_an_error_when_it_is_tested() {
     let content = format!(r"<if test='matches' expression='(a)\1'/>{}", value_of("x"));
     assert!(made(&content, "aa").contains(r"(a)\1"));
     let content = format!("<if expression='x'>{content}</if>{}", value_of("y"));

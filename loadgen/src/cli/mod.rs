@@ -148,7 +148,8 @@ fn hostile_command(args: &HostileArgs) -> anyhow::Result<ExitCode> {
 fn html_command(report: &Path, output: &Path) -> anyhow::Result<ExitCode> {
     let text = whole(report, REPORT_LEN_MAX)?;
     let json = serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", report.display()))?;
-    let page = html::page(&json).map_err(|what| Error::Option(format!("{}: {what}", report.display())))?;
+    let page =
+        html::page(&json).map_err(|reason| Error::Option(format!("{}: {reason}", report.display())))?;
     write_text(output, &page)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -164,12 +164,12 @@ fn write_files(args: &RunArgs, report: &RunReport) -> anyhow::Result<()> {
         let json = serde_json::to_value(report).context("cannot write the report as a page")?;
         write_text(path, &html::page(&json).map_err(Error::Option)?)
     };
-    let kept = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
+    let mismatches = report.verification.as_ref().map_or(&[][..], |verification| &verification.mismatches);
     let written = [
         write_json(args.json.as_deref(), report),
         args.html.as_deref().map_or(Ok(()), page),
         args.csv.as_deref().map_or(Ok(()), |path| write(path, |file| write_csv(report, file))),
-        args.mismatches.as_deref().map_or(Ok(()), |path| write(path, |file| replay::write(kept, file))),
+        args.mismatches.as_deref().map_or(Ok(()), |path| write(path, |file| replay::write(mismatches, file))),
     ];
     written.into_iter().collect()
 }
@@ -208,7 +208,7 @@ fn load(args: &RunArgs, duration: Duration) -> anyhow::Result<LoadPattern> {
 }
 
 fn read_schedule(path: &Path) -> Result<Vec<Phase>, Error> {
-    let bad = |BadLine { line, what }| Error::Line { path: path.to_owned(), line, what };
+    let bad = |BadLine { line, reason }| Error::Line { path: path.to_owned(), line, reason };
     let text = String::from_utf8(whole(path, SCHEDULE_LEN_MAX)?).map_err(|error| Error::Read {
         path: path.to_owned(),
         source: io::Error::other(error.utf8_error()),
@@ -255,8 +255,8 @@ fn ask_options(args: &AskArgs) -> anyhow::Result<RunOptions> {
         }
         (datagrams, None, None, None) if !args.http2 => datagrams,
         (datagrams, ..) => {
-            let what = "--connections, --pipeline, --per-connection and --http2 need a transport with connections (tcp, http, http-json, http-redirect)";
-            bail!(Error::Option(format!("{what}, not {datagrams}")))
+            let reason = "--connections, --pipeline, --per-connection and --http2 need a transport with connections (tcp, http, http-json, http-redirect)";
+            bail!(Error::Option(format!("{reason}, not {datagrams}")))
         }
     };
     let forms = if args.forms.is_empty() { vec![QuestionForm::default()] } else { args.forms.clone() };

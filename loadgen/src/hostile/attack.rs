@@ -145,8 +145,7 @@ impl Attack {
         thread::sleep(self.due.saturating_duration_since(now));
         // A delay is not made up for: the rate is a maximum.
         self.due = self.due.max(now) + self.step;
-        let (is_answered, is_sound) =
-            if self.over_tcp { self.strike_tcp(case)? } else { self.strike_udp(case)? };
+        let (is_answered, is_sound) = if self.over_tcp { self.send_tcp(case)? } else { self.send_udp(case)? };
         let fault = match self.fault()? {
             None if !is_sound => Some(ServerFault::Unsound),
             fault => fault,
@@ -155,7 +154,7 @@ impl Attack {
     }
 
     /// Whether there was an answer, and whether all answers are sound.
-    fn strike_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
+    fn send_udp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         for datagram in &case.datagrams {
             // An error of an earlier datagram, such as a refused connection; the probe detects
             // that.
@@ -185,7 +184,7 @@ impl Attack {
         Ok((is_answered, is_sound))
     }
 
-    fn strike_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
+    fn send_tcp(&self, case: &HostileCase) -> io::Result<(bool, bool)> {
         // The probe detects a refused connection.
         let Ok(mut stream) = TcpStream::connect_timeout(&self.target, self.timeout) else {
             return Ok((false, true));

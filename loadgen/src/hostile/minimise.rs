@@ -9,7 +9,7 @@ const ATTEMPTS_MAX: usize = 600;
 ///
 /// # Errors
 ///
-/// Those of `breaks`.
+/// Errors of `breaks`.
 pub(super) fn minimise<E>(
     mut case: Vec<Vec<u8>>,
     mut breaks: impl FnMut(&[Vec<u8>]) -> Result<(bool, bool), E>,
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_left() {
+    fn minimisation_keeps_only_needed_bytes() {
         let has = |case: &[Vec<u8>], byte: u8| case.iter().any(|datagram| datagram.contains(&byte));
         assert_eq!(minimal(&[b"aaaa", b"aaXa", b"aaaa"], |case| has(case, b'X')), [b"X"]);
         assert_eq!(minimal(&[b"aXa", b"aYa"], |case| has(case, b'X') && has(case, b'Y')), [b"X", b"Y"]);

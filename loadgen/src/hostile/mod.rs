@@ -1,5 +1,5 @@
-//! Hostile requests over the network, against any server: is it alive after each, and are its
-//! answers sound?
+//! Hostile requests over the network, against any server. After each, the server must be alive, and
+//! its answers must be sound.
 //!
 //! Cases are sent one at a time. The answer is checked, and a plain question must be answered
 //! before the next case. A case that breaks the server is minimised and kept. Cases are generated
@@ -111,7 +111,7 @@ impl HostileCourse<'_> {
         self.is_stopped
     }
 
-    /// The same, or whether the time is over.
+    /// Whether the user stopped it or the time is over.
     fn is_over(&mut self) -> bool {
         self.is_stopped() || Instant::now() >= self.until
     }
@@ -168,7 +168,7 @@ pub fn hostile(
 }
 
 fn check(options: &HostileOptions) -> Result<(), Error> {
-    let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+    let option = |bad: bool, reason: &str| if bad { Err(Error::Option(reason.to_owned())) } else { Ok(()) };
     let target = options.target.ip();
     if !options.is_allowed && !is_private(target) {
         let hint = "pass --i-am-allowed-to if its operator agrees";
@@ -208,10 +208,10 @@ fn follow_up(
         return Ok(finding);
     }
     let breaks = |attack: &mut Attack, course: &mut HostileCourse<'_>, datagrams: &[Vec<u8>]| {
-        let again = HostileCase { kind: case.kind, datagrams: datagrams.to_vec() };
-        let same = attack.run_case(&again)?.fault == Some(fault);
-        let is_back = !same || attack.recovers(options.recovery, || course.is_stopped())?;
-        Ok::<_, std::io::Error>((same, is_back))
+        let repeated = HostileCase { kind: case.kind, datagrams: datagrams.to_vec() };
+        let is_same_fault = attack.run_case(&repeated)?.fault == Some(fault);
+        let is_back = !is_same_fault || attack.recovers(options.recovery, || course.is_stopped())?;
+        Ok::<_, std::io::Error>((is_same_fault, is_back))
     };
     if course.is_over() {
         return Ok(finding);

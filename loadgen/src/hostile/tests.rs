@@ -16,7 +16,7 @@ struct Responder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bug {
     None,
-    /// It misses what follows, as during a restart.
+    /// It receives nothing for a while, as during a restart.
     Crash,
     /// It answers with a body that is longer than the message.
     Unsound,
@@ -72,11 +72,11 @@ impl Drop for Responder {
 /// Long enough for a healthy server on a loaded machine; each attempt takes three of them.
 const TIMEOUT: Duration = Duration::from_millis(40);
 
-fn go(bug: fn(&[u8]) -> Bug, cases: u64) -> HostileReport {
-    go_within(bug, cases, TIMEOUT)
+fn attack(bug: fn(&[u8]) -> Bug, cases: u64) -> HostileReport {
+    attack_within(bug, cases, TIMEOUT)
 }
 
-fn go_within(bug: fn(&[u8]) -> Bug, cases: u64, timeout: Duration) -> HostileReport {
+fn attack_within(bug: fn(&[u8]) -> Bug, cases: u64, timeout: Duration) -> HostileReport {
     let responder = Responder::start(bug);
     let options = HostileOptions {
         cases,
@@ -91,7 +91,7 @@ fn go_within(bug: fn(&[u8]) -> Bug, cases: u64, timeout: Duration) -> HostileRep
 
 #[test]
 fn a_sound_server_has_no_findings() {
-    let report = go_within(|_| Bug::None, 300, Duration::from_secs(5));
+    let report = attack_within(|_| Bug::None, 300, Duration::from_secs(5));
     assert!(report.findings.is_empty(), "{report}");
     assert_eq!(report.kinds.iter().map(|count| count.cases).sum::<u64>(), 300);
     assert!(report.kinds.iter().map(|count| count.answered).sum::<u64>() > 10, "{report}");
@@ -136,7 +136,7 @@ fn the_verdict_is_junit_xml() {
     }
     let names: std::collections::BTreeSet<_> =
         cases.iter().map(|case| case.attribute("name").unwrap()).collect();
-    assert_eq!(names.len(), KINDS.len(), "each has a name of its own");
+    assert_eq!(names.len(), KINDS.len(), "names of tests repeat");
     let failures: Vec<_> = cases
         .iter()
         .map(|case| case.children().filter(|node| node.has_tag_name("failure")).count())
@@ -144,10 +144,10 @@ fn the_verdict_is_junit_xml() {
     assert_eq!((failures[0], failures[1], failures[2..].iter().sum::<usize>()), (1, 1, 0), "{xml}");
     let failure = cases[0].first_element_child().unwrap();
     assert!(failure.attribute("message").unwrap().contains("2 findings") && failure.has_attribute("type"));
-    assert_eq!(failure.text().unwrap().trim().lines().count(), 2, "each in a line: {xml}");
+    assert_eq!(failure.text().unwrap().trim().lines().count(), 2, "a finding does not have one line: {xml}");
     assert_eq!(cases[0].attribute("classname"), Some("handle-loadgen.hostile"));
     assert!(suites[0].attribute("timestamp").unwrap().len() == "2026-11-20T20:53:00".len(), "{xml}");
-    assert_eq!(cases[0].attribute("time"), Some("0"), "which most readers want to be there");
+    assert_eq!(cases[0].attribute("time"), Some("0"), "most readers require a time");
 }
 
 /// The seeded bug: a handle whose length has its highest bit set.
@@ -157,14 +157,21 @@ fn negative_length(datagram: &[u8]) -> Bug {
 
 #[test]
 fn a_seeded_bug_is_found_and_minimised() {
-    let report = go(negative_length, 3000);
+    let report = attack(negative_length, 3000);
     let finding = &report.findings[0];
     assert_eq!((finding.fault, finding.is_repeatable, finding.is_dead), (ServerFault::Silent, true, false));
     let minimal = finding.minimal_hex.as_ref().unwrap();
     let bytes = data_encoding::HEXLOWER.decode(minimal[0].as_bytes()).unwrap();
-    assert!(negative_length(&bytes) == Bug::Crash, "it still breaks the server");
-    assert_eq!((minimal.len(), bytes.len()), (1, 45), "nothing behind the byte is needed: {minimal:?}");
-    assert!(bytes[..44].iter().all(|byte| *byte == 0), "nor what is before it: {minimal:?}");
+    assert!(negative_length(&bytes) == Bug::Crash, "the minimised case does not break the server");
+    assert_eq!(
+        (minimal.len(), bytes.len()),
+        (1, 45),
+        "bytes after the last needed one are left: {minimal:?}"
+    );
+    assert!(
+        bytes[..44].iter().all(|byte| *byte == 0),
+        "unneeded bytes before it are not cleared: {minimal:?}"
+    );
     let xml = report.junit();
     let document = roxmltree::Document::parse(&xml).unwrap();
     let failure = document.descendants().find(|node| node.has_tag_name("failure")).unwrap();
@@ -178,13 +185,13 @@ fn an_answer_that_cannot_be_read_is_a_finding() {
             .is_some_and(|question| question.handle.starts_with(b"0.NA/"));
         if asks { Bug::Unsound } else { Bug::None }
     };
-    let report = go(is_one, 5000);
+    let report = attack(is_one, 5000);
     assert_eq!(report.findings[0].fault, ServerFault::Unsound, "{report}");
 }
 
 #[test]
-fn a_server_that_stays_away_ends_it() {
-    let report = go(
+fn a_server_that_does_not_recover_ends_the_run() {
+    let report = attack(
         |datagram| if datagram.len() < Envelope::LEN + Header::LEN { Bug::Death } else { Bug::None },
         3000,
     );

@@ -255,7 +255,7 @@ mod tests {
     use crate::show::report::tests::report;
 
     #[test]
-    fn promises_are_kept_or_say_what_is() {
+    fn assertions_hold_or_report_the_measured_value() {
         let report = report();
         for (text, broken) in [
             ("p99<5ms", None),
@@ -281,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_a_hint() {
-        for (text, says) in [
+    fn invalid_assertions_are_refused_with_a_hint() {
+        for (text, part) in [
             ("p99", "as in p99<5ms"),
             ("p98<5ms", "unknown measure"),
             ("service.loss<1%", "unknown measure"),
@@ -292,7 +292,7 @@ mod tests {
             ("p99<", "a time such as"),
         ] {
             let error = text.parse::<Assertion>().unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::load::question::GeneratedQuestion;
 pub enum SetContent<'a> {
     /// The public values, in wire form.
     Values {
-        /// How many.
+        /// Number of values.
         count: u32,
         /// The values, one after another.
         bytes: &'a [u8],
@@ -26,12 +26,13 @@ pub enum SetContent<'a> {
     NothingPublic,
     /// The handle does not exist.
     Absent,
-    /// The handle does not exist and its prefix is not homed here: another service may have it.
+    /// The handle does not exist and its prefix is not homed at the server: another service may
+    /// have it.
     Remote,
-    /// The handle does not exist, and it is unknown whether its prefix is homed here.
-    NotHere,
+    /// The handle does not exist, and it is unknown whether its prefix is homed at the server.
+    NotHomed,
     /// The response code that the server gave before.
-    Said(ResponseCode),
+    Code(ResponseCode),
     /// Nothing is known.
     Unknown,
 }
@@ -85,18 +86,18 @@ pub enum AnswerDifference {
     /// It has another response code.
     Code {
         /// The code received.
-        got: ResponseCode,
+        received: ResponseCode,
         /// The code expected.
-        want: ResponseCode,
+        expected: ResponseCode,
     },
     /// It does not repeat the handle as spelt in the request.
     Handle,
     /// It has another number of values.
     Count {
         /// The number received.
-        got: u32,
+        received: u32,
         /// The number expected.
-        want: u32,
+        expected: u32,
     },
     /// The values differ.
     Values {
@@ -115,9 +116,9 @@ pub enum AnswerDifference {
     /// A redirect has another status.
     Status {
         /// The status received.
-        got: i32,
+        received: i32,
         /// The status expected.
-        want: i32,
+        expected: i32,
     },
     /// A redirect leads elsewhere than the record.
     Location,
@@ -129,15 +130,19 @@ impl fmt::Display for AnswerDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable => f.write_str("the answer cannot be decoded"),
-            Self::Code { got, want } => write!(f, "response code {got:?}, expected {want:?}"),
+            Self::Code { received, expected } => {
+                write!(f, "response code {received:?}, expected {expected:?}")
+            }
             Self::Handle => f.write_str("the answer is for another handle, or spells it differently"),
-            Self::Count { got, want } => write!(f, "wrong number of values: {got}, expected {want}"),
+            Self::Count { received, expected } => {
+                write!(f, "wrong number of values: {received}, expected {expected}")
+            }
             Self::Values { at } => write!(f, "the values differ from byte {at} on"),
             Self::Stale { stale_ms } => {
                 write!(f, "from a set that had been replaced {stale_ms} ms before the request was sent")
             }
             Self::Signature => f.write_str("not signed, or not with the key of the server"),
-            Self::Status { got, want } => write!(f, "HTTP status {got}, expected {want}"),
+            Self::Status { received, expected } => write!(f, "HTTP status {received}, expected {expected}"),
             Self::Location => f.write_str("the redirect does not lead to the URL of the record"),
             Self::SetDamaged => f.write_str("the record in the set is damaged"),
             Self::Unknown => f.write_str("nothing is known about the handle"),
@@ -191,9 +196,9 @@ impl ExpectedAnswer {
                 return Some(Self { code: ResponseCode::SUCCESS, count, values: bytes.to_vec() });
             }
             SetContent::NothingPublic => ResponseCode::VALUES_NOT_FOUND,
-            SetContent::Absent | SetContent::NotHere => ResponseCode::HANDLE_NOT_FOUND,
+            SetContent::Absent | SetContent::NotHomed => ResponseCode::HANDLE_NOT_FOUND,
             SetContent::Remote => ResponseCode::SERVER_NOT_RESPONSIBLE,
-            SetContent::Said(said) => said,
+            SetContent::Code(code) => code,
             SetContent::Unknown => return None,
         };
         Some(Self { code, count: 0, values: Vec::new() })
@@ -203,7 +208,7 @@ impl ExpectedAnswer {
     pub(crate) fn is_met(&self, question: &GeneratedQuestion<'_>, message: &Message<'_>) -> bool {
         let held = match self.code {
             ResponseCode::SUCCESS => SetContent::Values { count: self.count, bytes: &self.values },
-            code => SetContent::Said(code),
+            code => SetContent::Code(code),
         };
         compare_held(question, message, held).is_ok()
     }
@@ -226,9 +231,9 @@ pub fn check_signature(
     verified.map(|_| ()).map_err(|_| AnswerDifference::Signature)
 }
 
-pub(crate) fn code(message: &Message<'_>, want: ResponseCode) -> Result<(), AnswerDifference> {
-    let got = message.header.response_code;
-    if got == want { Ok(()) } else { Err(AnswerDifference::Code { got, want }) }
+pub(crate) fn code(message: &Message<'_>, expected: ResponseCode) -> Result<(), AnswerDifference> {
+    let received = message.header.response_code;
+    if received == expected { Ok(()) } else { Err(AnswerDifference::Code { received, expected }) }
 }
 
 pub(crate) fn compare_held(
@@ -236,22 +241,22 @@ pub(crate) fn compare_held(
     message: &Message<'_>,
     held: SetContent<'_>,
 ) -> Result<(), AnswerDifference> {
-    let got = message.header.response_code;
+    let received = message.header.response_code;
     let (count, bytes) = match held {
         SetContent::Values { count, bytes } => (count, bytes),
         SetContent::NothingPublic => return code(message, ResponseCode::VALUES_NOT_FOUND),
         SetContent::Unknown => return Err(AnswerDifference::Unknown),
-        SetContent::Said(said) => return code(message, said),
+        SetContent::Code(expected) => return code(message, expected),
         // Instead of reporting a missing prefix record, a server may refer to the service that has
         // it. A name without a slash is looked up as such a record.
-        SetContent::Absent | SetContent::Remote | SetContent::NotHere
-            if got == ResponseCode::PREFIX_REFERRAL
+        SetContent::Absent | SetContent::Remote | SetContent::NotHomed
+            if received == ResponseCode::PREFIX_REFERRAL
                 && Handle(&Handle(question.handle).looked_up()).is_prefix_record() =>
         {
             return Ok(());
         }
-        SetContent::NotHere if got == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
-        SetContent::Absent | SetContent::NotHere => return code(message, ResponseCode::HANDLE_NOT_FOUND),
+        SetContent::NotHomed if received == ResponseCode::SERVER_NOT_RESPONSIBLE => return Ok(()),
+        SetContent::Absent | SetContent::NotHomed => return code(message, ResponseCode::HANDLE_NOT_FOUND),
         SetContent::Remote => return code(message, ResponseCode::SERVER_NOT_RESPONSIBLE),
     };
     code(message, ResponseCode::SUCCESS)?;
@@ -261,31 +266,33 @@ pub(crate) fn compare_held(
         RequestDigest::decode(&mut cursor).map_err(|_| AnswerDifference::Unreadable)?;
     }
     let echo = cursor.string(Field::Handle).map_err(|_| AnswerDifference::Unreadable)?;
-    let got_count = cursor.u32(Field::Values).map_err(|_| AnswerDifference::Unreadable)?;
+    let received_count = cursor.u32(Field::Values).map_err(|_| AnswerDifference::Unreadable)?;
     if echo != question.handle {
         return Err(AnswerDifference::Handle);
     }
-    if got_count != count {
-        return Err(AnswerDifference::Count { got: got_count, want: count });
+    if received_count != count {
+        return Err(AnswerDifference::Count { received: received_count, expected: count });
     }
     let values = cursor.rest();
     if values != bytes && !differ_in_unset_times(values, bytes, count as usize) {
-        let same = values.iter().zip(bytes).take_while(|(got, want)| got == want).count();
+        let same = values.iter().zip(bytes).take_while(|(received, expected)| received == expected).count();
         return Err(AnswerDifference::Values { at: same });
     }
     Ok(())
 }
 
-/// Whether the values differ from `want` only in time stamps that `want` does not have. A file of
-/// records may omit them, and the server then sets its own.
-fn differ_in_unset_times(got: &[u8], want: &[u8], count: usize) -> bool {
-    let (Ok(got), Ok(want)) = (Values::from_encoded(count, got), Values::from_encoded(count, want)) else {
+/// Whether the values differ from `expected` only in time stamps that `expected` does not have. A
+/// file of records may omit them, and the server then sets its own.
+fn differ_in_unset_times(received: &[u8], expected: &[u8], count: usize) -> bool {
+    let (Ok(received), Ok(expected)) =
+        (Values::from_encoded(count, received), Values::from_encoded(count, expected))
+    else {
         return false;
     };
-    let is_alike = |(got, want): (Value<'_>, Value<'_>)| {
-        got == want || want.timestamp == 0 && Value { timestamp: 0, ..got } == want
+    let is_alike = |(received, expected): (Value<'_>, Value<'_>)| {
+        received == expected || expected.timestamp == 0 && Value { timestamp: 0, ..received } == expected
     };
-    got.iter().zip(want.iter()).all(is_alike)
+    received.iter().zip(expected.iter()).all(is_alike)
 }
 
 /// What `source` holds of the values that `question` selects, or the code of a refusal if the
@@ -307,7 +314,8 @@ fn expected_values<'s>(
             count += 1;
             selected.extend_from_slice(encoded);
         } else if !question.flags.has(OpFlags::PUBLIC_ONLY) {
-            // The first such value decides: one that nobody may read causes a refusal at once.
+            // The first such value decides, so that a value without read permission causes a
+            // refusal at once.
             refused.get_or_insert(if value.permissions.has(Permissions::ADMIN_READ) {
                 ResponseCode::AUTHENTICATION_NEEDED
             } else {
@@ -316,7 +324,7 @@ fn expected_values<'s>(
         }
     })?;
     if let Some(code) = refused {
-        return Ok(SetContent::Said(code));
+        return Ok(SetContent::Code(code));
     }
     Ok(match (source.content_of(question.handle)?, count) {
         (SetContent::Values { .. } | SetContent::NothingPublic, 0) => SetContent::NothingPublic,
@@ -339,19 +347,19 @@ mod tests {
 
     #[test]
     fn a_value_without_a_time_stamp_may_have_any() {
-        let one = Value::new(1, b"URL", b"https://example.org/");
-        let other = Value { timestamp: 7, ..Value::new(2, b"EMAIL", b"a@example.org") };
-        let want = encoded(&[Value { timestamp: 0, ..one }, other]);
-        let later = Value { timestamp: 1_700_000_000, ..one };
-        assert!(differ_in_unset_times(&encoded(&[later, other]), &want, 2));
+        let undated = Value::new(1, b"URL", b"https://example.org/");
+        let dated = Value { timestamp: 7, ..Value::new(2, b"EMAIL", b"a@example.org") };
+        let expected = encoded(&[Value { timestamp: 0, ..undated }, dated]);
+        let later = Value { timestamp: 1_700_000_000, ..undated };
+        assert!(differ_in_unset_times(&encoded(&[later, dated]), &expected, 2));
         for wrong in [
-            [later, Value { timestamp: 8, ..other }],
-            [Value { data: b"https://example.com/", ..later }, other],
-            [other, later],
+            [later, Value { timestamp: 8, ..dated }],
+            [Value { data: b"https://example.com/", ..later }, dated],
+            [dated, later],
         ] {
-            assert!(!differ_in_unset_times(&encoded(&wrong), &want, 2), "{wrong:?}");
+            assert!(!differ_in_unset_times(&encoded(&wrong), &expected, 2), "{wrong:?}");
         }
-        assert!(!differ_in_unset_times(&encoded(&[later]), &want, 1));
-        assert!(!differ_in_unset_times(b"no values", &want, 2));
+        assert!(!differ_in_unset_times(&encoded(&[later]), &expected, 1));
+        assert!(!differ_in_unset_times(b"no values", &expected, 2));
     }
 }

@@ -46,7 +46,7 @@ impl ExpectedRecords {
                 continue;
             }
             let added = records.add(line);
-            added.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;
+            added.map_err(|reason| Error::Line { path: path.to_owned(), line: lines.number(), reason })?;
         }
         Ok(records)
     }
@@ -103,7 +103,7 @@ impl ContentSource for ExpectedRecords {
             Some(record) if record.public_count == 0 => SetContent::NothingPublic,
             Some(record) => SetContent::Values { count: record.public_count, bytes: &record.public },
             None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => SetContent::Absent,
-            None => SetContent::NotHere,
+            None => SetContent::NotHomed,
         })
     }
 
@@ -169,13 +169,13 @@ impl LearnedAnswers {
 impl ContentSource for LearnedAnswers {
     fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(&folded(handle)) {
-            None => SetContent::NotHere,
+            None => SetContent::NotHomed,
             Some(None) => SetContent::Unknown,
             Some(Some(answer)) if answer.code == ResponseCode::SUCCESS => {
                 SetContent::Values { count: answer.count, bytes: &answer.values }
             }
             Some(Some(answer)) if answer.code == ResponseCode::VALUES_NOT_FOUND => SetContent::NothingPublic,
-            Some(Some(answer)) => SetContent::Said(answer.code),
+            Some(Some(answer)) => SetContent::Code(answer.code),
         })
     }
 }
@@ -202,7 +202,7 @@ mod tests {
         assert!(matches!(records.content_of(b"10.1/OPEN"), Ok(SetContent::Values { count: 1, .. })));
         assert_eq!(records.content_of(b"10.1/closed"), Ok(SetContent::NothingPublic));
         assert_eq!(records.content_of(b"10.1/none"), Ok(SetContent::Absent));
-        assert_eq!(records.content_of(b"10.2/none"), Ok(SetContent::NotHere));
+        assert_eq!(records.content_of(b"10.2/none"), Ok(SetContent::NotHomed));
         assert_eq!(records.content_of(b"10.3/none"), Ok(SetContent::Absent));
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
@@ -213,23 +213,23 @@ mod tests {
     }
 
     #[test]
-    fn a_first_pass_knows_what_was_said_and_what_was_not() {
+    fn a_first_pass_distinguishes_known_and_unknown_answers() {
         let mut learned = LearnedAnswers::default();
         for name in [&b"10.1/a"[..], b"10.1/b", b"10.1/c"] {
             learned.expect(name);
         }
         let message_of = |code| crate::judge::verify::tests::message(code, &[0; 4]);
         learned.learn(b"10.1/A", &crate::judge::verify::tests::values(b"10.1/A", 1, &value()));
-        let mut other = LearnedAnswers::default();
-        other.expect(b"10.1/a");
-        other.learn(b"10.1/b", &message_of(ResponseCode::HANDLE_NOT_FOUND));
-        other.learn(b"10.1/c", b"noise");
-        learned.add(other);
+        let mut second_thread = LearnedAnswers::default();
+        second_thread.expect(b"10.1/a");
+        second_thread.learn(b"10.1/b", &message_of(ResponseCode::HANDLE_NOT_FOUND));
+        second_thread.learn(b"10.1/c", b"noise");
+        learned.add(second_thread);
         assert_eq!(learned.counts(), (2, 1));
         assert!(matches!(learned.content_of(b"10.1/a"), Ok(SetContent::Values { count: 1, .. })));
-        assert_eq!(learned.content_of(b"10.1/b"), Ok(SetContent::Said(ResponseCode::HANDLE_NOT_FOUND)));
+        assert_eq!(learned.content_of(b"10.1/b"), Ok(SetContent::Code(ResponseCode::HANDLE_NOT_FOUND)));
         assert_eq!(learned.content_of(b"10.1/c"), Ok(SetContent::Unknown));
-        assert_eq!(learned.content_of(b"10.1/d"), Ok(SetContent::NotHere));
+        assert_eq!(learned.content_of(b"10.1/d"), Ok(SetContent::NotHomed));
     }
 
     fn value() -> Vec<u8> {

@@ -35,8 +35,8 @@ pub fn open(dir: &Path) -> Result<PublishedSet, Error> {
     PublishedSet::open(dir, LoadMode::Map).map_err(|error| damaged(dir, &error))
 }
 
-fn damaged(dir: &Path, what: &impl ToString) -> Error {
-    Error::Snapshot { path: dir.to_owned(), what: what.to_string() }
+fn damaged(dir: &Path, reason: &impl ToString) -> Error {
+    Error::Snapshot { path: dir.to_owned(), reason: reason.to_string() }
 }
 
 /// Offers every handle of a set once, except deleted ones.
@@ -235,9 +235,9 @@ impl Follower {
         if new != old + 1 {
             self.followed.missed += new.saturating_sub(old + 1).max(1);
             let since = self.timeline.newest().map_or(i64::MIN, |newest| newest.from_ns);
-            let gone =
+            let missed =
                 SetGeneration { number: old + 1, from_ns: since, until_ns: published_ns, source: None };
-            self.timeline.publish(gone, published_ns, forget_ns);
+            self.timeline.publish(missed, published_ns, forget_ns);
         }
         self.followed.opened += 1;
         let source: Arc<dyn ContentSource> = Arc::new(SetSource(set.clone()));

@@ -1,4 +1,4 @@
-//! What became of each request: accounts, expected answers, and verdicts on runs.
+//! Accounts of requests, expected answers, and verdicts on runs.
 
 pub mod assertion;
 pub mod comparison;

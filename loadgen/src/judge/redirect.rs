@@ -110,7 +110,7 @@ fn compare_target(message: &Message<'_>, url: &[u8]) -> Result<(), AnswerDiffere
     let answer = QueryAnswer::decode(message.body).map_err(|_| AnswerDifference::Unreadable)?;
     let target = answer.values.iter().next().ok_or(AnswerDifference::Unreadable)?;
     if target.index != FOUND {
-        return Err(AnswerDifference::Status { got: target.index, want: FOUND });
+        return Err(AnswerDifference::Status { received: target.index, expected: FOUND });
     }
     let encoded = |url: &[u8]| percent_encode(url.trim_ascii(), NOT_IN_URLS).to_string();
     if encoded(target.data) == encoded(url) { Ok(()) } else { Err(AnswerDifference::Location) }
@@ -173,7 +173,7 @@ mod tests {
                 compared(handle, "plain", 302, Some(b"https://example.org/x")),
                 Err(AnswerDifference::Location)
             );
-            let status = AnswerDifference::Status { got: 301, want: 302 };
+            let status = AnswerDifference::Status { received: 301, expected: 302 };
             assert_eq!(compared(handle, "plain", 301, Some(encoded)), Err(status));
             assert!(matches!(compared(handle, "plain", 200, None), Err(AnswerDifference::Code { .. })));
             assert!(matches!(compared(handle, "plain", 404, None), Err(AnswerDifference::Code { .. })));

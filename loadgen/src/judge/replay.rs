@@ -124,10 +124,10 @@ pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
     while let Some(text) = lines.next_text().map_err(read_error)? {
         if !text.is_empty() {
             let parsed = serde_json::from_slice(text);
-            mismatches.push(parsed.map_err(|what| Error::Line {
+            mismatches.push(parsed.map_err(|reason| Error::Line {
                 path: path.to_owned(),
                 line: lines.number(),
-                what: what.to_string(),
+                reason: reason.to_string(),
             })?);
         }
     }
@@ -138,7 +138,7 @@ pub fn read(path: &Path) -> Result<Vec<Mismatch>, Error> {
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write(mismatches: &[Mismatch], mut out: impl io::Write) -> io::Result<()> {
     for mismatch in mismatches {
         let line = serde_json::to_string(mismatch).map_err(io::Error::other)?;
@@ -171,7 +171,8 @@ fn send_again(
     timeout: Duration,
 ) -> Result<ReplayedRequest, Error> {
     let hex = |text: &str| data_encoding::HEXLOWER_PERMISSIVE.decode(text.as_bytes());
-    let bad = |what| Error::Option(format!("cannot send the request for {} again: {what}", mismatch.handle));
+    let bad =
+        |reason| Error::Option(format!("cannot send the request for {} again: {reason}", mismatch.handle));
     let request = hex(&mismatch.request_hex).map_err(|error| bad(error.to_string()))?;
     let answer = single_request::send(target, over_tcp, &request, timeout).map_err(Error::Open)?;
     let outcome = match &answer {
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_became_of_each() {
+    fn each_request_has_its_outcome() {
         let wrong = values(b"10.1/a", 2, b"valves");
         let before = mismatch(&wrong);
         let absent = Mismatch { expected_code: Some(100), ..before.clone() };
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_make_no_sense_are_refused() {
+    fn invalid_timeouts_are_refused() {
         let target = ([127, 0, 0, 1], 9).into();
         for timeout in [Duration::ZERO, RunOptions::TIMEOUT_MAX + Duration::from_nanos(1)] {
             assert!(matches!(replay(&[], target, false, timeout), Err(Error::Option(_))), "{timeout:?}");
@@ -293,15 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_answer_the_beginning_is_compared() {
+    fn the_beginning_of_a_long_answer_is_compared() {
         let long = |byte| values(b"10.1/a", 2, &[byte; 5000]);
         assert!(is_same(&long(7), &long(7)[..HEX_LEN_MAX]));
         assert!(!is_same(&long(8), &long(7)[..HEX_LEN_MAX]));
-        assert!(!is_same(&long(7), &long(7)[..HEX_LEN_MAX - 1]), "that one was cut on its way");
+        assert!(
+            !is_same(&long(7), &long(7)[..HEX_LEN_MAX - 1]),
+            "the shorter answer was truncated by the server"
+        );
     }
 
     #[test]
-    fn what_was_kept_is_read_back() {
+    fn written_mismatches_are_read_back() {
         let file = tempfile::NamedTempFile::new().unwrap();
         write(&[mismatch(b"x"), mismatch(b"y")], &file).unwrap();
         let read_back = read(file.path()).unwrap();

@@ -84,7 +84,7 @@ pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
 ///
 /// # Errors
 ///
-/// Those of the kernel. Wake-ups are then late, and the schedule error shows by how much.
+/// Errors of the kernel. Wake-ups are then late, and the schedule error shows by how much.
 pub(crate) fn wake_on_time() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?)
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleeps_as_long_as_it_was_told_to() {
+    fn sleeps_as_the_pacing_demands() {
         for (idle, until_ns, slept_ns) in [
             (Idle::Auto, SPIN_NS, 0),
             (Idle::Auto, SPIN_NS + 7, 7),

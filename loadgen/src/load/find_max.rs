@@ -151,7 +151,7 @@ const RAISED_MAX: usize = 4;
 ///
 /// # Errors
 ///
-/// Those of `run`, and invalid searches.
+/// Errors of `run`, and invalid searches.
 pub fn find_max(
     search: &Search,
     mut run: impl FnMut(u64, Duration) -> Result<RunReport, Error>,
@@ -311,7 +311,7 @@ fn confirm(
 }
 
 fn check(search: &Search) -> Result<(), Error> {
-    let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+    let option = |bad: bool, reason: &str| if bad { Err(Error::Option(reason.to_owned())) } else { Ok(()) };
     option(search.rate_min == 0, "--from must be greater than 0")?;
     option(search.rate_min > search.rate_max, "--from must not be greater than --to")?;
     option(search.rate_max > 1_000_000_000, "--to must be at most 1000000000")?;
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_confirmed_rate_is_found_far_below_what_trials_say() {
+    fn the_best_confirmed_rate_is_found_far_below_the_rates_of_trials() {
         // Rates from 1,000 to 9,000/s are good, and the search ends at a hundred times as much.
         for lasting in [1, 7, 1000, 9000, 800_000] {
             let found = find(&SEARCH, tiring(lasting)).unwrap();
@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn says_when_the_limit_is_not_the_servers() {
+    fn reports_a_limit_other_than_the_server() {
         let found = find(&SEARCH, server(u64::MAX, 50_000, 0)).unwrap();
         assert_eq!(found.bound, RateBound::Generator);
         assert!((48_000..=50_000).contains(&found.rate.unwrap()));
@@ -558,13 +558,13 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_more_slowly_who_never_answers() {
+    fn a_silent_server_ends_the_search() {
         let found = find(&SEARCH, server(0, u64::MAX, 0)).unwrap();
         assert_eq!((found.rate, found.trials.len()), (None, 2), "{found:?}");
     }
 
     #[test]
-    fn searches_that_make_no_sense_are_refused() {
+    fn invalid_searches_are_refused() {
         for bad in [
             Search { rate_min: 0, ..SEARCH },
             Search { rate_min: 20_000_000, ..SEARCH },

@@ -125,7 +125,7 @@ impl FragmentTable {
             .iter_mut()
             .enumerate()
             .min_by_key(|(_, assembly)| free_or_oldest(assembly))
-            .expect("there is more than none");
+            .expect("the table has places");
         self.dropped += u64::from(assembly.request_id != 0 && assembly.sent_ns >= given_up_ns);
         *assembly = Assembly {
             request_id,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_together_in_any_order_also_what_comes_twice() {
+    fn fragments_are_reassembled_in_any_order_and_repeated() {
         for len in [493, 984, 985, 5000, MESSAGE_LEN_MAX as usize] {
             let message: Vec<u8> = (0..=250).cycle().take(len).collect();
             let mut fragments = FragmentTable::new();
@@ -176,14 +176,14 @@ mod tests {
             }
             assert_eq!(fragments.duplicates(), front.len() as u64);
             let FragmentOutcome::Complete(i) = fragments.put(&envelope(9, last.0, len), last.1, 0, 0) else {
-                panic!("all {len} bytes have come")
+                panic!("all {len} bytes have arrived")
             };
             assert_eq!(fragments.complete(i), message);
         }
     }
 
     #[test]
-    fn refuses_numbers_and_lengths_that_lie() {
+    fn refuses_inconsistent_numbers_and_lengths() {
         let mut fragments = FragmentTable::new();
         let data = [0; 500];
         for (sequence, len, data_len) in [
@@ -204,16 +204,16 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room() {
+    fn the_oldest_answer_makes_room() {
         let mut fragments = FragmentTable::new();
         for (id, sent_ns) in (1..).zip(0..=INCOMPLETE_MAX as u64) {
             fragments.put(&envelope(id, 0, 984), &[0; 492], sent_ns, 0);
         }
         assert_eq!(fragments.dropped(), 1);
         let put = fragments.put(&envelope(2, 1, 984), &[0; 492], 99, 99);
-        assert!(matches!(put, FragmentOutcome::Complete(_)), "only the oldest is gone");
+        assert!(matches!(put, FragmentOutcome::Complete(_)), "only the oldest answer was dropped");
         assert_eq!(fragments.put(&envelope(1, 1, 984), &[0; 492], 99, 99), FragmentOutcome::Incomplete);
         assert_eq!(fragments.put(&envelope(99, 1, 984), &[0; 492], 99, 99), FragmentOutcome::Incomplete);
-        assert_eq!(fragments.dropped(), 1, "nobody waited for the second one that went");
+        assert_eq!(fragments.dropped(), 1, "the second dropped answer was to a request given up");
     }
 }

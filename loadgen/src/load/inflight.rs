@@ -14,7 +14,7 @@ pub type SlotAt = u32;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestInFlight {
     /// Its question.
-    pub ask: RequestChoice,
+    pub choice: RequestChoice,
     /// When it was due, in nanoseconds from the start of the run.
     pub intended_ns: u64,
     /// When it was sent.
@@ -257,14 +257,14 @@ mod tests {
     use super::*;
 
     fn request(sent_ns: u64) -> RequestInFlight {
-        RequestInFlight { ask: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
+        RequestInFlight { choice: RequestChoice::default(), intended_ns: sent_ns, sent_ns }
     }
 
     #[test]
-    fn finds_what_waits_and_knows_what_came_twice() {
+    fn finds_pending_requests_and_recognises_duplicates() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(5)).unwrap();
-        let RequestState::Waiting(at, found) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, found) = table.find(id) else { panic!("the request is not pending") };
         assert_eq!((found, table.waiting()), (request(5), 1));
         table.answer(at);
         assert_eq!(table.find(id), RequestState::Answered(at, request(5)));
@@ -279,22 +279,26 @@ mod tests {
         assert_eq!(table.unanswered(), 1);
         for round in 1..16 {
             let other = table.begin(request(round)).unwrap();
-            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else {
+                panic!("the request is not pending")
+            };
             table.answer(at);
             assert!(matches!(table.find(id), RequestState::Expired(..)), "after {round} others");
         }
-        let RequestState::Expired(at, _) = table.find(id) else { panic!("it is remembered") };
+        let RequestState::Expired(at, _) = table.find(id) else { panic!("the request is forgotten") };
         table.answer(at);
         assert_eq!(table.unanswered(), 0);
         while table.find(id) != RequestState::Unknown {
             let other = table.begin(request(99)).unwrap();
-            let RequestState::Waiting(at, _) = table.find(other) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(other) else {
+                panic!("the request is not pending")
+            };
             table.answer(at);
         }
     }
 
     #[test]
-    fn pieces_that_come_again_are_remembered_until_the_answer_is_whole() {
+    fn repeated_pieces_count_until_the_answer_is_complete() {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..3).map(|i| table.begin(request(i)).unwrap()).collect();
         let at = |table: &InFlight, id| match table.find(id) {
@@ -305,7 +309,7 @@ mod tests {
         // Before the request is given up, once and twice, and afterwards.
         table.repeat(first);
         table.repeat(first);
-        assert_eq!(table.repeated(), 0, "it may still be answered");
+        assert_eq!(table.repeated(), 0, "the request may still be answered");
         table.expire(u64::MAX);
         assert_eq!((table.unanswered(), table.repeated()), (3, 1));
         table.repeat(second);
@@ -315,30 +319,40 @@ mod tests {
         for _ in 0..16 {
             table.begin(request(9)).unwrap();
         }
-        assert_eq!((table.unanswered(), table.repeated()), (2, 1), "also when its slot is used again");
+        assert_eq!(
+            (table.unanswered(), table.repeated()),
+            (2, 1),
+            "counts remain when the slot is used again"
+        );
         table.expire(u64::MAX);
         assert_eq!((table.unanswered(), table.repeated()), (18, 1), "for another request");
     }
 
     #[test]
-    fn a_full_table_refuses_until_something_ends() {
+    fn a_full_table_refuses_until_a_request_ends() {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..16).map(|i| table.begin(request(i)).unwrap()).collect();
         assert_eq!(table.begin(request(16)), None);
-        let RequestState::Waiting(at, _) = table.find(ids[9]) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(ids[9]) else { panic!("the request is not pending") };
         table.answer(at);
         assert!(table.begin(request(17)).is_some());
         assert_eq!(table.begin(request(18)), None);
         table.expire(3);
-        assert_eq!((table.waiting(), table.unanswered()), (13, 3), "those sent at 0, 1 and 2");
+        assert_eq!(
+            (table.waiting(), table.unanswered()),
+            (13, 3),
+            "the requests sent at 0, 1 and 2 are given up"
+        );
     }
 
     #[test]
-    fn expires_in_order_of_sending_whatever_was_answered_between() {
+    fn expires_in_order_of_sending() {
         let mut table = InFlight::new(16);
         let ids: Vec<_> = (0..10).map(|i| table.begin(request(i * 10)).unwrap()).collect();
         for i in [0, 4, 9] {
-            let RequestState::Waiting(at, _) = table.find(ids[i]) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(ids[i]) else {
+                panic!("the request is not pending")
+            };
             table.answer(at);
         }
         table.expire(50);
@@ -365,7 +379,7 @@ mod tests {
             let id = table.begin(request(1 << 40)).unwrap();
             assert!(id > 0, "use {use_number}");
             ids.push(id);
-            let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+            let RequestState::Waiting(at, _) = table.find(id) else { panic!("the request is not pending") };
             table.answer(at);
         }
         let (first, second) = ids.split_at(uses_max);
@@ -377,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_that_nobody_gave_are_unknown() {
+    fn ids_never_assigned_are_unknown() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
         for other in [0, -1, i32::MIN, i32::MAX, id ^ 1, id + 16, id | i32::MIN, 1, 15] {
@@ -390,7 +404,7 @@ mod tests {
     fn answering_twice_is_a_bug() {
         let mut table = InFlight::new(16);
         let id = table.begin(request(0)).unwrap();
-        let RequestState::Waiting(at, _) = table.find(id) else { panic!("it waits") };
+        let RequestState::Waiting(at, _) = table.find(id) else { panic!("the request is not pending") };
         table.answer(at);
         table.answer(at);
     }

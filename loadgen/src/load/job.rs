@@ -58,8 +58,8 @@ impl RunJob {
         let mut requests = recording.requests.iter();
         let workload = match kind {
             RecordingKind::Messages if options.forms != [QuestionForm::default()] => {
-                let what = "--mix cannot be used with a capture, whose requests are sent unchanged";
-                return Err(Error::Option(what.to_owned()));
+                let reason = "--mix cannot be used with a capture, whose requests are sent unchanged";
+                return Err(Error::Option(reason.to_owned()));
             }
             RecordingKind::Messages => Workload::of_messages(requests.map(|request| &request.content[..]))?,
             RecordingKind::Names => {
@@ -76,8 +76,8 @@ impl RunJob {
         if workload.len() < recording.requests.len() {
             // The times belong to requests: without one of them, the others would be sent at wrong
             // times.
-            let what = "it has handles that are too long for a request".to_owned();
-            return Err(Error::Recording { path: path.to_owned(), what });
+            let reason = "it has handles that are too long for a request".to_owned();
+            return Err(Error::Recording { path: path.to_owned(), reason });
         }
         let schedule = match options.load {
             LoadPattern::Recorded(Speed::Times(factor)) => Some(Schedule::recorded(recording.due_ns(factor))),
@@ -87,8 +87,8 @@ impl RunJob {
         let is_long =
             |schedule: &Schedule| Duration::from_nanos(schedule.end_ns()) > RunOptions::DURATION_MAX;
         if schedule.as_ref().is_some_and(is_long) {
-            let what = "at this speed it takes longer than a week".to_owned();
-            return Err(Error::Recording { path: path.to_owned(), what });
+            let reason = "at this speed it takes longer than a week".to_owned();
+            return Err(Error::Recording { path: path.to_owned(), reason });
         }
         let requests = if schedule.is_none() { workload.len() as u64 } else { u64::MAX };
         Ok(Self { workload, schedule, requests, skipped: Some(recording.skipped) })

@@ -160,8 +160,8 @@ impl LimitReport {
     /// If it cannot be read, or is not such a report.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let text = whole(path, REPORT_LEN_MAX)?;
-        let other = |what: &dyn fmt::Display| {
-            Error::Option(format!("{} is not a report of `handle-loadgen limit`: {what}", path.display()))
+        let other = |reason: &dyn fmt::Display| {
+            Error::Option(format!("{} is not a report of `handle-loadgen limit`: {reason}", path.display()))
         };
         let report: Self = serde_json::from_slice(&text).map_err(|error| other(&error))?;
         if report.schema == LIMIT_SCHEMA {

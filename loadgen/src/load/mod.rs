@@ -1,4 +1,4 @@
-//! What is requested, when, and by whom: the workload, the schedule, and the workers that follow it.
+//! The workload, the schedule of its requests, and the workers that follow it.
 
 mod drive;
 pub mod echo;

@@ -235,7 +235,8 @@ impl RunOptions {
     /// The first invalid option.
     pub(crate) fn check(&self) -> Result<(), Error> {
         const THREADS_MAX: usize = 1024;
-        let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+        let option =
+            |bad: bool, reason: &str| if bad { Err(Error::Option(reason.to_owned())) } else { Ok(()) };
         option(self.threads == 0 || self.threads > THREADS_MAX, "--threads must be 1 to 1024")?;
         option(
             self.duration.is_zero() || self.duration > Self::DURATION_MAX,
@@ -292,15 +293,16 @@ impl RunOptions {
     }
 
     fn check_http(&self) -> Result<(), Error> {
-        let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+        let option =
+            |bad: bool, reason: &str| if bad { Err(Error::Option(reason.to_owned())) } else { Ok(()) };
         let streams = match &self.transport {
             StreamTransport::Stream(streams) if streams.protocol != Protocol::Tcp => streams,
             StreamTransport::Stream(Streams { version: HttpVersion::Http2, .. }) => {
                 return option(true, "--http2 needs a transport over HTTP (http, http-json, http-redirect)");
             }
             _ => {
-                let what = "TLS (--insecure, --ca, --pin) needs a transport over HTTP (http, http-json, http-redirect)";
-                return option(self.tls.is_some(), what);
+                let reason = "TLS (--insecure, --ca, --pin) needs a transport over HTTP (http, http-json, http-redirect)";
+                return option(self.tls.is_some(), reason);
             }
         };
         let certifies = self.forms.iter().any(|form| form.flags().has(OpFlags::CERTIFY));
@@ -347,7 +349,8 @@ impl RunOptions {
     fn check_load(&self) -> Result<(), Error> {
         const WINDOW_MAX: usize = 1 << 20;
         const RATE_MAX: u64 = 1_000_000_000;
-        let option = |bad: bool, what: &str| if bad { Err(Error::Option(what.to_owned())) } else { Ok(()) };
+        let option =
+            |bad: bool, reason: &str| if bad { Err(Error::Option(reason.to_owned())) } else { Ok(()) };
         let is_recording = matches!(self.names, NameOptions::Recording { .. });
         match &self.load {
             LoadPattern::Closed { window } => {
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_to_spend_time_are_read_as_they_are_shown() {
+    fn pacing_parses_as_printed() {
         for text in ["auto", "spin", "sleep"] {
             assert_eq!(text.parse::<Idle>().unwrap().to_string(), text);
         }
@@ -447,11 +450,11 @@ mod tests {
     }
 
     #[test]
-    fn options_that_make_no_sense_are_named() {
+    fn invalid_options_are_named() {
         assert!(good().check().is_ok());
         assert!(phases(&[RunOptions::DURATION_MAX]).check().is_ok());
         let streams = Streams::pooled(Protocol::Tcp);
-        for (bad, says) in [
+        for (bad, part) in [
             (RunOptions { threads: 0, ..good() }, "--threads"),
             (RunOptions { target: ([0; 4], 2641).into(), ..good() }, "listen on"),
             (RunOptions { target: ([0u16; 8], 2641).into(), ..good() }, "listen on"),
@@ -499,7 +502,7 @@ mod tests {
             ),
         ] {
             let error = bad.check().unwrap_err().to_string();
-            assert!(error.contains(says), "{error} does not say {says}");
+            assert!(error.contains(part), "{error} does not say {part}");
         }
     }
 }

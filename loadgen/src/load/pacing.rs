@@ -89,19 +89,19 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn a_window_that_was_missed_is_made_good_in_the_next() {
+    fn a_missed_window_is_made_up_in_the_next() {
         let mut pacing = Pacing::new(1000 * MS);
         for ms in 0..1000 {
             // Nothing is sent from 300 ms to 400 ms; then all pending requests are sent at once.
             let sent_ms = if (300..400).contains(&ms) { 400 } else { ms };
             pacing.note(ms * MS, sent_ms * MS);
         }
-        let kept = pacing.accuracy().unwrap();
-        assert_eq!((kept.windows, kept.exact, kept.difference_max), (10, 8, 100));
-        assert!((kept.difference_max_share - 1.0).abs() < 1e-9);
+        let accuracy = pacing.accuracy().unwrap();
+        assert_eq!((accuracy.windows, accuracy.exact, accuracy.difference_max), (10, 8, 100));
+        assert!((accuracy.difference_max_share - 1.0).abs() < 1e-9);
         // A request that was never sent is missing in the window in which it was due.
         pacing.note_unsent(950 * MS);
-        assert_eq!(pacing.accuracy().map(|kept| (kept.windows, kept.exact)), Some((10, 7)));
+        assert_eq!(pacing.accuracy().map(|accuracy| (accuracy.windows, accuracy.exact)), Some((10, 7)));
     }
 
     #[test]
@@ -114,6 +114,6 @@ mod tests {
         other.note(0, 0);
         long.note(0, 150 * MS);
         long.add(&other);
-        assert_eq!(long.accuracy().map(|kept| (kept.windows, kept.difference_max)), Some((2, 1)));
+        assert_eq!(long.accuracy().map(|accuracy| (accuracy.windows, accuracy.difference_max)), Some((2, 1)));
     }
 }

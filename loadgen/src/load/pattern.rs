@@ -71,7 +71,7 @@ impl Chooser {
     /// If there are none.
     #[must_use]
     pub fn new(pattern: AccessOrder, len: u32, number: u64, threads: u64) -> Self {
-        assert!(len > 0, "there must be something to choose from");
+        assert!(len > 0, "there are no handles to choose from");
         let how = match pattern {
             AccessOrder::Uniform => PatternState::Uniform,
             AccessOrder::Zipf { exponent } => PatternState::Zipf(Zipf::new(len, exponent)),
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_read_as_they_are_shown() {
+    fn patterns_parse_as_printed() {
         for text in ["uniform", "sequential", "zipf:1", "zipf:0.9"] {
             assert_eq!(text.parse::<AccessOrder>().unwrap().to_string(), text);
         }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_has_the_distribution_that_it_says() {
+    fn every_pattern_has_its_distribution() {
         let draws = 400_000;
         for (text, len) in [
             ("uniform", 1000u32),
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_deal_out_the_list() {
+    fn threads_share_the_list() {
         let mut random = RandomGenerator::new(1, 0);
         let mut numbers: Vec<_> = (0..3)
             .flat_map(|number| {

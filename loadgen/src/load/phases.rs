@@ -12,12 +12,12 @@ pub struct BadLine {
     /// Its number, from 1.
     pub line: u64,
     /// What is wrong with it.
-    pub what: String,
+    pub reason: String,
 }
 
 impl fmt::Display for BadLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: {}", self.line, self.what)
+        write!(f, "line {}: {}", self.line, self.reason)
     }
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for BadLine {
 /// The first invalid line.
 pub fn read(text: &str) -> Result<Vec<Phase>, BadLine> {
     let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
-    lines.map(|(line, text)| phase(text).map_err(|what| BadLine { line, what })).collect()
+    lines.map(|(line, text)| phase(text).map_err(|reason| BadLine { line, reason })).collect()
 }
 
 fn phase(line: &str) -> Result<Phase, String> {
@@ -73,13 +73,13 @@ mod tests {
         let phases = read("# warm up\n1s 100\n\n500ms 1k 2.5k\n1s 0\n").unwrap();
         assert_eq!(phases.len(), 3);
         assert_eq!(phases[1], Phase { duration: Duration::from_millis(500), from: 1000.0, to: 2500.0 });
-        for (text, says) in [
+        for (text, part) in [
             ("1s 1 2 3", "line 1: expected a time"),
             ("1s 5\n1 5", "line 2: expected a number"),
             ("1s x", "line 1: "),
         ] {
             let error = read(text).unwrap_err().to_string();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(part), "{error}");
         }
         assert_eq!(read(""), Ok(vec![]));
     }

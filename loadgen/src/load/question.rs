@@ -55,7 +55,7 @@ impl<'a> GeneratedQuestion<'a> {
     pub fn selects(&self, value: &Value<'_>) -> bool {
         (self.indexes.is_empty() && self.types.is_empty())
             || self.indexes.has(value.index)
-            || self.types.iter().any(|asked| type_matches(asked, value.kind))
+            || self.types.iter().any(|requested| type_matches(requested, value.kind))
     }
 }
 
@@ -83,7 +83,7 @@ const MISS_LEN: usize = 10;
 
 impl Default for QuestionForm {
     fn default() -> Self {
-        "1=plain".parse().expect("it is one of the attributes")
+        "1=plain".parse().expect("`plain` is an attribute")
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
         {
             assert_eq!(text.parse::<QuestionForm>().unwrap().to_string(), shown);
         }
-        for (text, says) in [
+        for (text, part) in [
             ("0=plain", "invalid weight"),
             ("x=plain", "invalid weight"),
             ("1=", "expected one of plain, miss"),
@@ -253,7 +253,7 @@ mod tests {
             ("1=type:", "unknown attribute"),
         ] {
             let error = text.parse::<QuestionForm>().unwrap_err();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(part), "{text}: {error}");
         }
         let long = format!("1=type:{}", "x".repeat(300));
         assert!(long.parse::<QuestionForm>().is_err());

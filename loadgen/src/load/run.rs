@@ -134,7 +134,7 @@ fn answer_form(options: &RunOptions, truth: &ReferenceData) -> AnswerForm {
 ///
 /// # Errors
 ///
-/// Those of a pass; and if the user stops it, or there is no answer at all, which would take hours
+/// Errors of a pass; and if the user stops it, or there is no answer at all, which would take hours
 /// for many handles.
 fn first_pass(
     options: &RunOptions,
@@ -627,7 +627,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_after_the_last_request_is_told_too() {
+    fn seconds_after_the_last_request_are_reported() {
         let (sender, messages) = channel();
         let ticks = [(0, TICK_NS, 10, 7), (1, TICK_NS + 5_000_000, 0, 3), (3, 4 * TICK_NS, 0, 1)];
         for (second, now_ns, sent, answered) in ticks {
@@ -639,12 +639,16 @@ mod tests {
         let seconds = collect(&messages, 1, |second| reports.push((second.answered, second.is_rest)));
         assert_eq!(reports, [(7, false), (3, true), (1, false)]);
         let rates: Vec<_> = seconds.iter().map(|second| (second.len_s, second.answered_per_s)).collect();
-        assert_eq!(rates, [(1.0, 7.0), (0.005, 3.0), (1.0, 1.0)], "the rest is a moment, and no rate");
+        assert_eq!(
+            rates,
+            [(1.0, 7.0), (0.005, 3.0), (1.0, 1.0)],
+            "a last interval of milliseconds has no rate"
+        );
     }
 
     /// A finished thread must not delay the ticks of the others: a stop takes effect at a tick.
     #[test]
-    fn nobody_waits_for_a_thread_that_has_ended() {
+    fn ended_threads_do_not_delay_ticks() {
         let (sender, messages) = channel();
         let tick = |thread, second| {
             let interval = Box::new(Interval { sent: 1, ..Interval::default() });
@@ -660,7 +664,7 @@ mod tests {
             scope.spawn(move || collect(&messages, 2, |second| reports_in.send(second.sent).unwrap()));
             let patience = Duration::from_secs(60);
             assert_eq!(reports.recv_timeout(patience), Ok(2));
-            assert_eq!(reports.recv_timeout(patience), Ok(1), "while the second thread is still at work");
+            assert_eq!(reports.recv_timeout(patience), Ok(1), "the tick waits for the second thread");
             drop(sender);
         });
     }

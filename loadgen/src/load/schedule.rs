@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn more_requests_than_anybody_draws_are_estimated() {
+    fn uncountable_requests_are_estimated() {
         let of = |rate| {
             let phase = Phase::constant(rate, Duration::from_secs(10));
             Schedule::phases(&[phase], Arrivals::Poisson { seed: 7 })
@@ -495,7 +495,7 @@ mod tests {
             let schedule = Schedule::phases(&list, Arrivals::Even);
             let whole = all(&schedule, 0, 1);
             prop_assert_eq!(whole.len() as u64, schedule.count());
-            prop_assert!(whole.is_sorted(), "never back in time");
+            prop_assert!(whole.is_sorted(), "due times are not in order");
             prop_assert!(whole.iter().all(|ns| *ns < schedule.end_ns()));
             let mut shares: Vec<_> = (0..threads).flat_map(|thread| all(&schedule, thread, threads)).collect();
             shares.sort_unstable();

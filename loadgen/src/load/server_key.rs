@@ -29,19 +29,20 @@ const REQUEST_ID: i32 = 1;
 pub(crate) fn read(source: &KeySource, options: &RunOptions) -> Result<PublicKey, Error> {
     let (path, record) = match source {
         KeySource::File(path) => {
-            let what = |error: std::io::Error| Error::Key { path: path.clone(), what: error.to_string() };
+            let key_error =
+                |error: std::io::Error| Error::Key { path: path.clone(), reason: error.to_string() };
             let record = File::open(path).and_then(|file| whole_of(file, FILE_LEN_MAX));
-            (path.clone(), record.map_err(what)?)
+            (path.clone(), record.map_err(key_error)?)
         }
         KeySource::Server => {
             let path = PathBuf::from(format!("the site record of {}", options.target));
-            let what = |what: &str| Error::Key { path: path.clone(), what: what.to_owned() };
-            let answer = ask(options)?.ok_or_else(|| what("no answer"))?;
-            let record = key_in(&answer, options.target).map_err(what)?;
+            let key_error = |reason: &str| Error::Key { path: path.clone(), reason: reason.to_owned() };
+            let answer = ask(options)?.ok_or_else(|| key_error("no answer"))?;
+            let record = key_in(&answer, options.target).map_err(key_error)?;
             (path, record)
         }
     };
-    PublicKey::from_record(&record).map_err(|error| Error::Key { path, what: error.to_string() })
+    PublicKey::from_record(&record).map_err(|error| Error::Key { path, reason: error.to_string() })
 }
 
 /// Requests the site record; returns the whole answer without its envelope.
@@ -50,8 +51,8 @@ fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
         StreamTransport::Udp { .. } => false,
         StreamTransport::Stream(Streams { protocol: Protocol::Tcp, .. }) => true,
         StreamTransport::Stream(_) => {
-            let what = "--ask-server-key works over udp and tcp only: give --server-key FILE";
-            return Err(Error::Option(what.to_owned()));
+            let reason = "--ask-server-key works over udp and tcp only: give --server-key FILE";
+            return Err(Error::Option(reason.to_owned()));
         }
     };
     single_request::send(options.target, over_tcp, &request(), options.timeout).map_err(Error::Open)
@@ -107,7 +108,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
     #[test]
-    fn what_is_asked_is_a_question_for_the_site_record() {
+    fn the_request_is_for_the_site_record() {
         let request = request();
         let (envelope, rest) = Envelope::split(&request).unwrap();
         assert_eq!(envelope.message_len as usize, rest.len());
@@ -142,11 +143,15 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_that_of_the_server_that_was_asked() {
+    fn the_key_is_that_of_the_target() {
         let good = ResponseCode::SUCCESS;
         assert_eq!(key_in(&answer(good, &[0x0102, 0x0304]), target(0x0304)), Ok(vec![3, 4]));
-        assert_eq!(key_in(&answer(good, &[0x0102]), target(9)), Ok(vec![1, 2]), "there is no other");
-        for (answer, says) in [
+        assert_eq!(
+            key_in(&answer(good, &[0x0102]), target(9)),
+            Ok(vec![1, 2]),
+            "the only server of the site has the key"
+        );
+        for (answer, part) in [
             (answer(good, &[0x0102, 0x0304]), "no server with"),
             (answer(good, &[]), "no server with"),
             (answer(good, &[0]), "has no key"),
@@ -154,12 +159,12 @@ mod tests {
             (b"noise".to_vec(), "cannot be decoded"),
         ] {
             let error = key_in(&answer, target(9)).unwrap_err();
-            assert!(error.contains(says), "{error} does not say {says}");
+            assert!(error.contains(part), "{error} does not say {part}");
         }
     }
 
     #[test]
-    fn who_does_not_answer_or_cannot_be_asked_is_named() {
+    fn a_missing_key_is_reported_with_its_reason() {
         let silent = UdpSocket::bind(target(0)).unwrap();
         let options = RunOptions {
             timeout: std::time::Duration::from_millis(20),

@@ -225,10 +225,10 @@ impl<'a> LoadWorker<'a> {
         self.push_some(now_ns, BURST_MAX, outbox);
     }
 
-    /// The same with at most `most` requests.
-    pub fn push_some(&mut self, now_ns: u64, most: usize, outbox: &mut Outbox) {
+    /// The same with at most `count_max` requests.
+    pub fn push_some(&mut self, now_ns: u64, count_max: usize, outbox: &mut Outbox) {
         self.pushed_ns = now_ns;
-        while self.outbox_intended_ns.len() < most {
+        while self.outbox_intended_ns.len() < count_max {
             let Some(intended_ns) = self.due_ns(now_ns) else { break };
             // A full table waits for answers or the timeout; the schedule continues, so the lag
             // grows. Nothing is chosen before, because it would be left out.
@@ -236,10 +236,10 @@ impl<'a> LoadWorker<'a> {
                 break;
             }
             let number = self.chooser.choose(&mut self.random);
-            let ask = self.workload.ask(number, &mut self.random);
-            let request = RequestInFlight { ask, intended_ns, sent_ns: now_ns };
+            let choice = self.workload.choose(number, &mut self.random);
+            let request = RequestInFlight { choice, intended_ns, sent_ns: now_ns };
             let Some(id) = self.table.begin(request) else { break };
-            let write = |room: &mut [u8]| self.workload.write_request(ask, id, room);
+            let write = |room: &mut [u8]| self.workload.write_request(choice, id, room);
             let peer = self.peers[self.next_peer];
             self.next_peer = if self.next_peer + 1 < self.peers.len() { self.next_peer + 1 } else { 0 };
             outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
@@ -396,13 +396,13 @@ impl<'a> LoadWorker<'a> {
         if let Some(verifier) = &mut self.verifier
             && verifier.is_next(&mut self.counts)
         {
-            let question = &self.workload.question(request.ask, &mut self.name[..]);
+            let question = &self.workload.question(request.choice, &mut self.name[..]);
             let answered = AnsweredQuestion { question, envelope, message: message.unwrap_or_default() };
             let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
             verifier.judge(answered, times_ns, &mut self.counts);
         }
         if let Some(learned) = &mut self.learned {
-            let question = self.workload.question(request.ask, &mut self.name[..]);
+            let question = self.workload.question(request.choice, &mut self.name[..]);
             learned.learn(question.handle, message.unwrap_or_default());
         }
     }
@@ -495,8 +495,8 @@ impl<'a> LoadWorker<'a> {
             counts.scheduled += if share.is_counted() { 0 } else { counts.behind };
             // The rest of a stopped run was never due. Beyond the countable number, an estimate is
             // enough.
-            let (mut rest, most) = (*share, if self.stopped { 0 } else { COUNTED_MAX });
-            for _ in 0..most {
+            let (mut rest, count_max) = (*share, if self.stopped { 0 } else { COUNTED_MAX });
+            for _ in 0..count_max {
                 let Some(due_ns) = rest.due_ns() else { break };
                 self.pacing.note_unsent(due_ns);
                 rest.advance();

@@ -130,10 +130,10 @@ impl Workload {
         &self.bytes[start..self.ends[i] as usize]
     }
 
-    /// Asks for the handle `number` in one of the forms, chosen by weight.
+    /// Chooses the form of a request for the handle `number`, by weight.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the number of forms is bounded, salts are cut")]
-    pub fn ask(&self, number: u32, random: &mut RandomGenerator) -> RequestChoice {
+    pub fn choose(&self, number: u32, random: &mut RandomGenerator) -> RequestChoice {
         let form = if self.forms.len() > 1 { self.choose_form(random) } else { 0 };
         let keeps_name = self.forms.get(form).is_none_or(|prepared| prepared.form.keeps_name());
         let salt = if keeps_name { 0 } else { random.next() as u32 & ((1 << RequestChoice::SALT_BITS) - 1) };
@@ -151,15 +151,15 @@ impl Workload {
         chosen.unwrap_or(0)
     }
 
-    /// Writes the request for `ask`, and returns its length.
+    /// Writes the request for `choice`, and returns its length.
     ///
     /// # Panics
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[inline]
-    pub fn write_request(&self, ask: RequestChoice, request_id: i32, room: &mut [u8]) -> usize {
-        let handle = self.handle(ask.number);
-        let Some(PreparedForm { form, head }) = self.forms.get(ask.form()) else {
+    pub fn write_request(&self, choice: RequestChoice, request_id: i32, room: &mut [u8]) -> usize {
+        let handle = self.handle(choice.number);
+        let Some(PreparedForm { form, head }) = self.forms.get(choice.form()) else {
             room[..handle.len()].copy_from_slice(handle);
             room[8..12].copy_from_slice(&request_id.to_be_bytes());
             return handle.len();
@@ -168,7 +168,7 @@ impl Workload {
             room[HEAD_LEN..HEAD_LEN + handle.len()].copy_from_slice(handle);
             handle.len()
         } else {
-            form.write_name(handle, ask.salt(), &mut room[HEAD_LEN..])
+            form.write_name(handle, choice.salt(), &mut room[HEAD_LEN..])
         };
         let tail = form.tail();
         let len = HEAD_LEN + handle_len + tail.len();
@@ -182,21 +182,21 @@ impl Workload {
         len
     }
 
-    /// The question of `ask`; its name is written to `room` if it is not that of the list.
+    /// The question of `choice`; its name is written to `room` if it is not that of the list.
     ///
     /// # Panics
     ///
     /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
     #[must_use]
-    pub fn question<'a>(&'a self, ask: RequestChoice, room: &'a mut [u8]) -> GeneratedQuestion<'a> {
-        let handle = self.handle(ask.number);
-        let Some(PreparedForm { form, .. }) = self.forms.get(ask.form()) else {
+    pub fn question<'a>(&'a self, choice: RequestChoice, room: &'a mut [u8]) -> GeneratedQuestion<'a> {
+        let handle = self.handle(choice.number);
+        let Some(PreparedForm { form, .. }) = self.forms.get(choice.form()) else {
             return GeneratedQuestion::of_message(handle).unwrap_or(GeneratedQuestion::plain(handle));
         };
         if form.keeps_name() {
             return form.question(handle);
         }
-        let len = form.write_name(handle, ask.salt(), room);
+        let len = form.write_name(handle, choice.salt(), room);
         form.question(&room[..len])
     }
 }
@@ -344,11 +344,11 @@ pub(crate) fn read_handles(
                 Err(_) if std::str::from_utf8(record).is_ok_and(|line| homed_prefix(line).is_some()) => {
                     Ok(())
                 }
-                Err(what) => Err(format!("not a record with a handle: {what}")),
+                Err(reason) => Err(format!("not a record with a handle: {reason}")),
             },
             handle => offer(handle, sampler),
         };
-        offered.map_err(|what| Error::Line { path: path.to_owned(), line: lines.number(), what })?;
+        offered.map_err(|reason| Error::Line { path: path.to_owned(), line: lines.number(), reason })?;
     }
     Ok(())
 }
@@ -386,14 +386,14 @@ mod tests {
     }
 
     #[test]
-    fn requests_decode_to_what_was_asked() {
+    fn requests_decode_to_their_questions() {
         let long = [b'x'; REQUEST_HANDLE_LEN_MAX];
         let handles: [&[u8]; 3] = [b"10.1045/may99-payette", b"a", &long];
         let workload = workload(&handles);
         for (i, handle) in (0..).zip(handles) {
             let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
-            let ask = workload.ask(i, &mut RandomGenerator::new(1, 0));
-            let len = workload.write_request(ask, 0x1234_5678, &mut room);
+            let choice = workload.choose(i, &mut RandomGenerator::new(1, 0));
+            let len = workload.write_request(choice, 0x1234_5678, &mut room);
             let (envelope, message) = Envelope::split(&room[..len]).unwrap();
             assert_eq!((envelope.request_id, envelope.version), (0x1234_5678, Version::CURRENT));
             assert_eq!(envelope.message_len as usize, message.len());
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_mixed_by_weight_and_questions_say_what_was_sent() {
+    fn forms_are_mixed_by_weight_and_match_their_questions() {
         let forms: Vec<QuestionForm> =
             ["6=plain", "3=miss", "1=type:URL+index:7+case+certify"].map(|text| text.parse().unwrap()).into();
         let mut sampler = RequestSampler::new(10, 1);
@@ -417,16 +417,16 @@ mod tests {
         sampler.offer(b"10.1045/may99-payette");
         sampler.offer(&[b'x'; REQUEST_HANDLE_LEN_MAX]);
         let workload = sampler.finish_as(&forms, OpFlags::KEEP_CONNECTION, 0).unwrap();
-        assert_eq!((workload.len(), workload.too_long()), (1, 1), "with more to say it would not fit");
+        assert_eq!((workload.len(), workload.too_long()), (1, 1), "the longer request does not fit");
         let (mut random, mut counts) = (RandomGenerator::new(5, 0), [0; 3]);
         for _ in 0..10_000 {
-            let ask = workload.ask(0, &mut random);
-            counts[ask.form()] += 1;
+            let choice = workload.choose(0, &mut random);
+            counts[choice.form()] += 1;
             let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
-            let len = workload.write_request(ask, 1, &mut room);
+            let len = workload.write_request(choice, 1, &mut room);
             let sent = GeneratedQuestion::of_message(&room[..len]).unwrap();
             let mut name = [0; UDP_MESSAGE_LEN_MAX];
-            let question = workload.question(ask, &mut name);
+            let question = workload.question(choice, &mut name);
             assert_eq!(
                 (sent.handle, sent.indexes, sent.types),
                 (question.handle, question.indexes, question.types)
@@ -443,11 +443,14 @@ mod tests {
         let mut room = [0; UDP_MESSAGE_LEN_MAX];
         let len = plain.write_request(RequestChoice::default(), 7, &mut room);
         let recorded = Workload::of_messages([&room[..len]]).unwrap();
-        let mut again = [0; UDP_MESSAGE_LEN_MAX];
-        let ask = recorded.ask(0, &mut RandomGenerator::new(1, 0));
-        assert_eq!(recorded.write_request(ask, 9, &mut again), len);
-        assert_eq!((&again[..8], &again[8..12], &again[12..]), (&room[..8], &[0, 0, 0, 9][..], &room[12..]));
-        assert_eq!(recorded.question(ask, &mut room).handle, b"10.1/a");
+        let mut second = [0; UDP_MESSAGE_LEN_MAX];
+        let choice = recorded.choose(0, &mut RandomGenerator::new(1, 0));
+        assert_eq!(recorded.write_request(choice, 9, &mut second), len);
+        assert_eq!(
+            (&second[..8], &second[8..12], &second[12..]),
+            (&room[..8], &[0, 0, 0, 9][..], &room[12..])
+        );
+        assert_eq!(recorded.question(choice, &mut room).handle, b"10.1/a");
     }
 
     #[test]
@@ -489,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_in_a_datagram_is_counted() {
+    fn handles_too_long_for_a_datagram_are_counted() {
         let workload = workload(&[&[b'x'; REQUEST_HANDLE_LEN_MAX + 1]]);
         assert_eq!((workload.is_empty(), workload.too_long()), (true, 1));
     }

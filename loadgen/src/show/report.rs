@@ -600,11 +600,13 @@ impl ReportSetting {
 /// Formats phases for people; empty for a constant rate.
 fn describe(load: &LoadPattern) -> Option<String> {
     /// Maximum number of phases that are listed.
-    const TOLD_MAX: usize = 8;
+    const DESCRIBED_MAX: usize = 8;
     match load {
         LoadPattern::Open { .. } | LoadPattern::Closed { .. } => None,
         LoadPattern::Recorded(speed) => Some(format!("recorded times, speed {speed}")),
-        LoadPattern::Phases(phases) if phases.len() > TOLD_MAX => Some(format!("{} phases", phases.len())),
+        LoadPattern::Phases(phases) if phases.len() > DESCRIBED_MAX => {
+            Some(format!("{} phases", phases.len()))
+        }
         LoadPattern::Phases(phases) => {
             let phase_texts = phases.iter().map(|phase| match phase {
                 phase if phase.from == phase.to => format!("{}/s for {:?}", phase.from, phase.duration),
@@ -690,7 +692,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn curve_and_histogram_say_what_the_numbers_say() {
+    fn curve_and_histogram_agree_with_the_counts() {
         let report = report();
         assert_eq!(report.response_histogram.iter().map(|bucket| bucket.count).sum::<u64>(), 1980);
         assert!(report.response_histogram.windows(2).all(|pair| pair[0].to_ns < pair[1].from_ns));

@@ -28,7 +28,7 @@ const COLUMNS: [&str; 12] = [
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Errors of `out`.
 pub fn write_csv(report: &RunReport, mut out: impl Write) -> io::Result<()> {
     writeln!(out, "{}", COLUMNS.join(","))?;
     for second in &report.seconds {
@@ -68,7 +68,7 @@ impl<W: Write> HistogramLog<W> {
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Errors of the writer.
     pub fn add(&mut self, second: &SecondCounts) -> io::Result<()> {
         let Some(histogram) = &second.histogram else { return Ok(()) };
         // The start of the log is one second before the first shown second ends.

@@ -176,14 +176,14 @@ impl fmt::Display for ConnectionCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { begun, established, failed, closed_early, given_up, unreadable } = self;
         write!(f, "{begun} started, {established} established")?;
-        for (count, what) in [
+        for (count, label) in [
             (failed, "failed"),
             (closed_early, "closed with a pending request"),
             (given_up, "given up after a timeout"),
             (unreadable, "closed after undecodable data"),
         ] {
             if *count > 0 {
-                write!(f, ", {count} {what}")?;
+                write!(f, ", {count} {label}")?;
             }
         }
         Ok(())

@@ -237,9 +237,9 @@ impl UringPath {
                     self.woken = true;
                 }
                 CANCEL => {}
-                what if what & streams::STREAM != 0 => {
+                user_data if user_data & streams::STREAM != 0 => {
                     if let Some(streams) = self.streams.as_mut() {
-                        streams.complete(what, result, flags);
+                        streams.complete(user_data, result, flags);
                     }
                 }
                 i => {

@@ -30,7 +30,7 @@ use crate::streams::{
 
 /// Marks completions for connections. The low 32 bits are a place.
 pub(super) const STREAM: u64 = 1 << 62;
-const WHAT: u64 = 0xff << 32;
+const KIND_MASK: u64 = 0xff << 32;
 const RECEIVE: u64 = 1 << 32;
 const ROOM: u64 = 2 << 32;
 const ACCEPT: u64 = 3 << 32;
@@ -67,7 +67,7 @@ pub(super) struct UringStreams {
 
 enum CompletedEvent {
     Accepted(OwnedFd),
-    Other { what: u64, result: i32, flags: u32 },
+    Other { user_data: u64, result: i32, flags: u32 },
 }
 
 impl UringStreams {
@@ -133,18 +133,18 @@ impl UringStreams {
     }
 
     /// Keeps a completion for the next batch.
-    pub(super) fn complete(&mut self, what: u64, result: i32, flags: u32) {
+    pub(super) fn complete(&mut self, user_data: u64, result: i32, flags: u32) {
         if !cqueue::more(flags) {
             self.in_flight -= 1;
         }
-        if what & WHAT == ACCEPT && result >= 0 {
+        if user_data & KIND_MASK == ACCEPT && result >= 0 {
             // SAFETY: The kernel made the file for this request, and nothing else knows its number.
             self.completed.push_back(CompletedEvent::Accepted(unsafe { OwnedFd::from_raw_fd(result) }));
             if cqueue::more(flags) {
                 return;
             }
         }
-        self.completed.push_back(CompletedEvent::Other { what, result, flags });
+        self.completed.push_back(CompletedEvent::Other { user_data, result, flags });
     }
 
     /// Drops the last batch, and queues the requests that connections and listeners need.
@@ -228,10 +228,10 @@ impl UringStreams {
                     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok()).map(canonical);
                     self.events.extend(self.connections.opened(socket, peer));
                 }
-                CompletedEvent::Other { what, result, flags } => {
+                CompletedEvent::Other { user_data, result, flags } => {
                     #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
-                    let at = what as u32;
-                    match what & WHAT {
+                    let at = user_data as u32;
+                    match user_data & KIND_MASK {
                         RECEIVE => self.received(at, result, flags),
                         ROOM => self.finished(at, AWAITING_ROOM, |connections| connections.has_room(at)),
                         CANCEL if at != NOWHERE => self.finished(at, CANCELLING, |_| None),

@@ -239,7 +239,7 @@ impl PrivateKeyBuf {
     /// The key.
     #[must_use]
     pub fn view(&self) -> PrivateKey<'_> {
-        PrivateKey::decode(&self.0).expect("checked when it was made")
+        PrivateKey::decode(&self.0).expect("the encoding was checked")
     }
 
     /// The encoding.

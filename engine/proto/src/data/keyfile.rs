@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_truncations_unknown_schemes_and_what_follows() {
+    fn refuses_truncations_unknown_schemes_and_trailing_bytes() {
         for len in 0..AES.len() {
             assert!(KeyFile::decode(&AES[..len]).is_err(), "cut to {len}");
         }

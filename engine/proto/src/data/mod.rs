@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_is_opaque_and_the_reason_is_known() {
+    fn invalid_data_are_opaque_and_the_reason_is_known() {
         for kind in [kind::HS_ADMIN, kind::HS_SITE, kind::HS_VLIST, kind::HS_PUBKEY] {
             assert_eq!(Data::decode(kind, b"not valid"), Data::Opaque(b"not valid"));
             assert!(Data::try_decode(kind, b"not valid").is_err());

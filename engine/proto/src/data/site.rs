@@ -423,7 +423,7 @@ impl SiteBuf {
     /// The site.
     #[must_use]
     pub fn view(&self) -> Site<'_> {
-        Site::decode(&self.0).expect("checked when it was made")
+        Site::decode(&self.0).expect("the encoding was checked")
     }
 
     /// The encoding: the data of an HS_SITE value.

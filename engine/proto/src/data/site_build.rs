@@ -85,7 +85,7 @@ impl SiteBuilder {
         for server in &self.servers {
             server.encode(&mut out);
         }
-        SiteBuf::from_bytes(out).expect("fewer items than a list may have")
+        SiteBuf::from_bytes(out).expect("the lists have an allowed length")
     }
 }
 

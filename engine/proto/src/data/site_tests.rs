@@ -52,7 +52,7 @@ fn reads_each_field() {
 }
 
 #[test]
-fn refuses_every_truncation_and_what_follows() {
+fn refuses_every_truncation_and_trailing_bytes() {
     for len in 0..SITE.len() {
         let error = Site::decode(&SITE[..len]).unwrap_err();
         assert!(error.at() <= len, "cut to {len}: {error}");

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_every_truncation_and_what_follows() {
+    fn refuses_every_truncation_and_trailing_bytes() {
         for len in 0..VLIST.len() {
             assert!(Vlist::decode(&VLIST[..len]).is_err(), "cut to {len}");
         }

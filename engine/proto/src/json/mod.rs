@@ -11,7 +11,8 @@
 //! - bits without a meaning (in permissions, sites and interfaces), flags of keys, and bytes after
 //!   keys are dropped.
 //!
-//! [`text()`] makes the text, and [`write_value`] that of a value without a tree. [`RecordLine`] reads a record without building a tree, for bulk input.
+//! [`text()`] makes the text of a tree, and [`write_value`] the text of a value without a tree.
+//! [`RecordLine`] reads a record without a tree, for bulk input.
 
 mod admin;
 mod error;

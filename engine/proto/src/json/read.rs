@@ -40,7 +40,7 @@ pub(super) fn integer(json: &Json, min: i64, max: i64) -> Result<i64> {
 
 pub(super) fn int32(json: &Json) -> Result<i32> {
     let number = integer(json, i32::MIN.into(), i32::MAX.into())?;
-    Ok(i32::try_from(number).expect("in range"))
+    Ok(i32::try_from(number).expect("the range was checked"))
 }
 
 /// Reads a required member.

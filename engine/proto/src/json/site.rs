@@ -198,18 +198,21 @@ fn required<'a, T>(object: &'a Object, name: &str, read: impl FnOnce(&'a Json) -
 /// Reads two bytes, signed or not.
 fn int16(json: &Json) -> Result<i16> {
     let number = read::integer(json, i16::MIN.into(), u16::MAX.into())?;
-    Ok(i16::try_from(number).unwrap_or_else(|_| u16::try_from(number).expect("in range").cast_signed()))
+    Ok(i16::try_from(number)
+        .unwrap_or_else(|_| u16::try_from(number).expect("the range was checked").cast_signed()))
 }
 
 /// Reads one byte, signed or not.
 fn int8(json: &Json) -> Result<u8> {
     let number = read::integer(json, i8::MIN.into(), u8::MAX.into())?;
-    Ok(u8::try_from(number).unwrap_or_else(|_| i8::try_from(number).expect("in range").cast_unsigned()))
+    Ok(u8::try_from(number)
+        .unwrap_or_else(|_| i8::try_from(number).expect("the range was checked").cast_unsigned()))
 }
 
 fn port(json: &Json) -> Result<u32> {
     let number = read::integer(json, i32::MIN.into(), u32::MAX.into())?;
-    Ok(u32::try_from(number).unwrap_or_else(|_| i32::try_from(number).expect("in range").cast_unsigned()))
+    Ok(u32::try_from(number)
+        .unwrap_or_else(|_| i32::try_from(number).expect("the range was checked").cast_unsigned()))
 }
 
 fn protocol_version(json: &Json) -> Result<Version> {

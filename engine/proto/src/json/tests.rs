@@ -18,7 +18,7 @@ fn record_with(value: Json) -> Json {
 }
 
 #[test]
-fn an_error_says_where_and_what() {
+fn an_error_has_a_path_and_a_reason() {
     for (value, expected) in [
         (json!([]), "values[1]: not an object"),
         (json!({"type": "URL", "data": "x"}), "values[1].index: missing"),
@@ -80,7 +80,7 @@ fn an_error_says_where_and_what() {
 }
 
 #[test]
-fn permissions_mean_what_they_say_or_what_is_deployed() {
+fn permissions_are_read_as_documented_or_as_deployed() {
     let read = |text: &str, reading| {
         let json = json!({"index": 1, "type": "URL", "data": "x", "permissions": text});
         value_from_json_as(&json, reading).ok().map(|value| value.view().permissions.to_string())
@@ -150,13 +150,13 @@ fn times_have_any_offset_and_lose_fractions() {
 }
 
 #[test]
-fn text_is_a_script_as_well() {
+fn text_is_valid_javascript() {
     assert_eq!(text(&json!({"a": "\u{2028}é\u{2029}\u{1}"})), r#"{"a":"\u2028é\u2029\u0001"}"#);
     assert_eq!(text(&json!({"a": "</script>"})), r#"{"a":"</script>"}"#);
 }
 
 #[test]
-fn names_that_are_not_text_come_out_as_bytes() {
+fn names_that_are_not_text_are_written_as_bytes() {
     let mut data = vec![];
     crate::data::Admin::new(crate::data::AdminPermissions::ALL, b"10/\xff", 1).encode(&mut data);
     assert_eq!(data_to_json(b"HS_ADMIN", &data)["format"], "base64");
@@ -181,7 +181,7 @@ fn a_site_has_defaults() {
 }
 
 #[test]
-fn a_site_error_says_where_and_what() {
+fn a_site_error_has_a_path_and_a_reason() {
     for (json, expected) in [
         (json!({"protocolVersion": "2"}), "protocolVersion: not a version such as 2.11"),
         (json!({"hashOption": "HASH_BY_ALL"}), "hashOption: not a whole number from -128 to 255"),
@@ -279,7 +279,7 @@ fn private_keys_round_trip() {
         let key: PrivateKeyBuf = private_key_from_jwk(&serde_json::from_str(text).unwrap()).unwrap();
         let printed = private_key_to_jwk(&key.view());
         assert_eq!(*printed, text);
-        assert_eq!(printed.capacity(), text.len(), "nothing moved, so nothing left behind");
+        assert_eq!(printed.capacity(), text.len(), "the buffer was reallocated");
     }
 }
 
@@ -381,7 +381,7 @@ fn any_value() -> impl Strategy<Value = ValueBuf> {
 
 proptest! {
     #[test]
-    fn what_is_printed_reads_back(handle: String, values in prop::collection::vec(any_value(), 0..4)) {
+    fn printed_records_read_back(handle: String, values in prop::collection::vec(any_value(), 0..4)) {
         let json = record_to_json(handle.as_bytes(), values.iter().map(ValueBuf::view));
         let record = both(&text(&json)).unwrap();
         prop_assert_eq!(record, JsonRecord { handle: handle.into_bytes(), values });
@@ -398,7 +398,7 @@ proptest! {
 }
 
 #[test]
-fn values_without_a_time_stamp_get_the_time_that_is_given() {
+fn values_without_a_time_stamp_get_the_default_time() {
     let value =
         |index: i32, more: &str| alloc::format!(r#"{{"index":{index},"type":"URL","data":"x"{more}}}"#);
     let values = [

@@ -111,7 +111,7 @@ impl EncodedReferences {
     }
 
     pub(super) fn view(&self) -> References<'_> {
-        References::from_encoded(self.count, &self.bytes).expect("encoded one by one")
+        References::from_encoded(self.count, &self.bytes).expect("the references were encoded one by one")
     }
 }
 

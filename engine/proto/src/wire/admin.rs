@@ -141,7 +141,7 @@ impl<'a> Listing<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::super::testing::{refuses_every_truncation, survives_false_numbers};
     use super::*;
     use crate::value::Value;
     use alloc::vec;
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(out, b"\0\0\0\x070.NA/10");
         assert_eq!(HandleBody::decode(&out), Ok(body));
         refuses_every_truncation(&out, &[], |bytes| HandleBody::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| HandleBody::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| HandleBody::decode(bytes).map(|_| ()));
 
         let values =
             Values::build([Value::new(1, b"URL", b"http://a"), Value::new(2, b"", b"")], &mut values);
@@ -165,7 +165,7 @@ mod tests {
         body.encode(&mut out);
         assert_eq!(HandleValues::decode(&out), Ok(body));
         refuses_every_truncation(&out, &[], |bytes| HandleValues::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| HandleValues::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| HandleValues::decode(bytes).map(|_| ()));
 
         let body = HandleIndexes { handle: b"10/new", indexes: Indexes::build([1, 2], &mut indexes) };
         out.clear();
@@ -173,14 +173,14 @@ mod tests {
         assert_eq!(out, b"\0\0\0\x0610/new\0\0\0\x02\0\0\0\x01\0\0\0\x02");
         assert_eq!(HandleIndexes::decode(&out), Ok(body));
         refuses_every_truncation(&out, &[], |bytes| HandleIndexes::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| HandleIndexes::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| HandleIndexes::decode(bytes).map(|_| ()));
 
         let body = Listing { handles: Handles::build([&b"10/A"[..], b"10/B"], &mut handles) };
         out.clear();
         body.encode(&mut out);
         assert_eq!(Listing::decode(&out), Ok(body));
         refuses_every_truncation(&out, &[], |bytes| Listing::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| Listing::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| Listing::decode(bytes).map(|_| ()));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_created_handle_may_be_so_long_and_no_longer() {
+    fn a_created_handle_has_at_most_the_maximum_length() {
         for (len, fits) in [(HANDLE_LEN_MAX, true), (HANDLE_LEN_MAX + 1, false)] {
             let (handle, mut out) = (vec![b'a'; len], vec![]);
             CreatedHandle { handle: Some(&handle) }.encode(&mut out);

@@ -58,16 +58,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_window_is_refused() {
+    fn counters_older_than_the_window_are_refused() {
         let mut seen = SeenCounters::new();
         let window = i32::try_from(SESSION_COUNTER_WINDOW).unwrap();
         for counter in 2..window + 2 {
             assert!(seen.accept(counter));
         }
-        assert!(seen.accept(1), "older than all, but none was forgotten");
-        assert!(!seen.accept(1), "forgotten at once, and refused because of it");
+        assert!(seen.accept(1), "older than all, but no counter was dropped");
+        assert!(!seen.accept(1), "dropped at once, and therefore refused");
         assert!(seen.accept(window + 2));
-        assert!(!seen.accept(2), "forgotten, and refused because of it");
+        assert!(!seen.accept(2), "dropped, and therefore refused");
         assert_eq!(seen.seen.len(), SESSION_COUNTER_WINDOW);
     }
 }

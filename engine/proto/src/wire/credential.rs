@@ -162,7 +162,7 @@ impl CoveredPrefix {
     fn push(&mut self, field: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + field.len()].copy_from_slice(field);
-        self.len += u8::try_from(field.len()).expect("at most 16 bytes in all");
+        self.len += u8::try_from(field.len()).expect("the prefix has at most 16 bytes");
     }
 }
 
@@ -234,7 +234,7 @@ impl Mac {
 #[cfg(test)]
 mod tests {
     use super::super::envelope::EnvelopeFlags;
-    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::super::testing::{refuses_every_truncation, survives_false_numbers};
     use super::*;
     use alloc::vec;
 
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(out.len(), credential.encoded_len());
         assert_eq!(Credential::decode(&out), Ok(credential));
         refuses_every_truncation(&out, &[], |bytes| Credential::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| Credential::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| Credential::decode(bytes).map(|_| ()));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl<'a> Failure<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::super::testing::{refuses_every_truncation, survives_false_numbers};
     use super::*;
     use alloc::vec;
 
@@ -45,7 +45,7 @@ mod tests {
         assert_eq!(out, b"\0\0\0\x08not here");
         assert_eq!(Failure::decode(&out), Ok(Failure { message: b"not here" }));
         refuses_every_truncation(&out, &[0], |bytes| Failure::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| Failure::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| Failure::decode(bytes).map(|_| ()));
         assert_eq!(Failure::decode(b""), Ok(Failure { message: b"" }));
     }
 }

@@ -59,7 +59,7 @@ impl Iterator for Fragments {
         if self.next == self.count {
             return None;
         }
-        let sequence = u32::try_from(self.next).expect("at most FRAGMENTS_MAX");
+        let sequence = u32::try_from(self.next).expect("there are at most FRAGMENTS_MAX fragments");
         let range = range_of(self.next, self.envelope.message_len as usize);
         self.next += 1;
         Some(Fragment { envelope: Envelope { sequence, ..self.envelope }.to_bytes(), range })
@@ -112,7 +112,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn every_fragment_says_so_and_a_whole_message_does_not() {
+    fn every_fragment_has_the_flag_and_a_whole_message_does_not() {
         let marked = Envelope { flags: EnvelopeFlags::TRUNCATED, ..envelope(1, 492) };
         let flags = |message_len| {
             let envelope = Envelope { message_len, ..marked };

@@ -133,7 +133,7 @@ macro_rules! counted_list {
                 Items {
                     left: self.count,
                     cursor: Cursor::new(self.items),
-                    read: |$cursor| $read.expect("checked when the list was made"),
+                    read: |$cursor| $read.expect("the items were checked"),
                 }
             }
 
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_may_have_so_many_items_and_no_more() {
+    fn a_list_has_at_most_the_maximum_count() {
         let mut bytes = vec![0; 4 + 4 * (LIST_COUNT_MAX + 1)];
         bytes[..4].copy_from_slice(&put::len(LIST_COUNT_MAX).to_be_bytes());
         assert_eq!(Strings::decode(&mut Cursor::new(&bytes)).unwrap().len(), LIST_COUNT_MAX);

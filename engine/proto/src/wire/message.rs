@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_be_so_long_and_no_longer() {
+    fn a_message_has_at_most_the_maximum_length() {
         let body_len_max = MESSAGE_LEN_MAX as usize - Header::LEN - 4;
         for (body_len, fits) in [(body_len_max, true), (body_len_max + 1, false)] {
             let body = alloc::vec![0; body_len];
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_message_says_so() {
+    fn an_encrypted_message_has_the_flag() {
         let bytes = encrypted(&ENVELOPE, &[b"vector", b"ciphertext"]).unwrap();
         let (envelope, rest) = Envelope::split(&bytes).unwrap();
         assert!(envelope.flags.has(EnvelopeFlags::ENCRYPTED));

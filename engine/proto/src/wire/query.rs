@@ -48,7 +48,8 @@ impl<'a> Query<'a> {
     /// both lists are empty, every value is requested, but none is listed.
     #[must_use]
     pub fn lists(&self, value: &Value<'_>) -> bool {
-        self.indexes.has(value.index) || self.types.iter().any(|asked| type_matches(asked, value.kind))
+        self.indexes.has(value.index)
+            || self.types.iter().any(|requested| type_matches(requested, value.kind))
     }
 
     /// Most comparisons that it takes to select among `values_count` values one by one.
@@ -102,7 +103,7 @@ impl<'a> QueryAnswer<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{refuses_every_truncation, survives_lies};
+    use super::super::testing::{refuses_every_truncation, survives_false_numbers};
     use super::*;
     use crate::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
     use alloc::vec;
@@ -118,7 +119,7 @@ mod tests {
         query.encode(&mut out);
         assert_eq!(Query::decode(&out), Ok(query));
         refuses_every_truncation(&out, &[], |bytes| Query::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| Query::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| Query::decode(bytes).map(|_| ()));
     }
 
     #[test]
@@ -130,7 +131,7 @@ mod tests {
         answer.encode(&mut out);
         assert_eq!(QueryAnswer::decode(&out), Ok(answer));
         refuses_every_truncation(&out, &[], |bytes| QueryAnswer::decode(bytes).map(|_| ()));
-        survives_lies(&out, |bytes| QueryAnswer::decode(bytes).map(|_| ()));
+        survives_false_numbers(&out, |bytes| QueryAnswer::decode(bytes).map(|_| ()));
     }
 
     #[test]

@@ -86,9 +86,9 @@ pub struct Reassembly<S> {
 
 #[derive(Debug)]
 struct PendingMessage {
-    // As if the message had never been cut.
+    // The envelope of the whole message.
     envelope: Envelope,
-    // The stream form, as far as it was received.
+    // The stream form, with zeros in place of missing fragments.
     message: Vec<u8>,
     seen: [u64; FRAGMENTS_MAX.div_ceil(64)],
     missing_count: usize,
@@ -186,7 +186,7 @@ impl<S: Ord + Copy> Reassembly<S> {
             self.bytes += message_len;
             self.pending.insert(key, pending);
         }
-        let pending = self.pending.get_mut(&key).expect("just put there");
+        let pending = self.pending.get_mut(&key).expect("the message was just inserted");
         if pending.envelope != uncut(&envelope) {
             return Err(FragmentRefusal::Contradiction);
         }
@@ -198,7 +198,7 @@ impl<S: Ord + Copy> Reassembly<S> {
         }
         self.counts.completed += 1;
         let message = self.remove(key).map(|pending| pending.message);
-        Ok(ReassemblyOutcome::Complete(message.expect("just completed")))
+        Ok(ReassemblyOutcome::Complete(message.expect("the message was just completed")))
     }
 
     /// Drops older messages until there is room for one of `message_len` bytes of `sender`.
@@ -214,15 +214,15 @@ impl<S: Ord + Copy> Reassembly<S> {
                 let older = oldest.filter(|(number, _)| *number < pending.number);
                 (count + 1, Some(older.unwrap_or((pending.number, *key))))
             });
-            let gone = if count >= messages_per_sender_max {
+            let displaced = if count >= messages_per_sender_max {
                 oldest.map(|(_, key)| key)
             } else if self.pending.len() >= messages_max || self.bytes + message_len > bytes_max {
                 self.order.first_key_value().map(|(_, key)| *key)
             } else {
                 None
             };
-            let Some(gone) = gone else { return Ok(()) };
-            self.remove(gone);
+            let Some(displaced) = displaced else { return Ok(()) };
+            self.remove(displaced);
             self.counts.displaced += 1;
         }
     }
@@ -296,7 +296,7 @@ impl PendingMessage {
     }
 }
 
-/// The envelope as if the message had never been cut.
+/// Returns the envelope of the whole message.
 const fn uncut(envelope: &Envelope) -> Envelope {
     let flags = EnvelopeFlags(envelope.flags.0 & !EnvelopeFlags::TRUNCATED.0);
     Envelope { flags, sequence: 0, ..*envelope }
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_comes_together() {
+    fn the_longest_message_is_reassembled() {
         let message = message(7, MESSAGE_LEN_MAX as usize);
         let mut table = Reassembly::new(ReassemblyLimits { bytes_max: MESSAGE_LEN_MAX as usize, ..LIMITS });
         let datagrams = datagrams(&message);
@@ -432,16 +432,20 @@ mod tests {
             table.accept(1, &first(request_id, 1000), 0).unwrap();
         }
         table.accept(1, &first(3, 1000), 0).unwrap();
-        assert!(!has(&table, (1, 0)) && has(&table, (9, 0)), "its own oldest, and nobody else's");
+        assert!(!has(&table, (1, 0)) && has(&table, (9, 0)), "the oldest message of the sender makes room");
         table.accept(2, &first(3, 596), 0).unwrap();
-        assert!(!has(&table, (9, 0)), "the oldest of all for a fifth message");
+        assert!(!has(&table, (9, 0)), "the oldest message of all makes room for a fifth");
         assert_eq!((table.len(), table.bytes), (4, 3596));
         table.accept(2, &first(4, 1500), 0).unwrap();
-        assert!(!has(&table, (1, 1)), "and for its bytes");
+        assert!(!has(&table, (1, 1)), "the oldest message of all makes room for bytes");
         assert_eq!((table.len(), table.bytes, table.counts().displaced), (4, 4096, 3));
         // Messages that are in the table are still completed.
         assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(ReassemblyOutcome::Incomplete));
-        assert_eq!(table.accept(2, &first(5, 4097), 0), Err(FragmentRefusal::NoRoom), "alone too long");
+        assert_eq!(
+            table.accept(2, &first(5, 4097), 0),
+            Err(FragmentRefusal::NoRoom),
+            "the message exceeds the limit alone"
+        );
         for limits in [
             ReassemblyLimits { messages_max: 0, ..LIMITS },
             ReassemblyLimits { messages_per_sender_max: 0, ..LIMITS },
@@ -455,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_away_too_long_is_given_up() {
+    fn incomplete_messages_expire() {
         let original = message(7, 600);
         let datagrams = datagrams(&original);
         let mut table = Reassembly::new(ReassemblyLimits { messages_max: 1, ..LIMITS });

@@ -149,9 +149,9 @@ mod tests {
         ) {
             let sent: Vec<_> = lens.iter().map(|&len| message(len)).collect();
             let mut stream = Stream::new(100);
-            let got: Vec<_> =
+            let received: Vec<_> =
                 sent.concat().chunks(piece_len).flat_map(|piece| messages(&mut stream, piece)).collect();
-            prop_assert_eq!(got, sent);
+            prop_assert_eq!(received, sent);
             prop_assert_eq!(stream.finish(), Ok(()));
         }
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_may_be_so_long_and_no_longer() {
+    fn a_message_has_at_most_the_maximum_length() {
         let refused = DecodeError::TooLong { field: Field::MessageLength, at: 16 };
         assert_eq!(messages(&mut Stream::new(100), &message(100)).len(), 1);
         assert_eq!(Stream::new(100).feed(&message(101)), Err(refused));

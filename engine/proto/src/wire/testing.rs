@@ -20,9 +20,12 @@ pub(crate) fn refuses_every_truncation<T: Debug>(
 
 /// Asserts that `bytes` decode, also with bytes after them, and that no false number in them makes
 /// the decoder panic or read past the end.
-pub(crate) fn survives_lies<T: Debug>(bytes: &[u8], decode: impl Fn(&[u8]) -> Result<T, DecodeError>) {
-    decode(bytes).expect("the honest bytes decode");
-    decode(&[bytes, &[0, 0, 0]].concat()).expect("bytes behind a body are ignored");
+pub(crate) fn survives_false_numbers<T: Debug>(
+    bytes: &[u8],
+    decode: impl Fn(&[u8]) -> Result<T, DecodeError>,
+) {
+    decode(bytes).expect("the unchanged bytes decode");
+    decode(&[bytes, &[0, 0, 0]].concat()).expect("bytes after a body are ignored");
     for at in 0..bytes.len() {
         for lie in [0_u32, 1, 0x00ff_ffff, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff] {
             let mut lying: Vec<u8> = bytes.to_vec();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn without_spread_there_is_nothing_to_doubt() {
+    fn equal_samples_have_an_interval_of_one_value() {
         let random = &mut RandomGenerator::new(1, 0);
         let found = difference(&vec![vec![4.0; 9]], &vec![vec![5.0; 5], vec![5.0; 2]], FEWER, random);
         assert_eq!(found, MeanDifference { interval: (1.0, 1.0), change: Some((0.25, 0.25)) });
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_as_often_as_they_say() {
+    fn intervals_hold_in_95_percent_of_cases() {
         let count = wrong(|random| vec![(0..60).map(|_| 1000.0 + 300.0 * random.unit()).collect()]);
         assert!((1..=9).contains(&count), "{count} of 60 intervals of 95 % are wrong");
     }
 
     #[test]
-    fn seconds_that_are_like_the_one_before_are_no_proof() {
+    fn correlated_seconds_show_no_difference() {
         let side = |random: &mut RandomGenerator| {
             let mut level = 0.0;
             let mut next = || {
@@ -180,11 +180,11 @@ mod tests {
             vec![(0..240).map(|_| next()).collect()]
         };
         let count = wrong(side);
-        assert!(count <= 12, "{count} of 60; one by one it would be every fourth");
+        assert!(count <= 12, "{count} of 60; without blocks it would be every fourth");
     }
 
     #[test]
-    fn runs_that_differ_among_themselves_are_no_proof() {
+    fn varying_runs_show_no_difference() {
         let side = |random: &mut RandomGenerator| {
             let mut run = || {
                 let level = 1000.0 + 20.0 * normal(random);
@@ -193,11 +193,11 @@ mod tests {
             (0..6).map(|_| run()).collect()
         };
         let count = wrong(side);
-        assert!(count <= 8, "{count} of 60; by seconds alone it would be nearly all");
+        assert!(count <= 8, "{count} of 60; without drawing runs it would be nearly all");
     }
 
     #[test]
-    fn few_samples_prove_little() {
+    fn few_samples_rarely_show_a_difference() {
         for (runs, seconds) in [(1, 3), (1, 6), (2, 10), (3, 10)] {
             let side = |random: &mut RandomGenerator| {
                 let mut run = || {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_wider_by_what_few_samples_leave_open() {
+    fn few_samples_widen_an_interval() {
         // Tables of Student's distribution, and the root of n / (n - 2).
         for (units, student) in [(4, 4.303), (6, 2.776), (12, 2.228), (32, 2.042), (122, 1.980)] {
             let expected = student / 1.959_964 * (units as f64 / (units as f64 - 2.0)).sqrt();

@@ -74,7 +74,7 @@ impl ComparisonSide {
         for path in paths {
             let path = path.as_ref();
             side.add(&whole(path, REPORT_LEN_MAX)?)
-                .map_err(|what| Error::Option(format!("{}: {what}", path.display())))?;
+                .map_err(|reason| Error::Option(format!("{}: {reason}", path.display())))?;
         }
         Ok(side)
     }
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_from_chance() {
+    fn differences_are_distinguished_from_chance() {
         let (base, same, faster) = (side(1000.0, 0.1, 1), side(1000.0, 0.1, 2), side(1050.0, 0.1, 3));
         let chance = compare(&base, &same, 1);
         assert!(chance.measures.iter().all(|measure| !measure.differs), "{chance}");
@@ -331,8 +331,8 @@ mod tests {
             "{real}"
         );
         assert_eq!((samples, real.loss), ((29, 29), (0.01, 0.01)));
-        assert_eq!(real.measures, compare(&base, &faster, 1).measures, "the same seed");
-        assert_eq!(real.warnings, ["setting rate differs: 1 and 3"], "but not the target");
+        assert_eq!(real.measures, compare(&base, &faster, 1).measures, "the same seed gives other intervals");
+        assert_eq!(real.warnings, ["setting rate differs: 1 and 3"], "the target may differ");
     }
 
     #[test]
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_only_one_side_has_is_no_chance() {
+    fn a_loss_of_only_one_side_is_a_difference() {
         let (whole, mut lossy) = (side(1000.0, 0.1, 1), side(1000.0, 0.1, 1));
         let lost = (0..31).scan(0.0, |lost, number| {
             *lost += f64::from(30 + number % 7);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_is_said_in_words() {
+    fn verdicts_are_in_words() {
         let (base, faster) = (side(1000.0, 0.1, 1), side(1100.0, 0.1, 2));
         let text = compare(&base, &faster, 1).to_string();
         let row = text.lines().find(|line| line.starts_with("answered/s")).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn other_files_are_refused() {
         let mut side = ComparisonSide::default();
-        for (text, says) in [
+        for (text, part) in [
             ("{}", "not the report of a run"),
             (
                 r#"{"schema":"x","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
@@ -424,7 +424,7 @@ mod tests {
             ),
         ] {
             let error = side.add(text.as_bytes()).unwrap_err();
-            assert!(error.contains(says), "{error}");
+            assert!(error.contains(part), "{error}");
         }
     }
 }

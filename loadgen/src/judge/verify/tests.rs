@@ -70,7 +70,7 @@ const UNDECIDED: (u64, u64, u64) = (0, 0, 1);
 const WAITS: (u64, u64, u64) = (0, 0, 0);
 
 #[test]
-fn only_what_the_set_holds_is_right() {
+fn only_the_contents_of_the_set_are_right() {
     let mut verifier =
         AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), VerifyRules::new(STALENESS_NS));
     let error = |code| message(code, &[0; 4]);
@@ -106,7 +106,7 @@ fn only_what_the_set_holds_is_right() {
 }
 
 #[test]
-fn the_digest_of_the_request_is_no_part_of_the_answer() {
+fn the_digest_of_the_request_is_not_compared() {
     let mut verifier =
         AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), VerifyRules::new(STALENESS_NS));
     let plain = values(b"10.1/a", 2, b"values");
@@ -180,13 +180,13 @@ fn an_answer_may_be_from_any_set_that_was_current_meanwhile() {
         assert_eq!(verdict(&judge(&mut verifier, b"10.1/a", times, &old)), old_is, "old at {times:?}");
         assert_eq!(verdict(&judge(&mut verifier, b"10.1/a", times, &new)), new_is, "new at {times:?}");
     }
-    assert_eq!(verifier.staleness_max_ns, 100 * MS, "the oldest that was accepted");
+    assert_eq!(verifier.staleness_max_ns, 100 * MS, "the largest accepted staleness");
     let stale = verifier.mismatches.iter().find(|mismatch| mismatch.sent_ns == 1111 * MS).unwrap();
     assert_eq!(stale.difference, "from a set that had been replaced 101 ms before the request was sent");
 }
 
 #[test]
-fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
+fn an_answer_from_an_unseen_set_waits_for_the_next_check() {
     let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 900 * MS));
     let mut verifier = AnswerVerifier::new(Arc::clone(&watch), VerifyRules::new(STALENESS_NS));
     let new = values(b"10.1/a", 2, b"new");
@@ -197,7 +197,11 @@ fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
     assert!(!verifier.is_settled());
     watch.set_complete(1020 * MS);
     verifier.refresh(&mut counts);
-    assert_eq!(verdict(&counts), WAITS, "the look began when the answer came, and may have missed it");
+    assert_eq!(
+        verdict(&counts),
+        WAITS,
+        "the check began when the answer arrived, and may have missed its set"
+    );
     watch.update(two_sets());
     watch.set_complete(1021 * MS);
     verifier.refresh(&mut counts);
@@ -209,7 +213,7 @@ fn an_answer_from_a_set_not_yet_seen_waits_for_the_next_look() {
 }
 
 #[test]
-fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
+fn an_answer_from_a_missed_set_is_not_called_wrong() {
     let mut timeline = Timeline::fixed(set(b"old"));
     timeline.publish(generation(2, 1000, None), 1000 * MS, i64::MIN);
     timeline.publish(generation(3, 1050, Some(b"new")), 1060 * MS, i64::MIN);
@@ -225,7 +229,7 @@ fn what_may_be_from_a_set_nobody_saw_is_not_called_wrong() {
 }
 
 #[test]
-fn what_nobody_looked_at_in_the_end_is_undecided() {
+fn answers_after_the_last_check_are_undecided() {
     let watch = Arc::new(SharedTimeline::new(Timeline::fixed(set(b"old")), 0));
     let mut verifier = AnswerVerifier::new(watch, VerifyRules::new(STALENESS_NS));
     let mut counts = judge(&mut verifier, b"10.1/a", (10, 20), &values(b"10.1/a", 2, b"new"));
@@ -234,14 +238,14 @@ fn what_nobody_looked_at_in_the_end_is_undecided() {
 }
 
 #[test]
-fn the_past_is_forgotten_in_time_and_in_number() {
+fn old_sets_are_dropped_by_time_and_by_number() {
     let mut timeline = Timeline::default();
     for n in 0..3000 {
         timeline.publish(generation(n, 0, None), i64::try_from(n).unwrap(), i64::MIN);
     }
     assert_eq!(timeline.0.len(), GENERATIONS_MAX);
     timeline.publish(generation(3000, 0, None), 3000, 2995);
-    assert_eq!(timeline.0.len(), 7, "those that ended at 2995 to 3000, and the newest");
+    assert_eq!(timeline.0.len(), 7, "sets that ended at 2995 to 3000, and the newest");
     assert_eq!(timeline.newest().unwrap().number, 3000);
 }
 
@@ -278,7 +282,7 @@ impl ContentSource for MixedRecord {
 }
 
 #[test]
-fn lists_and_rights_decide_what_should_have_come() {
+fn lists_and_permissions_decide_the_expected_answer() {
     let mixed = mixed();
     let public = encoded(&[mixed[0], mixed[2]]);
     let watch = Arc::new(SharedTimeline::fixed(Arc::new(MixedRecord(public.clone()))));
@@ -331,7 +335,7 @@ fn vector_keys() -> Vec<PrivateKey> {
 }
 
 #[test]
-fn signatures_are_checked_where_they_were_asked_for() {
+fn requested_signatures_are_checked() {
     let keys = vector_keys();
     for algorithm in [Algorithm::Rsa, Algorithm::Dsa] {
         assert!(keys.iter().any(|key| key.algorithm() == algorithm), "{algorithm:?}");
@@ -365,12 +369,15 @@ fn signatures_are_checked_with(key: &PrivateKey) {
             &mut counts,
         );
         assert_eq!(verdict(&counts), expected, "{form}");
-        assert!(verifier.mismatches.iter().all(|wrong| wrong.expected_code.is_none()), "values do not sign");
+        assert!(
+            verifier.mismatches.iter().all(|wrong| wrong.expected_code.is_none()),
+            "code and values do not make an unsigned answer right"
+        );
     }
 }
 
 #[test]
-fn of_a_sample_the_rest_is_counted() {
+fn answers_outside_the_sample_are_counted() {
     let rules = VerifyRules { every: 10, ..VerifyRules::new(0) };
     let mut verifier = AnswerVerifier::new(Arc::new(SharedTimeline::fixed(set(b"values"))), rules);
     let mut counts = AnswerCounts::default();

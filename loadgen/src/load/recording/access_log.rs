@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn any_cut_of_a_line_is_no_error() {
+    fn truncated_lines_are_not_errors() {
         let line = b"127.0.0.1 UDP:HDL(2.11) \"2026-11-20 08:31:04.689Z\" 1 1 1ms  20.500.1/hello";
         for len in 0..line.len() {
             let recording = read(&line[..len]).unwrap();

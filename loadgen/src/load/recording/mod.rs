@@ -83,7 +83,7 @@ impl Recording {
         mut go_on: impl FnMut() -> ControlFlow<()>,
     ) -> Result<(Self, RecordingKind), Error> {
         let read_error = |source| Error::read(path, source);
-        let error = |what: String| Error::Recording { path: path.to_owned(), what };
+        let error = |reason: String| Error::Recording { path: path.to_owned(), reason };
         let (file, head) = open(path, &mut go_on).map_err(read_error)?;
         let is_capture = capture::is_capture(head.get_ref());
         let input = head.chain(file);
@@ -98,7 +98,7 @@ impl Recording {
         };
         recording.requests.sort_by_key(|request| request.at_ns);
         let Some(first_ns) = recording.requests.first().map(|first| first.at_ns) else {
-            let what = match kind {
+            let reason = match kind {
                 RecordingKind::Messages => {
                     let packets = recording.skipped;
                     format!(
@@ -108,7 +108,7 @@ impl Recording {
                 }
                 RecordingKind::Names => "neither a capture nor an access log with resolutions".to_owned(),
             };
-            return Err(error(what));
+            return Err(error(reason));
         };
         recording
             .requests
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds_are_read_as_they_are_shown() {
+    fn speeds_parse_as_printed() {
         for text in ["x1", "x0.5", "x100", "max"] {
             assert_eq!(text.parse::<Speed>().unwrap().to_string(), text);
         }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_a_file_is_not() {
+    fn an_unsuitable_file_is_refused_with_a_reason() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hello\n").unwrap();
         let read = Recording::read(file.path(), 2641, || ControlFlow::Continue(()));

@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn skips_what_is_no_request() {
+    fn skips_packets_that_are_not_requests() {
         let message = request(b"10.1/a");
         let mut answer = message.clone();
         answer[27] = 1;
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_and_any_cut_are_no_panic() {
+    fn arbitrary_and_truncated_bytes_do_not_panic() {
         let file = capture(&[v4(&request(b"10.1/a"))]);
         for len in 0..file.len() {
             let _ = read(&file[..len], 2641);

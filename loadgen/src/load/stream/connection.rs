@@ -357,17 +357,17 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_within_a_message_is_given_as_far_as_it_goes() {
+    fn a_truncated_message_is_returned_as_received() {
         let mut part = message(1, 30);
         part.truncate(40);
         let CutOutcome::Answer { used, closes, .. } = cut_message(&mut part, true) else {
-            panic!("all there is")
+            panic!("not cut up to the end of the stream")
         };
         assert_eq!((used, closes), (40, true));
         let mut huge = message(1, 0);
         huge[16] = 0x7f;
         let CutOutcome::Answer { closes, .. } = cut_message(&mut huge, false) else {
-            panic!("never waits for it")
+            panic!("waits for a message that is too long")
         };
         assert!(closes);
     }

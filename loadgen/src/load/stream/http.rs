@@ -61,9 +61,9 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
         let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
         std::str::from_utf8(found.value).ok().map(str::trim)
     };
-    let says = |name, value: &str| header(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
+    let has_header = |name, value: &str| header(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
     let is_old = response.version == Some(0);
-    let closes = says("connection", "close") || (is_old && !says("connection", "keep-alive"));
+    let closes = has_header("connection", "close") || (is_old && !has_header("connection", "keep-alive"));
     let location = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("location"));
     let rest = &bytes[head_len..];
     let whole = |body: Vec<u8>, len: usize, closes| ParsedAnswer::Whole {
@@ -77,7 +77,7 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
     if matches!(status, 204 | 304) {
         return whole(Vec::new(), 0, closes);
     }
-    if says("transfer-encoding", "chunked") {
+    if has_header("transfer-encoding", "chunked") {
         return match dechunk(rest) {
             Ok(Some((body, len))) => whole(body, len, closes),
             Ok(None) if !is_over => ParsedAnswer::Partial,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_broken() {
+    fn invalid_answers_are_broken() {
         for text in [
             &b"NONSENSE\r\n\r\n"[..],
             b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",

@@ -44,7 +44,7 @@ mod tests {
     use handle_proto::wire::Message;
 
     #[test]
-    fn json_becomes_the_message_it_stands_for() {
+    fn json_becomes_the_equivalent_message() {
         let body = br#"{"responseCode":1,"handle":"10.1/a","values":[{"index":1,"type":"URL","data":{"format":"string","value":"http://x"},"ttl":86400,"timestamp":"2019-03-07T12:46:07Z"}]}"#;
         let bytes = message(body, 9, true).unwrap();
         let (envelope, rest) = Envelope::split(&bytes).unwrap();

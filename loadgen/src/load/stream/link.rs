@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_not_kept_back() {
+    fn requests_are_sent_without_delay() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (poll, target) = (mio::Poll::new().unwrap(), listener.local_addr().unwrap());
         for source in [None, Some([127, 0, 0, 5].into())] {

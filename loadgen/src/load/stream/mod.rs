@@ -470,14 +470,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_has_room_for_what_it_may_carry() {
+    fn a_connection_has_room_up_to_its_limits() {
         let streams = |requests| Streams { pipeline: 4, requests, ..Streams::pooled(Protocol::Tcp) };
         assert_eq!((streams(0).room(0, 0), streams(0).room(100, 3), streams(0).room(100, 4)), (4, 1, 0));
         assert_eq!((streams(1).room(0, 0), streams(1).room(1, 0), streams(6).room(4, 1)), (1, 0, 2));
     }
 
     #[test]
-    fn transports_are_read_as_they_are_shown() {
+    fn transports_parse_as_printed() {
         for text in ["udp", "udp-trains", "tcp", "http", "http-json", "http-redirect"] {
             assert_eq!(text.parse::<StreamTransport>().unwrap().to_string(), text);
         }

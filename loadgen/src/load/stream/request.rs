@@ -103,14 +103,14 @@ mod tests {
         sampler.offer(name);
         let workload = sampler.finish_as(&forms, OpFlags(0), 0).unwrap();
         let mut room = [0; 512];
-        let len = workload.write_request(workload.ask(0, &mut RandomGenerator::new(1, 0)), 1, &mut room);
+        let len = workload.write_request(workload.choose(0, &mut RandomGenerator::new(1, 0)), 1, &mut room);
         let mut out = Vec::new();
         HttpRequest::of(protocol, &room[..len]).write_http1("host:1", true, &mut out);
         String::from_utf8_lossy(&out).lines().next().unwrap().to_owned()
     }
 
     #[test]
-    fn what_a_message_asks_is_in_the_path() {
+    fn the_question_is_in_the_path() {
         let get = |name, form| first_line(Protocol::Json, name, form);
         assert_eq!(get(b"10.1/a b?c#d%e", "plain"), "GET /api/handles/10.1/a%20b%3Fc%23d%25e HTTP/1.1");
         assert_eq!(

@@ -124,7 +124,7 @@ fn name_of(host: &str) -> &str {
 }
 
 fn authorities(path: &Path) -> Result<RootCertStore, Error> {
-    let bad = |what: String| Error::Key { path: path.to_owned(), what };
+    let bad = |reason: String| Error::Key { path: path.to_owned(), reason };
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(path).map_err(|error| bad(error.to_string()))? {
         let certificate = certificate.map_err(|error| bad(error.to_string()))?;

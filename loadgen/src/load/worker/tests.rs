@@ -133,14 +133,14 @@ impl Simulation {
                 let body_len = 500 + usize::try_from(self.random.below(20_000)).unwrap();
                 let mut pieces = answer(request, 1, body_len);
                 if fate < 45 {
-                    let gone = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
-                    pieces.remove(gone);
+                    let missing = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
+                    pieces.remove(missing);
                     if fate < 43 {
                         self.expected.lost += 1;
                     } else {
                         // A repeated fragment arrives instead of it.
-                        let again = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
-                        pieces.push(pieces[again].clone());
+                        let repeated = usize::try_from(self.random.below(pieces.len() as u64)).unwrap();
+                        pieces.push(pieces[repeated].clone());
                         self.expected.duplicate_only += 1;
                         self.expected.fragment_duplicates += 1;
                     }
@@ -193,7 +193,7 @@ impl Simulation {
             worker.advance(now_ns);
         }
         let datagrams = self.under_way.len() as u64;
-        assert_eq!(datagrams, 0, "all has come when the worker is done, as some of it is missing");
+        assert_eq!(datagrams, 0, "datagrams are left when the worker is done");
         (worker.finish(0), self.expected)
     }
 }
@@ -242,7 +242,7 @@ fn the_steps_of_a_schedule_add_up_to_its_accounts() {
 }
 
 #[test]
-fn what_the_kernel_does_not_take_hides_no_loss() {
+fn requests_refused_by_the_kernel_hide_no_loss() {
     let (workload, schedule) = (workload(), schedule(10_000, 20));
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 1 << 10);
     let mut outbox = outbox();
@@ -296,7 +296,7 @@ fn requests_leave_from_all_addresses_in_turn() {
 }
 
 #[test]
-fn response_time_counts_from_when_it_was_due() {
+fn response_time_counts_from_the_due_time() {
     let workload = workload();
     let schedule = schedule(1000, 10);
     let mut worker = worker(open_plan(&schedule), &workload, 1000 * MS, 64);
@@ -323,7 +323,7 @@ fn response_time_counts_from_when_it_was_due() {
 }
 
 #[test]
-fn a_full_table_leaves_requests_unsent_and_says_so() {
+fn a_full_table_leaves_requests_unsent_and_counts_them() {
     let workload = workload();
     let schedule = schedule(1000, 100);
     let mut worker = worker(open_plan(&schedule), &workload, 1000 * MS, 16);
@@ -381,7 +381,7 @@ fn answers_from_elsewhere_are_unmatched() {
 }
 
 #[test]
-fn a_fragment_that_lies_makes_the_answer_malformed() {
+fn an_inconsistent_fragment_makes_the_answer_malformed() {
     let workload = workload();
     let schedule = schedule(1000, 1);
     let mut worker = worker(open_plan(&schedule), &workload, TIMEOUT_NS, 16);
@@ -406,7 +406,7 @@ fn stopping_leaves_the_rest_unsent() {
     worker.flushed(4 * MS, FlushReport { sent: 5, ..FlushReport::default() });
     worker.stop();
     worker.push_due(50 * MS, &mut outbox);
-    assert_eq!(outbox.len(), 5, "nothing was added");
+    assert_eq!(outbox.len(), 5, "a stopped worker has pushed requests");
     let counts = worker.finish(0).counts;
     assert_eq!((counts.sent, counts.behind, counts.lost), (5, 95, 5));
 }
@@ -424,14 +424,14 @@ fn a_poisson_process_is_accounted_for_as_exactly() {
 }
 
 #[test]
-fn a_closed_loop_of_so_many_requests_ends_after_them() {
+fn a_closed_loop_ends_after_its_requests() {
     let plan = WorkerPlan::Closed { window: 7, left: 123, until_ns: u64::MAX };
     let (counts, expected) = Simulation::new(3).run(plan);
     assert_eq!((counts.scheduled, &counts), (123, &expected));
 }
 
 #[test]
-fn what_answers_said_is_learned() {
+fn answers_are_learned() {
     let workload = workload();
     let plan = WorkerPlan::Closed { window: 10, left: 10, until_ns: u64::MAX };
     let chooser = Chooser::new(AccessOrder::Sequential, 100, 0, 1);

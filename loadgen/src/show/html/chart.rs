@@ -438,7 +438,7 @@ mod tests {
         let thin = thinned(&points);
         assert!(thin.len() <= 2 * GROUPS_MAX, "{}", thin.len());
         assert!(thin.contains(&(123_456.0, 9.0)) && thin.contains(&(500_000.0, 777.0)));
-        assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0), "in their order");
+        assert!(thin.windows(2).all(|pair| pair[0].0 <= pair[1].0), "the points are not in order");
         assert!(drawn(points).len() < 40_000);
     }
 }

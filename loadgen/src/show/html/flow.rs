@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(height("scheduled"), FULL);
         assert!((height("sent") + height("not sent") - FULL).abs() < 0.11);
         assert!((height("answered") + height("lost") - height("sent")).abs() < 0.11);
-        assert!(!svg.contains(">late<"), "what is not there is not shown");
+        assert!(!svg.contains(">late<"), "an empty account is shown");
         assert!(
             svg.contains("100 scheduled, 90 sent, 10 not sent, 60 answered, 30 lost, 60 1 success"),
             "{svg}"

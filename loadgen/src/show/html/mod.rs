@@ -165,7 +165,7 @@ fn load(setting: &Json) -> String {
 fn verdict(report: &Json) -> String {
     let reasons: Vec<_> = report["invalid"].as_array().into_iter().flatten().collect();
     let assertions: Vec<_> = report["assertions"].as_array().into_iter().flatten().collect();
-    let (class, says) = match (reasons.is_empty(), assertions.iter().all(|one| one["holds"] == true)) {
+    let (class, summary) = match (reasons.is_empty(), assertions.iter().all(|one| one["holds"] == true)) {
         (false, _) => ("bad", "The run is invalid."),
         (true, false) => ("bad", "The run is valid, but not all assertions hold."),
         (true, true) if assertions.is_empty() => {
@@ -173,7 +173,7 @@ fn verdict(report: &Json) -> String {
         }
         (true, true) => ("good", "The run is valid, and all assertions hold."),
     };
-    let mut html = format!("<section class=\"card verdict {class}\">\n<p><strong>{says}</strong></p>\n");
+    let mut html = format!("<section class=\"card verdict {class}\">\n<p><strong>{summary}</strong></p>\n");
     if reasons.len() + assertions.len() > 0 {
         html.push_str("<ul>\n");
         for reason in reasons {
@@ -521,13 +521,13 @@ mod tests {
             page.contains("<dt>p99</dt><dd><data data-of=\"/response_ns/p99\" value=\"2000000\">2.00 ms<")
         );
         assert!(page.contains("value=\"990.0\">990/s</data>"));
-        assert!(page.contains("server too busy"), "the codes are named");
+        assert!(page.contains("server too busy"), "the code has no name");
         assert!(page.contains("The run is valid: the generator sent the requested load."));
         assert!(page.contains("open loop, 1\u{202f}000/s, 2 s, 1 thread"));
     }
 
     #[test]
-    fn promises_and_the_share_of_the_limit_are_judged() {
+    fn assertions_and_the_share_of_the_limit_are_shown() {
         let (mut json, _) = of_report();
         let promise = |text: &str, found: &str, holds: bool| serde_json::json!({"promise": text, "found": found, "holds": holds});
         json["assertions"] = serde_json::json!([promise("p99<5ms", "measured 2.000 ms", true)]);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn of_no_answers_there_are_no_times() {
+    fn without_answers_there_are_no_times() {
         let (mut json, before) = of_report();
         assert!(!before.contains(">none</data></dd>"), "{before}");
         json["response_ns"] = serde_json::to_value(crate::show::report::ResponseTimes::default()).unwrap();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_from_outside_is_text() {
+    fn external_text_is_escaped() {
         let mut json = serde_json::to_value(report()).unwrap();
         let hostile = "<img src=x onerror=alert(1)>";
         json["setting"]["names"] = hostile.into();

@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn shows_what_the_run_tells() {
+    fn shows_the_figures_of_the_run() {
         let parts = [
             "127.0.0.1:2641 over udp",
             "5 of 60 s \u{2501}",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn more_codes_than_lines_are_told_of() {
+    fn more_codes_than_lines_are_counted() {
         let mut view = view(2, false);
         view.last.codes = (1..=9).map(|code| (code, 1)).collect();
         assert!(screen(&view, 80, 24).contains("and 7 more"), "{}", screen(&view, 80, 24));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_only_where_they_are_wanted() {
+    fn colours_are_used_only_if_enabled() {
         let colored = |buffer: &Buffer| buffer.content.iter().any(|cell| cell.fg != Color::Reset);
         for (width, height) in [(80, 24), (40, 12)] {
             assert!(colored(drawn(&view(9, true), width, height).backend().buffer()));

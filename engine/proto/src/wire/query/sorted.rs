@@ -24,11 +24,11 @@ impl SortedQuery {
     #[must_use]
     pub fn new(query: &Query<'_>) -> Self {
         let (mut types, mut stems) = (Vec::new(), Vec::new());
-        for asked in query.types.iter() {
-            match asked.split_last() {
+        for requested in query.types.iter() {
+            match requested.split_last() {
                 None => {}
                 Some((b'.', stem)) => stems.push(fold::folded(stem).into_boxed_slice()),
-                Some(_) => types.push(fold::folded(asked).into_boxed_slice()),
+                Some(_) => types.push(fold::folded(requested).into_boxed_slice()),
             }
         }
         Self { indexes: sorted(query.indexes.iter().collect()), types: sorted(types), stems: sorted(stems) }

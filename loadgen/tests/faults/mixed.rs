@@ -16,25 +16,27 @@ use handle_loadgen::{
 };
 
 use super::http;
-use super::server::{ConnectionServer, LieServer, ServerAction, answer, honest, names, records, whole};
+use super::server::{
+    ConnectionServer, FaultyServer, ServerAction, answer, joined, names, records, right_answer,
+};
 
 /// Number of runs of the property, each with its own seed.
 const SEEDS: u64 = 32;
 const LATE: Duration = Duration::from_millis(150);
 
-/// What the server did.
+/// Counts of the server.
 #[derive(Debug, Default)]
 struct RequestLog {
     requests: AtomicU64,
-    /// Datagrams, or answers on connections.
+    /// Datagrams sent, or answers on connections.
     answers: AtomicU64,
 }
 
-fn any_datagrams(request: &[u8], random: &mut RandomGenerator) -> Vec<Vec<u8>> {
-    let mut datagrams = honest(request);
+fn random_datagrams(request: &[u8], random: &mut RandomGenerator) -> Vec<Vec<u8>> {
+    let mut datagrams = right_answer(request);
     match random.below(16) {
         0 => datagrams.clear(),
-        1 => datagrams.extend(honest(request)),
+        1 => datagrams.extend(right_answer(request)),
         2 => datagrams.reverse(),
         3 => datagrams[0].truncate(60),
         4 => datagrams[0][8] ^= 0x40,
@@ -52,10 +54,10 @@ fn any_datagrams(request: &[u8], random: &mut RandomGenerator) -> Vec<Vec<u8>> {
     datagrams
 }
 
-fn any_deeds(request: &[u8], random: &mut RandomGenerator) -> Vec<ServerAction> {
-    let mut bytes = whole(&honest(request));
-    let lie = random.below(16);
-    match lie {
+fn random_actions(request: &[u8], random: &mut RandomGenerator) -> Vec<ServerAction> {
+    let mut bytes = joined(&right_answer(request));
+    let choice = random.below(16);
+    match choice {
         0 => return vec![],
         1 => return vec![ServerAction::Write(bytes.clone()), ServerAction::Write(bytes)],
         2 => return vec![ServerAction::Write(bytes), ServerAction::Close],
@@ -63,22 +65,22 @@ fn any_deeds(request: &[u8], random: &mut RandomGenerator) -> Vec<ServerAction> 
         4 => bytes.truncate(60),
         5 => bytes[8] ^= 0x40,
         6 => bytes[41] = 0x7f,
-        7 => bytes = whole(&answer(request, b"https://example.org/evil")),
+        7 => bytes = joined(&answer(request, b"https://example.org/evil")),
         8 => bytes[24] = 0xff,
         9 => return vec![ServerAction::Wait(LATE * 3 / 2), ServerAction::Write(bytes)],
         _ => {}
     }
-    let mut deeds = vec![ServerAction::Write(bytes)];
-    if lie == 4 {
-        deeds.push(ServerAction::Close);
+    let mut actions = vec![ServerAction::Write(bytes)];
+    if choice == 4 {
+        actions.push(ServerAction::Close);
     }
-    deeds
+    actions
 }
 
-/// Reports to `note` how many answers they are.
-fn note_deeds(deeds: Vec<ServerAction>, note: impl Fn(usize)) -> Vec<ServerAction> {
-    note(deeds.iter().filter(|deed| matches!(deed, ServerAction::Write(_))).count());
-    deeds
+/// Passes the number of answers among `actions` to `note`.
+fn count_answers(actions: Vec<ServerAction>, note: impl Fn(usize)) -> Vec<ServerAction> {
+    note(actions.iter().filter(|action| matches!(action, ServerAction::Write(_))).count());
+    actions
 }
 
 fn load(random: &mut RandomGenerator) -> (LoadPattern, bool) {
@@ -102,9 +104,9 @@ fn load(random: &mut RandomGenerator) -> (LoadPattern, bool) {
     }
 }
 
-fn go(seed: u64) {
+fn run_mixture(seed: u64) {
     let (log, mut random) = (Arc::new(RequestLog::default()), RandomGenerator::new(seed, 1));
-    let (noted, mut lies) = (Arc::clone(&log), RandomGenerator::new(seed, 2));
+    let (noted, mut faults) = (Arc::clone(&log), RandomGenerator::new(seed, 2));
     let note = move |answers: usize| {
         noted.requests.fetch_add(1, Ordering::Relaxed);
         noted.answers.fetch_add(answers as u64, Ordering::Relaxed);
@@ -132,23 +134,24 @@ fn go(seed: u64) {
     };
     let report = match random.below(4) {
         0 => {
-            let server =
-                ConnectionServer::start(move |_, request| note_deeds(any_deeds(request, &mut lies), &note));
+            let server = ConnectionServer::start(move |_, request| {
+                count_answers(random_actions(request, &mut faults), &note)
+            });
             run(&options(server.address, streams(Protocol::Tcp)), go_on).unwrap()
         }
         1 => {
             let protocol = if random.below(2) == 0 { Protocol::Http } else { Protocol::Json };
             let server = ConnectionServer::start_with(http::read_request, move |_, request| {
-                note_deeds(
-                    http::any_deeds(protocol, request, &mut lies, ServerAction::Wait(LATE * 3 / 2)),
+                count_answers(
+                    http::random_actions(protocol, request, &mut faults, ServerAction::Wait(LATE * 3 / 2)),
                     &note,
                 )
             });
             run(&options(server.address, streams(protocol)), go_on).unwrap()
         }
         _ => {
-            let server = LieServer::start(move |_, request| {
-                let datagrams = any_datagrams(request, &mut lies);
+            let server = FaultyServer::start(move |_, request| {
+                let datagrams = random_datagrams(request, &mut faults);
                 note(datagrams.len());
                 datagrams
             });
@@ -214,7 +217,7 @@ fn the_accounts_add_up_whatever_the_server_does() {
     // In parallel, because they mostly wait.
     thread::scope(|scope| {
         for first in 0..4 {
-            scope.spawn(move || (first..SEEDS).step_by(4).for_each(go));
+            scope.spawn(move || (first..SEEDS).step_by(4).for_each(run_mixture));
         }
     });
 }

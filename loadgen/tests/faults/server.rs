@@ -46,20 +46,20 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
     pieces.map(|(sequence, data)| [&Envelope { sequence, ..envelope }.to_bytes(), data].concat()).collect()
 }
 
-pub(crate) fn honest(request: &[u8]) -> Vec<Vec<u8>> {
+pub(crate) fn right_answer(request: &[u8]) -> Vec<Vec<u8>> {
     let question = handle_loadgen::load::question::GeneratedQuestion::of_message(request).unwrap();
     answer(request, &url(question.handle))
 }
 
-/// Answers until it is dropped; `lie` makes the datagrams of the answer to request number n.
-pub(crate) struct LieServer {
+/// A UDP server, which runs until it is dropped; `answer` makes the datagrams for request number n.
+pub(crate) struct FaultyServer {
     stop: &'static AtomicBool,
     thread: Option<thread::JoinHandle<()>>,
     pub(crate) address: SocketAddr,
 }
 
-impl LieServer {
-    pub(crate) fn start(mut lie: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
+impl FaultyServer {
+    pub(crate) fn start(mut answer: impl FnMut(usize, &[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let stop: &'static AtomicBool = Box::leak(Box::default());
@@ -68,7 +68,7 @@ impl LieServer {
             let (mut number, mut room) = (0, [0; 600]);
             while !stop.load(Ordering::Relaxed) {
                 let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-                for datagram in lie(number, &room[..len]) {
+                for datagram in answer(number, &room[..len]) {
                     socket.send_to(&datagram, from).unwrap();
                 }
                 number += 1;
@@ -78,7 +78,7 @@ impl LieServer {
     }
 }
 
-impl Drop for LieServer {
+impl Drop for FaultyServer {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let _ = self.thread.take().unwrap().join();
@@ -118,19 +118,19 @@ pub(crate) fn requests_400(target: SocketAddr, records: &Path) -> RunOptions {
     }
 }
 
-/// What a server does on a connection with its answer.
+/// An action of a server on a connection.
 pub(crate) enum ServerAction {
-    /// It writes this.
+    /// Writes these bytes.
     Write(Vec<u8>),
-    /// It waits.
+    /// Waits.
     Wait(Duration),
-    /// It keeps this back until its next answer.
+    /// Keeps these bytes back until the next answer.
     KeepBack(Vec<u8>),
-    /// It closes the connection.
+    /// Closes the connection.
     Close,
 }
 
-/// The same over connections, each on its own thread; `lie` decides about request number n of all.
+/// A TCP server, with a thread for each connection; `act` returns the actions for request number n.
 pub(crate) struct ConnectionServer {
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
@@ -138,31 +138,31 @@ pub(crate) struct ConnectionServer {
 }
 
 impl ConnectionServer {
-    pub(crate) fn start(lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static) -> Self {
-        Self::start_with(read_message, lie)
+    pub(crate) fn start(act: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static) -> Self {
+        Self::start_with(read_message, act)
     }
 
-    /// `read` takes a request from a connection, in the form that `lie` gets.
+    /// `read` takes a request from a connection, in the form that `act` gets.
     pub(crate) fn start_with(
         read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-        lie: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static,
+        act: impl FnMut(usize, &[u8]) -> Vec<ServerAction> + Send + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
-        let (stopped, lie) = (Arc::clone(&stop), Arc::new(Mutex::new((0, lie))));
+        let (stopped, act) = (Arc::clone(&stop), Arc::new(Mutex::new((0, act))));
         let thread = thread::spawn(move || {
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                let (stream, lie) = (stream.unwrap(), Arc::clone(&lie));
-                let tell = move |request: &[u8]| {
-                    let (number, lie) = &mut *lie.lock().unwrap();
+                let (stream, act) = (stream.unwrap(), Arc::clone(&act));
+                let act = move |request: &[u8]| {
+                    let (number, act) = &mut *act.lock().unwrap();
                     *number += 1;
-                    lie(*number - 1, request)
+                    act(*number - 1, request)
                 };
                 // A client that closes the connection early is not an error here.
-                thread::spawn(move || drop(serve(&stream, read, tell)));
+                thread::spawn(move || drop(serve(&stream, read, act)));
             }
         });
         Self { stop, thread: Some(thread), address }
@@ -190,14 +190,14 @@ fn read_message(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
 fn serve(
     mut stream: &TcpStream,
     read: fn(&mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>>,
-    tell: impl Fn(&[u8]) -> Vec<ServerAction>,
+    act: impl Fn(&[u8]) -> Vec<ServerAction>,
 ) -> std::io::Result<()> {
     let (mut reader, mut kept_back) = (BufReader::new(stream.try_clone()?), Vec::new());
     loop {
         let request = read(&mut reader)?;
         let before = std::mem::take(&mut kept_back);
-        for deed in tell(&request) {
-            match deed {
+        for action in act(&request) {
+            match action {
                 ServerAction::Write(bytes) => stream.write_all(&bytes)?,
                 ServerAction::Wait(duration) => thread::sleep(duration),
                 ServerAction::KeepBack(bytes) => kept_back = bytes,
@@ -209,7 +209,7 @@ fn serve(
 }
 
 /// An answer on a connection: the fragments of its datagrams in one message.
-pub(crate) fn whole(datagrams: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn joined(datagrams: &[Vec<u8>]) -> Vec<u8> {
     let (mut envelope, _) = Envelope::split(&datagrams[0]).unwrap();
     (envelope.flags, envelope.sequence) = (EnvelopeFlags(0), 0);
     let data = datagrams.iter().flat_map(|datagram| &datagram[Envelope::LEN..]).copied();

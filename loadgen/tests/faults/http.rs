@@ -1,4 +1,4 @@
-//! The same over HTTP, with faults in the status, the head, the length of a body and its end.
+//! Actions of HTTP servers, with faults in the status, the head, the length of a body and its end.
 
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
@@ -8,9 +8,9 @@ use handle_loadgen::random::RandomGenerator;
 use handle_proto::Value;
 use handle_proto::json::record_to_json;
 
-use super::server::{ServerAction, answer, honest, url, whole};
+use super::server::{ServerAction, answer, joined, right_answer, url};
 
-const EVIL: &[u8] = b"https://example.org/evil";
+const WRONG_URL: &[u8] = b"https://example.org/evil";
 
 /// Reads a request: the message of a POST, or the name of a GET.
 pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result<Vec<u8>> {
@@ -35,12 +35,12 @@ pub(crate) fn read_request(reader: &mut BufReader<TcpStream>) -> std::io::Result
 }
 
 /// The body of a correct answer to `request`.
-fn truth(protocol: Protocol, request: &[u8]) -> Vec<u8> {
-    if protocol == Protocol::Json { json(request, &url(request)) } else { whole(&honest(request)) }
+fn right_body(protocol: Protocol, request: &[u8]) -> Vec<u8> {
+    if protocol == Protocol::Json { json(request, &url(request)) } else { joined(&right_answer(request)) }
 }
 
-fn lie(protocol: Protocol, request: &[u8]) -> Vec<u8> {
-    if protocol == Protocol::Json { json(request, EVIL) } else { whole(&answer(request, EVIL)) }
+fn wrong_body(protocol: Protocol, request: &[u8]) -> Vec<u8> {
+    if protocol == Protocol::Json { json(request, WRONG_URL) } else { joined(&answer(request, WRONG_URL)) }
 }
 
 fn json(name: &[u8], url: &[u8]) -> Vec<u8> {
@@ -53,7 +53,7 @@ fn with(head: &str, body: &[u8]) -> Vec<u8> {
     [b"HTTP/1.1 ", head.as_bytes(), b"\r\n\r\n", body].concat()
 }
 
-/// A correct answer, in one piece or in chunks, with an interim answer before some.
+/// Frames a correct answer, in one piece or in chunks, sometimes with an interim answer before it.
 fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     let len = body.len();
     match random.below(4) {
@@ -71,14 +71,14 @@ fn sound(body: &[u8], random: &mut RandomGenerator) -> Vec<u8> {
     }
 }
 
-/// The action for a request: for one in three, a fault.
-pub(crate) fn any_deeds(
+/// Chooses the actions for a request; one in three requests gets a fault.
+pub(crate) fn random_actions(
     protocol: Protocol,
     request: &[u8],
     random: &mut RandomGenerator,
     late: ServerAction,
 ) -> Vec<ServerAction> {
-    let body = truth(protocol, request);
+    let body = right_body(protocol, request);
     let bytes = sound(&body, random);
     let head = |len: usize| format!("200 OK\r\nContent-Length: {len}");
     let write = |bytes: Vec<u8>| vec![ServerAction::Write(bytes)];
@@ -89,7 +89,7 @@ pub(crate) fn any_deeds(
         3 => vec![ServerAction::Close],
         4 => vec![ServerAction::Write(bytes[..bytes.len() - 1].to_vec()), ServerAction::Close],
         5 => vec![late, ServerAction::Write(bytes)],
-        6 => write(sound(&lie(protocol, request), random)),
+        6 => write(sound(&wrong_body(protocol, request), random)),
         7 => write(with("500 Internal Server Error\r\nContent-Length: 4", b"oops")),
         8 => write(with("204 No Content", b"")),
         9 => write(with("302 Found\r\nLocation: /\r\nContent-Length: 0", b"")),

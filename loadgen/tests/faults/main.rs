@@ -17,19 +17,22 @@ use std::time::{Duration, Instant};
 use handle_loadgen::judge::replay::{ReplayOutcome, replay};
 use handle_loadgen::{LoadPattern, QuestionForm, ReferenceData, RunOptions, RunReport, Verify, run};
 
-use server::{HANDLES, LieServer, TIMEOUT, answer, honest, names, records, requests_400};
+use server::{FaultyServer, HANDLES, TIMEOUT, answer, names, records, requests_400, right_answer};
 
 /// Runs 400 requests against a server with a fault in each tenth, verified by a file of records.
-fn lied_to(lie: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> RunReport {
-    let server = LieServer::start(
-        move |number, request| // Not to the last: a run whose answers have all come does not wait for what else there is.
-        if number % 10 == 4 { lie(request) } else { honest(request) },
+fn run_with_faults(fault: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> RunReport {
+    // The last request gets no fault, because a run does not wait for further datagrams once it has
+    // all answers.
+    let server = FaultyServer::start(
+        move |number, request| {
+            if number % 10 == 4 { fault(request) } else { right_answer(request) }
+        },
     );
     let records = records();
     run(&requests_400(server.address, records.path()), |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Answered, lost, verified, mismatched.
+/// Returns the counts of answered, lost, verified and mismatched requests.
 fn sums(report: &RunReport) -> [u64; 4] {
     let verification = report.verification.as_ref().unwrap();
     let accounts = &report.accounts;
@@ -37,32 +40,32 @@ fn sums(report: &RunReport) -> [u64; 4] {
 }
 
 #[test]
-fn the_truth_is_verified() {
-    let report = lied_to(honest);
+fn right_answers_are_verified() {
+    let report = run_with_faults(right_answer);
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
     assert!(report.is_valid(), "{report}");
 }
 
 #[test]
 fn a_wrong_value_is_a_mismatch_and_can_be_sent_again() {
-    let report = lied_to(|request| answer(request, b"https://example.org/evil"));
+    let report = run_with_faults(|request| answer(request, b"https://example.org/evil"));
     assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
     assert!(!report.is_valid());
     let mismatches = &report.verification.as_ref().unwrap().mismatches;
     assert_eq!(mismatches.len(), 8);
-    let honest_now = LieServer::start(|_, request| honest(request));
-    let again = replay(mismatches, honest_now.address, false, Duration::from_secs(5)).unwrap();
+    let right_server = FaultyServer::start(|_, request| right_answer(request));
+    let again = replay(mismatches, right_server.address, false, Duration::from_secs(5)).unwrap();
     assert!(again.iter().all(|again| again.outcome == ReplayOutcome::Right), "{again:?}");
-    drop(honest_now);
-    let lying_still = LieServer::start(|_, request| answer(request, b"https://example.org/evil"));
-    let again = replay(mismatches, lying_still.address, false, Duration::from_secs(5)).unwrap();
+    drop(right_server);
+    let wrong_server = FaultyServer::start(|_, request| answer(request, b"https://example.org/evil"));
+    let again = replay(mismatches, wrong_server.address, false, Duration::from_secs(5)).unwrap();
     assert!(again.iter().all(|again| again.outcome == ReplayOutcome::SameAgain), "{again:?}");
 }
 
 #[test]
 fn an_answer_for_another_handle_is_a_mismatch() {
-    let report = lied_to(|request| {
-        let mut datagrams = honest(request);
+    let report = run_with_faults(|request| {
+        let mut datagrams = right_answer(request);
         // The last byte of the handle: after the envelope, the header and its length.
         let last = 20 + 24 + 4 + usize::from(request[47]) - 1;
         datagrams[0][last] ^= 1;
@@ -73,7 +76,7 @@ fn an_answer_for_another_handle_is_a_mismatch() {
 
 #[test]
 fn a_wrong_id_answers_nothing() {
-    let report = lied_to(|request| {
+    let report = run_with_faults(|request| {
         let mut datagrams = answer(request, b"x");
         datagrams[0][8] ^= 0x40;
         datagrams
@@ -84,14 +87,14 @@ fn a_wrong_id_answers_nothing() {
 
 #[test]
 fn a_second_answer_is_a_duplicate_even_if_it_is_another() {
-    let report = lied_to(|request| [honest(request), answer(request, b"x")].concat());
+    let report = run_with_faults(|request| [right_answer(request), answer(request, b"x")].concat());
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
     assert_eq!(report.accounts.duplicates, 40, "{report}");
 }
 
 #[test]
 fn an_answer_whose_end_is_missing_is_truncated() {
-    let report = lied_to(|request| {
+    let report = run_with_faults(|request| {
         let mut datagrams = answer(request, b"https://example.org/short");
         let len = datagrams[0].len();
         datagrams[0].truncate(len - 10);
@@ -102,9 +105,9 @@ fn an_answer_whose_end_is_missing_is_truncated() {
 }
 
 #[test]
-fn fragments_out_of_order_are_put_together() {
-    let report = lied_to(|request| {
-        let mut datagrams = honest(request);
+fn fragments_out_of_order_are_reassembled() {
+    let report = run_with_faults(|request| {
+        let mut datagrams = right_answer(request);
         datagrams.reverse();
         datagrams
     });
@@ -113,7 +116,7 @@ fn fragments_out_of_order_are_put_together() {
 
 #[test]
 fn fragments_that_were_exchanged_are_a_mismatch() {
-    let report = lied_to(|request| {
+    let report = run_with_faults(|request| {
         let long = "https://example.org/0".repeat(60);
         let mut datagrams = answer(request, long.as_bytes());
         // Two middle fragments with exchanged numbers.
@@ -129,8 +132,8 @@ fn fragments_that_were_exchanged_are_a_mismatch() {
 }
 
 #[test]
-fn a_piece_that_comes_again_in_place_of_another_is_no_answer() {
-    let report = lied_to(|request| {
+fn a_repeated_piece_in_place_of_another_is_not_an_answer() {
+    let report = run_with_faults(|request| {
         let mut datagrams = answer(request, "https://example.org/0".repeat(60).as_bytes());
         datagrams[1] = datagrams[0].clone();
         datagrams
@@ -140,17 +143,17 @@ fn a_piece_that_comes_again_in_place_of_another_is_no_answer() {
 }
 
 #[test]
-fn what_comes_late_is_late() {
-    let mut kept: Vec<(Instant, Vec<Vec<u8>>)> = Vec::new();
-    let server = LieServer::start(move |number, request| {
+fn late_answers_are_counted_as_late() {
+    let mut delayed: Vec<(Instant, Vec<Vec<u8>>)> = Vec::new();
+    let server = FaultyServer::start(move |number, request| {
         let mut datagrams = Vec::new();
         if number < 10 {
-            kept.push((Instant::now() + TIMEOUT + Duration::from_millis(150), honest(request)));
+            delayed.push((Instant::now() + TIMEOUT + Duration::from_millis(150), right_answer(request)));
         } else {
-            datagrams = honest(request);
+            datagrams = right_answer(request);
         }
         // Later requests deliver the late answers.
-        kept.retain(|(due, late)| {
+        delayed.retain(|(due, late)| {
             let is_due = *due <= Instant::now();
             if is_due {
                 datagrams.extend(late.clone());
@@ -173,12 +176,12 @@ fn what_comes_late_is_late() {
 }
 
 #[test]
-fn a_first_pass_is_the_truth_for_what_follows() {
-    let server = LieServer::start(|number, request| {
+fn a_first_pass_is_the_reference_for_later_answers() {
+    let server = FaultyServer::start(|number, request| {
         // The first pass is correct; the run gets wrong answers about handle 3.
         let question = handle_loadgen::load::question::GeneratedQuestion::of_message(request).unwrap();
-        let is_lie = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
-        if is_lie { answer(request, b"changed") } else { honest(request) }
+        let is_wrong = number >= HANDLES && question.handle.eq_ignore_ascii_case(b"10.5072/3");
+        if is_wrong { answer(request, b"changed") } else { right_answer(request) }
     });
     let options = RunOptions {
         load: LoadPattern::Open { rate: NonZeroU64::new(1000).unwrap() },
@@ -203,12 +206,12 @@ fn a_stall_is_charged_to_all_who_would_have_waited() {
     const STALL: Duration = Duration::from_millis(333);
     let started = Instant::now();
     let mut stalled = false;
-    let server = LieServer::start(move |_, request| {
+    let server = FaultyServer::start(move |_, request| {
         if !stalled && started.elapsed() > Duration::from_millis(1000) {
             stalled = true;
             thread::sleep(STALL);
         }
-        honest(request)
+        right_answer(request)
     });
     let options = RunOptions {
         // The requests during the stall fill the queue of a socket, but do not exceed it.

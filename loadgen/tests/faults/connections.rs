@@ -6,25 +6,28 @@ use std::time::Duration;
 use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::{RunOptions, RunReport, StreamTransport, Streams, run};
 
-use super::server::{ConnectionServer, ServerAction, TIMEOUT, answer, honest, records, requests_400, whole};
+use super::server::{
+    ConnectionServer, ServerAction, TIMEOUT, answer, joined, records, requests_400, right_answer,
+};
 use super::sums;
 
-fn truth(request: &[u8]) -> ServerAction {
-    ServerAction::Write(whole(&honest(request)))
+fn write_right_answer(request: &[u8]) -> ServerAction {
+    ServerAction::Write(joined(&right_answer(request)))
 }
 
-fn lie(request: &[u8]) -> ServerAction {
-    ServerAction::Write(whole(&answer(request, b"https://example.org/evil")))
+fn write_wrong_answer(request: &[u8]) -> ServerAction {
+    ServerAction::Write(joined(&answer(request, b"https://example.org/evil")))
 }
 
 /// Runs 400 requests over connections with up to `pipeline` pending requests, with a fault in each
 /// tenth.
-fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static) -> RunReport {
-    let server = ConnectionServer::start(
-        move |number, request| {
-            if number % 10 == 4 { lie(request) } else { vec![truth(request)] }
-        },
-    );
+fn run_with_faults(
+    pipeline: usize,
+    fault: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 'static,
+) -> RunReport {
+    let server = ConnectionServer::start(move |number, request| {
+        if number % 10 == 4 { fault(request) } else { vec![write_right_answer(request)] }
+    });
     let records = records();
     let streams = Streams { connections: 64, pipeline, ..Streams::pooled(Protocol::Tcp) };
     let options = RunOptions {
@@ -36,32 +39,37 @@ fn lied_to(pipeline: usize, lie: impl Fn(&[u8]) -> Vec<ServerAction> + Send + 's
 
 #[test]
 fn a_wrong_value_is_a_mismatch() {
-    let report = lied_to(4, |request| vec![lie(request)]);
+    let report = run_with_faults(4, |request| vec![write_wrong_answer(request)]);
     assert_eq!(sums(&report), [400, 0, 360, 40], "{report}");
 }
 
 #[test]
 fn a_wrong_id_answers_nothing() {
-    let report = lied_to(1, |request| {
-        let mut bytes = whole(&honest(request));
+    let report = run_with_faults(1, |request| {
+        let mut bytes = joined(&right_answer(request));
         bytes[8] ^= 0x40;
         vec![ServerAction::Write(bytes)]
     });
     assert_eq!(sums(&report), [360, 40, 360, 0], "{report}");
     assert_eq!(report.accounts.unmatched, 40, "{report}");
-    assert_eq!(report.connections.unwrap().given_up, 40, "nothing else is asked on them: {report}");
+    assert_eq!(
+        report.connections.unwrap().given_up,
+        40,
+        "connections without an answer are given up: {report}"
+    );
 }
 
 #[test]
 fn a_second_answer_is_a_duplicate_even_if_it_is_another() {
-    let report = lied_to(1, |request| vec![truth(request), lie(request)]);
+    let report = run_with_faults(1, |request| vec![write_right_answer(request), write_wrong_answer(request)]);
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
     assert_eq!(report.accounts.duplicates, 40, "{report}");
 }
 
 #[test]
-fn what_comes_late_is_late() {
-    let report = lied_to(1, |request| vec![ServerAction::Wait(TIMEOUT * 3 / 2), truth(request)]);
+fn late_answers_are_counted_as_late() {
+    let report =
+        run_with_faults(1, |request| vec![ServerAction::Wait(TIMEOUT * 3 / 2), write_right_answer(request)]);
     let accounts = &report.accounts;
     assert_eq!((accounts.answered, accounts.late, accounts.lost), (360, 40, 0), "{report}");
     assert_eq!(sums(&report)[2], 400, "late answers are judged as well: {report}");
@@ -69,8 +77,8 @@ fn what_comes_late_is_late() {
 
 #[test]
 fn an_answer_whose_end_is_missing_is_truncated() {
-    let report = lied_to(1, |request| {
-        let mut bytes = whole(&honest(request));
+    let report = run_with_faults(1, |request| {
+        let mut bytes = joined(&right_answer(request));
         bytes.truncate(bytes.len() - 10);
         vec![ServerAction::Write(bytes), ServerAction::Close]
     });
@@ -79,9 +87,9 @@ fn an_answer_whose_end_is_missing_is_truncated() {
 }
 
 #[test]
-fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
-    let report = lied_to(1, |request| {
-        let bytes = whole(&honest(request));
+fn answers_in_pieces_and_in_another_order_are_reassembled() {
+    let report = run_with_faults(1, |request| {
+        let bytes = joined(&right_answer(request));
         let (first, rest) = bytes.split_at(13);
         let (second, third) = rest.split_at(31);
         let pause = || ServerAction::Wait(Duration::from_millis(2));
@@ -91,8 +99,8 @@ fn answers_that_overtake_each_other_and_come_in_bits_are_put_together() {
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
     // On one connection, so that there is a next answer to wait for.
     let server = ConnectionServer::start(|number, request| match number % 10 {
-        4 => vec![ServerAction::KeepBack(whole(&honest(request)))],
-        _ => vec![truth(request)],
+        4 => vec![ServerAction::KeepBack(joined(&right_answer(request)))],
+        _ => vec![write_right_answer(request)],
     });
     let records = records();
     let streams = Streams { connections: 1, pipeline: 64, ..Streams::pooled(Protocol::Tcp) };

@@ -13,7 +13,7 @@ use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProto
 use handle_proto::data::{ServerBuilder, SiteBuilder};
 use handle_proto::wire::{Envelope, Header, Message};
 
-use super::server::{LieServer, TIMEOUT, honest, names, records, whole};
+use super::server::{FaultyServer, TIMEOUT, joined, names, records, right_answer};
 use super::sums;
 
 /// A key of the golden vectors: both records, in the order private and public.
@@ -70,18 +70,18 @@ fn site(request: &[u8], public: &[u8]) -> Vec<u8> {
 
 /// Sends a hundred requests for signed answers; each tenth is signed with `forger` instead of
 /// `signer`.
-fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunReport {
+fn run_signed(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunReport {
     let [right, wrong] = [signer, forger].map(|key| Arc::new(PrivateKey::from_record(&key.private).unwrap()));
     let public = signer.public.clone();
     let mut answers = 0;
-    let server = LieServer::start(move |_, request| {
+    let server = FaultyServer::start(move |_, request| {
         let (_, message) = Envelope::split(request).unwrap();
         if Message::decode(message).unwrap().header.op_code == OpCode::GET_SITE_INFO {
             return signed(request, &site(request, &public), &right);
         }
         answers += 1;
         let key = if answers % 10 == 4 { &wrong } else { &right };
-        signed(request, &whole(&honest(request))[Envelope::LEN..], key)
+        signed(request, &joined(&right_answer(request))[Envelope::LEN..], key)
     });
     let (records, file) = (records(), tempfile::NamedTempFile::new().unwrap());
     std::fs::write(file.path(), &signer.public).unwrap();
@@ -105,16 +105,16 @@ fn asked(signer: &KeyRecords, forger: &KeyRecords, from_server: bool) -> RunRepo
 fn forged_signatures_are_wrong_whoever_signs() {
     let keys = keys();
     let with = |algorithm| {
-        let is_it = |key: &&KeyRecords| {
+        let has_algorithm = |key: &&KeyRecords| {
             PrivateKey::from_record(&key.private).is_ok_and(|key| key.algorithm() == algorithm)
         };
-        keys.iter().find(is_it).unwrap()
+        keys.iter().find(has_algorithm).unwrap()
     };
     let (rsa, dsa) = (with(Algorithm::Rsa), with(Algorithm::Dsa));
     for (signer, forger, from_server) in
         [(rsa, dsa, false), (rsa, dsa, true), (dsa, rsa, false), (dsa, rsa, true)]
     {
-        let report = asked(signer, forger, from_server);
+        let report = run_signed(signer, forger, from_server);
         assert_eq!(sums(&report), [50, 0, 45, 5], "{report}");
         let mismatches = &report.verification.as_ref().unwrap().mismatches;
         assert!(mismatches.iter().all(|wrong| wrong.difference.starts_with("not signed")), "{report}");
