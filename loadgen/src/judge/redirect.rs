@@ -1,8 +1,8 @@
-//! The redirect that a proxy makes of a record.
+//! The redirect that a proxy derives from a record.
 //!
-//! A record without aliases and locations leads to its first URL value, with status 302. Where an
-//! alias or a 10320/loc value leads depends on more than the record, so only that it leads
-//! somewhere is checked.
+//! A record without aliases and locations redirects to its first URL value, with status 302. The
+//! target of an alias or a 10320/loc value depends on more than the record, so only its presence is
+//! checked.
 
 use handle_proto::data::kind;
 use handle_proto::wire::Message;
@@ -16,7 +16,7 @@ use crate::load::question::GeneratedQuestion;
 /// The status of a redirect to a URL value.
 const FOUND: i32 = 302;
 
-/// What may not stand in a URL, and is percent-encoded in a redirect.
+/// Characters that are not allowed in a URL and are percent-encoded in a redirect.
 const NOT_IN_URLS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -29,20 +29,20 @@ const NOT_IN_URLS: &AsciiSet = &CONTROLS
     .add(b'`')
     .add(b'\\');
 
-/// What a proxy makes of a record.
+/// The expected answer of a proxy for a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ExpectedRedirect {
     /// A redirect to this URL.
     To(Vec<u8>),
     /// The same, or a page: not every proxy redirects to URLs of this scheme.
     ToOrPage(Vec<u8>),
-    /// A redirect to a URL that the record alone does not tell, or a page.
+    /// A redirect to a URL that does not follow from the record alone, or a page.
     Somewhere,
     /// A page.
     Page,
 }
 
-/// Compares an answer to `question`, in the message that stands for it, with a set.
+/// Compares an answer to `question`, in the form of a message, with a set.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ pub(crate) fn compare(
     }
 }
 
-/// What follows from the public values that are selected, in stored order.
+/// Returns the expected answer for the selected public values, in stored order.
 fn expected(
     question: &GeneratedQuestion<'_>,
     source: &dyn ContentSource,
@@ -116,7 +116,7 @@ fn compare_target(message: &Message<'_>, url: &[u8]) -> Result<(), AnswerDiffere
     if encoded(target.data) == encoded(url) { Ok(()) } else { Err(AnswerDifference::Location) }
 }
 
-/// A record without a location is shown, or said not to have one with status 404.
+/// Checks a page about a record without a location: the record itself, or an error with status 404.
 fn compare_page(message: &Message<'_>) -> Result<(), AnswerDifference> {
     match message.header.response_code {
         ResponseCode::HANDLE_NOT_FOUND => Ok(()),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_record_alone_does_not_tell_only_has_to_lead_somewhere() {
+    fn other_targets_only_have_to_exist() {
         for handle in [&b"10.1/alias"[..], b"10.2/url"] {
             assert_eq!(compared(handle, "plain", 301, Some(b"/10.1/url")), Ok(()));
             assert!(compared(handle, "plain", 503, None).is_err());

@@ -32,7 +32,7 @@ pub(crate) enum ConnectionEnd {
     Unreadable,
 }
 
-/// What all connections share.
+/// Settings that all connections share.
 pub(crate) struct ConnectionContext {
     pub(crate) streams: Streams,
     /// The host that requests over HTTP name.
@@ -271,7 +271,7 @@ impl LoadConnection {
 }
 
 impl HttpAnswer {
-    /// The message that it has, or stands for.
+    /// Returns the message that the answer contains or is equivalent to.
     fn into_message(self, context: &ConnectionContext, request_id: i32, handle: &[u8]) -> Option<Vec<u8>> {
         match context.streams.protocol {
             Protocol::Json => json::message(&self.body, request_id, context.with_values),

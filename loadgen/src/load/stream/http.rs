@@ -11,7 +11,7 @@ pub enum ParsedAnswer {
         body: Vec<u8>,
         /// Its status.
         status: u16,
-        /// Where it redirects to.
+        /// The target of a redirect.
         location: Option<Vec<u8>>,
         /// Number of bytes used.
         used: usize,

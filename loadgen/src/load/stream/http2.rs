@@ -1,7 +1,7 @@
-//! HTTP/2 on one connection, without its socket: bytes go in and out through two buffers.
+//! HTTP/2 on one connection, without its socket: received and sent bytes pass through two buffers.
 //!
-//! `h2` is written for an executor that wakes tasks. Here nobody has to be woken: after bytes have
-//! been received or a request has been added, [`Http2Session::turn`] polls everything.
+//! `h2` expects an executor that wakes tasks. No wakers are needed here: after bytes have been
+//! received or a request has been added, [`Http2Session::turn`] polls everything.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -19,12 +19,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::HttpAnswer;
 use super::request::{HttpRequest, MEDIA_TYPE};
 
-/// Bytes that the server may send before they are acknowledged, on a stream and on the connection:
-/// the longest answer at once.
+/// Bytes that the server may send on a stream before they are acknowledged: the longest answer.
 const STREAM_WINDOW: u32 = 8 << 20;
-/// See [`STREAM_WINDOW`].
+/// Bytes that the server may send on the connection before they are acknowledged.
 const CONNECTION_WINDOW: u32 = 64 << 20;
-/// Most polls of the connection for what was received at once.
+/// Maximum number of polls of the connection after each receive.
 const POLLS_MAX: usize = 64;
 
 /// The bytes between a session and its connection.
@@ -73,7 +72,7 @@ impl AsyncWrite for SessionPipe {
     }
 }
 
-/// A request whose answer has not been received as a whole.
+/// A request whose answer is not complete.
 struct OpenStream {
     request_id: i32,
     state: StreamState,
@@ -97,14 +96,14 @@ pub(super) struct Http2Session {
 }
 
 impl Http2Session {
-    /// Begins a session; `None` if it cannot, which `h2` does not do without a socket that fails.
+    /// Begins a session; `None` if `h2` refuses, which it does only if a socket fails.
     pub(super) fn begin(is_tls: bool) -> Option<Self> {
         let pipe = SessionPipe::default();
         let mut builder = Builder::new();
         builder
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            // Until the server has said how many it allows: it refuses streams beyond that.
+            // Used until the server announces its limit, beyond which it refuses streams.
             .initial_max_send_streams(1)
             .enable_push(false);
         let mut context = Context::from_waker(Waker::noop());
@@ -119,7 +118,7 @@ impl Http2Session {
         self.connection.max_concurrent_send_streams()
     }
 
-    /// Adds a request. A host that cannot stand in a URL is an error.
+    /// Adds a request. A host that is not valid in a URL is an error.
     pub(super) fn request(
         &mut self,
         request_id: i32,
@@ -137,11 +136,11 @@ impl Http2Session {
         Ok(())
     }
 
-    /// Makes the bytes of the requests that were added.
+    /// Encodes the added requests.
     pub(super) fn send(&mut self) {
         let mut context = Context::from_waker(Waker::noop());
         self.send_requests(&mut context);
-        // Whether the session is over is known at the next turn.
+        // The next turn reports the end of the session.
         let _ = Pin::new(&mut self.connection).poll(&mut context);
     }
 
@@ -150,8 +149,8 @@ impl Http2Session {
         output.append(&mut self.pipe.0.borrow_mut().to_send);
     }
 
-    /// Takes received bytes; `is_over` tells that no more will follow. Passes each answer to `take`;
-    /// one that was broken off is `None`. Returns whether the session is over.
+    /// Takes received bytes; `is_over` tells that no more will follow. Passes each answer to
+    /// `take`, an incomplete one as `None`. Returns whether the session is over.
     pub(super) fn turn(
         &mut self,
         received: &mut Vec<u8>,
@@ -169,7 +168,7 @@ impl Http2Session {
             self.send_requests(&mut context);
             has_ended |= Pin::new(&mut self.connection).poll(&mut context).is_ready();
             self.read_answers(&mut context, &mut take);
-            // What was read from the streams gives room for more, and may allow further requests.
+            // Reading from streams makes room for more data, and may allow further requests.
             let is_idle = self.pipe.0.borrow().received.is_empty();
             if is_idle || has_ended {
                 break;
@@ -188,7 +187,7 @@ impl Http2Session {
             let Ok((response, mut stream)) = self.sender.send_request(request, body.is_none()) else {
                 continue;
             };
-            // An error is that of the stream, which its answer shows.
+            // An error concerns the stream, and its answer shows it.
             let _ = body.map(|body| stream.send_data(body, true));
             self.streams.push(OpenStream { request_id, state: StreamState::Head(response) });
         }
@@ -206,7 +205,7 @@ impl Http2Session {
 }
 
 impl StreamState {
-    /// The whole answer; `None` if it was broken off.
+    /// The complete answer; `None` if it was aborted.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<HttpAnswer>> {
         loop {
             match self {
@@ -228,7 +227,8 @@ impl StreamState {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(Some(Ok(data))) => {
                         answer.body.extend_from_slice(&data);
-                        // It fails only when the stream is over, and then nothing has to be released.
+                        // This fails only when the stream is over, and then there is nothing to
+                        // release.
                         let _ = rest.flow_control().release_capacity(data.len());
                     }
                     Poll::Ready(Some(Err(_))) => return Poll::Ready(None),

@@ -1,4 +1,4 @@
-//! The bytes of a connection: a socket, plain or with TLS.
+//! The socket of a connection, plain or with TLS.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +9,7 @@ use rustls::ClientConnection;
 
 use super::tls::TlsContext;
 
-/// Why no more bytes can be moved.
+/// The reason for the failure of a connection.
 #[derive(Debug)]
 pub(super) struct LinkFailure(pub(super) String);
 
@@ -19,7 +19,7 @@ impl From<io::Error> for LinkFailure {
     }
 }
 
-/// A connection, on which bytes are written and read.
+/// A connection that carries bytes.
 pub(super) struct ByteLink {
     stream: TcpStream,
     tls: Option<Box<ClientConnection>>,
@@ -45,12 +45,12 @@ impl ByteLink {
         Ok(Self { stream, tls: tls.map(Box::new), established: false, output: Vec::new(), written: 0 })
     }
 
-    /// Whether the server has accepted it, with TLS up to the end of the handshake.
+    /// Whether the connection is established, with TLS including the handshake.
     pub(super) const fn is_established(&self) -> bool {
         self.established
     }
 
-    /// The protocol that was agreed on in the handshake.
+    /// The protocol that was negotiated in the handshake.
     pub(super) fn alpn(&self) -> Option<&[u8]> {
         self.tls.as_ref()?.alpn_protocol()
     }
@@ -126,11 +126,11 @@ impl ByteLink {
         }
     }
 
-    /// Takes the records that have been read, and answers those of the handshake.
+    /// Decrypts received records, and answers those of the handshake.
     fn decrypt(&mut self, room: &mut [u8], input: &mut Vec<u8>) -> Result<(), LinkFailure> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         if let Err(error) = tls.process_new_packets() {
-            // The alert that tells the server why; the connection ends in any case.
+            // Sends the alert with the reason; the connection ends in any case.
             let _ = tls.write_tls(&mut self.stream);
             return Err(LinkFailure(error.to_string()));
         }

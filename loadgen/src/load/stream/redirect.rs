@@ -1,4 +1,4 @@
-//! Redirects: turns the answer of a proxy into a message that stands for it.
+//! Redirects: turns the answer of a proxy into an equivalent message.
 //!
 //! A redirect is an answer with one value, whose index is the status and whose data is the target.
 //! Answers can then be counted and verified as those of the handle protocol.
@@ -9,10 +9,10 @@ use handle_proto::{ResponseCode, Value};
 
 use super::json::answer_message;
 
-/// The type of the value that stands for a redirect.
+/// The type of the value that represents a redirect.
 pub const LOCATION: &[u8] = b"Location";
 
-/// The response code that stands for an answer with this status.
+/// The response code for an answer with this status.
 ///
 /// A page about a record says that it has no location, as RC 200 does of values.
 #[must_use]
@@ -30,7 +30,7 @@ pub const fn response_code(status: u16, has_location: bool) -> ResponseCode {
     }
 }
 
-/// The message that stands for an answer about `handle`, as the answer to `request_id`; `None` if
+/// The message that represents an answer about `handle`, as the answer to `request_id`; `None` if
 /// it is too long for a message.
 #[must_use]
 pub fn message(status: u16, location: Option<&[u8]>, handle: &[u8], request_id: i32) -> Option<Vec<u8>> {

@@ -1,4 +1,4 @@
-//! Requests over HTTP: what is asked of a resolver or gateway for a question.
+//! HTTP requests to a resolver or gateway for a question.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

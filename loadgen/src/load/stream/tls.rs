@@ -1,4 +1,4 @@
-//! TLS towards the server, and what its certificate has to prove.
+//! TLS to the server, and the requirements for its certificate.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use sha2::{Digest as _, Sha256};
 use super::HttpVersion;
 use crate::error::Error;
 
-/// What the certificate of a server has to prove.
+/// The requirement for the certificate of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TlsTrust {
-    /// Nothing: every certificate is accepted.
+    /// None: every certificate is accepted.
     Any,
-    /// That one of the certificates in this file has issued it, for the host that is asked.
+    /// One of the certificates in this file issued it, for the requested host.
     Authorities(PathBuf),
-    /// That its key has this digest; host, dates and issuer do not count.
+    /// Its key has this digest; host, dates and issuer are not checked.
     Pin(KeyPin),
 }
 
@@ -68,7 +68,7 @@ impl FromStr for KeyPin {
     }
 }
 
-/// How connections over TLS begin.
+/// The configuration of TLS connections.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsContext {
     config: Arc<ClientConfig>,
@@ -76,7 +76,7 @@ pub(crate) struct TlsContext {
 }
 
 impl TlsContext {
-    /// For connections to `host`, with or without a port, that carry `version`.
+    /// Prepares connections to `host`, with or without a port, that carry `version`.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pins_are_read_as_they_are_shown() {
+    fn pins_parse_as_printed() {
         let pin = KeyPin::of(b"key");
         assert_eq!(pin.to_string().parse(), Ok(pin));
         for bad in ["", "sha256//", "sha256//AAAA", "sha1//AAAA", &pin.to_string()[8..]] {
