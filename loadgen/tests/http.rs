@@ -45,11 +45,11 @@ const KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/tls/key.pem");
 struct GatewayManner {
     version: HttpVersion,
     is_tls: bool,
-    /// It redirects to something else than the URL of the record.
+    /// It redirects to another target than the URL of the record.
     misleads: bool,
-    /// It closes a connection after this many requests, whatever is under way.
+    /// It closes a connection after this many requests, even with pending ones.
     requests_max: Option<usize>,
-    /// It does not name HTTP/2 in TLS.
+    /// It does not offer HTTP/2 in TLS.
     hides_http2: bool,
 }
 
@@ -97,7 +97,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, manner: Ga
     let service = service_fn(|request: Request<Incoming>| {
         let number = answered.fetch_add(1, Ordering::Relaxed);
         async move {
-            // Out of order, and in several turns of the connection.
+            // Answers leave out of order, and in several turns of the connection.
             tokio::time::sleep(Duration::from_micros(number as u64 % 3 * 200)).await;
             Ok::<_, Infallible>(answer(&request, manner))
         }
@@ -105,8 +105,8 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, manner: Ga
     let io = TokioIo::new(stream);
     let is_spent = async {
         match manner.requests_max {
-            Some(most) => {
-                while answered.load(Ordering::Relaxed) < most {
+            Some(requests_max) => {
+                while answered.load(Ordering::Relaxed) < requests_max {
                     tokio::time::sleep(Duration::from_micros(100)).await;
                 }
             }
@@ -176,7 +176,7 @@ fn records() -> tempfile::NamedTempFile {
     file
 }
 
-fn go(
+fn run_over(
     target: SocketAddr,
     streams: Streams,
     tls: Option<TlsTrust>,
@@ -208,7 +208,7 @@ fn redirects_and_records_are_verified_over_every_version() {
             for is_tls in [false, true] {
                 let target = start(GatewayManner { version, is_tls, ..GatewayManner::default() });
                 let streams = Streams { version, ..Streams::pooled(protocol) };
-                let report = go(target, streams, is_tls.then(authorities), |options| options);
+                let report = run_over(target, streams, is_tls.then(authorities), |options| options);
                 let case = format!("{protocol:?} over {version}, TLS {is_tls}: {report}");
                 assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{case}");
                 assert!(report.connections.unwrap().begun <= 32, "{case}");
@@ -237,7 +237,7 @@ fn streams_share_a_connection_as_far_as_the_gateway_allows() {
             ..Streams::pooled(Protocol::Json)
         };
         let closed = |options| RunOptions { load: LoadPattern::Closed { window: 64 }, ..options };
-        let report = go(start(manner), streams, is_tls.then_some(TlsTrust::Any), closed);
+        let report = run_over(start(manner), streams, is_tls.then_some(TlsTrust::Any), closed);
         let (answered, verification) = (report.accounts.answered, report.verification.as_ref().unwrap());
         assert!(answered > 100 && verification.verified == answered, "{report}");
         assert_eq!((report.accounts.lost, report.connections.unwrap().begun), (0, 2), "{report}");
@@ -245,11 +245,11 @@ fn streams_share_a_connection_as_far_as_the_gateway_allows() {
 }
 
 #[test]
-fn redirects_to_something_else_are_wrong() {
+fn redirects_to_another_target_are_wrong() {
     for version in [HttpVersion::Http1, HttpVersion::Http2] {
         let target = start(GatewayManner { version, misleads: true, ..GatewayManner::default() });
         let streams = Streams { version, ..Streams::pooled(Protocol::Redirect) };
-        let report = go(target, streams, None, |options| options);
+        let report = run_over(target, streams, None, |options| options);
         let verification = report.verification.as_ref().unwrap();
         let found = report.statuses.iter().find(|status| status.status == 302).unwrap().count;
         assert_eq!((verification.mismatched, verification.undecided), (found, 0), "{report}");
@@ -259,29 +259,29 @@ fn redirects_to_something_else_are_wrong() {
 }
 
 #[test]
-fn a_first_pass_learns_where_redirects_lead() {
+fn a_first_pass_learns_the_targets_of_redirects() {
     let target = start(GatewayManner::default());
     let first_pass = |options| RunOptions { verify: Some(Verify::with(ReferenceData::FirstPass)), ..options };
-    let report = go(target, Streams::pooled(Protocol::Redirect), None, first_pass);
+    let report = run_over(target, Streams::pooled(Protocol::Redirect), None, first_pass);
     assert_eq!(report.verification.as_ref().unwrap().verified, 300, "{report}");
 }
 
 #[test]
-fn certificates_have_to_prove_what_is_asked_of_them() {
+fn certificates_must_meet_the_requirement() {
     let target = start(GatewayManner { is_tls: true, ..GatewayManner::default() });
     let certificate = CertificateDer::from_pem_file(CERTIFICATE).unwrap();
     let key = ParsedCertificate::try_from(&certificate).unwrap().subject_public_key_info();
     let streams = Streams::pooled(Protocol::Redirect);
     for trust in [TlsTrust::Any, TlsTrust::Pin(KeyPin::of(&key)), authorities()] {
-        let report = go(target, streams, Some(trust.clone()), |options| options);
+        let report = run_over(target, streams, Some(trust.clone()), |options| options);
         assert_eq!(report.accounts.answered, 300, "{trust}: {report}");
     }
     let briefly = |options| RunOptions { timeout: Duration::from_millis(300), ..options };
     let other_host =
         |options| RunOptions { host: Some("handles.example.org:443".to_owned()), ..briefly(options) };
     let reports = [
-        go(target, streams, Some(TlsTrust::Pin(KeyPin::of(b"another"))), briefly),
-        go(target, streams, Some(authorities()), other_host),
+        run_over(target, streams, Some(TlsTrust::Pin(KeyPin::of(b"another"))), briefly),
+        run_over(target, streams, Some(authorities()), other_host),
     ];
     for report in reports {
         let connections = report.connections.unwrap();
@@ -296,7 +296,7 @@ fn a_gateway_without_http2_is_named_as_the_reason() {
     let manner = GatewayManner { is_tls: true, hides_http2: true, ..GatewayManner::default() };
     let streams = Streams { version: HttpVersion::Http2, ..Streams::pooled(Protocol::Redirect) };
     let briefly = |options| RunOptions { timeout: Duration::from_millis(300), ..options };
-    let report = go(start(manner), streams, Some(TlsTrust::Any), briefly);
+    let report = run_over(start(manner), streams, Some(TlsTrust::Any), briefly);
     assert_eq!(report.accounts.answered, 0, "{report}");
     assert!(report.first_failure.as_ref().unwrap().contains("does not offer HTTP/2"), "{report}");
 }
@@ -314,7 +314,7 @@ fn requests_on_a_connection_that_is_closed_are_lost_and_counted() {
                 timeout: Duration::from_millis(500),
                 ..options
             };
-            let report = go(start(manner), streams, is_tls.then_some(TlsTrust::Any), fast);
+            let report = run_over(start(manner), streams, is_tls.then_some(TlsTrust::Any), fast);
             let (accounts, connections) = (&report.accounts, report.connections.unwrap());
             let case = format!("over {version}, TLS {is_tls}: {report}");
             assert!(accounts.answered > 0 && connections.begun > 4, "{case}");

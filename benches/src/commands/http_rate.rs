@@ -45,7 +45,7 @@ pub(crate) struct Args {
     /// Core of the clients.
     #[arg(long, default_value_t = 1)]
     client_core: usize,
-    /// The only kind to measure: `bare`, `redirect` or `json`.
+    /// Measure only this kind: `bare`, `redirect` or `json`.
     #[arg(long)]
     only: Option<String>,
     /// Answers of each round, in place of its length; for counting instructions.
@@ -118,7 +118,7 @@ fn measure(args: &Args, set: &std::path::Path) -> anyhow::Result<()> {
         },
     ];
     kinds.retain(|kind| args.only.as_deref().is_none_or(|only| only == kind.option));
-    ensure!(!kinds.is_empty(), "no kind of request is called {:?}", args.only);
+    ensure!(!kinds.is_empty(), "unknown kind of request {:?}", args.only);
     let mut rates: Vec<Vec<f64>> = kinds.iter().map(|_| Vec::new()).collect();
     std::thread::scope(|scope| {
         let clients = scope.spawn(|| -> anyhow::Result<()> {
@@ -188,11 +188,11 @@ fn run_round(args: &Args, kind: HttpRequestKind) -> anyhow::Result<f64> {
     })
 }
 
-/// When a client stops asking.
+/// The end of a client's requests.
 #[derive(Clone, Copy, Debug)]
 enum RoundEnd {
     Deadline(Instant),
-    /// After so many answers.
+    /// After this number of answers.
     Answers(u64),
 }
 

@@ -15,7 +15,7 @@ use handle_net::{DatapathChoice, OpenedDatapath, Peer, SocketOptions, open};
 const REQUEST_LEN: usize = 64;
 const ANSWER_LEN: usize = 180;
 
-/// Most requests under way at a time: enough for full batches, few enough for the receive queue.
+/// Most outstanding requests: enough for full batches, few enough for the receive queue.
 const WINDOW: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -76,8 +76,8 @@ fn serve(OpenedDatapath { mut path, reason }: OpenedDatapath, end: Duration) -> 
     }
 }
 
-/// Keeps `WINDOW` requests under way until `end`. A request without an answer is repeated after 10
-/// ms.
+/// Keeps `WINDOW` requests outstanding until `end`. A request without an answer is repeated after
+/// 10 ms.
 fn flood(opened: OpenedDatapath, to: SocketAddr, end: Duration) -> Result<(), Box<dyn Error>> {
     let OpenedDatapath { mut path, .. } = opened;
     let (peer, start) = (Peer::to(to), Instant::now());

@@ -403,7 +403,7 @@ impl StreamConnections {
         self.slots[id.at()].outgoing.is_empty() && self.end_sending(id.at)
     }
 
-    /// Ends the connection at once. Bytes that are kept or under way are lost.
+    /// Ends the connection at once. Bytes that are kept or in transit are lost.
     pub fn abort(&mut self, id: StreamId) {
         if self.slot(id).is_some() {
             self.kill(id.at);
