@@ -62,7 +62,7 @@ enum Step {
     Request { handle: u8, flags: u8, minor: u8, operation: OperationSpec },
     /// A client answers one of the last challenges, perhaps repeatedly. Sometimes the answer covers
     /// another challenge or uses the secret of another identity.
-    Answer { back: u8, crossed: u8, identity: u8, lies: u8 },
+    Answer { back: u8, crossed: u8, identity: u8, wrong_secret: u8 },
     /// Arbitrary bytes.
     Noise(Vec<u8>),
 }
@@ -194,14 +194,14 @@ pub fn administration(bytes: &[u8]) {
                 // Without an identity, only publicly writable values are changed.
                 (operation.message(handle, *minor, *flags, at), matches!(operation, OperationSpec::Modify(_)))
             }
-            Step::Answer { back, crossed, identity, lies } => {
+            Step::Answer { back, crossed, identity, wrong_secret } => {
                 let Some(challenge_at) = challenges.len().checked_sub(1 + usize::from(back % 4)) else {
                     continue;
                 };
                 let covered = if *crossed < 32 { challenges.len() - 1 } else { challenge_at };
                 let (to, covered) = (&challenges[challenge_at], &challenges[covered]);
                 let identity = usize::from(*identity) % IDENTITIES.len();
-                let secret = if *lies < 64 { 1 - identity % 2 } else { identity % 2 };
+                let secret = if *wrong_secret < 64 { 1 - identity % 2 } else { identity % 2 };
                 let bytes: [&[u8]; 2] = [&covered.nonce, &covered.digest];
                 let response = answer_with_secret(to.version, to.version, &bytes, SECRETS[secret], &[0; 16]);
                 let body = ChallengeAnswer {

@@ -119,8 +119,8 @@ fn without_json_losses(site: &SiteBuf) -> SiteBuf {
     site.build()
 }
 
-/// An administrator and a group encode to the same bytes, name their members and nobody else, and
-/// print as JSON that can be read back.
+/// An administrator and a group encode to the same bytes, name exactly their members, and print as
+/// JSON that can be read back.
 pub fn admin_vlist(bytes: &[u8]) {
     let mut encoded = Vec::new();
     match Admin::decode(bytes) {

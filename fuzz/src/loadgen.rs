@@ -29,7 +29,7 @@ pub fn capture(bytes: &[u8]) {
     }
 }
 
-/// Each line of an access log is a request or counted as skipped, whatever precedes and follows it.
+/// Each line of an access log is a request or counted as skipped, independent of other lines.
 pub fn access_log(bytes: &[u8]) {
     let read = |bytes| access_log::read(bytes).expect("no line is too long");
     let whole = read(bytes);

@@ -268,7 +268,8 @@ fn measures_a_limit(choice: DatapathChoice) {
     assert!(matches!(error, Err(Error::Option(_))));
 }
 
-/// More addresses than threads, and fewer: the server sees all of them, and each thread has a port.
+/// With more or fewer addresses than threads, the server sees all addresses, and each thread has a
+/// port.
 fn sends_from_the_requested_number_of_addresses(choice: DatapathChoice) {
     for (sources, threads) in [(40, 3), (2, 3)] {
         let peers = Arc::<Mutex<BTreeMap<SocketAddr, u64>>>::default();

@@ -520,7 +520,7 @@ impl<T> Slab<T> {
     /// The start of `len` items from `at` on.
     pub(crate) fn range(&self, at: usize, len: usize) -> *mut T {
         assert!(at <= self.len && len <= self.len - at, "{len} items at {at} of {}", self.len);
-        // SAFETY: Not more than `len` items past the start of an allocation of so many.
+        // SAFETY: At most `len` items past the start of an allocation of `len` items.
         unsafe { self.start.as_ptr().add(at) }
     }
 

@@ -198,9 +198,9 @@ fn a_first_pass_is_the_reference_for_later_answers() {
     assert!(verification.mismatches.iter().all(|mismatch| mismatch.handle.ends_with("/3")), "{report}");
 }
 
-/// A server that stalls for one second of ten. Users who ask during the stall wait, so the slowest
-/// tenth of response times is up to a second, whatever the generator could send meanwhile. Here at
-/// three times the speed.
+/// A server stalls for one second of ten. Users who ask during the stall wait, so the slowest tenth
+/// of response times is up to a second, even if the generator sends less meanwhile. The test runs
+/// at three times the speed.
 #[test]
 fn a_stall_is_charged_to_all_who_would_have_waited() {
     const STALL: Duration = Duration::from_millis(333);

@@ -108,7 +108,7 @@ impl Buffers {
     pub(super) fn give_back(&mut self, id: u16) {
         let at = usize::from(self.tail & (self.count - 1));
         let buffer = self.bytes.range(usize::from(id) * self.stride, self.len);
-        // SAFETY: `at` is less than `count`, and there is room for so many.
+        // SAFETY: `at` is less than `count`, and there is room for `count` entries.
         let entry = unsafe { self.ring.at(0).cast::<BufRingEntry>().add(at) };
         // SAFETY: Allocated, aligned and initialised. The kernel does not read entries beyond the
         // tail, and this entry is not before it, because there are no more than `count` buffers.
@@ -208,7 +208,7 @@ mod tests {
         for at in 0..4 {
             let mut buffer = buffer.clone();
             buffer[4 * at..4 * at + 4].fill(0xff);
-            assert_eq!(parse(&buffer, 40).unwrap().bytes, b"abc", "number {at} lies");
+            assert_eq!(parse(&buffer, 40).unwrap().bytes, b"abc", "number {at} is false");
         }
     }
 }

@@ -229,8 +229,8 @@ pub struct VerificationRequest<'a> {
     pub identity: Reference<'a>,
     /// The nonce of the challenge.
     pub nonce: &'a [u8],
-    /// The digest of the challenged request. Deployed clients frame it as a counted string,
-    /// whatever the algorithm; the form with an algorithm byte is accepted.
+    /// The digest of the challenged request. Deployed clients frame it as a counted string, for
+    /// every algorithm; the form with an algorithm byte is accepted.
     pub digest: RequestDigest<'a>,
     /// The answer, see [`SecretAnswer`].
     pub signed_response: &'a [u8],

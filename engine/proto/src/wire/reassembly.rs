@@ -69,8 +69,8 @@ pub enum ReassemblyOutcome<'a> {
 /// others out: a sender at its limit loses its own oldest message, and if there is no room the
 /// oldest of all is dropped. The fragments of an honest message arrive together.
 ///
-/// `S` is the sender, in whatever way the caller distinguishes senders; deployed servers use the
-/// address without the port. Messages of one sender are distinguished by their request ids.
+/// `S` identifies the sender in a form that the caller chooses; deployed servers use the address
+/// without the port. Messages of one sender are distinguished by their request ids.
 #[derive(Debug)]
 pub struct Reassembly<S> {
     limits: ReassemblyLimits,

@@ -73,7 +73,7 @@ fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
         used: head_len + len,
         closes,
     };
-    // Neither has a body, whatever the head says.
+    // Neither has a body, even if the head announces one.
     if matches!(status, 204 | 304) {
         return whole(Vec::new(), 0, closes);
     }
