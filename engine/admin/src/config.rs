@@ -1,6 +1,7 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
 use crate::audit::{AuditBounds, FileBounds};
+use crate::callers::CallersConfig;
 use crate::costly::CostlyConfig;
 use crate::forward::ForwardConfig;
 use crate::operation::OperationBounds;
@@ -53,6 +54,7 @@ settings! {
         section sessions: SessionsConfig;
         section remote: RemoteConfig;
         section forward: ForwardConfig;
+        section callers: CallersConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
         section tcp: TcpConfig;

@@ -6,6 +6,7 @@
 //! - [`remote`]: questions to other services about identities whose handles are not here.
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
 //!   that do not understand referrals.
+//! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
 //! - [`audit`], [`counters`]: the audit log and the counters.
@@ -15,6 +16,8 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod caller_sessions;
+pub mod callers;
 pub mod config;
 pub mod connections;
 pub mod control;

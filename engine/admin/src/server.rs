@@ -1,6 +1,7 @@
 //! Starts and stops the parts of the process.
 
 use crate::audit::Audit;
+use crate::callers;
 use crate::config::Config;
 use crate::connections;
 use crate::costly::CostlyWork;
@@ -88,6 +89,7 @@ impl Server {
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let (service, publisher) = open_service(config)?;
         let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
+        let callers = config.callers.socket.as_deref().map(bind_control).transpose()?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
         let shared = Arc::new(AdminState::new(service, publisher, settings, Arc::clone(&helpers.shutdown)));
@@ -106,6 +108,10 @@ impl Server {
         if let Some(control) = control {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("control", move || control.serve(&shutdown, &state))?;
+        }
+        if let Some(socket) = callers {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("callers", move || callers::serve(socket, &shutdown, state))?;
         }
         Ok(Self { helpers, shared, runtime, addresses, http })
     }

@@ -19,6 +19,9 @@ use zeroize::Zeroizing;
 /// See [`Challenge::covered`](handle_proto::wire::auth::Challenge::covered).
 pub type CoveredBytes<'a> = [&'a [u8]; 2];
 
+/// The number of a session that `handle-gateway` has for a caller.
+pub type SessionKeyId = [u8; 16];
+
 /// The digest of a request, as a response of `version` repeats it and a challenge covers it.
 ///
 /// `covered` is header and body of the request as received. The algorithm is
@@ -132,6 +135,38 @@ pub fn answer_with_key(
     Ok(out)
 }
 
+/// Answers with an HMAC-SHA256 of `covered`, for servers that are known to understand it. Returns the
+/// signed response.
+#[must_use]
+pub fn answer_with_mac(covered: &CoveredBytes<'_>, secret: &[u8]) -> Vec<u8> {
+    let algorithm = DigestAlgorithm::HMAC_SHA256;
+    let made = mac(algorithm, secret, covered).expect("an HMAC");
+    let mut out = Vec::new();
+    SecretAnswer::Mac { algorithm, mac: &made }.encode(&mut out);
+    out
+}
+
+/// Answers a challenge with the `secret` of the session `id` of a caller of `handle-gateway`.
+#[must_use]
+pub fn answer_in_session(covered: &CoveredBytes<'_>, id: &SessionKeyId, secret: &[u8]) -> Vec<u8> {
+    let made = mac(DigestAlgorithm::HMAC_SHA256, secret, covered).expect("an HMAC");
+    [&id[..], &*made].concat()
+}
+
+/// Checks that an answer was made by [`answer_in_session`] with `secret`. The caller has found it by
+/// the id with which the answer begins.
+///
+/// # Errors
+/// When it was made with another secret.
+pub fn verify_in_session(
+    covered: &CoveredBytes<'_>,
+    answer: &[u8],
+    secret: &[u8],
+) -> Result<(), VerifyError> {
+    let (_, stated) = answer.split_first_chunk::<16>().ok_or(VerifyError::Wrong)?;
+    mac(DigestAlgorithm::HMAC_SHA256, secret, covered).ok_or(VerifyError::Digest)?.check(stated)
+}
+
 /// The hashed form in which some tools store a password as secret: SHA-1 in hexadecimal, 40
 /// characters.
 ///
@@ -218,6 +253,25 @@ mod tests {
             let answer = SecretAnswer::Pbkdf2 { salt: b"salt", iterations: 1, key_bits, mac: &computed };
             let verdict = verify_secret(CURRENT, &COVERED, &answer, b"secret", &LIMITS);
             assert_eq!(verdict, Err(VerifyError::Work), "{key_bits} bits");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_derivation_is_verified_too() {
+        let answer = answer_with_mac(&COVERED, b"secret");
+        assert_eq!(verify(CURRENT, &answer, b"secret"), Ok(()));
+        assert_eq!(verify(CURRENT, &answer, b"secreT"), Err(VerifyError::Wrong));
+    }
+
+    #[test]
+    fn sessions_of_callers_answer_with_their_secret() {
+        let answer = answer_in_session(&COVERED, &[7; 16], &[8; 32]);
+        assert!(answer.starts_with(&[7; 16]) && answer.len() == 48);
+        assert_eq!(verify_in_session(&COVERED, &answer, &[8; 32]), Ok(()));
+        assert_eq!(verify_in_session(&COVERED, &answer, &[9; 32]), Err(VerifyError::Wrong));
+        assert_eq!(verify_in_session(&[NONCE, NONCE], &answer, &[8; 32]), Err(VerifyError::Wrong));
+        for len in 0..answer.len() {
+            assert!(verify_in_session(&COVERED, &answer[..len], &[8; 32]).is_err(), "cut to {len}");
         }
     }
 

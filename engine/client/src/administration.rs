@@ -23,7 +23,7 @@ use crate::allowances::Allowances;
 use crate::session::{OpenSession, Proposal};
 use answer::decode_reply;
 use connection::ServerConnection;
-use handle_auth::challenge::check_request_digest;
+use handle_auth::challenge::{SessionKeyId, check_request_digest};
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey, VerifyError, random};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
@@ -62,6 +62,23 @@ pub enum IdentityKey {
     Secret(Zeroizing<Vec<u8>>),
     /// The private key of an HS_PUBKEY value.
     Private(Box<PrivateKey>),
+    /// A session that the server has started for `handle-gateway`, after the identity was proven.
+    Session(SessionKey),
+}
+
+/// What a session of a caller of `handle-gateway` answers challenges with.
+#[derive(Clone)]
+pub struct SessionKey {
+    /// The number of the session.
+    pub id: SessionKeyId,
+    /// Its secret.
+    pub secret: Zeroizing<[u8; 32]>,
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a session")
+    }
 }
 
 impl fmt::Debug for IdentityKey {
@@ -69,6 +86,7 @@ impl fmt::Debug for IdentityKey {
         match self {
             Self::Secret(_) => f.write_str("a secret"),
             Self::Private(key) => key.fmt(f),
+            Self::Session(key) => key.fmt(f),
         }
     }
 }

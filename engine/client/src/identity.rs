@@ -2,11 +2,11 @@
 
 use crate::administration::{ClientIdentity, IdentityKey};
 use handle_auth::SignError;
-use handle_auth::challenge::{answer_with_key, answer_with_secret};
+use handle_auth::challenge::{answer_in_session, answer_with_key, answer_with_secret};
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::PBKDF2_SALT_LEN;
-use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer};
+use handle_proto::wire::auth::{GATEWAY_SESSION, PUBLIC_KEY, SECRET_KEY, SecretAnswer};
 use handle_proto::wire::list::Reference;
 
 impl ClientIdentity {
@@ -20,6 +20,7 @@ impl ClientIdentity {
         match self.key {
             IdentityKey::Private(_) => PUBLIC_KEY,
             IdentityKey::Secret(_) => SECRET_KEY,
+            IdentityKey::Session(_) => GATEWAY_SESSION,
         }
     }
 
@@ -42,6 +43,7 @@ impl ClientIdentity {
         match &self.key {
             IdentityKey::Private(key) => answer_with_key(version, covered, key),
             IdentityKey::Secret(secret) => Ok(answer_with_secret(version, suggested, covered, secret, salt)),
+            IdentityKey::Session(key) => Ok(answer_in_session(covered, &key.id, &*key.secret)),
         }
     }
 }

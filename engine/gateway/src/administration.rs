@@ -3,6 +3,7 @@
 //! The gateway has no rights of its own. It speaks the handle protocol to `handle-admin`, as every
 //! administrator does, and answers its challenges with the credentials of the HTTP client.
 
+use crate::callers::CallerService;
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::ensure;
 use handle_auth::PublicKey;
@@ -12,6 +13,7 @@ use handle_daemon::settings;
 use handle_daemon::site::SiteRecord;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +24,9 @@ settings! {
         /// values are shown. If the address is not on this host, the service is proven by the key in
         /// the site record, and secrets are sent in encrypted sessions.
         restart address: Option<SocketAddr> = None;
+        /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there are no
+        /// sessions, and callers authenticate with secret keys only.
+        restart callers: Option<PathBuf> = None;
         /// Time for each answer of it.
         restart answer_ms: u32 = 30_000, 1..=600_000;
         /// Requests that wait for it at a time. Further ones get status 503.
@@ -62,6 +67,7 @@ pub struct AdministrationService {
     places: Arc<SourcePlaces>,
     limits: PlaceLimits,
     answer_len_max: usize,
+    callers: Option<Arc<CallerService>>,
 }
 
 impl AdministrationService {
@@ -86,7 +92,28 @@ impl AdministrationService {
         let patience = Duration::from_millis(config.answer_ms.into());
         let limits = PlaceLimits { places: config.requests, per_source: config.requests_per_source };
         let places = Arc::new(SourcePlaces::default());
-        Ok(Some(Self { address, patience, key, places, limits, answer_len_max: config.answer_bytes }))
+        let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
+        let answer_len_max = config.answer_bytes;
+        Ok(Some(Self { address, patience, key, places, limits, answer_len_max, callers }))
+    }
+
+    /// What proves callers, if there is such a socket.
+    #[must_use]
+    pub const fn callers(&self) -> Option<&Arc<CallerService>> {
+        self.callers.as_ref()
+    }
+
+    /// Runs `work` for a client at `source` on a thread that may wait, within the bounds of number.
+    ///
+    /// # Errors
+    /// When too many requests wait.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        source: IpAddr,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let Some(_place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        tokio::task::spawn_blocking(work).await.map_err(|_| ServiceError::Bug)
     }
 
     /// Its address.

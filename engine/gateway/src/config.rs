@@ -2,6 +2,7 @@
 
 use crate::administration::AdminConfig;
 use crate::connections::http2::Http2Config;
+use crate::sessions::SessionsConfig;
 use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use handle_daemon::listen::each_once;
@@ -31,6 +32,7 @@ settings! {
         section caching: CachingConfig;
         section upstream: UpstreamConfig;
         section admin: AdminConfig;
+        section sessions: SessionsConfig;
         section tls: TlsConfig;
         section bulk: BulkConfig;
         section http2: Http2Config;
@@ -135,6 +137,12 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
                 .to_owned(),
         ));
     }
+    if config.admin.callers.is_some() && (config.admin.address.is_none() || config.admin.is_remote()) {
+        return Err(SettingError::Together(
+            "`admin.callers` without an `admin.address` on this host: both are those of one handle-admin"
+                .to_owned(),
+        ));
+    }
     Ok(())
 }
 
@@ -156,6 +164,9 @@ mod tests {
     fn says_which_settings_contradict_each_other() {
         let says = |text: &str| toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
         assert!(says("admin.address = \"192.0.2.1:2642\"").contains("`site`"));
+        assert!(says("admin.callers = \"callers.sock\"").contains("`admin.address`"));
+        let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\ncallers = \"callers.sock\"";
+        assert!(says(both).contains("on this host"));
         assert!(says("tls.certificate = \"cert.pem\"").contains("`tls.key`"));
         assert!(says("tls.key = \"key.pem\"").contains("`tls.certificate`"));
     }

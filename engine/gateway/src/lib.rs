@@ -4,6 +4,7 @@
 //! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
 //! - [`upstream`]: the Handle System, for handles that the set does not have.
 //! - [`administration`]: the service that makes changes and shows what is not public.
+//! - [`callers`]: callers of the API, whose identity that service proves; [`sessions`]: their sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
@@ -66,6 +67,7 @@ pub mod accept;
 pub mod administration;
 pub mod admission;
 pub mod api;
+pub mod callers;
 pub mod config;
 pub mod connections;
 pub mod control;
@@ -85,6 +87,7 @@ pub mod refusal;
 pub mod reply;
 pub mod route;
 pub mod server;
+pub mod sessions;
 pub mod set;
 pub mod settings;
 pub mod stream;

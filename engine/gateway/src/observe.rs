@@ -48,6 +48,10 @@ handle_daemon::metrics! {
     fn process_metrics<'s>(GatewayState), "handle_gateway_" {
         /// Open connections.
         gauge connections_open = |state| state.connections.count();
+        /// Sessions of callers with an identity.
+        gauge sessions = |state| state.sessions.counts().0;
+        /// Sessions of callers without an identity.
+        gauge sessions_unproven = |state| state.sessions.counts().1;
         /// Workers that are running.
         gauge workers_running = |state| state.running();
         /// Start time of the process, in seconds since 1970.

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::counters::GatewayCounters;
 use crate::places::{BodyBytes, SourcePlaces};
 use crate::record::service_facts;
+use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
 use crate::tls::TlsIdentity;
@@ -47,6 +48,8 @@ pub struct GatewayState {
     pub bodies: BodyBytes,
     /// The administration service.
     pub admin: Option<AdministrationService>,
+    /// Sessions of callers.
+    pub sessions: HttpSessions,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
     /// Number of workers.
@@ -186,6 +189,7 @@ impl Gateway {
             connections: Arc::new(SourcePlaces::default()),
             bodies: BodyBytes::default(),
             admin,
+            sessions: HttpSessions::default(),
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             workers_count,

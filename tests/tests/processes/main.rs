@@ -17,6 +17,7 @@ mod gateway_bulk;
 mod gateway_front;
 mod gateway_http2;
 mod gateway_proxy;
+mod gateway_sessions;
 mod handled;
 mod idle;
 mod lab;

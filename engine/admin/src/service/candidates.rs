@@ -124,7 +124,7 @@ fn is_worth_showing(signed_response: &[u8], effort: &ChallengeEffort) -> bool {
 }
 
 /// The public keys among the values of another service, in ascending order of index.
-fn public_keys(values: &LookupAnswer, identity: Reference<'_>, most: usize) -> Vec<KeyCandidate> {
+pub(super) fn public_keys(values: &LookupAnswer, identity: Reference<'_>, most: usize) -> Vec<KeyCandidate> {
     let mut keys: Vec<CandidateKey> = values
         .values()
         .iter()

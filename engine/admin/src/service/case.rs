@@ -136,6 +136,7 @@ impl<'a> ChallengeClaim<'a> {
         match self.answer.auth_type {
             auth::PUBLIC_KEY => Ok(auth::PUBLIC_KEY),
             auth::SECRET_KEY => Ok(auth::SECRET_KEY),
+            auth::GATEWAY_SESSION => Ok(auth::GATEWAY_SESSION),
             _ => Err(OperationRefusal::new(
                 ResponseCode::INVALID_CREDENTIAL,
                 "Unknown authentication type; use HS_PUBKEY or HS_SECKEY.",

@@ -11,6 +11,7 @@
 //! A decision never blocks. The thread of a request may block on other services, and until a change
 //! is durable, so it has to be a thread that may block.
 
+mod callers;
 mod candidates;
 mod case;
 mod challenges;
@@ -32,6 +33,7 @@ pub use open::ReceivedMessage;
 pub use pages::{ListPages, ReplyMessages};
 
 use crate::audit::Audit;
+use crate::caller_sessions::CallerSessions;
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
 use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester};
@@ -71,6 +73,8 @@ pub struct AdminService {
     remote: Option<RemoteServices>,
     /// Resolves referrals for clients that do not understand them.
     referrals: Option<ReferralResolver>,
+    /// The sessions of callers of `handle-gateway`.
+    caller_sessions: Mutex<CallerSessions>,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
     in_force: RwLock<Arc<ActiveRules>>,
@@ -243,6 +247,7 @@ impl AdminService {
             sessions: None,
             remote: None,
             referrals: None,
+            caller_sessions: Mutex::default(),
             costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),
@@ -307,6 +312,11 @@ impl AdminService {
     #[must_use]
     pub fn with_sessions(self, sessions: Option<SessionEndpoint>) -> Self {
         Self { sessions, ..self }
+    }
+
+    /// The sessions of callers of `handle-gateway`.
+    pub fn caller_sessions(&self) -> MutexGuard<'_, CallerSessions> {
+        self.caller_sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The open challenges.

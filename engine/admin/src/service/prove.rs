@@ -45,6 +45,9 @@ impl AdminService {
         decision: OperationDecision,
     ) -> Result<ProofOutcome<'a>, StoreError> {
         let (claimed, is_public_key) = (claim.answer.identity, claim.answer.auth_type == auth::PUBLIC_KEY);
+        if claim.answer.auth_type == auth::GATEWAY_SESSION {
+            return Ok(self.prove_in_session(claim));
+        }
         // With index 0 and a public key, the index of the matching key counts too: in sessions as
         // in deployed servers, and here also outside sessions.
         let any_index = claimed.index == 0 && is_public_key;

@@ -132,6 +132,12 @@ impl ReplySealer {
         self.key.as_deref()
     }
 
+    /// The signing key, for use on another thread.
+    #[must_use]
+    pub fn shared_key(&self) -> Option<Arc<PrivateKey>> {
+        self.key.clone()
+    }
+
     /// Has `costly` make the signatures.
     #[must_use]
     pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {

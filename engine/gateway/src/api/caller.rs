@@ -1,6 +1,9 @@
 //! Who makes a request: credentials in `Authorization`, over TLS only.
 
-use crate::api::ApiRequest;
+use crate::api::scheme::identity;
+use crate::api::{ApiRequest, sessions, unauthorized};
+use crate::reply::GatewayResponse;
+use crate::server::GatewayState;
 use data_encoding::BASE64;
 use handle_client::administration::{ClientIdentity, IdentityKey};
 use hyper::header;
@@ -13,29 +16,35 @@ use zeroize::Zeroizing;
 pub enum Caller {
     /// No credentials, or plain HTTP, where they are ignored.
     Anonymous,
-    /// An identity with the secret to prove it.
+    /// An identity with the secret to prove it, or with a session in which it is proven.
     Identity(Arc<ClientIdentity>),
-    /// Credentials that cannot be used.
-    Unusable,
+    /// Credentials that cannot be used, or are wrong.
+    Refused(GatewayResponse),
 }
 
 impl Caller {
     /// The caller of a request.
-    #[must_use]
-    pub fn of(request: &ApiRequest<'_>) -> Self {
+    pub async fn of(state: &GatewayState, request: &ApiRequest<'_>) -> Self {
         let Some(credentials) =
             request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)
         else {
             return Self::Anonymous;
         };
+        if let Some(credentials) = sessions::credentials(request) {
+            return match sessions::caller(state, request, credentials).await {
+                Ok(Some(identity)) => Self::Identity(identity),
+                Ok(None) => Self::Anonymous,
+                Err(refused) => Self::Refused(refused),
+            };
+        }
         let basic = credentials.to_str().ok().and_then(basic);
-        basic.map_or(Self::Unusable, |identity| Self::Identity(Arc::new(identity)))
+        basic.map_or_else(|| Self::Refused(unauthorized()), |identity| Self::Identity(Arc::new(identity)))
     }
 }
 
 /// The identity and secret of `Basic` credentials. The name is `index:handle`, percent-encoded with
 /// its colon; an index of 0, or none, stands for any key of the handle.
-fn basic(credentials: &str) -> Option<ClientIdentity> {
+pub fn basic(credentials: &str) -> Option<ClientIdentity> {
     let (scheme, encoded) = credentials.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("Basic") {
         return None;
@@ -44,19 +53,9 @@ fn basic(credentials: &str) -> Option<ClientIdentity> {
     let colon = decoded.iter().position(|&byte| byte == b':')?;
     let name = std::str::from_utf8(&decoded[..colon]).ok()?;
     let name = percent_decode_str(name).decode_utf8().ok()?;
-    let (index, handle) = match name.split_once(':') {
-        Some((index, handle)) if index.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (index.parse().ok()?, handle)
-        }
-        _ => (0, &*name),
-    };
+    let (index, handle) = identity(&name)?;
     let secret = Zeroizing::new(decoded[colon + 1..].to_vec());
-    let is_named = !handle.is_empty();
-    is_named.then(|| ClientIdentity {
-        handle: handle.as_bytes().to_vec(),
-        index,
-        key: IdentityKey::Secret(secret),
-    })
+    Some(ClientIdentity { handle: handle.as_bytes().to_vec(), index, key: IdentityKey::Secret(secret) })
 }
 
 #[cfg(test)]

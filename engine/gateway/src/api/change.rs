@@ -69,9 +69,9 @@ pub async fn change(
                 .respond(state, request, None);
         }
     };
-    let identity = match Caller::of(request) {
+    let identity = match Caller::of(state, request).await {
         Caller::Anonymous => return challenge(state, request, Some(&name)),
-        Caller::Unusable => return super::unauthorized(),
+        Caller::Refused(response) => return response,
         Caller::Identity(identity) => identity,
     };
     let change = match read_change(state, request, &name, body).await {

@@ -39,8 +39,8 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         Ok(http_question) => http_question,
         Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
     };
-    match Caller::of(request) {
-        Caller::Unusable => return super::unauthorized(),
+    match Caller::of(state, request).await {
+        Caller::Refused(response) => return response,
         // Callers see all values that they may read, unless they ask for the public ones.
         Caller::Identity(identity) if request.parameters.flag("publicOnly") != Some(true) => {
             http_question.question.wants.public_only = false;

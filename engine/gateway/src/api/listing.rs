@@ -6,12 +6,13 @@ use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, res
 use crate::reply::GatewayResponse;
 use crate::server::GatewayState;
 use handle_client::administration::{Administrator, AskError};
-use handle_proto::ResponseCode;
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{BLANK, PREFIX_RECORDS};
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
-use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use handle_proto::{OpFlags, ResponseCode};
+use hyper::{Method, StatusCode};
+use serde_json::{Map, Value};
 use std::ops::ControlFlow;
 
 /// Maximum number of names that one request collects.
@@ -47,6 +48,36 @@ pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &st
     let mut body = Map::new();
     body.insert("responseCode".to_owned(), ResponseCode::SUCCESS.0.into());
     body.insert("prefix".to_owned(), prefix.into());
+    insert_page(&mut body, "handles", names, paging);
+    respond(state, request, StatusCode::OK, ApiBody::of(&Value::Object(body)))
+}
+
+/// Lists the homed prefixes.
+pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let list =
+        |client: &mut Administrator| collect(client, &Request::ListHomedNas(HandleBody { handle: BLANK }));
+    let paging = match paging(request) {
+        Ok(paging) => paging,
+        Err(refusal) => return refusal.respond(state, request, None),
+    };
+    match ask(state, request, None, list).await {
+        Ok(names) => {
+            let mut body = Map::new();
+            body.insert("responseCode".to_owned(), ResponseCode::SUCCESS.0.into());
+            insert_page(&mut body, "prefixes", names, paging);
+            respond(state, request, StatusCode::OK, ApiBody::of(&Value::Object(body)))
+        }
+        Err(response) => response,
+    }
+}
+
+/// Adds the count of all names, and those of the page.
+fn insert_page(
+    body: &mut Map<String, Value>,
+    member: &str,
+    names: Vec<String>,
+    paging: Option<(usize, usize)>,
+) {
     body.insert("totalCount".to_owned(), names.len().to_string().into());
     let shown = match paging {
         Some((page, size)) => {
@@ -56,22 +87,37 @@ pub async fn handles(state: &GatewayState, request: &ApiRequest<'_>, prefix: &st
         }
         None => names,
     };
-    body.insert("handles".to_owned(), shown.into());
-    respond(state, request, StatusCode::OK, ApiBody::of(&Value::Object(body)))
+    body.insert(member.to_owned(), shown.into());
 }
 
-/// Lists the homed prefixes.
-pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
-    let list =
-        |client: &mut Administrator| collect(client, &Request::ListHomedNas(HandleBody { handle: BLANK }));
-    match ask(state, request, None, list).await {
-        Ok(names) => {
-            let count = names.len().to_string();
-            let body =
-                json!({ "responseCode": ResponseCode::SUCCESS.0, "totalCount": count, "prefixes": names });
-            respond(state, request, StatusCode::OK, ApiBody::of(&body))
+/// Makes the service responsible for a prefix, or with `DELETE` no longer.
+pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let refuse = |code, message: &str, about| ApiRefusal::bad(code, message).respond(state, request, about);
+    let Some(prefix) = request.parameters.first("prefix") else {
+        let message = "Prefix not specified in homing request";
+        return refuse(ResponseCode::PROTOCOL_ERROR, message, None);
+    };
+    let identity = match Caller::of(state, request).await {
+        Caller::Anonymous => return challenge(state, request, Some(prefix)),
+        Caller::Refused(response) => return response,
+        Caller::Identity(identity) => identity,
+    };
+    if !prefix.as_bytes().starts_with(PREFIX_RECORDS) || prefix.len() > HANDLE_LEN_MAX {
+        return refuse(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle", Some(prefix));
+    }
+    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let (handle, ends) = (prefix.as_bytes().to_vec(), *request.head.method == Method::DELETE);
+    let change = move |client: &mut Administrator| {
+        let body = HandleBody { handle: &handle };
+        let homing = if ends { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
+        client.ask(&homing, OpFlags::PLAIN_REQUEST).map(|answer| answer.code())
+    };
+    match admin.ask(request.peer.address, Some(identity), change).await {
+        Ok(ResponseCode(403..=406)) => super::unauthorized(),
+        Ok(code) => {
+            respond(state, request, status_of(code, false), ApiBody::failure(code, None, Some(prefix)))
         }
-        Err(response) => response,
+        Err(error) => admin_refusal(state, request, &error, Some(prefix)),
     }
 }
 
@@ -100,9 +146,9 @@ async fn ask(
     about: Option<&str>,
     list: impl FnOnce(&mut Administrator) -> Result<CollectedNames, AskError> + Send + 'static,
 ) -> Result<Vec<String>, GatewayResponse> {
-    let identity = match Caller::of(request) {
+    let identity = match Caller::of(state, request).await {
         Caller::Anonymous => return Err(challenge(state, request, about)),
-        Caller::Unusable => return Err(super::unauthorized()),
+        Caller::Refused(response) => return Err(response),
         Caller::Identity(identity) => identity,
     };
     let Some(admin) = &state.admin else { return Err(super::unsupported(state, request, NO_ADMIN)) };

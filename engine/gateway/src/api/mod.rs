@@ -2,7 +2,8 @@
 //!
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
 //! - [`resolve`]: reading many records in one request.
-//! - [`caller`]: who makes a request.
+//! - [`caller`]: who makes a request; [`scheme`], [`sessions`]: callers that sign a nonce.
+//! - [`verifications`]: whether a proof was made with a secret key.
 //! - [`body`]: the bodies of all answers.
 //!
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
@@ -14,6 +15,9 @@ pub mod change;
 pub mod handles;
 pub mod listing;
 pub mod resolve;
+pub mod scheme;
+pub mod sessions;
+pub mod verifications;
 
 use crate::administration::ServiceError;
 use crate::parameters::Parameters;
@@ -57,7 +61,8 @@ enum ApiEndpoint<'r> {
     Resolve,
     Site,
     Sessions,
-    Verifications,
+    /// An identity, percent-encoded.
+    Verifications(&'r str),
     Unknown,
 }
 
@@ -74,7 +79,7 @@ impl<'r> ApiEndpoint<'r> {
             ("resolve", None | Some("")) => Self::Resolve,
             ("site", None | Some("")) => Self::Site,
             ("sessions", None | Some("" | "this")) => Self::Sessions,
-            ("verifications", _) => Self::Verifications,
+            ("verifications", rest) => Self::Verifications(rest.unwrap_or_default()),
             _ => Self::Unknown,
         }
     }
@@ -84,8 +89,9 @@ impl<'r> ApiEndpoint<'r> {
         match self {
             Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
             Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-            Self::Handles | Self::Prefixes | Self::Site | Self::Verifications => "GET, HEAD, POST, OPTIONS",
             Self::Resolve => "POST, OPTIONS",
+            Self::Prefixes => "GET, HEAD, POST, DELETE, OPTIONS",
+            Self::Handles | Self::Site | Self::Verifications(_) => "GET, HEAD, POST, OPTIONS",
             Self::Unknown => "OPTIONS",
         }
     }
@@ -93,6 +99,16 @@ impl<'r> ApiEndpoint<'r> {
 
 /// Answers a request to the API.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let mut response = answer_endpoint(state, request, body).await;
+    sessions::complete(state, request, &mut response).await;
+    response
+}
+
+async fn answer_endpoint(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    body: Incoming,
+) -> GatewayResponse {
     let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
@@ -124,16 +140,17 @@ pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: I
             respond(state, request, StatusCode::NOT_FOUND, body)
         }
         ApiEndpoint::Handles => empty_handle(state, request),
-        ApiEndpoint::Prefixes if is_read => listing::prefixes(state, request).await,
         ApiEndpoint::Resolve if *method == Method::POST => resolve::resolve(state, request, body).await,
         ApiEndpoint::Resolve => not_allowed(state, request, endpoint),
+        ApiEndpoint::Prefixes if matches!(*method, Method::GET | Method::HEAD) => {
+            listing::prefixes(state, request).await
+        }
+        ApiEndpoint::Prefixes if *method != Method::PUT => listing::home(state, request).await,
         ApiEndpoint::Site if is_read => site(state, request),
         // As deployed: a session id is a secret.
         ApiEndpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
-        ApiEndpoint::Sessions => unsupported(state, request, "Sessions over HTTP are not supported"),
-        ApiEndpoint::Verifications if is_read => {
-            unsupported(state, request, "Verification over HTTP is not supported")
-        }
+        ApiEndpoint::Sessions => sessions::answer(state, request, body).await,
+        ApiEndpoint::Verifications(name) if is_read => verifications::verify(state, request, name).await,
         _ => unknown(state, request),
     }
 }
@@ -184,9 +201,8 @@ fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>
     if !request.peer.is_tls {
         return respond(state, request, StatusCode::FORBIDDEN, body);
     }
-    let mut response = respond(state, request, StatusCode::UNAUTHORIZED, body);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
-    response
+    // The schemes are added to every refusal; see `sessions::complete`.
+    respond(state, request, StatusCode::UNAUTHORIZED, body)
 }
 
 /// What callers are told without an administration service.
@@ -196,9 +212,7 @@ const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
 
 /// The answer to credentials that cannot be used or are wrong.
 fn unauthorized() -> GatewayResponse {
-    let mut response = empty(StatusCode::UNAUTHORIZED);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, BASIC);
-    response
+    empty(StatusCode::UNAUTHORIZED)
 }
 
 /// The answer when the administration service gave none.

@@ -14,6 +14,10 @@ pub const PUBLIC_KEY: &[u8] = b"HS_PUBKEY";
 /// Type of an answer made with a secret.
 pub const SECRET_KEY: &[u8] = b"HS_SECKEY";
 
+/// Type of an answer made with the secret of a session that `handle-gateway` has for a caller. Only
+/// the server that started the session knows it.
+pub const GATEWAY_SESSION: &[u8] = b"GATEWAY_SESSION";
+
 /// Body of a challenge, after the request digest: the nonce to sign together with that digest.
 ///
 /// The envelope's session id is the number of the challenge.

@@ -1,0 +1,259 @@
+//! The sessions of callers of `handle-gateway`: the nonces that they may sign, and the secrets with
+//! which their requests are authenticated afterwards. Time and random bytes come in as arguments.
+//!
+//! A nonce begins with bytes from here, so a proof cannot be older than they are, and each nonce
+//! counts once. Strangers leave no state here: only a proof that was verified does.
+
+use handle_auth::challenge::{CoveredBytes, verify_in_session};
+use handle_daemon::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
+use handle_proto::fold;
+use handle_proto::wire::list::Reference;
+use std::collections::{HashMap, HashSet, VecDeque};
+
+/// Starts of nonces that count at a time. `handle-gateway` asks for one from time to time.
+const STARTS_MAX: usize = 64;
+
+/// Bounds of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerSessionLimits {
+    /// Milliseconds for which a nonce counts.
+    pub nonce_ms: u64,
+    /// Most sessions.
+    pub sessions: usize,
+    /// Most sessions of one identity. A further one displaces its oldest.
+    pub per_identity: usize,
+    /// Milliseconds after which a session ends if it is not used.
+    pub idle_ms: u64,
+    /// Milliseconds after which a session ends.
+    pub age_ms: u64,
+}
+
+#[derive(Debug)]
+struct NonceStart {
+    bytes: [u8; NONCE_START_LEN],
+    issued_ms: u64,
+    valid_ms: u64,
+    /// The ends of the nonces that have been used.
+    used: HashSet<[u8; NONCE_START_LEN]>,
+}
+
+/// A session.
+#[derive(Debug)]
+struct CallerSession {
+    handle: Vec<u8>,
+    index: i32,
+    secret: CallerSessionSecret,
+    started_ms: u64,
+    used_ms: u64,
+    idle_ms: u64,
+    age_ms: u64,
+}
+
+impl CallerSession {
+    fn is_over(&self, now_ms: u64) -> bool {
+        now_ms.saturating_sub(self.used_ms) >= self.idle_ms
+            || now_ms.saturating_sub(self.started_ms) >= self.age_ms
+    }
+
+    fn is_of(&self, identity: Reference<'_>) -> bool {
+        self.index == identity.index && fold::eq(&self.handle, identity.handle)
+    }
+}
+
+/// The sessions of callers, and the nonces that count.
+#[derive(Debug, Default)]
+pub struct CallerSessions {
+    starts: VecDeque<NonceStart>,
+    sessions: HashMap<CallerSessionId, CallerSession>,
+}
+
+impl CallerSessions {
+    /// Makes `random` the start of further nonces.
+    pub fn start_nonces(&mut self, random: [u8; NONCE_START_LEN], limits: &CallerSessionLimits, now_ms: u64) {
+        self.starts.retain(|start| now_ms.saturating_sub(start.issued_ms) < start.valid_ms);
+        if self.starts.len() >= STARTS_MAX {
+            self.starts.pop_front();
+        }
+        let (issued_ms, valid_ms) = (now_ms, limits.nonce_ms);
+        self.starts.push_back(NonceStart { bytes: random, issued_ms, valid_ms, used: HashSet::new() });
+    }
+
+    /// Whether a proof with `nonce` may count.
+    #[must_use]
+    pub fn is_open(&self, nonce: &[u8], now_ms: u64) -> bool {
+        let Some((start, end)) = split(nonce) else { return false };
+        let found = self.starts.iter().find(|known| known.bytes == start);
+        found.is_some_and(|known| {
+            now_ms.saturating_sub(known.issued_ms) < known.valid_ms && !known.used.contains(&end)
+        })
+    }
+
+    /// Takes `nonce`, which does not count again. Returns false if it does not count, or if so many
+    /// were used that there is no room to remember it.
+    #[must_use]
+    pub fn take(&mut self, nonce: &[u8], limits: &CallerSessionLimits, now_ms: u64) -> bool {
+        if !self.is_open(nonce, now_ms) {
+            return false;
+        }
+        let Some((start, end)) = split(nonce) else { return false };
+        let found = self.starts.iter_mut().find(|known| known.bytes == start);
+        found.is_some_and(|known| known.used.len() < limits.sessions && known.used.insert(end))
+    }
+
+    /// Starts a session for `identity`, which has been proven. Returns false if there is no room.
+    #[must_use]
+    pub fn begin(
+        &mut self,
+        id: CallerSessionId,
+        secret: CallerSessionSecret,
+        identity: Reference<'_>,
+        limits: &CallerSessionLimits,
+        now_ms: u64,
+    ) -> bool {
+        let mut own: Vec<(u64, CallerSessionId)> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.is_of(identity))
+            .map(|(id, session)| (session.used_ms, *id))
+            .collect();
+        if own.len() >= limits.per_identity {
+            own.sort_unstable();
+            let surplus = own.len() + 1 - limits.per_identity;
+            for (_, id) in &own[..surplus] {
+                self.sessions.remove(id);
+            }
+        }
+        if self.sessions.len() >= limits.sessions {
+            self.sessions.retain(|_, session| !session.is_over(now_ms));
+        }
+        if self.sessions.len() >= limits.sessions {
+            return false;
+        }
+        let session = CallerSession {
+            handle: identity.handle.to_vec(),
+            index: identity.index,
+            secret,
+            started_ms: now_ms,
+            used_ms: now_ms,
+            idle_ms: limits.idle_ms,
+            age_ms: limits.age_ms,
+        };
+        self.sessions.insert(id, session);
+        true
+    }
+
+    /// Whether `answer`, to a challenge that covers `covered`, was made in a session of `identity`.
+    #[must_use]
+    pub fn verify(
+        &mut self,
+        identity: Reference<'_>,
+        covered: &CoveredBytes<'_>,
+        answer: &[u8],
+        now_ms: u64,
+    ) -> bool {
+        let Some((id, _)) = answer.split_first_chunk::<16>() else { return false };
+        let Some(session) = self.sessions.get_mut(id) else { return false };
+        if session.is_over(now_ms) {
+            self.sessions.remove(id);
+            return false;
+        }
+        let is_right =
+            session.is_of(identity) && verify_in_session(covered, answer, &*session.secret).is_ok();
+        if is_right {
+            session.used_ms = now_ms;
+        }
+        is_right
+    }
+
+    /// Ends a session.
+    pub fn end(&mut self, id: CallerSessionId) {
+        self.sessions.remove(&id);
+    }
+
+    /// Number of sessions, with those that are over and not removed yet.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.sessions.len()
+    }
+}
+
+/// The start and end of a nonce of the right length.
+fn split(nonce: &[u8]) -> Option<([u8; NONCE_START_LEN], [u8; NONCE_START_LEN])> {
+    let nonce: &[u8; NONCE_LEN] = nonce.try_into().ok()?;
+    let (start, end) = nonce.split_at(NONCE_START_LEN);
+    Some((start.try_into().ok()?, end.try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::challenge::answer_in_session;
+    use zeroize::Zeroizing;
+
+    const LIMITS: CallerSessionLimits =
+        CallerSessionLimits { nonce_ms: 1000, sessions: 3, per_identity: 2, idle_ms: 100, age_ms: 250 };
+    const COVERED: CoveredBytes<'_> = [b"nonce", b"digest"];
+
+    fn identity(index: i32) -> Reference<'static> {
+        Reference { handle: b"0.NA/20.500.1", index }
+    }
+
+    fn begin(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) -> bool {
+        table.begin([id; 16], Zeroizing::new([id; 32]), identity(index), &LIMITS, now_ms)
+    }
+
+    fn verify(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) -> bool {
+        let answer = answer_in_session(&COVERED, &[id; 16], &[id; 32]);
+        table.verify(identity(index), &COVERED, &answer, now_ms)
+    }
+
+    #[test]
+    fn a_nonce_counts_once_while_it_is_young_and_only_from_here() {
+        let mut table = CallerSessions::default();
+        table.start_nonces([1; 16], &LIMITS, 0);
+        let nonce = |start: u8, end: u8| [[start; 16], [end; 16]].concat();
+        assert!(table.is_open(&nonce(1, 5), 999) && table.take(&nonce(1, 5), &LIMITS, 999));
+        assert!(!table.take(&nonce(1, 5), &LIMITS, 999), "used");
+        assert!(!table.is_open(&nonce(1, 6), 1000), "old");
+        assert!(!table.is_open(&nonce(2, 6), 0), "not from here");
+        assert!(!table.is_open(&nonce(1, 6)[..31], 0) && !table.is_open(b"", 0));
+        for end in 6..8 {
+            assert!(table.take(&nonce(1, end), &LIMITS, 0));
+        }
+        assert!(!table.take(&nonce(1, 9), &LIMITS, 0), "as many as there may be sessions");
+        for start in 0..=STARTS_MAX {
+            table.start_nonces([u8::try_from(start).unwrap(); 16], &LIMITS, 1);
+        }
+        assert_eq!(table.starts.len(), STARTS_MAX);
+    }
+
+    #[test]
+    fn a_session_authenticates_its_identity_until_it_ends() {
+        let mut table = CallerSessions::default();
+        assert!(begin(&mut table, 1, 300, 0));
+        assert!(verify(&mut table, 1, 300, 99));
+        assert!(!verify(&mut table, 1, 301, 99), "another identity");
+        assert!(!verify(&mut table, 2, 300, 99), "no such session");
+        let forged = answer_in_session(&COVERED, &[1; 16], &[2; 32]);
+        assert!(!table.verify(identity(300), &COVERED, &forged, 99), "another secret");
+        assert!(verify(&mut table, 1, 300, 198), "used at 99");
+        assert!(!verify(&mut table, 1, 300, 250), "too old");
+        assert!(begin(&mut table, 1, 300, 300));
+        assert!(!verify(&mut table, 1, 300, 400), "idle");
+        assert!(begin(&mut table, 1, 300, 400));
+        table.end([1; 16]);
+        assert!(!verify(&mut table, 1, 300, 400));
+    }
+
+    #[test]
+    fn sessions_are_bounded_in_all_and_by_identity() {
+        let mut table = CallerSessions::default();
+        assert!(begin(&mut table, 1, 300, 0) && begin(&mut table, 2, 300, 1));
+        assert!(begin(&mut table, 3, 300, 2));
+        assert!(!verify(&mut table, 1, 300, 2) && verify(&mut table, 2, 300, 2), "the oldest is displaced");
+        assert!(begin(&mut table, 4, 301, 2));
+        assert!(!begin(&mut table, 5, 302, 2), "three in all");
+        assert!(begin(&mut table, 5, 302, 200), "the others are over");
+        assert_eq!(table.count(), 1);
+    }
+}

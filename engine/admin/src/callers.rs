@@ -1,0 +1,74 @@
+//! The socket at which `handle-gateway` has callers over HTTP proven.
+
+use crate::caller_sessions::CallerSessionLimits;
+use crate::state::AdminState;
+use handle_daemon::callers::{CallerRequest, read_frame, write_frame};
+use handle_daemon::control::ControlSocket;
+use handle_daemon::settings;
+use handle_daemon::settings::DAY_MS;
+use handle_daemon::shutdown::Shutdown;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+settings! {
+    /// Callers over HTTP ([gateway.md](../gateway.md#sessions)).
+    pub struct CallersConfig {
+        /// UNIX socket at which `handle-gateway`, running as the same user, has callers proven;
+        /// none if not set.
+        restart socket: Option<PathBuf> = None;
+        /// Connections to this socket at a time; others wait. Each request uses one.
+        restart connections: usize = 64, 1..=1024;
+        /// Sessions of callers.
+        live sessions: usize = 16_384, 1..=1 << 20;
+        /// Of these, for one identity. One more displaces its oldest.
+        live sessions_per_identity <= sessions: usize = 64, 1..=1 << 20;
+        /// Time in which a nonce can be signed.
+        live nonce_ms: u32 = 300_000, 1000..=3_600_000;
+        /// Time after which a session ends that is not used.
+        live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
+        /// Time after which every session ends.
+        live session_ms: u32 = DAY_MS, 1000..=DAY_MS;
+    }
+}
+
+impl CallersConfig {
+    /// Bounds of the table of sessions.
+    #[must_use]
+    pub const fn limits(&self) -> CallerSessionLimits {
+        CallerSessionLimits {
+            nonce_ms: self.nonce_ms as u64,
+            sessions: self.sessions,
+            per_identity: self.sessions_per_identity,
+            idle_ms: self.idle_ms as u64,
+            age_ms: self.session_ms as u64,
+        }
+    }
+}
+
+/// Time for a request to arrive and for its reply to leave.
+const FRAME_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves the socket until `shutdown` has stopped.
+pub fn serve(socket: ControlSocket, shutdown: &Shutdown, state: Arc<AdminState>) {
+    let connections = state.config().callers.connections;
+    socket.serve_with(shutdown, connections, move |client| {
+        if let Err(error) = talk(&client, &state) {
+            tracing::debug!(%error, "a connection of handle-gateway went away");
+        }
+    });
+}
+
+/// Answers the one request of a connection.
+fn talk(client: &UnixStream, state: &AdminState) -> io::Result<()> {
+    client.set_read_timeout(Some(FRAME_PATIENCE))?;
+    client.set_write_timeout(Some(FRAME_PATIENCE))?;
+    let frame = read_frame(client)?;
+    let Some(request) = CallerRequest::decode(&frame) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a malformed request"));
+    };
+    let reply = state.service.answer_gateway(request, &state.config().callers.limits());
+    write_frame(client, &reply.encode())
+}

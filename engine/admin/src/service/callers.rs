@@ -1,0 +1,193 @@
+//! Callers over HTTP: what `handle-gateway` passes on is verified here, and starts a session.
+
+use super::AdminService;
+use super::candidates::KeyCandidate;
+use super::case::ChallengeClaim;
+use super::prove::{ProofOutcome, wrong_key};
+use crate::audit::AuditLine;
+use crate::caller_sessions::CallerSessionLimits;
+use crate::operation::{NotHere, keys};
+use crate::remote::{RemoteFailure, RemoteInquiry};
+use crate::store::StoreError;
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::source::RequestOrigin;
+use handle_auth::{VerifyError, cost};
+use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest};
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::name::BLANK;
+use handle_proto::wire::auth::{self, VerificationRequest};
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::list::Reference;
+use handle_proto::{OpCode, ResponseCode, Version};
+use std::net::{IpAddr, SocketAddr};
+use zeroize::Zeroizing;
+
+impl AdminService {
+    /// Answers `handle-gateway`. May block on other services.
+    #[must_use]
+    pub fn answer_gateway(&self, request: CallerRequest<'_>, limits: &CallerSessionLimits) -> CallerReply {
+        match request {
+            CallerRequest::NonceStart => {
+                let start = handle_auth::random();
+                self.caller_sessions().start_nonces(start, limits, self.now_ms());
+                let valid_ms = u32::try_from(limits.nonce_ms).unwrap_or(u32::MAX);
+                CallerReply::NonceStart { start, valid_ms }
+            }
+            CallerRequest::Prove(proof) => {
+                let reply = self.prove_caller(&proof, limits);
+                self.record_caller(&proof, &reply);
+                reply
+            }
+            CallerRequest::Sign { nonce, client_nonce, source } => {
+                self.sign_nonces(nonce, client_nonce, source)
+            }
+            CallerRequest::End(id) => {
+                self.caller_sessions().end(id);
+                CallerReply::Ended
+            }
+        }
+    }
+
+    /// The outcome of an answer to a challenge that was made in the session of a caller.
+    pub(super) fn prove_in_session<'a>(&self, claim: &ChallengeClaim<'a>) -> ProofOutcome<'a> {
+        let (identity, now_ms) = (claim.answer.identity, self.now_ms());
+        let (covered, answer) = (claim.challenge.covered(), claim.answer.signed_response);
+        match self.caller_sessions().verify(identity, &covered, answer, now_ms) {
+            true => ProofOutcome::Proven(identity),
+            false => ProofOutcome::Response(wrong_key(identity)),
+        }
+    }
+
+    fn prove_caller(&self, proof: &CallerProof<'_>, limits: &CallerSessionLimits) -> CallerReply {
+        if !self.caller_sessions().is_open(proof.nonce, self.now_ms()) {
+            return CallerReply::Refused(CallerRefusal::Stale);
+        }
+        let index = match self.proven_index(proof) {
+            Ok(index) => index,
+            Err(refusal) => return CallerReply::Refused(refusal),
+        };
+        let (id, secret) = (handle_auth::random(), Zeroizing::new(handle_auth::random()));
+        let identity = Reference { index, ..proof.identity };
+        let (mut sessions, now_ms) = (self.caller_sessions(), self.now_ms());
+        if !sessions.take(proof.nonce, limits, now_ms) {
+            return CallerReply::Refused(CallerRefusal::Stale);
+        }
+        match sessions.begin(id, secret.clone(), identity, limits, now_ms) {
+            true => CallerReply::Proven { id, secret, index },
+            false => CallerReply::Refused(CallerRefusal::Busy),
+        }
+    }
+
+    /// The index of the identity for which `proof` is right. With index 0 it is that of a public key
+    /// that matches, and stays 0 for secret keys, as in deployed servers.
+    fn proven_index(&self, proof: &CallerProof<'_>) -> Result<i32, CallerRefusal> {
+        let kind = match proof.auth_type {
+            auth::PUBLIC_KEY => auth::PUBLIC_KEY,
+            auth::SECRET_KEY => auth::SECRET_KEY,
+            _ => return Err(CallerRefusal::Wrong),
+        };
+        let effort = self.in_force().effort;
+        let origin = RequestOrigin::connection(proof.source);
+        let checked = ChallengeProof {
+            version: Version::CURRENT,
+            covered: [proof.nonce, proof.client_nonce],
+            signed_response: proof.signed_response,
+            limits: effort.pbkdf2,
+        };
+        for candidate in self.caller_candidates(proof, kind)? {
+            let outcome = match &candidate {
+                KeyCandidate::Key(key) => {
+                    self.check_proof(&checked, kind, key, origin).ok_or(CallerRefusal::Busy)?
+                }
+                KeyCandidate::Remote(verdict) => verdict.is_right.then_some(()).ok_or(VerifyError::Wrong),
+            };
+            if outcome.is_ok() {
+                let is_public = kind == auth::PUBLIC_KEY;
+                return Ok(if is_public { candidate.index(proof.identity) } else { proof.identity.index });
+            }
+        }
+        Err(CallerRefusal::Wrong)
+    }
+
+    /// The keys of the claimed identity, or the verdict of its service.
+    fn caller_candidates(
+        &self,
+        proof: &CallerProof<'_>,
+        kind: &'static [u8],
+    ) -> Result<Vec<KeyCandidate>, CallerRefusal> {
+        let failed = |error: StoreError| {
+            tracing::error!(%error, "cannot read the keys of a caller");
+            CallerRefusal::Busy
+        };
+        let (in_force, snapshot) = (self.in_force(), self.store.snapshot().map_err(failed)?);
+        let (rules, effort) = (&in_force.rules, in_force.effort);
+        let most = cost::keys_max(kind, proof.signed_response, &effort.pbkdf2, effort.keys_tried);
+        match keys(&snapshot, rules, proof.identity, kind, most) {
+            Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
+            Err(NotHere::Store(error)) => Err(failed(error)),
+            Err(NotHere::Remote) => {
+                let Some(remote) = &self.remote else { return Err(CallerRefusal::Wrong) };
+                let asked = remote_candidates(&mut remote.begin_inquiry(), proof, kind, most);
+                asked.map_err(|failure| match failure {
+                    RemoteFailure::Busy => CallerRefusal::Busy,
+                    _ => CallerRefusal::Unanswered,
+                })
+            }
+        }
+    }
+
+    /// Signs both nonces with the key of the server. The signature cannot be that of a message: it
+    /// covers random bytes of this process first, where a message has its codes.
+    fn sign_nonces(&self, nonce: &[u8], client_nonce: &[u8], source: IpAddr) -> CallerReply {
+        if !self.caller_sessions().is_open(nonce, self.now_ms()) {
+            return CallerReply::Refused(CallerRefusal::Stale);
+        }
+        let Some(key) = self.sealer.shared_key() else {
+            return CallerReply::Refused(CallerRefusal::Unsupported);
+        };
+        let algorithm = key.digest_for(Version::CURRENT);
+        let (nonce, client_nonce) = (nonce.to_vec(), client_nonce.to_vec());
+        let sign = move || key.sign(algorithm, &[&nonce, &client_nonce]);
+        let signed = match self.costly() {
+            Some(costly) => costly.run(RequestOrigin::connection(source), cost::SIGNATURE, sign),
+            None => Some(sign()),
+        };
+        let name: &[u8] = if algorithm == DigestAlgorithm::SHA256 { b"SHA-256" } else { b"SHA-1" };
+        match signed {
+            Some(Ok(signature)) => CallerReply::Signed { algorithm: name.to_vec(), signature },
+            Some(Err(_)) => CallerReply::Refused(CallerRefusal::Unsupported),
+            None => CallerReply::Refused(CallerRefusal::Busy),
+        }
+    }
+
+    fn record_caller(&self, proof: &CallerProof<'_>, reply: &CallerReply) {
+        let (code, text) = match reply {
+            CallerReply::Refused(CallerRefusal::Stale) => {
+                (ResponseCode::AUTHENTICATION_TIMEOUT, "stale nonce")
+            }
+            CallerReply::Refused(CallerRefusal::Busy) => (ResponseCode::SERVER_BUSY, "busy"),
+            CallerReply::Refused(_) => (ResponseCode::AUTHENTICATION_FAILED, "wrong proof"),
+            _ => (ResponseCode::SUCCESS, ""),
+        };
+        let source = SocketAddr::new(proof.source, 0);
+        let (identity, op_code) = (Some(proof.identity), OpCode::SESSION_SETUP);
+        self.audit.write(&AuditLine { source, identity, op_code, handle: BLANK, code, text, changed: false });
+    }
+}
+
+/// The public keys of an identity at another service, or the verdict of that service on a secret.
+fn remote_candidates(
+    inquiry: &mut RemoteInquiry<'_>,
+    proof: &CallerProof<'_>,
+    kind: &[u8],
+    most: usize,
+) -> Result<Vec<KeyCandidate>, RemoteFailure> {
+    let CallerProof { identity, nonce, client_nonce, signed_response, .. } = *proof;
+    if kind == auth::PUBLIC_KEY {
+        let values = inquiry.public_keys(identity)?;
+        return Ok(super::candidates::public_keys(&values, identity, most));
+    }
+    let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: client_nonce };
+    let verification = VerificationRequest { identity, nonce, digest, signed_response };
+    Ok(vec![KeyCandidate::Remote(inquiry.verdict(&verification)?)])
+}

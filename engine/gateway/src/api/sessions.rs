@@ -1,0 +1,424 @@
+//! Sessions: `/api/sessions`, and the scheme `Handle` on every other endpoint.
+
+use crate::api::body::ApiBody;
+use crate::api::caller::basic;
+use crate::api::scheme::{CredentialsError, HandleCredentials, HandleProof};
+use crate::api::{ApiRequest, BASIC, respond};
+use crate::callers::{CallerError, CallerService, ServerSignature};
+use crate::reply::{GatewayResponse, empty};
+use crate::route::read_body;
+use crate::server::GatewayState;
+use crate::sessions::{HttpSession, SessionId};
+use data_encoding::BASE64;
+use handle_auth::challenge::answer_with_mac;
+use handle_auth::random;
+use handle_client::administration::{ClientIdentity, IdentityKey};
+use handle_daemon::callers::{CallerProof, CallerRefusal};
+use handle_proto::json::Json;
+use handle_proto::wire::auth::SECRET_KEY;
+use handle_proto::wire::list::Reference;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{Method, StatusCode};
+use serde_json::{Map, json};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most bytes of the body of a request about a session.
+const BODY_LEN_MAX: usize = 64 << 10;
+
+/// Why a caller has no session with an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignInError {
+    /// The credentials cannot be read.
+    Credentials(CredentialsError),
+    /// They are wrong, or of an identity that is not known.
+    NotVerified,
+    /// The nonce is too old.
+    Stale,
+    /// There are too many sessions, or too much work.
+    Busy,
+    /// `handle-admin` did not answer.
+    Unreachable,
+}
+
+impl SignInError {
+    /// As deployed servers say it.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Credentials(CredentialsError::Missing) => "Missing fields in authentication data",
+            Self::Credentials(CredentialsError::Malformed) => "Error parsing Authorization: Handle",
+            Self::NotVerified | Self::Stale => "Identity not verified",
+            Self::Busy | Self::Unreachable => "Identity not verified at the moment",
+        }
+    }
+}
+
+impl From<CallerError> for SignInError {
+    fn from(error: CallerError) -> Self {
+        match error {
+            CallerError::Refused(CallerRefusal::Stale) => Self::Stale,
+            CallerError::Refused(CallerRefusal::Busy) => Self::Busy,
+            CallerError::Refused(CallerRefusal::Unanswered) | CallerError::Unreachable => Self::Unreachable,
+            CallerError::Refused(CallerRefusal::Wrong | CallerRefusal::Unsupported) => Self::NotVerified,
+        }
+    }
+}
+
+/// The part of the state that sessions need: without it, there are none.
+fn service(state: &GatewayState) -> Option<&Arc<CallerService>> {
+    state.admin.as_ref().and_then(|admin| admin.callers())
+}
+
+/// The credentials of the scheme `Handle` that a request over TLS has; the outer `None` without that
+/// scheme, the inner one if they cannot be read.
+pub fn credentials(request: &ApiRequest<'_>) -> Option<Option<HandleCredentials>> {
+    let text = request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)?;
+    let text = text.to_str().ok()?;
+    let is_handle = text.trim_start().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("Handle"));
+    is_handle.then(|| HandleCredentials::of_header(text))
+}
+
+/// Finds a session.
+pub fn find(state: &GatewayState, id: SessionId) -> Option<HttpSession> {
+    state.sessions.find(id, &state.settings.current().sessions, Instant::now())
+}
+
+/// Opens a session for a caller at `address`; `None` if there is nobody to prove identities.
+pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> {
+    let nonce = service(state)?.nonce().await?;
+    let settings = state.settings.current_shared();
+    let id = SessionId::new(random());
+    Some(state.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
+}
+
+/// Has a proof over `nonce` verified.
+///
+/// # Errors
+/// When it is wrong, or cannot be verified.
+pub async fn prove(
+    state: &GatewayState,
+    address: IpAddr,
+    nonce: &[u8],
+    proof: HandleProof,
+) -> Result<Arc<ClientIdentity>, SignInError> {
+    let (Some(service), Some(admin)) = (service(state), &state.admin) else {
+        return Err(SignInError::Unreachable);
+    };
+    let (service, nonce) = (Arc::clone(service), nonce.to_vec());
+    let proven = admin.run(address, move || {
+        service.prove(&CallerProof {
+            nonce: &nonce,
+            client_nonce: &proof.client_nonce,
+            auth_type: proof.auth_type,
+            identity: Reference { handle: &proof.handle, index: proof.index },
+            signed_response: &proof.signed_response,
+            source: address,
+        })
+    });
+    match proven.await {
+        Ok(Ok(identity)) => Ok(Arc::new(identity)),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(SignInError::Busy),
+    }
+}
+
+/// The proof that an identity has its secret. The secret goes no further.
+#[must_use]
+pub fn proof_with_secret(identity: &ClientIdentity, nonce: &[u8]) -> Option<HandleProof> {
+    let IdentityKey::Secret(secret) = &identity.key else { return None };
+    let client_nonce = random::<16>().to_vec();
+    let signed_response = answer_with_mac(&[nonce, &client_nonce], secret);
+    let (handle, index) = (identity.handle.clone(), identity.index);
+    Some(HandleProof { handle, index, auth_type: SECRET_KEY, client_nonce, signed_response })
+}
+
+/// Proves an identity and gives it to the session, which gets another nonce. A session keeps the
+/// identity that it has.
+async fn sign_in(
+    state: &GatewayState,
+    address: IpAddr,
+    session: &HttpSession,
+    proof: HandleProof,
+) -> Result<HttpSession, SignInError> {
+    if let Some(known) = &session.identity
+        && (known.handle != proof.handle || (proof.index != 0 && known.index != proof.index))
+    {
+        return Err(SignInError::NotVerified);
+    }
+    let proven = prove(state, address, &session.nonce, proof).await;
+    let next = match service(state) {
+        Some(service) => service.nonce().await.ok_or(SignInError::Unreachable)?,
+        None => return Err(SignInError::Unreachable),
+    };
+    let identity = match proven {
+        Ok(identity) => identity,
+        Err(error) => {
+            if error == SignInError::Stale {
+                state.sessions.renew(session.id, next);
+            }
+            return Err(error);
+        }
+    };
+    let settings = state.settings.current_shared();
+    let (limits, now) = (&settings.sessions, Instant::now());
+    if !state.sessions.authenticate(session.id, next, Arc::clone(&identity), limits, now) {
+        end(state, Some(identity));
+        return Err(SignInError::Busy);
+    }
+    if let Some(before) = &session.identity {
+        end(state, Some(Arc::clone(before)));
+    }
+    Ok(HttpSession { id: session.id, nonce: next, identity: Some(identity) })
+}
+
+/// Tells `handle-admin` that the session of an identity is over.
+pub fn end(state: &GatewayState, identity: Option<Arc<ClientIdentity>>) {
+    if let (Some(service), Some(identity)) = (service(state), identity)
+        && let IdentityKey::Session(key) = &identity.key
+    {
+        let (service, id) = (Arc::clone(service), key.id);
+        drop(tokio::task::spawn_blocking(move || service.end(id)));
+    }
+}
+
+/// The caller of a request with credentials of this scheme.
+///
+/// # Errors
+/// The response that refuses them.
+pub async fn caller(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    credentials: Option<HandleCredentials>,
+) -> Result<Option<Arc<ClientIdentity>>, GatewayResponse> {
+    let refused = || empty(StatusCode::UNAUTHORIZED);
+    let Some(credentials) = credentials else { return Err(refused()) };
+    let Some(session) = credentials.session().and_then(|id| find(state, id)) else { return Err(refused()) };
+    if !credentials.is_proof() {
+        return Ok(session.identity);
+    }
+    let accepts_md5 = state.settings.current().sessions.md5;
+    let signed = match credentials.proof(accepts_md5) {
+        Ok(proof) => sign_in(state, request.peer.address, &session, proof).await,
+        Err(error) => Err(SignInError::Credentials(error)),
+    };
+    match signed {
+        Ok(session) => Ok(session.identity),
+        Err(error) => {
+            let mut response = refused();
+            let session = find(state, session.id).unwrap_or(session);
+            add(&mut response, &challenge_text(&session, Some(error), None));
+            Err(response)
+        }
+    }
+}
+
+fn add(response: &mut GatewayResponse, text: &str) {
+    if let Ok(value) = HeaderValue::try_from(text) {
+        response.headers_mut().append(header::WWW_AUTHENTICATE, value);
+    }
+}
+
+fn challenge_text(
+    session: &HttpSession,
+    error: Option<SignInError>,
+    server: Option<&ServerSignature>,
+) -> String {
+    let nonce = BASE64.encode(&session.nonce);
+    let mut text = format!("Handle sessionId=\"{}\", nonce=\"{nonce}\"", session.id.secret_text());
+    if let Some(error) = error {
+        text.push_str(&format!(", error=\"{}\"", error.text()));
+    }
+    if let Some(ServerSignature { algorithm, signature }) = server {
+        let signature = BASE64.encode(signature);
+        text.push_str(&format!(", serverAlg=\"{algorithm}\", serverSignature=\"{signature}\""));
+    }
+    text
+}
+
+/// Adds what every response has: the schemes to a refusal that names none, and the proof of the
+/// server if the caller asks for it before it has proven itself.
+pub async fn complete(state: &GatewayState, request: &ApiRequest<'_>, response: &mut GatewayResponse) {
+    if !request.peer.is_tls {
+        return;
+    }
+    let given = credentials(request);
+    let found = given.iter().flatten().find_map(HandleCredentials::session).and_then(|id| find(state, id));
+    let is_refused = response.status() == StatusCode::UNAUTHORIZED
+        && !response.headers().contains_key(header::WWW_AUTHENTICATE);
+    let unproven = match found {
+        // `handle-admin` no longer knows the session.
+        Some(HttpSession { id, identity: Some(_), .. }) if is_refused => {
+            end(state, state.sessions.end(id));
+            None
+        }
+        found => found.filter(|session| session.identity.is_none()),
+    };
+    let client_nonce =
+        given.iter().flatten().filter(|it| !it.is_proof()).find_map(HandleCredentials::client_nonce);
+    if is_refused {
+        let basic = basic_identity(request);
+        let has_none = !request.head.headers.contains_key(header::AUTHORIZATION);
+        // As deployed: clients that use another scheme than `Basic` are not told of it.
+        if has_none || basic.is_some() || service(state).is_none() {
+            response.headers_mut().append(header::WWW_AUTHENTICATE, BASIC);
+        }
+        let error = basic.flatten().map(|_| SignInError::NotVerified);
+        let session = match unproven {
+            Some(session) => Some(session),
+            None => open(state, request.peer.address).await,
+        };
+        if let Some(session) = session {
+            let server = prove_server(state, request, &session, client_nonce.as_deref()).await;
+            add(response, &challenge_text(&session, error, server.as_ref()));
+        }
+    } else if let (Some(session), Some(client_nonce)) = (unproven, client_nonce)
+        && let Some(server) = prove_server(state, request, &session, Some(&client_nonce)).await
+        && !response.headers().contains_key(header::WWW_AUTHENTICATE)
+    {
+        add(response, &challenge_text(&session, None, Some(&server)));
+    }
+}
+
+/// The signature of the server over the nonces of session and caller.
+async fn prove_server(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    session: &HttpSession,
+    client_nonce: Option<&[u8]>,
+) -> Option<ServerSignature> {
+    let (service, admin) = (Arc::clone(service(state)?), state.admin.as_ref()?);
+    let (nonce, client_nonce) = (session.nonce, client_nonce?.to_vec());
+    let source = request.peer.address;
+    admin.run(source, move || service.sign(&nonce, &client_nonce, source)).await.ok()?.ok()
+}
+
+/// Answers a request about sessions, over TLS.
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    if service(state).is_none() {
+        return super::unsupported(state, request, "This gateway has no sessions");
+    }
+    let is_this = request.path.trim_end_matches('/').ends_with("/this");
+    match *request.head.method {
+        Method::POST if !is_this => create(state, request, body).await,
+        Method::GET | Method::HEAD if is_this => show(state, request).await,
+        Method::PUT if is_this => authenticate(state, request, body).await,
+        Method::DELETE if is_this => match named(request).and_then(|id| find(state, id)) {
+            Some(session) => {
+                end(state, state.sessions.end(session.id));
+                empty(StatusCode::NO_CONTENT)
+            }
+            None => empty(StatusCode::FORBIDDEN),
+        },
+        _ => super::unknown(state, request),
+    }
+}
+
+fn named(request: &ApiRequest<'_>) -> Option<SessionId> {
+    credentials(request).flatten().and_then(|credentials| credentials.session())
+}
+
+async fn read_json(state: &GatewayState, body: Incoming) -> Json {
+    let bytes = read_body(state, body, BODY_LEN_MAX).await.unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or(Json::Null)
+}
+
+fn basic_identity(request: &ApiRequest<'_>) -> Option<Option<ClientIdentity>> {
+    let text = request.head.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let is_basic = text.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("Basic "));
+    is_basic.then(|| basic(text))
+}
+
+async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let json = read_json(state, body).await;
+    let Some(mut session) = open(state, request.peer.address).await else {
+        return super::unsupported(state, request, "The administration service did not answer");
+    };
+    let mut error = None;
+    if let Some(identity) = basic_identity(request) {
+        let proof = identity.and_then(|identity| proof_with_secret(&identity, &session.nonce));
+        let signed = match proof {
+            Some(proof) => sign_in(state, request.peer.address, &session, proof).await,
+            None => Err(SignInError::NotVerified),
+        };
+        match signed {
+            Ok(signed) => session = signed,
+            Err(refused) => error = Some(refused),
+        }
+    }
+    let of_header = credentials(request).flatten().and_then(|it| it.client_nonce());
+    let client_nonce = of_header.or_else(|| HandleCredentials::of_json(&json).client_nonce());
+    let server = prove_server(state, request, &session, client_nonce.as_deref()).await;
+    let mut response =
+        respond(state, request, StatusCode::CREATED, session_body(&session, error, server.as_ref()));
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/api/sessions/this"));
+    response
+}
+
+async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let Some(given) = credentials(request).flatten().filter(HandleCredentials::names_session) else {
+        return respond(state, request, StatusCode::OK, ApiBody::of(&json!({ "authenticated": false })));
+    };
+    let Some(session) = given.session().and_then(|id| find(state, id)) else {
+        return empty(StatusCode::FORBIDDEN);
+    };
+    let server = prove_server(state, request, &session, given.client_nonce().as_deref()).await;
+    respond(state, request, StatusCode::OK, session_body(&session, None, server.as_ref()))
+}
+
+async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let of_header = credentials(request).flatten();
+    let json = read_json(state, body).await;
+    let given = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));
+    let Some(session) = given.session().and_then(|id| find(state, id)) else {
+        return empty(StatusCode::UNAUTHORIZED);
+    };
+    let accepts_md5 = state.settings.current().sessions.md5;
+    let proof = match basic_identity(request) {
+        Some(identity) => {
+            let proof = identity.and_then(|identity| proof_with_secret(&identity, &session.nonce));
+            Some(proof.ok_or(SignInError::NotVerified))
+        }
+        None => given.is_proof().then(|| given.proof(accepts_md5).map_err(SignInError::Credentials)),
+    };
+    let signed = match proof {
+        None => Ok(session.clone()),
+        Some(Err(error)) => Err(error),
+        Some(Ok(proof)) => sign_in(state, request.peer.address, &session, proof).await,
+    };
+    match signed {
+        Ok(session) => respond(state, request, StatusCode::OK, session_body(&session, None, None)),
+        Err(error) => {
+            let session = find(state, session.id).unwrap_or(session);
+            let body = session_body(&session, Some(error), None);
+            let mut response = respond(state, request, StatusCode::UNAUTHORIZED, body);
+            add(&mut response, &challenge_text(&session, Some(error), None));
+            response
+        }
+    }
+}
+
+fn session_body(
+    session: &HttpSession,
+    error: Option<SignInError>,
+    server: Option<&ServerSignature>,
+) -> ApiBody {
+    let mut body = Map::new();
+    body.insert("sessionId".to_owned(), session.id.secret_text().into());
+    body.insert("nonce".to_owned(), BASE64.encode(&session.nonce).into());
+    if let Some(ServerSignature { algorithm, signature }) = server {
+        body.insert("serverAlg".to_owned(), algorithm.as_str().into());
+        body.insert("serverSignature".to_owned(), BASE64.encode(signature).into());
+    }
+    if let Some(identity) = &session.identity {
+        body.insert("authenticated".to_owned(), true.into());
+        let handle = String::from_utf8_lossy(&identity.handle);
+        body.insert("id".to_owned(), format!("{}:{handle}", identity.index).into());
+    }
+    if let Some(error) = error {
+        body.insert("error".to_owned(), error.text().into());
+    }
+    ApiBody::of(&body.into())
+}

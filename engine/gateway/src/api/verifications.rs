@@ -1,0 +1,93 @@
+//! `GET /api/verifications/{identity}`: whether a MAC over two nonces was made with a secret key. The
+//! same question as that of one server to another, RFC 3652 section 3.5.3.
+
+use crate::api::body::ApiBody;
+use crate::api::scheme::{HandleCredentials, identity};
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of};
+use crate::parameters::Parameters;
+use crate::reply::GatewayResponse;
+use crate::server::GatewayState;
+use crate::target;
+use data_encoding::BASE64;
+use handle_client::administration::Administrator;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::auth::VerificationRequest;
+use handle_proto::wire::digest::RequestDigest;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::{Request, Response};
+use handle_proto::{OpFlags, ResponseCode};
+use hyper::StatusCode;
+use serde_json::json;
+
+/// Most bytes of a nonce.
+const NONCE_LEN_MAX: usize = 1024;
+
+/// What is to be verified.
+struct Verification {
+    handle: Vec<u8>,
+    index: i32,
+    nonce: Vec<u8>,
+    client_nonce: Vec<u8>,
+    signed_response: Vec<u8>,
+}
+
+/// Answers a question about `name`, which is percent-encoded: an identity, or the handle of one.
+pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) -> GatewayResponse {
+    let accepts_md5 = state.settings.current().sessions.md5;
+    let verification = match read(&request.parameters, name, accepts_md5) {
+        Ok(verification) => verification,
+        Err(message) => {
+            return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
+        }
+    };
+    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let handle = String::from_utf8_lossy(&verification.handle).into_owned();
+    let ask = move |client: &mut Administrator| {
+        let Verification { handle, index, nonce, client_nonce, signed_response } = &verification;
+        let digest = RequestDigest { algorithm: DigestAlgorithm::OLD_MD5, digest: client_nonce };
+        let identity = Reference { handle, index: *index };
+        let question = VerificationRequest { identity, nonce, digest, signed_response };
+        let answer = client.ask(&Request::VerifyChallenge(question), OpFlags::PLAIN_REQUEST)?;
+        let verdict = match answer.reply().response {
+            Response::Verdict(verdict) => Some(verdict.is_valid),
+            _ => None,
+        };
+        Ok((answer.code(), verdict))
+    };
+    match admin.ask(request.peer.address, None, ask).await {
+        Ok((code, Some(is_valid))) => {
+            let body = json!({ "responseCode": code.0, "isValid": is_valid, "handle": handle });
+            respond(state, request, StatusCode::OK, ApiBody::of(&body))
+        }
+        Ok((code, None)) => {
+            respond(state, request, status_of(code, false), ApiBody::failure(code, None, Some(&handle)))
+        }
+        Err(error) => admin_refusal(state, request, &error, Some(&handle)),
+    }
+}
+
+fn read(parameters: &Parameters<'_>, name: &str, accepts_md5: bool) -> Result<Verification, &'static str> {
+    const MISSING: &str = "Missing parameters in verification request";
+    let name = target::decode(name).map_err(|error| error.message())?;
+    let (index, handle) = identity(&name).ok_or("Handle not specified in verification request")?;
+    if handle.len() > HANDLE_LEN_MAX {
+        return Err("The handle is too long");
+    }
+    let index = match parameters.first("index") {
+        Some(index) => index.parse().map_err(|_| "The index is not a number")?,
+        None => index,
+    };
+    let field = |name| parameters.first(name).ok_or(MISSING);
+    let nonce = BASE64.decode(field("nonce")?.as_bytes()).map_err(|_| "The nonce is not base64")?;
+    let names = ["cnonce", "alg", "signature", "salt", "iterations", "length"];
+    names[..3].iter().try_for_each(|name| field(name).map(drop))?;
+    let fields = names.iter().filter_map(|name| Some((*name, parameters.first(name)?)));
+    let fields = fields.chain([("id", &*name), ("type", "HS_SECKEY")]);
+    let proof = HandleCredentials::of_fields(fields).proof(accepts_md5).map_err(|_| "Unknown algorithm")?;
+    if nonce.len().max(proof.client_nonce.len()) > NONCE_LEN_MAX {
+        return Err("A nonce is too long");
+    }
+    let (client_nonce, signed_response) = (proof.client_nonce, proof.signed_response);
+    Ok(Verification { handle: handle.as_bytes().to_vec(), index, nonce, client_nonce, signed_response })
+}
