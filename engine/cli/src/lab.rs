@@ -3,14 +3,14 @@
 //! Nine servers in five sites: the global registry; a service for real DOIs with three sites (four
 //! servers, two servers, and an outdated mirror); and a registry of its own for the prefixes
 //! derived from 20.500, which also serves handles. Each site has its own key, and each server
-//! signs.
+//! signs. A gateway resolves handles of all of them over HTTP.
 
 mod records;
 mod topology;
 
 use crate::ExitOutcome;
-use crate::handled_process::{self, HandledProcess};
 use crate::output;
+use crate::server_process::{self, ServerProcess};
 use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
 use handle_server::config::Config;
@@ -26,7 +26,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use topology::{LabTopology, ServerPlace, SiteName};
 
-/// Run a small Handle System on loopback: nine servers in five sites, with real records.
+/// Run a small Handle System on loopback: nine servers in five sites and a gateway, with real
+/// records.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -59,6 +60,9 @@ struct UpArgs {
     /// ports.
     #[arg(long, value_name = "PORT")]
     port: Vec<u16>,
+    /// Port of the gateway, for HTTP. Default: a free port.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    gateway_port: u16,
     /// Records of the DOI service, in the format of the handle REST API, one per line. Default:
     /// 1,251 real DOIs.
     #[arg(long, value_name = "FILE")]
@@ -84,7 +88,7 @@ pub(crate) struct ServerArgs {
 
 /// A server process of the lab.
 pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
-    handled_process::serve(&Config::read(&args.config)?)
+    server_process::serve(&Config::read(&args.config)?)
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
@@ -110,14 +114,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         let config = make(&directory, &topology, &records, &place)?;
         let control = config.with_file_name("control.sock");
         let process =
-            HandledProcess::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
+            ServerProcess::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
         servers.push((place, process));
     }
-    show(args, &directory, &servers, end.input_has_ended());
+    let gateway = start_gateway(&directory, args.gateway_port)?;
+    show(args, &directory, &LabProcesses { servers: &servers, gateway: &gateway }, end.input_has_ended());
     // Nobody would know of it.
     output::check()?;
     end.wait(args.seconds.map(Duration::from_secs));
-    drop(servers);
+    drop((gateway, servers));
     temporary.close().context("cannot remove the temporary directory")?;
     if !args.json {
         match &args.dir {
@@ -153,14 +158,47 @@ fn make(
     Ok(config)
 }
 
-fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess)], is_input_closed: bool) {
+/// Starts the gateway, which finds every handle from the global registry.
+fn start_gateway(directory: &Path, port: u16) -> anyhow::Result<ServerProcess> {
+    let own = directory.join(GATEWAY);
+    std::fs::create_dir(&own).with_context(|| format!("cannot make {}", own.display()))?;
+    let config = own.join("handle-gateway.toml");
+    let text = format!(
+        "listen = [\"127.0.0.1:{port}\"]\nworkers = 1\ncontrol = \"control.sock\"\nlog = \"warn\"\n\n\
+         [upstream]\nroot = \"../bootstrap_handles\"\n"
+    );
+    std::fs::write(&config, text)?;
+    ServerProcess::start_gateway(&config, None, own.join("control.sock"))
+}
+
+/// The directory of the gateway, and its name among the sites.
+const GATEWAY: &str = "gateway";
+
+/// All processes of the lab.
+struct LabProcesses<'a> {
+    servers: &'a [(ServerPlace, ServerProcess)],
+    gateway: &'a ServerProcess,
+}
+
+impl LabProcesses<'_> {
+    /// The name of the site of each, its number there, what it has, and the process.
+    fn all(&self) -> impl Iterator<Item = (&'static str, usize, &'static str, &ServerProcess)> {
+        let servers = self.servers.iter().map(|(place, process)| {
+            let content = if place.at == 0 { place.site.content() } else { "" };
+            (place.site.name(), place.at + 1, content, process)
+        });
+        servers.chain([(GATEWAY, 1, "all handles, over HTTP", self.gateway)])
+    }
+}
+
+fn show(args: &UpArgs, directory: &Path, processes: &LabProcesses<'_>, is_input_closed: bool) {
     let root = directory.join("bootstrap_handles");
     if args.json {
-        let list: Vec<_> = servers
-            .iter()
-            .map(|(place, process)| {
+        let list: Vec<_> = processes
+            .all()
+            .map(|(site, server, _, process)| {
                 json!({
-                    "site": place.site.name(), "server": place.at + 1, "address": process.address.to_string(),
+                    "site": site, "server": server, "address": process.address.to_string(),
                     "pid": process.id(), "control": process.control,
                 })
             })
@@ -171,21 +209,21 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess
     println!("{}", paint(Paint::Good, format_args!("the lab is running in {}", directory.display())));
     println!();
     let mut table = output::table(&["site", "server", "address", "process", "content"]);
-    for (place, process) in servers {
-        let what = if place.at == 0 { place.site.content() } else { "" };
+    for (site, server, content, process) in processes.all() {
         table.add_row([
-            place.site.name().to_owned(),
-            (place.at + 1).to_string(),
+            site.to_owned(),
+            server.to_string(),
             process.address.to_string(),
             process.id().to_string(),
-            what.to_owned(),
+            content.to_owned(),
         ]);
     }
     output::lines(&table);
     println!();
     println!("try, in another terminal:");
     println!("  export HDL_ROOT={}", root.display());
-    let stop = servers
+    let stop = processes
+        .servers
         .iter()
         .find(|(place, _)| place.site == SiteName::Mirror)
         .map_or(0, |(_, process)| process.id());
@@ -193,6 +231,7 @@ fn show(args: &UpArgs, directory: &Path, servers: &[(ServerPlace, HandledProcess
         ("hdl resolve hdl:20.500.LAB/hello --trace --certify".to_owned(), "shows every step"),
         ("hdl site 10.1016".to_owned(), "shows which server is responsible"),
         ("hdl check 10.1016/lab-new".to_owned(), "shows that the mirror is outdated"),
+        (format!("curl -i http://{}/20.500.LAB/hello", processes.gateway.address), "redirects"),
         (format!("kill -STOP {stop}"), "stops the mirror; handles still resolve"),
     ] {
         println!("  {command:<52} {}", paint(Paint::Dim, format_args!("# {why}")));

@@ -15,7 +15,6 @@ mod demo;
 mod dump;
 mod exchange;
 mod handle;
-mod handled_process;
 mod homed_prefixes;
 mod init;
 mod input;
@@ -29,6 +28,7 @@ mod resolve;
 mod root;
 mod secret;
 mod server;
+mod server_process;
 mod service;
 mod share;
 mod snapshot;
@@ -106,7 +106,8 @@ enum Command {
     Control(control::Args),
     /// Run the whole system in one command: build, serve, resolve, load, and publish under load.
     Demo(demo::Args),
-    /// Run a small Handle System on loopback: nine servers in five sites, with real records.
+    /// Run a small Handle System on loopback: nine servers in five sites and a gateway, with real
+    /// records.
     Lab(lab::Args),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
@@ -120,6 +121,9 @@ enum Command {
     /// Serve; a server process of `hdl lab`.
     #[command(hide = true)]
     LabServer(lab::ServerArgs),
+    /// Serve over HTTP; the gateway of `hdl demo` and `hdl lab`.
+    #[command(hide = true)]
+    GatewayServer(server_process::GatewayArgs),
 }
 
 /// The result of a command, as an exit code. Usage errors are 2, both of clap and [`UsageError`].
@@ -187,6 +191,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => lab::run(&args),
         Command::LabServer(args) => lab::serve(&args),
         Command::DemoServer(args) => demo::serve(&args),
+        Command::GatewayServer(args) => server_process::serve_gateway(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);

@@ -9,8 +9,9 @@ use handle_daemon::listen::each_once;
 use handle_daemon::scrape::ScrapeLimits;
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
+use handle_daemon::settings::file::{ConfigurationError, read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 settings! {
@@ -123,6 +124,16 @@ impl ObserveConfig {
             header_len_max: self.http_header_bytes,
             patience: Duration::from_millis(self.http_timeout_ms.into()),
         }
+    }
+}
+
+impl Config {
+    /// Reads the configuration at `path`, for programs that run a gateway in their process.
+    ///
+    /// # Errors
+    /// Those of [`read`].
+    pub fn read(path: &Path) -> Result<Self, ConfigurationError> {
+        read(path)
     }
 }
 

@@ -102,3 +102,6 @@ pub fn metric_groups() -> Vec<MetricGroup> {
     let groups = [("process", process), ("set", rows(set_metrics())), ("upstream", rows(upstream_metrics()))];
     groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,7 +102,7 @@ fn a_reference_directory_becomes_a_service_with_two_ports() {
         .iter()
         .map(|setting| setting["key"].as_str().unwrap())
         .collect();
-    assert_eq!(left_out, ["enable_monitor_daemon", "odd", "hdl_http_config"]);
+    assert_eq!(left_out, ["enable_monitor_daemon", "odd"]);
     let site = site_of(&service, "site");
     assert_eq!(site["serialNumber"], before["serialNumber"].as_i64().unwrap() + 1);
     assert_eq!(site["servers"][0]["publicKey"], before["servers"][0]["publicKey"]);

@@ -754,4 +754,7 @@ fn the_demo_runs_and_verifies_all_answers() {
     assert!(json["changes_published"].as_u64().unwrap() > 3);
     assert_eq!(json["fixed_rate"]["accounts"]["lost"], 0);
     assert_eq!(json["fixed_rate"]["accounts"]["answered"], 2000);
+    let redirects = &json["redirects"];
+    assert!(redirects["accounts"]["answered"].as_u64().unwrap() > 100, "{redirects:#}");
+    assert_eq!(redirects["statuses"][0]["status"], 302, "{redirects:#}");
 }

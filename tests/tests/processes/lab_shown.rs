@@ -112,7 +112,7 @@ fn a_step_is_shown_before_the_next_one_is_done() {
         interface["port"] = silent.local_addr().unwrap().port().into();
     }
     std::fs::write(&root, file.to_string()).unwrap();
-    let mut command = hdl(["resolve", "20.500.LAB/hello", "--trace", "--timeout", "3600", "--root"]);
+    let mut command = hdl(["resolve", "20.500.LAB/hello", "--trace", "--lookup-timeout", "3600", "--root"]);
     command.arg(&root).stdout(Stdio::piped());
     let mut process = RunningProcess::start(command);
     let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
@@ -261,8 +261,8 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     for part in ["the lab is running in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // One line for each of the nine servers.
-    assert_eq!(shown.matches("127.0.0.1:").count(), 9, "{shown}");
+    // One line for each of the nine servers and for the gateway, and a command that asks it.
+    assert_eq!(shown.matches("127.0.0.1:").count(), 11, "{shown}");
     drop(lab.0.stdin.take());
     assert_eq!(lab.wait(), Some(0));
     stdout.read_to_string(&mut shown).unwrap();

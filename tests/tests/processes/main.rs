@@ -1,5 +1,5 @@
 //! Behaviour of the programs for clients, administrators and operators: `handled`, `handle-admin`,
-//! `hdl` and `handle-loadgen`, alone and together.
+//! `handle-gateway`, `hdl` and `handle-loadgen`, alone and together.
 
 mod addresses;
 mod admin;
@@ -22,6 +22,7 @@ mod handled;
 mod idle;
 mod lab;
 mod lab_faults;
+mod lab_gateway;
 mod lab_shown;
 mod live;
 mod lookup_sessions;

@@ -3,11 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
+use handle_tests::gateway_server::get;
 use handle_tests::initialised::InitialisedService;
-use handle_tests::process::{fail, hdl, succeed};
+use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use serde_json::Value as Json;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 /// A directory for the files of a test.
@@ -238,12 +240,15 @@ fn a_batch_is_checked_before_its_first_operation() {
 }
 
 #[test]
-fn handled_serves_from_the_directory_of_init() {
+fn all_processes_serve_from_the_directory_of_init() {
     let directory = OperatorsDirectory::new();
     let address = free_address();
     let (port, admin_port) = (address.port().to_string(), free_address().port().to_string());
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
+    let gateway = free_address();
+    let gateway_port = gateway.port().to_string();
     let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
+    let ports = ports.into_iter().chain(["--gateway-port", &gateway_port]);
     // A wrong option leaves no directory, so that init can be repeated.
     for wrong in [["--bits", "1024"], ["--prefix", "10.1045/x"]] {
         let init = init
@@ -285,6 +290,17 @@ fn handled_serves_from_the_directory_of_init() {
         answer["values"].as_array().unwrap().iter().map(|value| value["type"].as_str()).collect();
     assert_eq!(kinds, [Some("HS_ADMIN"), Some("HS_PUBKEY")]);
     drop(daemon);
+
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.env("HANDLE_GATEWAY_ALLOW_ROOT", "true").stdin(Stdio::null());
+    command.arg("--config").arg(directory.path("site/handle-gateway.toml")).args(["--log", "warn"]);
+    let (process, control) = (RunningProcess::start(command), directory.path("site/run/handle-gateway.sock"));
+    until("the gateway serves", || ask(&control, "status")["pid"] == process.0.id());
+    let record = get(gateway, "/api/handles/10.1045/ADMIN", "").json();
+    assert_eq!(record["values"][1]["type"], "HS_PUBKEY", "{record}");
+    // Changes need TLS, which has to be configured.
+    assert_eq!(get(gateway, "/api/handles?prefix=10.1045", "").status, 403);
+    drop(process);
 
     let (code, error) = fail(directory.hdl(init));
     assert!(code == 1 && error.contains("not empty"), "{error}");

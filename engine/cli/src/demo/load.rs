@@ -2,10 +2,11 @@
 
 use super::records::publish_change;
 use super::{Args, ProgressPrinter, cores};
-use crate::handled_process::HandledProcess;
 use crate::output;
+use crate::server_process::ServerProcess;
 use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, SecondCounts, Verify};
 use handle_snapshot::set::publisher::SetPublisher;
+use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Duration;
@@ -13,13 +14,13 @@ use std::time::Duration;
 /// Loads the server and publishes a change every 100 ms; also returns the number of changes.
 pub(super) fn run_while_publishing(
     args: &Args,
-    server: &HandledProcess,
+    server: &ServerProcess,
     set: &Path,
     publisher: &mut SetPublisher,
     load: LoadPattern,
 ) -> anyhow::Result<(RunReport, u64)> {
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| run(args, server, set, load));
+        let running = scope.spawn(|| run(args, &options(args, server.address, set, load)?));
         let mut changes = 0;
         // The first change is published after the load has started, the last before it ends.
         while !running.is_finished() {
@@ -32,19 +33,24 @@ pub(super) fn run_while_publishing(
     })
 }
 
-/// Loads the server.
-pub(super) fn run(
+/// A load of the server at `target`, with every answer verified.
+pub(super) fn options(
     args: &Args,
-    server: &HandledProcess,
+    target: SocketAddr,
     set: &Path,
     load: LoadPattern,
-) -> anyhow::Result<RunReport> {
-    let mut options = RunOptions::new(server.address, NameOptions::Snapshot(set.to_owned()));
+) -> anyhow::Result<RunOptions> {
+    let mut options = RunOptions::new(target, NameOptions::Snapshot(set.to_owned()));
     options.load = load;
     options.duration = Duration::from_secs(args.seconds);
     options.verify = Some(Verify::with(ReferenceData::Snapshot(set.to_owned())));
     options.cores = cores()?.map(|(_, load)| load).into_iter().collect();
-    let report = handle_loadgen::run(&options, |second: &SecondCounts| {
+    Ok(options)
+}
+
+/// Loads a server.
+pub(super) fn run(args: &Args, options: &RunOptions) -> anyhow::Result<RunReport> {
+    let report = handle_loadgen::run(options, |second: &SecondCounts| {
         if !args.json && !second.is_rest {
             println!("{second}");
         }

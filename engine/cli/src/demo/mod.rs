@@ -1,10 +1,11 @@
 //! `hdl demo`: the whole system in one command, on loopback, with real records.
 
+mod gateway;
 mod load;
 mod records;
 mod server;
 
-use crate::handled_process::HandledProcess;
+use crate::server_process::ServerProcess;
 use crate::{ExitOutcome, control, output, resolve};
 use anyhow::Context as _;
 use handle_loadgen::{DatapathChoice, LoadPattern, RunOptions, RunReport, usable_cores};
@@ -24,9 +25,10 @@ const SHOWN: [&str; 2] = [CHANGED, "10.1016/J.RCAE.2013.04.001"];
 /// Run the whole system on loopback, in a temporary directory.
 ///
 /// Builds a snapshot of 1,251 real DOI records, starts handled as a separate process, resolves some
-/// handles, loads the server with every answer verified against the snapshot, publishes changes
-/// during the load, and prints the measurements. Removes all files afterwards, unless --keep is
-/// given.
+/// handles, loads the server with every answer verified against the snapshot, and publishes changes
+/// during the load. Then starts handle-gateway over the same snapshot, asks it over HTTP, and loads
+/// it with verified redirects. Prints the measurements, and removes all files afterwards, unless
+/// --keep is given.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl demo
@@ -81,12 +83,14 @@ fn cores() -> anyhow::Result<Option<(usize, usize)>> {
 struct DemoFigures {
     fixed: RunReport,
     fastest: RunReport,
+    /// Redirects of the gateway.
+    redirects: RunReport,
     changes_count: u64,
 }
 
 impl DemoFigures {
     fn is_good(&self) -> bool {
-        load::is_good(&self.fixed) && load::is_good(&self.fastest)
+        [&self.fixed, &self.fastest, &self.redirects].into_iter().all(load::is_good)
     }
 }
 
@@ -112,10 +116,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     server.stop()?;
     let good = measured.is_good();
     if args.json {
-        let DemoFigures { fixed, fastest, changes_count } = &measured;
+        let DemoFigures { fixed, fastest, redirects, changes_count } = &measured;
         let json = json!({
             "handles": handles, "build_s": build_s, "changes_published": changes_count,
-            "fixed_rate": fixed, "fastest": fastest, "server": stats["total"], "good": good,
+            "fixed_rate": fixed, "fastest": fastest, "redirects": redirects, "server": stats["total"], "good": good,
         });
         println!("{json}");
     } else {
@@ -141,12 +145,7 @@ fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Resu
     Ok(build_s)
 }
 
-fn start(
-    tell: &ProgressPrinter,
-    args: &Args,
-    set: &Path,
-    control: PathBuf,
-) -> anyhow::Result<HandledProcess> {
+fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<ServerProcess> {
     tell.step("start handled on loopback");
     let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
@@ -161,7 +160,7 @@ fn start(
     Ok(server)
 }
 
-fn show_resolving(server: &HandledProcess, handle: &str) -> anyhow::Result<()> {
+fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
     let address = server.address.to_string();
     println!("$ hdl resolve {handle} --server {address}");
     resolve::run(&resolve::Args::plain(handle, &address))?;
@@ -171,7 +170,7 @@ fn show_resolving(server: &HandledProcess, handle: &str) -> anyhow::Result<()> {
 fn measure(
     tell: &ProgressPrinter,
     args: &Args,
-    server: &HandledProcess,
+    server: &ServerProcess,
     set: &Path,
     publisher: &mut SetPublisher,
 ) -> anyhow::Result<DemoFigures> {
@@ -191,18 +190,23 @@ fn measure(
         show_resolving(server, CHANGED)?;
     }
     tell.step(&format!("load: as fast as answers arrive for {} s, every answer verified", args.seconds));
-    let fastest = load::run(args, server, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
+    let options =
+        load::options(args, server.address, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
+    let fastest = load::run(args, &options)?;
     load::show(tell, &fastest);
-    Ok(DemoFigures { fixed, fastest, changes_count })
+    let redirects = gateway::measure(tell, args, set)?;
+    Ok(DemoFigures { fixed, fastest, redirects, changes_count })
 }
 
 fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
-    let DemoFigures { fixed, fastest, changes_count } = measured;
+    let DemoFigures { fixed, fastest, redirects, changes_count } = measured;
     println!();
     println!("== measurements");
-    let mut table = output::table(&["", "at a fixed rate", "as fast as answers arrive"]);
-    let row =
-        |name: &str, value: &dyn Fn(&RunReport) -> String| [name.to_owned(), value(fixed), value(fastest)];
+    let mut table =
+        output::table(&["", "at a fixed rate", "as fast as answers arrive", "redirects over HTTP"]);
+    let row = |name: &str, value: &dyn Fn(&RunReport) -> String| {
+        [name.to_owned(), value(fixed), value(fastest), value(redirects)]
+    };
     table.add_row(row("answers per second", &|report| {
         indicatif::HumanFloatCount(report.answered_per_s.round()).to_string()
     }));
@@ -253,6 +257,10 @@ fn show_what_next(args: &Args) {
     println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
     println!("{run} hdl -- resolve {CHANGED} --server 127.0.0.1    # in another terminal");
     println!("{run} handle-loadgen -- run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
+    println!(
+        "{run} handle-gateway -- --snapshot {set} --listen 127.0.0.1:8000{root}    # the same over HTTP"
+    );
+    println!("curl -i http://127.0.0.1:8000/{CHANGED}");
     println!("{run} hdl -- snapshot publish {set} records.jsonl    # records of your own");
     println!("{run} handle-loadgen -- limit    # the UDP limit of this machine");
 }

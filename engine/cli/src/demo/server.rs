@@ -2,7 +2,7 @@
 
 use super::{Args, cores};
 use crate::ExitOutcome;
-use crate::handled_process::{self, HandledProcess};
+use crate::server_process::{self, ServerProcess};
 use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) struct ServerArgs {
 /// The server process.
 pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
     let cores = cores()?;
-    handled_process::serve(&Config {
+    server_process::serve(&Config {
         snapshot: args.snapshot.clone(),
         control: Some(args.control.clone()),
         listen: vec![([127, 0, 0, 1], 0).into()],
@@ -38,9 +38,9 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Starts the server process and returns once it answers.
-pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<HandledProcess> {
+pub(super) fn start(args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<ServerProcess> {
     let datapath = args.datapath.to_string();
     let args = ["demo-server".as_ref(), "--snapshot".as_ref(), set.as_os_str(), "--control".as_ref()];
     let rest = [control.as_os_str(), "--datapath".as_ref(), datapath.as_ref()];
-    HandledProcess::start(args.into_iter().chain(rest), control.clone())
+    ServerProcess::start(args.into_iter().chain(rest), control.clone())
 }

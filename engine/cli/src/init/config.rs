@@ -1,13 +1,17 @@
-//! The configuration of both processes. Settings that it omits have their default (see `--help`).
+//! The configuration of the three processes. Settings that it omits have their default (see `--help`).
 
 use serde_json::json;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Facts that both configurations need.
+/// The customary port for handles over HTTP.
+pub(super) const GATEWAY_PORT: u16 = 8000;
+
+/// Facts that several configurations need.
 pub(super) struct InitSettings {
     pub(super) bind: IpAddr,
     pub(super) port: u16,
     pub(super) admin_port: u16,
+    pub(super) gateway_port: u16,
     /// The administrator with all rights, as `index:handle`.
     pub(super) administrator: String,
 }
@@ -78,6 +82,35 @@ impl InitSettings {
              socket = \"run/forward\"\n"
         )
     }
+}
+
+impl InitSettings {
+    pub(super) fn handle_gateway(&self) -> String {
+        let listen = quoted(&SocketAddr::new(self.bind, self.gateway_port).to_string());
+        let admin = quoted(&reached_at(SocketAddr::new(self.bind, self.admin_port)).to_string());
+        format!(
+            "# handle-gateway: answers over HTTP from the same set. Paths are relative to this file.\n\
+             # Changes over HTTP, and whatever else needs a caller, need TLS: set `tls.certificate` and `tls.key`.\n\
+             snapshot = \"snapshot\"\n\
+             site = \"siteinfo.json\"\n\
+             listen = [{listen}]\n\
+             control = \"run/handle-gateway.sock\"\n\
+             \n\
+             # The service that makes the changes that clients ask for.\n\
+             [admin]\n\
+             address = {admin}\n"
+        )
+    }
+}
+
+/// Where a process of this host reaches one that listens at `address`.
+pub(super) const fn reached_at(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// Formats a TOML string. For the strings used here, JSON is valid TOML.

@@ -1,5 +1,5 @@
-//! `hdl init`: creates a directory from which `handled` and `handle-admin` start: keys, site
-//! record, configuration, store, first set, and the archive for a registry.
+//! `hdl init`: creates a directory from which `handled`, `handle-admin` and `handle-gateway` start:
+//! keys, site record, configuration, store, first set, and the archive for a registry.
 
 mod adopt;
 mod bundle;
@@ -35,7 +35,7 @@ const SITE_INDEX: i32 = 1;
 /// Memory for building the first set, which has a handful of records.
 const MEMORY: usize = 16 << 20;
 
-/// Create all files that handled and handle-admin need to start.
+/// Create all files that handled, handle-admin and handle-gateway need to start.
 ///
 /// Asks no questions: every choice is an option. The directory must be empty or not exist. The
 /// server's key is not encrypted, because the server has to start unattended; --passphrase-file or
@@ -45,6 +45,7 @@ const MEMORY: usize = 16 << 20;
   hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase
   handle-admin --config /srv/handle/handle-admin.toml &
   handled --config /srv/handle/handled.toml &
+  handle-gateway --config /srv/handle/handle-gateway.toml &
   hdl handle create 10.1045/first 1:URL=https://example.org/ --server 192.0.2.10:2642 \\
       --auth 300:10.1045/ADMIN --key /srv/handle/admin-private.bin --passphrase-file passphrase
 
@@ -69,6 +70,9 @@ pub(crate) struct Args {
     /// datagrams and handle-admin the connections.
     #[arg(long, default_value_t = handle_proto::limit::PORT + 1)]
     admin_port: u16,
+    /// Port of the gateway, over HTTP. Default: 8000; with --adopt, that of the reference server.
+    #[arg(long, value_name = "PORT")]
+    gateway_port: Option<u16>,
     /// Description of the site in the site record.
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
@@ -146,11 +150,13 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
         }),
         port: args.port,
         admin_port: args.admin_port,
+        gateway_port: args.gateway_port.unwrap_or(config::GATEWAY_PORT),
         administrator: administrator(prefix),
     };
     key::create(&path("service.toml"), settings.service().as_bytes())?;
     key::create(&path("handled.toml"), settings.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
+    key::create(&path("handle-gateway.toml"), settings.handle_gateway().as_bytes())?;
     make_records(args, prefix, site.as_bytes(), &admin_public)?;
     print_result(args, prefix);
     Ok(ExitOutcome::Good)
@@ -234,6 +240,7 @@ fn print_result(args: &Args, prefix: &str) {
         let json = serde_json::json!({
             "directory": args.directory, "administrator": administrator(prefix),
             "service": path("service.toml"), "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
+            "handle_gateway": path("handle-gateway.toml"),
             "key": path("admin-private.bin"), "bundle": path("sitebndl.zip"),
         });
         println!("{json}");
@@ -241,9 +248,10 @@ fn print_result(args: &Args, prefix: &str) {
     }
     let mut table = output::table(&["content", "file"]);
     for (what, file) in [
-        ("configuration of both", "service.toml"),
+        ("what handled and handle-admin share", "service.toml"),
         ("configuration of handled", "handled.toml"),
         ("configuration of handle-admin", "handle-admin.toml"),
+        ("configuration of handle-gateway", "handle-gateway.toml"),
         ("key of the administrator", "admin-private.bin"),
         ("site record", "siteinfo.json"),
         ("for the registry of the prefix", "sitebndl.zip"),
@@ -252,4 +260,10 @@ fn print_result(args: &Args, prefix: &str) {
     }
     output::lines(&table);
     println!("{} administers {prefix}", administrator(prefix));
+    println!();
+    println!("start all three, each as a unit or in a terminal of its own:");
+    let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
+    for program in ["handle-admin", "handled", "handle-gateway"] {
+        println!("  {program} --config {}{root}", path(&format!("{program}.toml")).display());
+    }
 }

@@ -1,5 +1,6 @@
-//! The configuration of both processes, from settings with dotted names.
+//! The configuration of the three processes, from settings with dotted names.
 
+use crate::init::config::reached_at;
 use serde_json::{Value as Json, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -11,10 +12,13 @@ pub(super) struct AdoptedSettings {
     pub(super) listen: Vec<SocketAddr>,
     /// Addresses of handle-admin.
     pub(super) admin_listen: Vec<SocketAddr>,
+    /// Addresses of handle-gateway.
+    pub(super) gateway_listen: Vec<SocketAddr>,
     /// Settings of both processes, and of each.
     pub(super) shared: Vec<(&'static str, Json)>,
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
+    pub(super) handle_gateway: Vec<(&'static str, Json)>,
 }
 
 impl AdoptedSettings {
@@ -51,6 +55,23 @@ impl AdoptedSettings {
         ];
         let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
+    }
+}
+
+impl AdoptedSettings {
+    pub(super) fn handle_gateway(&self) -> String {
+        let mut usual = vec![
+            ("snapshot", json!("snapshot")),
+            ("site", json!("siteinfo.json")),
+            ("listen", addresses(&self.gateway_listen)),
+            ("control", json!("run/handle-gateway.sock")),
+        ];
+        if let Some(address) = self.admin_listen.first() {
+            usual.push(("admin.address", json!(reached_at(*address).to_string())));
+        }
+        let comment =
+            "# handle-gateway: answers over HTTP from the same set. Paths are relative to this file.";
+        format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_gateway)))
     }
 }
 

@@ -5,6 +5,7 @@ mod config;
 mod directory;
 mod settings;
 
+use super::config::GATEWAY_PORT;
 use super::{Args, bundle, check_empty, make_directory};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
@@ -13,6 +14,7 @@ use directory::ServerDirectory;
 use handle_admin::store::{Store, StoreConfig};
 use handle_auth::file::create_secret_file;
 use handle_auth::keyfile;
+use handle_formats::dct::DctSettings;
 use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::json::site_to_json;
@@ -37,7 +39,8 @@ pub(super) struct AdoptArgs {
     #[arg(long, value_name = "NAME", requires = "adopt")]
     server_passphrase_env: Option<String>,
     /// Bootstrap file of the global service, as bootstrap_handles in the .handle directory of the
-    /// server's user. It lets handle-admin find administrators whose records are at other services.
+    /// server's user. It lets handle-admin find administrators whose records are at other services,
+    /// and handle-gateway resolve handles of other services.
     #[arg(long, value_name = "FILE", requires = "adopt")]
     root: Option<PathBuf>,
 }
@@ -52,6 +55,7 @@ impl AdoptArgs {
 struct AdoptLayout {
     listen: Vec<SocketAddr>,
     admin_listen: Vec<SocketAddr>,
+    gateway_listen: Vec<SocketAddr>,
     /// One number for both: datagrams go to handled, connections to handle-admin.
     one_port: bool,
     site: SiteBuf,
@@ -94,6 +98,7 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     key::create(&path("service.toml"), config.service().as_bytes())?;
     key::create(&path("handled.toml"), config.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), config.handle_admin().as_bytes())?;
+    key::create(&path("handle-gateway.toml"), config.handle_gateway().as_bytes())?;
     make_store(&path("store.redb"), &args.directory, &translated)?;
     report(args, from, &adopted, &translated, &layout);
     Ok(ExitOutcome::Good)
@@ -137,7 +142,26 @@ fn layout(args: &Args, adopted: &ServerDirectory) -> anyhow::Result<AdoptLayout>
             admin_listen.push(address);
         }
     }
-    Ok(AdoptLayout { listen, admin_listen, one_port, site: site.build(), site_changed })
+    let gateway_listen = gateway_listen(args, &adopted.config, &listen);
+    Ok(AdoptLayout { listen, admin_listen, gateway_listen, one_port, site: site.build(), site_changed })
+}
+
+/// Where the gateway listens: as the HTTP interface did, or on the addresses for queries.
+fn gateway_listen(args: &Args, config: &DctSettings, queries: &[SocketAddr]) -> Vec<SocketAddr> {
+    let port = args.gateway_port.unwrap_or(GATEWAY_PORT);
+    let mut listen: Vec<SocketAddr> = settings::http_listened_on(config, port)
+        .into_iter()
+        .map(|address| SocketAddr::new(address.ip(), args.gateway_port.unwrap_or_else(|| address.port())))
+        .collect();
+    if listen.is_empty() {
+        for address in queries {
+            let address = SocketAddr::new(address.ip(), port);
+            if !listen.contains(&address) {
+                listen.push(address);
+            }
+        }
+    }
+    listen
 }
 
 fn configuration(
@@ -149,13 +173,16 @@ fn configuration(
     let mut config = config::AdoptedSettings {
         listen: layout.listen.clone(),
         admin_listen: layout.admin_listen.clone(),
+        gateway_listen: layout.gateway_listen.clone(),
         shared: translated.shared.clone(),
         handled: translated.handled.clone(),
         handle_admin: translated.handle_admin.clone(),
+        handle_gateway: Vec::new(),
     };
     let servers = adopted.site.view().servers;
     if let Some(server) = servers.iter().nth(adopted.server_at).filter(|_| servers.len() > 1) {
         config.shared.push(("server_id", json!(server.id)));
+        config.handle_gateway.push(("server_id", json!(server.id)));
     }
     if layout.one_port {
         config.handled.push(("tcp.enabled", json!(false)));
@@ -163,6 +190,7 @@ fn configuration(
     if has_root {
         config.handle_admin.push(("remote.enabled", json!(true)));
         config.handle_admin.push(("remote.root", json!("bootstrap_handles")));
+        config.handle_gateway.push(("upstream.root", json!("bootstrap_handles")));
     }
     config
 }
@@ -198,12 +226,13 @@ fn report(
     let exposed: Vec<String> = adopted.exposed.iter().map(|path| path.display().to_string()).collect();
     let listen: Vec<String> = layout.listen.iter().map(SocketAddr::to_string).collect();
     let admin_listen: Vec<String> = layout.admin_listen.iter().map(SocketAddr::to_string).collect();
+    let gateway_listen: Vec<String> = layout.gateway_listen.iter().map(SocketAddr::to_string).collect();
     if args.json {
         let left_out: Vec<Json> =
             translated.left_out.iter().map(|(key, why)| json!({ "key": key, "why": why })).collect();
         let json = json!({
             "directory": args.directory, "homed": translated.homed, "administrators": translated.administrators,
-            "listen": listen, "admin_listen": admin_listen, "serial": layout.site.view().serial,
+            "listen": listen, "admin_listen": admin_listen, "gateway_listen": gateway_listen, "serial": layout.site.view().serial,
             "site_changed": layout.site_changed, "left_out": left_out, "exposed_keys": exposed, "next": next,
         });
         output::print_json(&json);
@@ -215,6 +244,7 @@ fn report(
         ("administrators", translated.administrators.join(", ")),
         ("queries", listen.join(", ")),
         ("administration", admin_listen.join(", ")),
+        ("HTTP", gateway_listen.join(", ")),
         (
             "site record",
             match layout.site_changed {
@@ -275,8 +305,8 @@ fn next_steps(
         }
     }
     steps
-        .push(format!("handle-admin --check-config --config {here}/handle-admin.toml, and handled likewise"));
-    steps.push("stop the reference server, then start handle-admin and handled".to_owned());
+        .push(format!("handle-admin --check-config --config {here}/handle-admin.toml, and handled and handle-gateway likewise"));
+    steps.push("stop the reference server, then start handle-admin, handled and handle-gateway".to_owned());
     if layout.site_changed {
         let what = match adopted.admin_public {
             Some(_) => format!("{here}/sitebndl.zip"),

@@ -77,7 +77,7 @@ const SERVER: &[(&str, SettingForm)] = &[
     ("sql_settings", SettingForm::LeftOut("export or dump the records and import them: see \"next\"")),
     ("enable_monitor_daemon", SettingForm::LeftOut("observe.http serves metrics")),
     ("enable_txn_queue", SettingForm::LeftOut("the transaction log is always kept")),
-    ("http_config", SettingForm::LeftOut("there is no HTTP interface")),
+    ("http_config", SettingForm::LeftOut("docs/gateway.md has the settings of handle-gateway")),
 ];
 
 /// The keys outside `server_config`.
@@ -90,7 +90,9 @@ const OUTER: &[(&str, SettingForm)] = &[
         SettingForm::LeftOut("datagrams are always answered; the site record says whether clients use them"),
     ),
     ("log_save_config", SettingForm::LeftOut("logrotate rotates the logs")),
-    ("hdl_http_config", SettingForm::LeftOut("there is no HTTP interface; the site record has none either")),
+    ("hdl_http_config", SettingForm::Taken),
+    ("hdl_http4_config", SettingForm::Taken),
+    ("hdl_http6_config", SettingForm::Taken),
 ];
 
 /// Translates both levels of a `config.dct`.
@@ -179,17 +181,34 @@ fn is_interface(key: &str) -> bool {
     ["hdl_udp", "hdl_tcp"].iter().any(|name| key.starts_with(name)) && key.ends_with("_config")
 }
 
-/// The settings of the interfaces that are in use and kept.
+/// The settings of the interfaces for the handle protocol that are in use.
 fn interfaces(config: &DctSettings) -> impl Iterator<Item = &DctSettings> {
-    let used = |name: &&str| name.starts_with("hdl_udp") || name.starts_with("hdl_tcp");
-    let names = config.texts("interfaces").into_iter().filter(used).collect::<Vec<_>>();
+    interfaces_of(config, &["hdl_udp", "hdl_tcp"])
+}
+
+/// The settings of the interfaces that are in use and have names with one of these beginnings.
+fn interfaces_of<'a>(
+    config: &'a DctSettings,
+    beginnings: &[&str],
+) -> impl Iterator<Item = &'a DctSettings> + use<'a> {
+    let is_wanted = |name: &&str| beginnings.iter().any(|beginning| name.starts_with(beginning));
+    let names = config.texts("interfaces").into_iter().filter(is_wanted).collect::<Vec<_>>();
     names.into_iter().filter_map(|name| config.settings_of(&format!("{name}_config")))
 }
 
 /// The addresses on which the reference server listens over TCP and UDP, each once.
 pub(super) fn listened_on(config: &DctSettings, fallback: u16) -> Vec<SocketAddr> {
+    addresses_of(interfaces(config), fallback)
+}
+
+/// The same over HTTP.
+pub(super) fn http_listened_on(config: &DctSettings, fallback: u16) -> Vec<SocketAddr> {
+    addresses_of(interfaces_of(config, &["hdl_http"]), fallback)
+}
+
+fn addresses_of<'a>(interfaces: impl Iterator<Item = &'a DctSettings>, fallback: u16) -> Vec<SocketAddr> {
     let mut addresses = vec![];
-    for interface in interfaces(config) {
+    for interface in interfaces {
         let ip = interface.text("bind_address").and_then(|text| text.trim().parse::<IpAddr>().ok());
         let port = interface.text("bind_port").and_then(|text| text.trim().parse().ok()).unwrap_or(fallback);
         let address = SocketAddr::new(ip.unwrap_or(IpAddr::from([0, 0, 0, 0])), port);
@@ -240,19 +259,22 @@ mod tests {
             assert_eq!(value(settings, name), expected, "{name}");
         }
         let named: Vec<&str> = found.left_out.iter().map(|(key, _)| key.as_str()).collect();
-        assert_eq!(named, ["allow_na_admins", "other", "hdl_http_config", "strange"]);
+        assert_eq!(named, ["allow_na_admins", "other", "strange"]);
     }
 
     #[test]
     fn addresses_are_those_of_the_interfaces_in_use() {
         let config = DctSettings::parse(
-            r#"{ "interfaces" = ( "hdl_udp" "hdl_tcp" "hdl_tcp6" )
+            r#"{ "interfaces" = ( "hdl_udp" "hdl_tcp" "hdl_tcp6" "hdl_http" )
                  "hdl_udp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }
                  "hdl_tcp_config" = { "bind_address" = "192.0.2.1" "bind_port" = "2641" }
                  "hdl_tcp6_config" = { "bind_address" = "2001:db8::1" }
-                 "hdl_tcp4_config" = { "bind_address" = "192.0.2.9" } }"#,
-        );
+                 "hdl_tcp4_config" = { "bind_address" = "192.0.2.9" }
+                 "hdl_http_config" = { "bind_address" = "192.0.2.1" "bind_port" = "8080" } }"#,
+        )
+        .unwrap();
         let expected = ["192.0.2.1:2641", "[2001:db8::1]:2642"].map(|text| text.parse().unwrap());
-        assert_eq!(listened_on(&config.unwrap(), 2642), expected);
+        assert_eq!(listened_on(&config, 2642), expected);
+        assert_eq!(http_listened_on(&config, 8000), ["192.0.2.1:8080".parse().unwrap()]);
     }
 }

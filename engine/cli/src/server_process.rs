@@ -1,13 +1,15 @@
-//! Runs `handled` as a separate process of this program, for `hdl demo` and `hdl lab`.
+//! Runs `handled` or `handle-gateway` as a separate process of this program, for `hdl demo` and
+//! `hdl lab`.
 
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
+use handle_gateway::Gateway;
 use handle_server::Server;
 use handle_server::config::Config;
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -30,8 +32,41 @@ pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
     Ok(ExitOutcome::Good)
 }
 
+/// Options of a gateway process.
+#[derive(clap::Args, Debug)]
+pub(crate) struct GatewayArgs {
+    #[arg(long)]
+    config: PathBuf,
+    /// The core to run on.
+    #[arg(long)]
+    core: Option<usize>,
+}
+
+/// Serves over HTTP: prints the address on the first line, and stops at the end of standard input.
+pub(crate) fn serve_gateway(args: &GatewayArgs) -> anyhow::Result<ExitOutcome> {
+    // Threads run on the core of the thread that starts them.
+    if let Some(core) = args.core {
+        handle_loadgen::pin_to_core(core).with_context(|| format!("cannot run on core {core}"))?;
+    }
+    let gateway = Gateway::start(&handle_gateway::Config::read(&args.config)?)?;
+    println!("{}", gateway.addresses()[0]);
+    output::check()?;
+    std::thread::spawn({
+        let state = std::sync::Arc::clone(gateway.state());
+        move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            state.drain();
+        }
+    });
+    while !gateway.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    gateway.stop()?;
+    Ok(ExitOutcome::Good)
+}
+
 /// A server process, ended when it is dropped.
-pub(crate) struct HandledProcess {
+pub(crate) struct ServerProcess {
     child: Child,
     /// The address at which it answers.
     pub(crate) address: SocketAddr,
@@ -39,7 +74,18 @@ pub(crate) struct HandledProcess {
     pub(crate) control: PathBuf,
 }
 
-impl HandledProcess {
+impl ServerProcess {
+    /// Starts this program as a gateway with a configuration.
+    pub(crate) fn start_gateway(
+        config: &Path,
+        core: Option<usize>,
+        control: PathBuf,
+    ) -> anyhow::Result<Self> {
+        let core = core.map(|core| format!("--core={core}"));
+        let args = ["gateway-server".as_ref(), "--config".as_ref(), config.as_os_str()];
+        Self::start(args.into_iter().chain(core.as_ref().map(AsRef::as_ref)), control)
+    }
+
     /// Starts this program with arguments that make it [serve], and returns once it answers.
     pub(crate) fn start<S: AsRef<OsStr>>(
         args: impl IntoIterator<Item = S>,
@@ -76,7 +122,7 @@ impl HandledProcess {
     }
 }
 
-impl Drop for HandledProcess {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let deadline = Instant::now() + Duration::from_secs(3);
