@@ -16,6 +16,7 @@ mod gateway;
 mod gateway_bulk;
 mod gateway_front;
 mod gateway_http2;
+mod gateway_load;
 mod gateway_proxy;
 mod gateway_sessions;
 mod handled;

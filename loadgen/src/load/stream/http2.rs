@@ -23,6 +23,8 @@ use super::request::{HttpRequest, MEDIA_TYPE};
 const STREAM_WINDOW: u32 = 8 << 20;
 /// Bytes that the server may send on the connection before they are acknowledged.
 const CONNECTION_WINDOW: u32 = 64 << 20;
+/// Maximum number of streams of a connection until the server announces its limit.
+pub(super) const FIRST_STREAMS_MAX: usize = 1;
 /// Maximum number of polls of the connection after each receive.
 const POLLS_MAX: usize = 64;
 
@@ -104,7 +106,7 @@ impl Http2Session {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             // Used until the server announces its limit, beyond which it refuses streams.
-            .initial_max_send_streams(1)
+            .initial_max_send_streams(FIRST_STREAMS_MAX)
             .enable_push(false);
         let mut context = Context::from_waker(Waker::noop());
         let handshake = pin!(builder.handshake(pipe.clone()));

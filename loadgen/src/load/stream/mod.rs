@@ -117,6 +117,15 @@ impl Streams {
         self.requests != 1
     }
 
+    /// Number of requests for a connection that begins. Over HTTP/2 it is one until the server has
+    /// said how many it allows.
+    fn first_room(&self) -> usize {
+        match self.version {
+            HttpVersion::Http1 => self.room(0, 0),
+            HttpVersion::Http2 => self.room(0, 0).min(http2::FIRST_STREAMS_MAX),
+        }
+    }
+
     /// Number of further requests for a connection with `taken` so far, of which `waiting` are
     /// pending.
     fn room(&self, taken: u32, waiting: usize) -> usize {
@@ -278,7 +287,7 @@ impl Pool {
             places: (0..streams.connections).map(|_| None).collect(),
             outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
             observations: StreamObservations::default(),
-            room: streams.connections * streams.room(0, 0),
+            room: streams.connections * streams.first_room(),
             next: 0,
             unwritten: Vec::with_capacity(BURST_MAX),
             input: vec![0; INPUT_LEN].into_boxed_slice(),
@@ -292,7 +301,7 @@ impl Pool {
     /// Number of requests that the connection at `at` has room for.
     fn room_at(&self, at: usize) -> usize {
         match &self.places[at] {
-            None => self.streams.room(0, 0),
+            None => self.streams.first_room(),
             Some(connection) => connection.room(&self.streams),
         }
     }
@@ -474,6 +483,8 @@ mod tests {
         let streams = |requests| Streams { pipeline: 4, requests, ..Streams::pooled(Protocol::Tcp) };
         assert_eq!((streams(0).room(0, 0), streams(0).room(100, 3), streams(0).room(100, 4)), (4, 1, 0));
         assert_eq!((streams(1).room(0, 0), streams(1).room(1, 0), streams(6).room(4, 1)), (1, 0, 2));
+        let http2 = Streams { version: HttpVersion::Http2, ..streams(0) };
+        assert_eq!((streams(0).first_room(), http2.first_room()), (4, 1));
     }
 
     #[test]
