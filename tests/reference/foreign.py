@@ -1,4 +1,4 @@
-"""Every program of the reference against a service: one of ours, or as the control one of its own."""
+"""Every program of the reference as a client of a service: of ours, or of the reference as the control."""
 
 import json
 import re
@@ -6,25 +6,25 @@ import socket
 import struct
 
 from processes import run
-from records import LONG, NAMES, Batch, by_secret, everything
+from records import LONG, NAMES, Batch, all_operations, by_secret
 from services import REFERENCE, reference_program, value
 
 
-def shown(values_text):
-    """The lines of values that a program has printed, by index."""
+def printed_values(values_text):
+    """The values that a program printed, by index."""
     found = re.findall(r"^\s*index=(-?\d+) type=(\S+) (\S+)(?: ttl=\S+)?(?: timestamp=\S+)? ?\"?(.*?)\"?$", values_text, re.M)
     return {int(index): (kind, permissions, data) for index, kind, permissions, data in found}
 
 
-def answered(outcome):
-    """The values of the answer itself, not of those that were sent on the way there."""
-    return shown(outcome.out[outcome.out.find("Got Response"):]) if "Got Response" in outcome.out else {}
+def answer_values(outcome):
+    """The values of the final answer, without those of requests before it."""
+    return printed_values(outcome.out[outcome.out.find("Got Response"):]) if "Got Response" in outcome.out else {}
 
 
 def resolving(checks, service):
     for name in ("qresolver", "trace"):
         found = service.program(name, f"{service.prefix}/all")
-        values = answered(found)
+        values = answer_values(found)
         expected = {1: "https://example.org/all", 2: "someone@example.org", 4: LONG, 8: f"{service.prefix}/hello",
                     12: "<locations><location href=\"https://example.org\"/></locations>", 13: "https://example.org/ttl",
                     2147483647: "https://example.org/last"}
@@ -33,20 +33,20 @@ def resolving(checks, service):
         for index in (3, 5, 6, 9, 10, 100, 101, 1000, 1001):
             checks.that(f"hdl-{name}: value {index}", index in values, found.brief())
         for index in (7, 11):
-            checks.that(f"hdl-{name}: value {index} is for its administrators", index == 11 or index not in values, found.brief())
+            checks.that(f"hdl-{name}: value {index} is only for administrators", index == 11 or index not in values, found.brief())
         missing = service.program(name, f"{service.prefix}/none")
-        checks.that(f"hdl-{name}: says 100 of a handle that is not there", "Error(100)" in missing.text, missing.brief())
+        checks.that(f"hdl-{name}: error 100 for a missing handle", "Error(100)" in missing.text, missing.brief())
     for number, name in enumerate(NAMES):
         found = service.program("qresolver", f"{service.prefix}/{name}")
-        checks.equal(f"hdl-qresolver: {name[:20]}", answered(found).get(1, ("", "", ""))[2], f"https://example.org/{number}")
+        checks.equal(f"hdl-qresolver: {name[:20]}", answer_values(found).get(1, ("", "", ""))[2], f"https://example.org/{number}")
     found = service.program("qresolver", f"{service.prefix}/HELLO")
-    checks.that("hdl-qresolver: the same in capitals", 1 in answered(found), found.brief())
+    checks.that("hdl-qresolver: the handle in capitals", 1 in answer_values(found), found.brief())
     found = service.program("qresolver", f"{service.prefix}/many")
-    checks.equal("hdl-qresolver: 200 values", len(answered(found)), 200)
+    checks.equal("hdl-qresolver: 200 values", len(answer_values(found)), 200)
     found = service.program("qresolver", f"{service.prefix}/big")
-    checks.equal("hdl-qresolver: a value of 60 kB", len(answered(found).get(1, ("", "", ""))[2]), 60_000)
+    checks.equal("hdl-qresolver: a value of 60 kB", len(answer_values(found).get(1, ("", "", ""))[2]), 60_000)
     found = service.java_at("apps.tools.CheckHandleAtSites", f"{service.prefix}/hello")
-    checks.that("CheckHandleAtSites: the same on all sites", "is the same on all 1 sites" in found.out, found.brief())
+    checks.that("CheckHandleAtSites: all sites agree", "is the same on all 1 sites" in found.out, found.brief())
 
 
 def information(checks, service):
@@ -69,34 +69,34 @@ def information(checks, service):
 
 def listing(checks, service, has):
     """Programs that list; opcodes 105 and 302 go to the first interface for queries over TCP."""
-    who = (service.admin_handle, 300, service.key)
-    found = service.program("list", *who, f"0.NA/{service.prefix}")
+    identity = (service.admin_handle, 300, service.key)
+    found = service.program("list", *identity, f"0.NA/{service.prefix}")
     names = {line.upper() for line in found.out.splitlines()}
     for name in has:
         checks.that(f"hdl-list: {name}", f"{service.prefix}/{name}".upper() in names, found.brief())
     checks.that("hdl-list: the administrator", service.admin_handle.upper() in names, found.brief())
-    found = service.program("list", "-s", *who, service.prefix)
+    found = service.program("list", "-s", *identity, service.prefix)
     lines = [line.strip().upper() for line in found.out.splitlines()]
     for name in has:
         checks.that(f"hdl-list -s: {name}", f"{service.prefix}/{name}".upper() in lines, found.brief())
     checks.that("hdl-list -s: values", any("https://example.org/all".upper() in line for line in lines), found.brief())
-    found = service.program("list", *who, f"0.NA/{service.prefix}.none")
-    checks.that("hdl-list: an unknown prefix is an error, not a hang", found.code != "timeout", found.brief())
+    found = service.program("list", *identity, f"0.NA/{service.prefix}.none")
+    checks.that("hdl-list: an unknown prefix does not hang", found.code != "timeout", found.brief())
 
 
 def single(checks, service, count):
     """hdl-create, hdl-delete, hdl-home-na: one session each."""
-    who = (service.admin_handle, 300, service.key)
+    identity = (service.admin_handle, 300, service.key)
     names = [f"{service.prefix}/single-{number}" for number in range(count)]
     for name in names:
-        made = service.program("create", *who, name)
-        checks.that(f"hdl-create {name}", "Got Response" in made.out, made.brief())
+        created = service.program("create", *identity, name)
+        checks.that(f"hdl-create {name}", "Got Response" in created.out, created.brief())
     service.settle()
     for name in names:
         found = service.program("qresolver", name)
-        checks.that(f"hdl-create: {name} is there", 100 in answered(found), found.brief())
-    again = service.program("create", *who, names[0])
-    checks.that("hdl-create: 101 the second time", "Error(101)" in again.text, again.brief())
+        checks.that(f"hdl-create: {name} exists", 100 in answer_values(found), found.brief())
+    again = service.program("create", *identity, names[0])
+    checks.that("hdl-create: error 101 the second time", "Error(101)" in again.text, again.brief())
     wrong = service.directory / "wrong-private.bin"
     if not wrong.exists():
         reference_program(service.client_directory, "keygen", "-alg", "rsa", "-keysize", 2048, wrong,
@@ -105,29 +105,29 @@ def single(checks, service, count):
     checks.that("hdl-create: a wrong key is refused", "Got Response" not in refused.out, refused.brief())
     file = service.directory / "names"
     file.write_text("\n".join(names[1:]) + "\n")
-    gone = service.program("delete", *who, file)
+    deleted = service.program("delete", *identity, file)
     for name in names[1:]:
-        checks.that(f"hdl-delete FILE: {name}", f"deleted {name}" in gone.out, gone.brief())
-    gone = service.program("delete", *who, "-", stdin=names[0] + "\n")
-    checks.that("hdl-delete -", f"deleted {names[0]}" in gone.out, gone.brief())
-    gone = service.program("delete", *who, "-", stdin=names[0] + "\n")
-    checks.that("hdl-delete: what is gone is an error", "deleted" not in gone.out, gone.brief())
+        checks.that(f"hdl-delete FILE: {name}", f"deleted {name}" in deleted.out, deleted.brief())
+    deleted = service.program("delete", *identity, "-", stdin=names[0] + "\n")
+    checks.that("hdl-delete -", f"deleted {names[0]}" in deleted.out, deleted.brief())
+    deleted = service.program("delete", *identity, "-", stdin=names[0] + "\n")
+    checks.that("hdl-delete: deleting a missing handle fails", "deleted" not in deleted.out, deleted.brief())
     prefix = f"{service.prefix}.5"
-    homed = service.program("home-na", *who, "127.0.0.1", service.admin_port, f"0.NA/{prefix}")
+    homed = service.program("home-na", *identity, "127.0.0.1", service.admin_port, f"0.NA/{prefix}")
     checks.that("hdl-home-na", homed.code == 0 and "Error" not in homed.text, homed.brief())
     listed = service.hdl("handle", "list", "--homed", "--server", service.administration, "--auth", service.admin, "--key", service.key)
     checks.that("hdl-home-na: the prefix is homed", prefix in listed.out, listed.brief())
 
 
 def batches(checks, service, tag="batch"):
-    """hdl-genericbatch: each operation, by public key and by secret key, with a session and without."""
+    """hdl-genericbatch: each operation, with public and with secret key, in a session and outside."""
     for kind, setup in (("", []), ("no-session", ["SESSIONSETUP", "USESESSION:0"]),
                         ("encrypted", ["SESSIONSETUP", "USESESSION:1", "OPTIONS:111", "TIMEOUT:1"])):
         name = f"{tag}-{kind}" if kind else tag
-        for batch, part in ((everything(service, name), name), (by_secret(service, name), f"{name}-secret")):
+        for batch, part in ((all_operations(service, name), name), (by_secret(service, name), f"{name}-secret")):
             if setup:
                 batch.lines[3:3] = [*setup, ""]
-            carried_out(checks, service, part, batch)
+            check_batch(checks, service, part, batch)
         home = Batch().authenticate(service).add(f"HOME 127.0.0.1:{service.admin_port}:TCP", f"0.NA/{service.prefix}.7")
         home.add(f"UNHOME 127.0.0.1:{service.admin_port}:TCP", f"0.NA/{service.prefix}.7")
         file = service.directory / "home.txt"
@@ -136,8 +136,8 @@ def batches(checks, service, tag="batch"):
         checks.equal(f"hdl-genericbatch {name}: home and unhome", done.text.count("==>SUCCESS"), 2)
 
 
-def carried_out(checks, service, name, batch):
-    """Each operation of a batch file by hdl-genericbatch, as its log tells it."""
+def check_batch(checks, service, name, batch):
+    """Runs a batch file with hdl-genericbatch, and checks the result of each operation in its log."""
     file, log = service.directory / f"{name}.txt", service.directory / f"{name}.log"
     file.write_text(batch.text())
     done = service.program("genericbatch", file, log)
@@ -149,7 +149,7 @@ def carried_out(checks, service, name, batch):
 
 
 def loading(checks, service):
-    """Programs of the distribution that have no script of their own."""
+    """Programs of the distribution that have no script."""
     handles = [f"{service.prefix}/LOADED-{number}" for number in range(5)]
     records = {name: {"handle": name, "values": [
         value(1, "URL", f"https://example.org/{name}"), value(2, "DESC", "private", permissions="1100")]} for name in handles}
@@ -167,30 +167,30 @@ def loading(checks, service):
         checks.that(f"HDLSetTTL: {name}", f"success: changed {name}" in done.text, done.brief())
     service.settle()
     found = service.java_at("apps.tools.CheckHandleAtSites", handles[0])
-    checks.that("HDLSetTTL: all values have it", "ttl=0/777" in found.out and "ttl=0/86400" not in found.out, found.brief())
+    checks.that("HDLSetTTL: all values have the TTL", "ttl=0/777" in found.out and "ttl=0/86400" not in found.out, found.brief())
     found = service.java_at("apps.simple.HDLShowAdmin", f"{service.prefix}/hello")
     checks.that("HDLShowAdmin", f"0.NA/{service.prefix}" in found.text, found.brief())
 
 
 def not_offered(checks, service):
-    """What the protocol has and handle-admin does not: these end with an error, and soon."""
-    who = (service.admin_handle, 300, "PRIVATE", service.key)
-    done = service.program("docheckpoint", service.client_directory / "site.json", *who, timeout=60)
+    """Operations that handle-admin does not support: the programs end with an error, without hanging."""
+    identity = (service.admin_handle, 300, "PRIVATE", service.key)
+    done = service.program("docheckpoint", service.client_directory / "site.json", *identity, timeout=60)
     checks.that("hdl-docheckpoint ends", done.code != "timeout", done.brief())
     found = service.program("qresolver", f"{service.prefix}/hello")
-    checks.that("and the service answers on", 1 in answered(found), found.brief())
+    checks.that("the service still answers", 1 in answer_values(found), found.brief())
 
 
 def old_client(checks, service, versions=((2, 1), (2, 3), (2, 5), (2, 7), (2, 9), (2, 11))):
-    """A question of each version over UDP, byte by byte: what the client library of the time would have sent."""
+    """A request of each version over UDP, with the bytes that client libraries of that version send."""
     for major, minor in versions:
         reply = ask_as(service.query_port, f"{service.prefix}/hello", (major, minor))
         code = struct.unpack(">I", reply[24:28])[0] if len(reply) >= 28 else None
-        checks.equal(f"a question of version {major}.{minor} over UDP is answered", code, 1)
+        checks.equal(f"a request of version {major}.{minor} over UDP is answered", code, 1)
 
 
-def ask_as(port, handle, version, patience=5):
-    """The reply to a plain question for all values of a handle, over UDP."""
+def ask_as(port, handle, version, timeout_s=5):
+    """The reply to a plain request for all values of a handle, over UDP."""
     name = handle.encode()
     body = struct.pack(">I", len(name)) + name + struct.pack(">II", 0, 0)
     # Header: opcode 1, no response code, flags REC and PO, no site serial, expiry.
@@ -198,20 +198,20 @@ def ask_as(port, handle, version, patience=5):
     message = header + body + struct.pack(">I", 0)
     major, minor = version
     envelope = struct.pack(">BBBBIIII", major, minor, major, minor, 0, 0x1234, 0, len(message))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
-        asker.settimeout(patience)
-        asker.sendto(envelope + message, ("127.0.0.1", port))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(timeout_s)
+        client.sendto(envelope + message, ("127.0.0.1", port))
         try:
-            return asker.recv(65536)
+            return client.recv(65536)
         except (TimeoutError, ConnectionError):
             return b""
 
 
 def skipped(checks):
-    for name, why in (("hdl-testtool", "its class is missing in the distribution 9.3.1"),
+    for name, reason in (("hdl-testtool", "its class is missing in the distribution 9.3.1"),
                       ("hdl-admintool, hdl-oldadmintool, hdl-qresolverGUI", "they need a display"),
-                      ("hdl-dumpfromprimary", "it fills a mirror of the reference, and mirrors are not served yet")):
-        print(f"# skip {name}: {why}")
+                      ("hdl-dumpfromprimary", "it fills a mirror, which handled and handle-admin do not serve")):
+        print(f"# skip {name}: {reason}")
 
 
 def all_groups(checks, service):

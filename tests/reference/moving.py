@@ -1,18 +1,18 @@
-"""From a server of the reference to ours and back: adopting its directory, its records, and a switch that clients hardly see."""
+"""Migration from a server of the reference to ours and back."""
 
 import json
 import re
 import threading
 import time
 
-from foreign import answered, ask_as
+from foreign import answer_values, ask_as
 from processes import binaries, free_port, run
 from records import starting_records
 from services import Ours, Reference, admin_value, file_value, folded, value
 
 
 class Adopted(Ours):
-    """A service of ours in the directory that `hdl init --adopt` has made."""
+    """A service of ours in a directory that `hdl init --adopt` created."""
 
     def __init__(self, directory, old, layout):
         super().__init__(directory, old.prefix, layout)
@@ -26,7 +26,7 @@ class Adopted(Ours):
         return self.hdl("init", self.home, "--adopt", self.old.home, "--admin-port", self.admin_port, *more)
 
     def register(self):
-        """The registry, which is in the same store here, takes the new site record: clients find it."""
+        """Puts the new site record into the registry, which is in the same store, so that clients find it."""
         self.site = json.loads((self.home / "siteinfo.json").read_text())
         self.write_client_directory()
         site = value(1, "HS_SITE", self.site, "site")
@@ -38,7 +38,7 @@ class Adopted(Ours):
 
 
 def export_of(checks, service, name):
-    """The reference's own export of its storage."""
+    """Exports the storage of the reference with its own program."""
     file = service.directory / name
     done = service.java_at("apps.tools.StorageToJson", service.home, file)
     checks.that(f"StorageToJson: {name}", file.exists() and done.code == 0, done.brief())
@@ -46,16 +46,16 @@ def export_of(checks, service, name):
 
 
 def lines_of(export, file):
-    """The same records as lines, which is what handle-loadgen compares with."""
+    """Writes the records as lines, for comparison by handle-loadgen."""
     file.write_text("".join(json.dumps(record) + "\n" for record in export["handleRecords"].values()))
     return file
 
 
 def exporting(checks, old):
-    made = old.hdl_as_admin("handle", "create", f"{old.prefix}/live", "1:URL=x", f"100:HS_ADMIN={old.admin}")
-    checks.that("a record is made while the server runs", made.code == 0, made.brief())
+    created = old.hdl_as_admin("handle", "create", f"{old.prefix}/live", "1:URL=x", f"100:HS_ADMIN={old.admin}")
+    checks.that("a record is created while the server runs", created.code == 0, created.brief())
     file, export = export_of(checks, old, "live.json")
-    checks.that("StorageToJson beside the running server has it", f"{old.prefix}/LIVE" in export["handleRecords"])
+    checks.that("StorageToJson beside the running server has the record", f"{old.prefix}/LIVE" in export["handleRecords"])
     for record in starting_records(old):
         checks.that(f"StorageToJson: {record['handle'][:40]}", folded(record["handle"]) in export["handleRecords"])
     return file, export
@@ -64,20 +64,20 @@ def exporting(checks, old):
 def adopting(checks, old, new, file, export):
     for path in (old.home, old.home / "bdbje", old.home / "bdbje" / "00000000.jdb"):
         done = new.hdl("import", new.directory / "none.redb", "--create", path)
-        checks.that(f"import of {path.name} says what to do instead", done.code != 0 and "StorageToJson" in done.err, done.brief())
+        checks.that(f"import of {path.name} names StorageToJson", done.code != 0 and "StorageToJson" in done.err, done.brief())
     encrypted(checks, old, new)
     done = new.adopt()
     if not checks.that("init --adopt", done.code == 0, done.brief()):
-        raise RuntimeError("nothing was adopted")
+        raise RuntimeError("hdl init --adopt failed")
     again = new.adopt()
-    checks.that("init --adopt leaves a directory alone that is there", again.code != 0 and "not empty" in again.err, again.brief())
+    checks.that("init --adopt refuses an existing directory", again.code != 0 and "not empty" in again.err, again.brief())
     site = json.loads((new.home / "siteinfo.json").read_text())
     interfaces = {(one["protocol"], one["query"], one["admin"], one["port"]) for one in site["servers"][0]["interfaces"]}
     expected = {("TCP", True, True, old.query_port)} if new.layout == "one-port" else {
         ("TCP", True, False, old.query_port), ("TCP", False, True, new.admin_port)}
     checks.equal("the site record has the interfaces of both processes", interfaces, expected | {("UDP", True, False, old.query_port)})
-    checks.equal("its serial number is raised", site["serialNumber"], old.site["serialNumber"] + 1)
-    checks.equal("its key is the same", site["servers"][0]["publicKey"], old.site["servers"][0]["publicKey"])
+    checks.equal("the serial number of the site record is higher", site["serialNumber"], old.site["serialNumber"] + 1)
+    checks.equal("the key of the site record is unchanged", site["servers"][0]["publicKey"], old.site["servers"][0]["publicKey"])
     done = run(["unzip", "-p", new.home / "sitebndl.zip", "contactdata.dct"])
     checks.that("the bundle has the contact", "me@example.org" in done.out, done.brief())
     done = new.hdl("import", new.home / "store.redb", file)
@@ -85,7 +85,7 @@ def adopting(checks, old, new, file, export):
     back = new.directory / "back.json"
     done = new.hdl("export", new.home / "store.redb", back, "--format", "reference")
     checks.that("export --format reference", done.code == 0, done.brief())
-    same_export(checks, "the export of ours", json.loads(back.read_text()), export)
+    same_export(checks, "our export", json.loads(back.read_text()), export)
     for name in ("handle-admin",):
         done = run([binaries() / name, "--check-config", "--config", new.home / f"{name}.toml"],
                    env={"HANDLE_ADMIN_ALLOW_ROOT": "true"})
@@ -96,11 +96,11 @@ def same_export(checks, what, found, expected):
     checks.equal(f"{what} has the same homed prefixes", sorted(found["homedPrefixes"]), sorted(expected["homedPrefixes"]))
     checks.equal(f"{what} has the same names", sorted(found["handleRecords"]), sorted(expected["handleRecords"]))
     for name, record in expected["handleRecords"].items():
-        checks.equal(f"{what}: {name[:40]}", dated(found["handleRecords"].get(name), record), record)
+        checks.equal(f"{what}: {name[:40]}", without_new_timestamps(found["handleRecords"].get(name), record), record)
 
 
-def dated(found, expected):
-    """A record without the time stamps that the other one has none of: an import dates values that have none."""
+def without_new_timestamps(found, expected):
+    """A record without the time stamps that `expected` lacks. An import adds time stamps where there are none."""
     undated = {value["index"] for value in expected["values"] if "timestamp" not in value}
     values = [{name: member for name, member in value.items() if name != "timestamp" or value["index"] not in undated}
               for value in (found or {}).get("values", [])]
@@ -127,7 +127,7 @@ def encrypted(checks, old, new):
     checks.that("adopting a key in PEM", done.code == 0, done.brief())
     old.program("keygen", "-alg", "rsa", "-keysize", 2048, directory / "privkey.bin", directory / "other.bin", stdin="n\n")
     done = new.hdl("init", new.directory / "from-other", "--adopt", directory)
-    checks.that("adopting another key than the site record names is refused", done.code != 0 and "not the key" in done.err, done.brief())
+    checks.that("adopting a key that is not in the site record is refused", done.code != 0 and "not the key" in done.err, done.brief())
 
 
 def new_pem(old, file):
@@ -136,15 +136,15 @@ def new_pem(old, file):
 
 
 def rehearsing(checks, old, new, export):
-    """Ours beside the old server, on other ports; every record is compared at both."""
+    """Runs our service beside the old one on other ports, and compares every record at both."""
     real = (new.query_port, new.admin_port)
     new.query_port, new.admin_port = free_port(), free_port()
     new.start(handled=["--listen", f"127.0.0.1:{new.query_port}"], handle_admin=["--listen", f"127.0.0.1:{new.admin_port}"])
     records = lines_of(export, new.directory / "records.jsonl")
-    # Over TCP, which handle-admin answers where both share a port.
+    # Over TCP, which handle-admin answers if both share a port.
     ours = new.administration if new.layout == "one-port" else new.queries
-    for what, where in (("old", old.queries), ("new", ours)):
-        done = run([binaries() / "handle-loadgen", "run", "--target", where, "--transport", "tcp", "--handles", records,
+    for what, address in (("old", old.queries), ("new", ours)):
+        done = run([binaries() / "handle-loadgen", "run", "--target", address, "--transport", "tcp", "--handles", records,
                     "--records", records, "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
         # On a loaded machine requests are late, which makes the run invalid as a measurement only.
         is_right = done.code == 0 or re.search(r"verified +200 right, 0 wrong, 0 undecided", done.out)
@@ -154,13 +154,13 @@ def rehearsing(checks, old, new, export):
     done = run([binaries() / "handle-loadgen", "run", "--target", ours, "--transport", "tcp", "--handles", wrong,
                 "--records", wrong, "--pattern", "sequential", "--rate", "100", "--duration", "2s", "--timeout", "5s"], timeout=90)
     is_found = done.code != 0 and re.search(r"verified.* [1-9][0-9]* wrong", done.out)
-    checks.that("and a record that differs is found", is_found, done.brief())
+    checks.that("a different record is found", is_found, done.brief())
     new.stop()
     new.query_port, new.admin_port = real
 
 
-class Asker:
-    """Asks over UDP all the time, and knows for how long nobody answered."""
+class OutageMeter:
+    """Sends requests over UDP continuously, and measures the longest time without an answer."""
 
     def __init__(self, port, handle):
         self.longest, self.is_over = 0.0, False
@@ -170,7 +170,7 @@ class Asker:
     def ask(self, port, handle):
         last = time.monotonic()
         while not self.is_over:
-            reply = ask_as(port, handle, (2, 11), patience=0.1)
+            reply = ask_as(port, handle, (2, 11), timeout_s=0.1)
             now = time.monotonic()
             if reply:
                 self.longest, last = max(self.longest, now - last), now
@@ -183,13 +183,13 @@ class Asker:
 
 
 def switching(checks, old, new):
-    """The old server stops, ours starts under the same addresses. In the layout with one port no client has to learn anything."""
+    """Stops the old server and starts ours under the same addresses. With one port, clients need no new site record."""
     late = old.hdl_as_admin("handle", "create", f"{old.prefix}/late", "1:URL=late")
     gone = old.hdl_as_admin("handle", "delete", f"{old.prefix}/live")
     checks.that("the old server changes records until the switch", late.code == gone.code == 0, late.brief() + gone.brief())
-    asker = Asker(old.query_port, f"{old.prefix}/hello")
+    meter = OutageMeter(old.query_port, f"{old.prefix}/hello")
     old.stop()
-    # From the set of the rehearsal, while the last export is made.
+    # Answers come from the set of the rehearsal while the last export runs.
     new.start(names=("handled",))
     file, _ = export_of(checks, old, "last.json")
     store = new.home / "new.redb"
@@ -198,29 +198,29 @@ def switching(checks, old, new):
     store.rename(new.home / "store.redb")
     if new.layout == "two-ports":
         done = new.register()
-        checks.that("the registry takes the new site record", done.code == 0, done.brief())
+        checks.that("the new site record is in the registry", done.code == 0, done.brief())
     new.start(names=("handle-admin",))
     found = wait_for_answers(new)
-    checks.equal("what was made last is there, and what was deleted last is not", found, [0, 3])
-    gap = asker.stop()
-    print(f"# nobody answered for {gap:.2f} s")
-    checks.that("queries go unanswered for seconds at most", gap < 20, f"{gap}")
+    checks.equal("the record created last exists, and the one deleted last does not", found, [0, 3])
+    gap = meter.stop()
+    print(f"# no answers for {gap:.2f} s")
+    checks.that("the outage is at most some seconds", gap < 20, f"{gap}")
     found = old.program("qresolver", f"{old.prefix}/hello")
-    checks.that("clients with the old site record resolve", 1 in answered(found), found.brief())
-    who = (new.admin_handle, 300, new.key)
-    made = new.program("create", *who, f"{new.prefix}/after")
-    checks.that("hdl-create at ours with the old administrator and key", "Got Response" in made.out, made.brief())
+    checks.that("clients with the old site record resolve", 1 in answer_values(found), found.brief())
+    identity = (new.admin_handle, 300, new.key)
+    created = new.program("create", *identity, f"{new.prefix}/after")
+    checks.that("hdl-create at our service with the old administrator and key", "Got Response" in created.out, created.brief())
     new.settle()
     found = new.program("qresolver", f"{new.prefix}/after")
-    checks.that("hdl-qresolver finds it", 100 in answered(found), found.brief())
-    listed = new.program("list", *who, new.prefix)
-    checks.that("hdl-list lists it", f"{new.prefix}/after".upper() in listed.out.upper(), listed.brief())
+    checks.that("hdl-qresolver finds the new handle", 100 in answer_values(found), found.brief())
+    listed = new.program("list", *identity, new.prefix)
+    checks.that("hdl-list lists the new handle", f"{new.prefix}/after".upper() in listed.out.upper(), listed.brief())
     found = new.hdl("resolve", f"{new.prefix}/after", "--root", new.client_directory / "bootstrap_handles", "--certify")
-    checks.that("the old server key signs", found.code == 0, found.brief())
+    checks.that("answers are signed with the old server key", found.code == 0, found.brief())
 
 
 def wait_for_answers(new):
-    """Exit codes for a record that was made last and for one that was deleted last, once the set is published."""
+    """Exit codes for the record created last and for the one deleted last, once the set is published."""
     for _ in range(100):
         found = [new.hdl("resolve", f"{new.prefix}/{name}", "--server", new.queries).code for name in ("late", "live")]
         if found == [0, 3]:
@@ -230,7 +230,7 @@ def wait_for_answers(new):
 
 
 def going_back(checks, old, new):
-    """Everything that is with us goes back to a server of the reference."""
+    """Moves all records back to a server of the reference."""
     new.stop()
     file = new.directory / "going-back.json"
     done = new.hdl("export", new.home / "store.redb", file, "--format", "reference")
@@ -243,12 +243,12 @@ def going_back(checks, old, new):
     old.write_client_directory()
     old.start()
     found = old.program("qresolver", f"{old.prefix}/after")
-    checks.that("what was made here is there", 100 in answered(found), found.brief())
+    checks.that("a handle created at our service exists", 100 in answer_values(found), found.brief())
     old.stop()
 
 
 def over_the_wire(checks, old, new, export):
-    """The other way for records: listing and getting, for whoever has no access to the storage."""
+    """Imports the records over the network, without access to the storage."""
     store = new.directory / "wire.redb"
     done = new.hdl("import", store, "--create", "--server", old.administration, "--prefix", old.prefix, "--auth", old.admin, "--key", old.key)
     checks.that("import --server", done.code == 0, done.brief())
@@ -257,7 +257,7 @@ def over_the_wire(checks, old, new, export):
     found = json.loads(file.read_text())["handleRecords"] if file.exists() else {}
     for name, record in export["handleRecords"].items():
         if not name.startswith("0.NA/"):
-            checks.equal(f"import --server: {name[:40]}", dated(found.get(name), record), record)
+            checks.equal(f"import --server: {name[:40]}", without_new_timestamps(found.get(name), record), record)
 
 
 def all_groups(checks, layout, directory):

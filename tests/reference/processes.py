@@ -1,4 +1,4 @@
-"""Processes, ports, and files of the runs: everything stays on loopback and in one temporary directory."""
+"""Processes and ports of the tests, which stay on loopback."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def binaries():
 
 
 class Outcome:
-    """What a program that ended has said."""
+    """Exit code and output of a program."""
 
     def __init__(self, code, out, err, seconds):
         self.code, self.out, self.err, self.seconds = code, out, err, seconds
@@ -52,14 +52,14 @@ class Outcome:
         return self.out + self.err
 
     def brief(self):
-        """The end of what it said, for a line of a report."""
+        """The end of the output, for a line of a report."""
         lines = [line.strip() for line in self.text.splitlines() if line.strip()]
         lines = [line for line in lines if not line.startswith(("Picked up JAVA_TOOL_OPTIONS", "at net.handle", "at java."))]
         return f"exit {self.code}: " + " | ".join(lines[-4:])[-400:]
 
 
 def run(command, timeout=90, stdin="", env=None, cwd=None):
-    """Runs a program to its end; one that takes too long is ended with all that it has started."""
+    """Runs a program to its end. After the timeout, it is killed together with its children."""
     started = time.monotonic()
     process = subprocess.Popen(
         [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -75,7 +75,7 @@ def run(command, timeout=90, stdin="", env=None, cwd=None):
 
 
 class Daemon:
-    """A process that serves until it is told to stop."""
+    """A server process."""
 
     def __init__(self, command, log, env=None):
         self.log = Path(log)
@@ -92,10 +92,10 @@ class Daemon:
             if is_ready():
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"{what} does not serve: {self.log.read_text('utf-8', 'replace')[-2000:]}")
+        raise RuntimeError(f"{what} did not start: {self.log.read_text('utf-8', 'replace')[-2000:]}")
 
     def stop(self):
-        """SIGTERM, and SIGKILL to whoever does not mind it."""
+        """Sends SIGTERM, then SIGKILL if the process does not end."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGTERM)
             try:
@@ -106,7 +106,7 @@ class Daemon:
 
 
 def listens(port):
-    """Whether something accepts connections on the port."""
+    """Whether the port accepts connections."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0

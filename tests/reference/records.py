@@ -1,4 +1,4 @@
-"""The records that both services begin with, and the batch files that are carried out on them."""
+"""The records that both services start with, and batch files that change them."""
 
 import base64
 
@@ -9,7 +9,7 @@ NAMES = ["hello", "with blank", "ümläut-日本", "a/b/c", "percent%20", "quote
 
 
 def starting_records(service):
-    """Values of every kind, public and private, and identities that prove themselves in each way."""
+    """Values of every kind, public and private, and identities with each kind of key."""
     prefix, admin = service.prefix, service.admin_handle
     kinds = [
         value(1, "URL", "https://example.org/all"), value(2, "EMAIL", "someone@example.org"),
@@ -52,7 +52,7 @@ def starting_records(service):
 
 
 class Batch:
-    """A batch file, and what is to become of each of its operations."""
+    """A batch file, with the expected result of each operation."""
 
     def __init__(self):
         self.lines, self.expected = [], []
@@ -82,8 +82,8 @@ def admin_line(service, index=100, bits="111111111111"):
     return f"{index} HS_ADMIN 86400 1110 ADMIN 300:{bits}:{service.admin_handle}"
 
 
-def everything(service, tag):
-    """Every operation that batch files have, with those that are refused."""
+def all_operations(service, tag):
+    """Every operation of batch files, including refused ones."""
     prefix, handle = service.prefix, f"{service.prefix}/{tag}"
     url = "1 URL 86400 1110 UTF8 https://example.org/"
     admin = admin_line(service)
@@ -117,7 +117,7 @@ def everything(service, tag):
 
 
 def by_secret(service, tag):
-    """What an administrator with a secret key may do, directly and by a group, and what not."""
+    """Operations that an administrator with a secret key may do, directly or by a group, and others."""
     prefix, batch = service.prefix, Batch().secret(service.prefix)
     batch.add(f"MODIFY {prefix}/by-secret", "1 URL 60 1110 UTF8 https://example.org/by-secret")
     batch.add(f"MODIFY {prefix}/by-group", "1 URL 60 1110 UTF8 https://example.org/by-group")

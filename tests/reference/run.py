@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the programs of the reference against ours, and ours against it. README.md says how."""
+"""Tests against the reference implementation, as described in README.md."""
 
 import sys
 
-sys.dont_write_bytecode = True  # The directory stays as it is checked out.
+sys.dont_write_bytecode = True  # No files are added to the checkout.
 
 import argparse
 import os
@@ -21,17 +21,17 @@ from records import starting_records
 from services import REFERENCE, Ours, Reference
 
 LAYOUTS = ("two-ports", "one-port", "reference")
-# Those in which both services take part.
+# Directions that involve both services.
 BOTH = {"moving": moving.all_groups, "together": together.all_groups}
 DIRECTIONS = {"foreign": ("programs of the reference", foreign.all_groups), "ours": ("our programs", ours.all_groups)}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="all of them unless given")
-    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, *BOTH], help="all of them unless given")
+    parser.add_argument("--layout", action="append", choices=LAYOUTS, help="all by default")
+    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, *BOTH], help="all by default")
     parser.add_argument("--only", action="append", metavar="WORD", help="groups of checks with this word in their name")
-    parser.add_argument("--keep", action="store_true", help="leave the directory of the run where it is")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of the run")
     return parser.parse_args()
 
 
@@ -44,7 +44,7 @@ def service_of(layout, directory):
 def main():
     args = arguments()
     if not REFERENCE:
-        print("skipped: REFERENCE is not set to the folder of the distribution")
+        print("skipped: REFERENCE is not set to the directory of the distribution")
         return 0
     checks = Checks(args.only)
     directory = Path(tempfile.mkdtemp(prefix="handle-reference-"))
@@ -59,7 +59,7 @@ def main():
             for direction in args.direction or DIRECTIONS:
                 if direction in BOTH:
                     continue
-                # Each direction has a service of its own: what one changes, the other does not meet.
+                # Each direction has its own service, without the changes of another.
                 service = service_of(layout, directory / direction)
                 services.append(service)
                 service.make(starting_records).start()

@@ -1,4 +1,4 @@
-"""The two services that the runs compare: one of ours as `hdl init` makes it, and one of the reference."""
+"""The two services of the tests: ours as `hdl init` creates it, and that of the reference."""
 
 import base64
 import json
@@ -26,12 +26,12 @@ def file_value(index, kind, path, **more):
 
 
 def folded(handle):
-    """A name as a service that does not tell case apart keeps it."""
+    """The stored form of a name on a case-insensitive service."""
     return "".join(char.upper() if char.isascii() else char for char in handle)
 
 
 class Service:
-    """What both have: a prefix, an administrator with a key, addresses, and clients that know where it is."""
+    """The common part: a prefix, an administrator with a key, addresses, and the configuration of clients."""
 
     prefix = admin = key = site = None
     query_port = admin_port = http_port = None
@@ -45,13 +45,13 @@ class Service:
         return f"127.0.0.1:{self.admin_port}"
 
     def write_client_directory(self, extra_sites=()):
-        """The folder in which clients look for the global service: this service is its own one."""
+        """Writes the directory in which clients find the global service, which is this service."""
         self.client_directory = self.directory / "dot-handle"
         self.client_directory.mkdir(exist_ok=True)
         values = [value(1, "HS_SITE", self.site, "site")]
         trusted = [file_value(300, "HS_PUBKEY", self.public_key)]
         records = {"0.NA/0.NA": {"handle": "0.NA/0.NA", "values": values},
-                   # Without it the file is passed over, and the registry of the world is asked.
+                   # Without this record, clients ignore the file and query the global registry.
                    "0.0/0.0": {"handle": "0.0/0.0", "values": trusted}}
         root = {"lastUpdate": int(time.time() * 1000), "handles": records}
         (self.client_directory / "bootstrap_handles").write_text(json.dumps(root))
@@ -59,19 +59,19 @@ class Service:
         (self.client_directory / "site.json").write_text(json.dumps(self.site))
 
     def program(self, name, *args, stdin="", timeout=90):
-        """A program of the reference, whose world is this service."""
+        """Runs a program of the reference, with this service as the global service."""
         return reference_program(self.client_directory, name, *args, stdin=stdin, timeout=timeout)
 
     def java_at(self, name, *args, **more):
-        """A class of the distribution that has no script of its own."""
+        """Runs a class of the distribution that has no script."""
         return self.program("java", f"net.handle.{name}", *args, **more)
 
     def hdl(self, *args, stdin="", timeout=90, env=None):
-        """Our command line."""
+        """Runs `hdl`."""
         return run([binaries() / "hdl", *args], timeout=timeout, stdin=stdin, cwd=self.directory, env=env)
 
-    def asks(self, *args, **more):
-        """The same as the administrator, at the interface for administration."""
+    def hdl_as_admin(self, *args, **more):
+        """Runs `hdl` as the administrator, at the interface for administration."""
         return self.hdl(*args, "--server", self.administration, "--auth", self.admin, "--key", self.key, **more)
 
 
@@ -82,7 +82,7 @@ def reference_program(client_directory, name, *args, stdin="", timeout=90):
 
 
 class Ours(Service):
-    """handled and handle-admin in the directory of `hdl init`, with a port each or with one for both."""
+    """handled and handle-admin in the directory of `hdl init`, with one port each or one for both."""
 
     def __init__(self, directory, prefix, layout):
         self.directory = Path(directory)
@@ -96,10 +96,10 @@ class Ours(Service):
 
     def make(self, records=lambda service: (), homed=("0.NA/0.NA",), settings=""):
         init_port = free_port() if self.layout == "one-port" else self.admin_port
-        made = self.hdl("init", self.home, "--prefix", self.prefix, "--address", "127.0.0.1", "--bind", "127.0.0.1",
+        created = self.hdl("init", self.home, "--prefix", self.prefix, "--address", "127.0.0.1", "--bind", "127.0.0.1",
                         "--port", self.query_port, "--admin-port", init_port, "--plain")
-        if made.code != 0:
-            raise RuntimeError(f"hdl init: {made.brief()}")
+        if created.code != 0:
+            raise RuntimeError(f"hdl init: {created.brief()}")
         if self.layout == "one-port":
             self.join_ports(init_port)
         self.key, self.public_key = self.home / "admin-private.bin", self.home / "admin-public.bin"
@@ -110,9 +110,9 @@ class Ours(Service):
                       value(1, "HS_SITE", self.site, "site"), admin_value(100, self.admin_handle, 300)]}, *records(self)]
         file = self.directory / "first.jsonl"
         file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        taken = self.hdl("import", self.home / "store.redb", file)
-        if taken.code != 0:
-            raise RuntimeError(f"hdl import: {taken.brief()}")
+        imported = self.hdl("import", self.home / "store.redb", file)
+        if imported.code != 0:
+            raise RuntimeError(f"hdl import: {imported.brief()}")
         if settings:
             with open(self.home / "handle-admin.toml", "a") as file:
                 file.write(settings)
@@ -120,7 +120,7 @@ class Ours(Service):
         return self
 
     def join_ports(self, admin_port):
-        """One number for both: datagrams at handled, connections at handle-admin."""
+        """Gives both one port number: datagrams go to handled, connections to handle-admin."""
         for name in ("handled.toml", "handle-admin.toml"):
             path = self.home / name
             text = path.read_text().replace(f":{admin_port}", f":{self.query_port}")
@@ -143,11 +143,11 @@ class Ours(Service):
             daemon.wait_for(lambda: self.hdl("control", "status", "--socket", socket).code == 0, name)
             if name == "handle-admin":
                 manifest = self.home / "snapshot" / "MANIFEST"
-                daemon.wait_for(manifest.exists, "handle-admin, which publishes a set,")
+                daemon.wait_for(manifest.exists, "handle-admin (no published set)")
         return self
 
     def settle(self):
-        """Until what was changed is published: an answer may be some tens of milliseconds behind."""
+        """Waits until changes are published, which can take some tens of milliseconds."""
         time.sleep(0.3)
 
     def stop(self):
@@ -157,7 +157,7 @@ class Ours(Service):
 
 
 class Reference(Service):
-    """A server directory of the reference, made by its own dialogue."""
+    """A server of the reference, with a directory from its setup program."""
 
     layout = "reference"
 
@@ -172,14 +172,14 @@ class Reference(Service):
 
     def make(self, records=lambda service: (), homed=("0.NA/0.NA",), settings="", server_admins=None):
         answers = DIALOGUE.format(port=self.query_port, http=self.http_port)
-        made = run(["sh", f"{REFERENCE}/bin/hdl", "setup-server", self.home], stdin=answers,
+        created = run(["sh", f"{REFERENCE}/bin/hdl", "setup-server", self.home], stdin=answers,
                    env={"JAVA_TOOL_OPTIONS": JAVA})
         path = self.home / "config.dct"
         if not path.exists():
-            raise RuntimeError(f"hdl-setup-server: {made.brief()}")
+            raise RuntimeError(f"hdl-setup-server: {created.brief()}")
         text = path.read_text().replace("300:0.NA/YOUR_PREFIX", server_admins or self.admin)
         text = text.replace("YOUR_PREFIX", self.prefix)
-        # Without these two it asks the global registry, which nobody here is.
+        # Without these settings the server queries the global registry.
         more = f'"template_ns_override" = "yes"\n    "allow_na_admins" = "no"\n    {settings}'
         path.write_text(text.replace('"case_sensitive"', f'{more}\n    "case_sensitive"'))
         path = self.home / "siteinfo.json"
@@ -201,7 +201,7 @@ class Reference(Service):
         return self
 
     def load(self, records, homed):
-        """Puts records into its storage, while it does not run, by its own program."""
+        """Loads records into the storage of the stopped server with a program of the reference."""
         names = {folded(record["handle"]): record | {"handle": folded(record["handle"])} for record in records}
         file = self.directory / "first.json"
         file.write_text(json.dumps({"homedPrefixes": list(homed), "handleRecords": names}))
@@ -217,7 +217,7 @@ class Reference(Service):
         return self
 
     def settle(self):
-        """Its answers are never behind."""
+        """Changes take effect immediately."""
 
     def stop(self):
         if self.daemon:

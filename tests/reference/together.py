@@ -1,15 +1,15 @@
-"""Both services in one world: identities and prefixes of the one are met at the other."""
+"""Both services in one resolution tree: identities and prefixes of one service are used at the other."""
 
 import json
 import struct
 
-from foreign import answered, ask_as, carried_out
+from foreign import answer_values, ask_as, check_batch
 from records import Batch, starting_records
 from services import Ours, Reference, admin_value, file_value, value
 
 
-def world(layout, directory):
-    """Ours is the global service, too: it refers to that of the reference for 20.500.9."""
+def both_services(layout, directory):
+    """Our service is also the global service. It refers to the service of the reference for 20.500.9."""
     theirs = Reference(directory / "theirs", "20.500.9").make(lambda service: [
         *starting_records(service),
         {"handle": "0.NA/20.500.9.D", "values": [value(1, "HS_SITE", service.site, "site")]}])
@@ -39,48 +39,48 @@ def world(layout, directory):
 def finding(checks, ours, theirs):
     for name in (f"{theirs.prefix}/hello", f"{ours.prefix}/hello"):
         found = ours.program("qresolver", name)
-        checks.that(f"hdl-qresolver finds {name} from the root at ours", 1 in answered(found), found.brief())
+        checks.that(f"hdl-qresolver finds {name} from the root, which is our service", 1 in answer_values(found), found.brief())
         found = ours.hdl("resolve", name, "--root", ours.client_directory / "bootstrap_handles", "--certify")
         checks.that(f"hdl resolve --certify finds {name}", found.code == 0, found.brief())
 
 
 def identities(checks, ours, theirs):
-    """Administrators whose record is at the other service (16, 28)."""
+    """Administrators whose record is at the other service."""
     batch = Batch()
     batch.lines += [f"AUTHENTICATE PUBKEY:{theirs.admin}", str(theirs.key), ""]
     batch.add(f"MODIFY {ours.prefix}/of-another", "1 URL 60 1110 UTF8 https://example.org/by-another")
     batch.add(f"MODIFY {ours.prefix}/hello", "1 URL 60 1110 UTF8 https://example.org/not", expect="400")
-    carried_out(checks, ours, "of-another", batch)
+    check_batch(checks, ours, "of-another", batch)
     secret = ours.directory / "secret"
     secret.write_text("a secret of many letters")
     secret.chmod(0o600)
     prefix_identity = f"300:0.NA/{ours.prefix}"
-    for what, handle, who in (
+    for what, handle, identity in (
             ("a key", "of-another", ("--auth", theirs.admin, "--key", theirs.key)),
             ("a secret", "of-another", ("--auth", f"300:{theirs.prefix}/secret", "--secret-file", secret)),
             ("the key of the prefix record", "of-the-prefix", ("--auth", prefix_identity, "--key", ours.key))):
-        for way in ((), ("--tcp",)):
-            for where in dict.fromkeys((ours.queries, ours.administration)):
-                if where == ours.administration and not way and ours.layout == "two-ports":
+        for transport in ((), ("--tcp",)):
+            for address in dict.fromkeys((ours.queries, ours.administration)):
+                if address == ours.administration and not transport and ours.layout == "two-ports":
                     continue  # No datagrams there.
-                found = ours.hdl("resolve", f"{ours.prefix}/{handle}", "--server", where, *who, "--index", 2, *way, "--json")
-                place = "administration" if where == ours.administration else "queries"
-                checks.that(f"a private value by {what}, {' '.join(way) or '--udp'} at {place}", '"private"' in found.out, found.brief())
+                found = ours.hdl("resolve", f"{ours.prefix}/{handle}", "--server", address, *identity, "--index", 2, *transport, "--json")
+                place = "administration" if address == ours.administration else "queries"
+                checks.that(f"a private value by {what}, {' '.join(transport) or '--udp'} at {place}", '"private"' in found.out, found.brief())
     found = ours.hdl("resolve", f"{ours.prefix}/of-another", "--server", ours.queries, "--index", 2, "--json",
                      "--auth", theirs.admin, "--key", ours.key)
-    checks.that("another's identity with one's own key is refused", '"private"' not in found.out, found.brief())
+    checks.that("an identity with the key of another is refused", '"private"' not in found.out, found.brief())
 
 
 def referrals(checks, ours, theirs):
-    """Prefix referrals are for those who understand them; for others the service resolves (18)."""
+    """Clients that understand prefix referrals get them; for others, the service resolves."""
     for version, codes in (((2, 11), {303}), ((2, 10), {303}), ((2, 9), {1}), ((2, 5), {1}), ((2, 1), {1})):
         reply = ask_as(ours.query_port, "0.NA/20.500.9.D", version)
         code = struct.unpack(">I", reply[24:28])[0] if len(reply) >= 28 else None
-        checks.that(f"a derived prefix that is delegated, asked for in version {version[0]}.{version[1]}", code in codes, f"code {code}")
+        checks.that(f"a delegated derived prefix in version {version[0]}.{version[1]}", code in codes, f"code {code}")
 
 
 def many_programs(checks, directory):
-    """Programs of the reference never end their sessions: a day of batch jobs is not shut out (20)."""
+    """Programs of the reference do not end their sessions; more of them than `sessions_per_source` can still run."""
     service = Ours(directory / "sessions", "20.500.8", "two-ports").make()
     for name in ("service.toml", "handled.toml", "handle-admin.toml"):
         path = service.home / name
@@ -89,14 +89,14 @@ def many_programs(checks, directory):
     try:
         service.start()
         for number in range(8):
-            made = service.program("create", service.admin_handle, 300, service.key, f"{service.prefix}/s{number}")
-            checks.that(f"program {number + 1} with a session of its own, where a source may have 4", "Got Response" in made.out, made.brief())
+            created = service.program("create", service.admin_handle, 300, service.key, f"{service.prefix}/s{number}")
+            checks.that(f"program {number + 1} with its own session, at a limit of 4 per source", "Got Response" in created.out, created.brief())
     finally:
         service.stop()
 
 
 def partial_import(checks, directory):
-    """Records are taken in as far as who asks may read them, and what is missing is told (27)."""
+    """Records are imported as far as the identity may read them, and missing values are reported."""
     service = Ours(directory / "import", "20.500.8", "two-ports").make(starting_records)
     for name, setting in (("service.toml", "server_full_access"), ("handled.toml", "server_reads_all"), ("handle-admin.toml", "server_full_access")):
         path = service.home / name
@@ -106,12 +106,12 @@ def partial_import(checks, directory):
         service.start()
         store = service.directory / "partial.redb"
         done = service.hdl_as_admin("import", store, "--create", "--prefix", service.prefix, "--keep-going")
-        checks.that("import --server --keep-going tells which record it could not read whole", "locked" in done.text.lower(), done.brief())
+        checks.that("import --server --keep-going names the record that it could not read whole", "locked" in done.text.lower(), done.brief())
         found = {line["handle"].upper(): [value["index"] for value in line["values"]]
                  for line in map(json.loads, service.hdl("export", store, "-").out.splitlines()) if "handle" in line}
-        checks.equal("what may be read of it is there", found.get(f"{service.prefix}/LOCKED"), [1, 100])
+        checks.equal("the readable values of that record are imported", found.get(f"{service.prefix}/LOCKED"), [1, 100])
         for name, index in (("ALL", 7), ("HELLO", 1), ("SECRET", 300)):
-            checks.that(f"the other records are there: {name}", index in found.get(f"{service.prefix}/{name}", []), done.brief())
+            checks.that(f"the other records are imported: {name}", index in found.get(f"{service.prefix}/{name}", []), done.brief())
     finally:
         service.stop()
 
@@ -119,7 +119,7 @@ def partial_import(checks, directory):
 def all_groups(checks, layout, directory):
     if not checks.wants("together"):
         return
-    ours, theirs = world(layout, directory)
+    ours, theirs = both_services(layout, directory)
     try:
         theirs.start()
         ours.start()

@@ -1,14 +1,14 @@
-"""A minimal handle responder, for runs against a server that shares no code with ours.
+"""A minimal handle server that shares no code with ours, for tests.
 
 It answers resolution requests (RFC 3652 section 3.2) for public values from a file of JSON records: over UDP, also
-requests and answers of several datagrams; over TCP, with one request on each connection or as many as the client
-asks to keep it for; in the body of a POST over HTTP; and as JSON. Whoever asks for values that are not public is
-told to authenticate, which nobody can here. Written from the description of the protocol with nothing but the
-standard library.
+requests and answers of several datagrams; over TCP, with one request on each connection, or more if the client
+asks to keep it open; in the body of a POST over HTTP; and as JSON. Requests for values that are not public are
+answered with the demand to authenticate, which is not supported. It is written from the description of the
+protocol and uses only the standard library.
 
     python3 responder.py RECORDS.jsonl
 
-It chooses its ports, and says on its first line of output, as JSON, which they are.
+It chooses its ports, and prints them as JSON on its first line of output.
 """
 
 import base64
@@ -39,7 +39,7 @@ SUCCESS, PROTOCOL_ERROR, NO_OPERATION, NOT_FOUND, NO_VALUES = 1, 4, 5, 100, 200
 ACCESS_DENIED, AUTHENTICATION_NEEDED = 401, 402
 MESSAGE_MAX = 262144
 MEDIA_TYPE = "application/x-hdl-message"
-# Requests of several datagrams that are put together at a time, and how long each is waited for.
+# Most incomplete requests of several datagrams, and the time limit for each.
 PARTIAL_MAX, PARTIAL_SECONDS = 256, 5
 
 
@@ -48,7 +48,7 @@ def text(data):
 
 
 class Value:
-    """A value in both of its forms: bytes on the wire, and JSON."""
+    """A value in both forms: bytes on the wire, and JSON."""
 
     def __init__(self, json_value):
         self.json = json_value
@@ -64,7 +64,7 @@ class Value:
             bits = int(admin["permissions"], 2)
             self.data = struct.pack(">H", bits) + text(admin["handle"].encode()) + struct.pack(">I", admin["index"])
         else:
-            raise ValueError(f"data in the format {data['format']} is not known here")
+            raise ValueError(f"unknown data format {data['format']}")
         self.permissions = int(json_value.get("permissions", "1110"), 2)
         self.ttl = json_value.get("ttl", 86400)
         stamp = json_value.get("timestamp")
@@ -83,7 +83,7 @@ class Value:
 
 
 def fold(name):
-    """Upper case, but for nothing beyond ASCII."""
+    """Upper case for ASCII letters only."""
     return bytes(byte - 32 if 97 <= byte <= 122 else byte for byte in name)
 
 
@@ -137,20 +137,20 @@ class Reader:
     def text(self):
         length = self.number()
         if length > len(self.data) - self.at:
-            raise ValueError("a length goes beyond the end")
+            raise ValueError("a length exceeds the message")
         self.at += length
         return self.data[self.at - length : self.at]
 
     def count(self):
-        """How many items follow, each of which takes four bytes at least."""
+        """The number of items that follow, of at least four bytes each."""
         count = self.number()
         if count > (len(self.data) - self.at) // 4:
-            raise ValueError("a list goes beyond the end")
+            raise ValueError("a list exceeds the message")
         return count
 
 
 def answer(records, request):
-    """The envelope fields and the message that answer a whole request."""
+    """The envelope fields and the message of the answer to a whole request."""
     major, minor, flags, minor_max, session, request_id, _, length = ENVELOPE.unpack_from(request)
     major_max = flags & 3
     version = min((major_max, minor_max), (2, 11)) if major_max else (major, minor)
@@ -165,7 +165,7 @@ def answer(records, request):
             code, out = resolve(records, body, bool(op_flags & PUBLIC_ONLY))
         except (ValueError, struct.error):
             code = PROTOCOL_ERROR
-    # What a response does not repeat of its request, and what is always set in one.
+    # Some flags of the request are not repeated in a response, and one is always set.
     op_flags = op_flags & ~(KEEP_CONNECTION | CONTINUED) | RECURSIVE
     if op_flags & REQUEST_DIGEST:
         if version < (2, 1):
@@ -177,7 +177,7 @@ def answer(records, request):
 
 
 def digest(version, asked):
-    """What a response begins with that says which request it answers: its header and body."""
+    """The digest of header and body of the request, at the start of a response."""
     return b"\3" + hashlib.sha256(asked).digest() if version >= (2, 7) else b"\2" + hashlib.sha1(asked).digest()
 
 
@@ -188,7 +188,7 @@ def resolve(records, body, is_public_only):
     indexes = [reader.number() for _ in range(reader.count())]
     types = [reader.text() for _ in range(reader.count())]
     if reader.at != len(body):
-        raise ValueError("something follows the lists")
+        raise ValueError("bytes after the lists")
     code, values = records.select(name, indexes, types, is_public_only)
     if code != SUCCESS:
         return code, b""
@@ -211,13 +211,13 @@ def keeps_connection(data):
 
 
 class Partial:
-    """Requests of several datagrams that have not come whole, oldest first."""
+    """Incomplete requests of several datagrams, oldest first."""
 
     def __init__(self):
         self.requests = {}
 
     def add(self, data, peer):
-        """The whole request, if it is whole now."""
+        """Adds a datagram; returns the request once it is complete, and no bytes before."""
         _, _, flags, _, _, request_id, sequence, length = ENVELOPE.unpack_from(data)
         if not flags & TRUNCATED:
             return data
@@ -250,7 +250,7 @@ def serve_udp(records, sock):
 
 
 class Tcp(socketserver.StreamRequestHandler):
-    """One request on each connection, unless the client asks to keep it."""
+    """One request on each connection, unless the client asks to keep it open."""
 
     def handle(self):
         while True:
@@ -268,7 +268,7 @@ class Tcp(socketserver.StreamRequestHandler):
 
 
 class Http(http.server.BaseHTTPRequestHandler):
-    """The protocol in the body of a POST, and the read side of the JSON API."""
+    """The protocol in the body of a POST, and the JSON API for reading."""
 
     protocol_version = "HTTP/1.1"
 
@@ -323,7 +323,7 @@ def main():
     threading.Thread(target=serve_udp, args=(records, udp), daemon=True).start()
     tcp, web = (server.server_address[1] for server in servers)
     print(json.dumps({"udp": udp.getsockname()[1], "tcp": tcp, "http": web}), flush=True)
-    # Whoever started it closes its input when it is to end.
+    # The parent process closes the input to end this process.
     sys.stdin.read()
 
 
