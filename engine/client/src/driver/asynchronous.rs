@@ -7,6 +7,7 @@ use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
 use crate::refresh::{RefreshError, RenewalGuard};
 use crate::{LookupAnswer, Question};
 use handle_proto::data::site::InterfaceProtocol;
+use socket2::SockRef;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -193,7 +194,9 @@ impl Sockets {
         };
         for bytes in &transmit.datagrams {
             match &way.socket {
-                Socket::Datagrams(socket) => match socket.try_send(bytes) {
+                // Not by `try_send`, which sends nothing over a new socket before the runtime has
+                // polled it: the first datagram of every question would be lost.
+                Socket::Datagrams(socket) => match SockRef::from(socket).send(bytes) {
                     Ok(_) => {}
                     // Equivalent to a loss on the network.
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

@@ -123,6 +123,21 @@ fn a_handle_is_resolved_over_every_protocol() {
 }
 
 #[test]
+fn a_server_that_answers_is_asked_once() {
+    let server = Loopback::new(Duration::ZERO);
+    let site = server.site(&[UDP], server_key()).build();
+    for &(name, ask, _) in DRIVERS {
+        let mut client = Client::new(server.serves(&site, records()));
+        // A lost datagram would be repeated only after the test has failed.
+        client.patience.udp_ms = vec![20_000, 20_000];
+        let since = std::time::Instant::now();
+        let resolved = ask(&Arc::new(client), &[Question::all(b"10.a/x")], &LookupOptions::default());
+        assert!(resolved[0].outcome.is_ok(), "{name}");
+        assert!(since.elapsed() < Duration::from_secs(10), "{name}: {:?}", since.elapsed());
+    }
+}
+
+#[test]
 fn silent_or_refusing_servers_lead_to_the_next_protocol() {
     let server = Loopback::new(Duration::ZERO);
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
