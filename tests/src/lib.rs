@@ -23,4 +23,5 @@ pub mod session;
 pub mod site;
 pub mod test_server;
 pub mod transcripts;
+pub mod upstream_server;
 pub mod vectors;

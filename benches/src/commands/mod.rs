@@ -3,6 +3,7 @@
 mod against_dnsperf;
 mod answer_loop;
 mod bulk_resolve;
+mod cache_memory;
 mod certified_share;
 mod http_rate;
 mod import_rate;
@@ -28,6 +29,7 @@ enum Command {
     AgainstDnsperf(against_dnsperf::Args),
     AnswerLoop(answer_loop::Args),
     BulkResolve(bulk_resolve::Args),
+    CacheMemory(cache_memory::Args),
     CertifiedShare(certified_share::Args),
     HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
@@ -44,6 +46,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::AgainstDnsperf(args) => against_dnsperf::run(args),
         Command::AnswerLoop(args) => answer_loop::run(args),
         Command::BulkResolve(args) => bulk_resolve::run(args),
+        Command::CacheMemory(args) => cache_memory::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
         Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),

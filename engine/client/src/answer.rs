@@ -75,10 +75,9 @@ impl LookupAnswer {
         Self { certified, from, cached, aliases_count, ..answer }
     }
 
-    /// Approximate bytes in memory.
-    #[must_use]
-    pub fn memory(&self) -> usize {
-        size_of::<Self>() + self.handle.len() + self.text.len() + self.values.len()
+    /// Bytes in memory of its own, beside those of the type.
+    pub(crate) const fn allocations(&self) -> [usize; 3] {
+        [self.handle.capacity(), self.text.capacity(), self.values.capacity()]
     }
 
     /// The values as encoded in a message: their number, and one after the other.

@@ -3,6 +3,10 @@
 //! The cache is bounded in bytes, and evicts answers that were not used recently. An answer with
 //! all values answers every question about its handle. Certified answers answer plain questions
 //! too; plain answers never answer certified questions.
+//!
+//! An answer that has expired can be kept for some time longer, for callers that serve it while they
+//! ask again, or when nobody answers ([`Cache::get_stale`]). A value with an absolute time to live
+//! ends at its instant in any case.
 
 mod entry;
 mod table;
@@ -11,8 +15,9 @@ pub use entry::SharedAnswer;
 
 use crate::service::keeps_s;
 use crate::{ClockReading, LookupAnswer, Question};
-use entry::{CacheEntry, CacheKey};
+use entry::{CacheEntry, CacheKey, EntryLifetime};
 use handle_proto::limit::TTL_MAX_S;
+use handle_proto::value::Ttl;
 use handle_proto::{ResponseCode, fold};
 use siphasher::sip128::SipHasher13;
 use std::fmt;
@@ -29,11 +34,13 @@ pub struct CacheLimits {
     pub negative_ttl_s: u32,
     /// Most seconds for which any answer is kept, whatever its time to live.
     pub ttl_max_s: u32,
+    /// Seconds for which an answer with values can be had from [`Cache::get_stale`] after its time.
+    pub stale_s: u32,
 }
 
 impl Default for CacheLimits {
     fn default() -> Self {
-        Self { bytes_max: 256 << 20, negative_ttl_s: 30, ttl_max_s: TTL_MAX_S.cast_unsigned() }
+        Self { bytes_max: 256 << 20, negative_ttl_s: 30, ttl_max_s: TTL_MAX_S.cast_unsigned(), stale_s: 0 }
     }
 }
 
@@ -52,6 +59,15 @@ pub struct CacheStats {
     pub handles: u64,
     /// Bytes that the answers take.
     pub bytes: u64,
+}
+
+/// An answer whose time is over.
+#[derive(Clone, Debug)]
+pub struct StaleAnswer {
+    /// The answer.
+    pub answer: SharedAnswer,
+    /// For how many milliseconds it has been over.
+    pub expired_ms: u64,
 }
 
 /// Answers by question. The cache can be shared by threads.
@@ -134,6 +150,22 @@ impl Cache {
         Some(if is_exact { answer } else { answer.selected(question).into() })
     }
 
+    /// The answer to `question` whose time is over, if there is one and no current one. It counts
+    /// neither as a hit nor as a miss.
+    #[must_use]
+    pub fn get_stale(&self, question: &Question, now: ClockReading) -> Option<StaleAnswer> {
+        let stale_ms = u64::from(self.limits.stale_s) * 1000;
+        if stale_ms == 0 || !question.is_cacheable() {
+            return None;
+        }
+        let values_key = question.values_key();
+        let (answer, expired_ms) = with_key(question, |key| {
+            let (shard, name) = self.locked(key);
+            shard.get_stale(name, &values_key, now, stale_ms)
+        })?;
+        Some(StaleAnswer { answer: answer.selected(question).into(), expired_ms })
+    }
+
     /// Keeps the answer to `question` until its first value expires, if it may be kept at all.
     pub fn put(&self, question: &Question, answer: &LookupAnswer, now: ClockReading) {
         let keeps_s = match answer.code {
@@ -149,21 +181,22 @@ impl Cache {
             return;
         }
         let expires_ms = now.ms.saturating_add(u64::from(keeps_s) * 1000);
-        self.insert(question, answer, expires_ms, now);
+        let lifetime = EntryLifetime { expires_ms, ends_unix_s: ends_unix_s(answer) };
+        self.insert(question, answer, lifetime, now);
         if question.wants.certified {
             let mut plain = question.clone();
             plain.wants.certified = false;
-            self.insert(&plain, answer, expires_ms, now);
+            self.insert(&plain, answer, lifetime, now);
         }
     }
 
-    fn insert(&self, question: &Question, answer: &LookupAnswer, expires_ms: u64, now: ClockReading) {
+    fn insert(&self, question: &Question, answer: &LookupAnswer, lifetime: EntryLifetime, now: ClockReading) {
         let mut answer = answer.clone();
         answer.cached = true;
         let values_key = question.values_key().into();
         with_key(question, |key| {
             let (mut shard, name) = self.locked(key);
-            shard.insert(CacheEntry::new(name, values_key, answer, expires_ms), self.shard_bytes_max, now);
+            shard.insert(CacheEntry::new(name, values_key, answer, lifetime), self.shard_bytes_max, now);
         });
     }
 
@@ -194,6 +227,13 @@ impl Cache {
         }
         sum
     }
+}
+
+/// The end of the first value with an absolute time to live, in Unix seconds.
+fn ends_unix_s(answer: &LookupAnswer) -> u32 {
+    let absolute = answer.values().iter().filter(|value| value.ttl.kind != Ttl::RELATIVE);
+    let ends = absolute.map(|value| u32::try_from(value.ttl.seconds).unwrap_or_default());
+    ends.min().unwrap_or(u32::MAX)
 }
 
 impl Namer {
@@ -249,6 +289,23 @@ impl CacheShard {
         found.note_used();
         self.stats.hits += 1;
         Some((answer, alive.is_some()))
+    }
+
+    fn get_stale(
+        &self,
+        name: CacheKey,
+        values_key: &[u8],
+        now: ClockReading,
+        stale_ms: u64,
+    ) -> Option<(SharedAnswer, u64)> {
+        let answers = || self.table.of(name).map(|(_, kept)| kept);
+        let answers = || answers().filter(|kept| kept.is_to(values_key) || kept.is_for_all());
+        if answers().any(|kept| kept.is_alive(now)) {
+            return None;
+        }
+        let stale = answers().filter_map(|kept| Some((kept.stale_ms(now, stale_ms)?, kept)));
+        let (expired_ms, kept) = stale.min_by_key(|(expired_ms, _)| *expired_ms)?;
+        Some((SharedAnswer::of(Arc::clone(kept)), expired_ms))
     }
 
     fn insert(&mut self, mut kept: CacheEntry, bytes_max: usize, now: ClockReading) {
@@ -337,6 +394,45 @@ mod tests {
         assert_eq!((stats.hits, stats.misses, stats.expired, stats.handles), (1, 1, 1, 1));
         cache.put(&question, &answer("a/b", &[value(1, b"URL", 0)]), now(8_000));
         assert!(cache.get(&question, now(8_000)).is_none(), "a time of 0 is not kept");
+    }
+
+    #[test]
+    fn a_value_with_an_absolute_time_ends_at_its_instant() {
+        let limits = CacheLimits { stale_s: 600, ..CacheLimits::default() };
+        let (cache, question) = (Cache::new(limits), Question::all(b"a/b"));
+        let absolute = Value { ttl: Ttl::absolute(1_700_000_010), ..Value::new(1, b"URL", b"data") };
+        let at = |ms: u64| ClockReading { ms, unix_s: 1_700_000_000 + u32::try_from(ms / 1000).unwrap() };
+        // Within a second, the clock of the second shows less time than there is.
+        cache.put(&question, &answer("a/b", &[value(2, b"URL", 86_400), absolute]), at(900));
+        assert!(cache.get(&question, at(9_999)).is_some());
+        assert!(cache.get(&question, at(10_000)).is_none());
+        assert!(cache.get_stale(&question, at(10_000)).is_none(), "and is not served as a stale one");
+        cache.put(&question, &answer("a/b", &[absolute]), at(10_000));
+        assert!(cache.get(&question, at(10_000)).is_none());
+    }
+
+    #[test]
+    fn expired_answers_are_stale_within_their_bound() {
+        let limits = CacheLimits { stale_s: 5, ..CacheLimits::default() };
+        let (cache, question) = (Cache::new(limits), Question::all(b"a/b"));
+        let values = [value(1, b"URL", 7), value(2, b"EMAIL", 7)];
+        cache.put(&question, &answer("a/b", &values), now(0));
+        let url = Question::of_types(b"A/b", &[b"URL"]);
+        let stale = |question: &Question, ms| Some(cache.get_stale(question, now(ms))?.expired_ms);
+        assert_eq!(stale(&question, 6_999), None, "still fresh");
+        assert_eq!((stale(&question, 7_000), stale(&url, 11_999)), (Some(0), Some(4_999)));
+        assert_eq!(stale(&question, 12_000), None);
+        let found = cache.get_stale(&url, now(8_000)).unwrap().answer;
+        assert_eq!(found.values().iter().map(|value| value.index).collect::<Vec<_>>(), [1]);
+        let mut certified = question.clone();
+        certified.wants.certified = true;
+        assert_eq!(stale(&certified, 8_000), None, "a plain answer never answers a certified question");
+        cache.put(&url, &answer("a/b", &values[..1]), now(8_000));
+        assert_eq!(stale(&url, 9_000), None, "there is a current one");
+        let missing = Question::all(b"a/none");
+        cache.put(&missing, &LookupAnswer::new(b"a/none", ResponseCode::HANDLE_NOT_FOUND, []), now(0));
+        assert_eq!(stale(&missing, 30_001), None, "only values are served after their time");
+        assert_eq!((cache.stats().hits, cache.stats().misses), (0, 0));
     }
 
     #[test]

@@ -67,7 +67,8 @@ fn stats(state: &GatewayState) -> Value {
         stats.insert(
             "cache".to_owned(),
             json!({ "hits": cache.hits, "misses": cache.misses, "expired": cache.expired,
-                "evicted": cache.evicted, "handles": cache.handles, "bytes": cache.bytes }),
+                "evicted": cache.evicted, "stale": upstream.stale_count(),
+                "handles": cache.handles, "bytes": cache.bytes }),
         );
     }
     Value::Object(stats)

@@ -90,6 +90,10 @@ handle_daemon::metrics! {
         counter cache_misses = |upstream| upstream.client().cache.stats().misses;
         /// Cached answers that made room for others.
         counter cache_evicted = |upstream| upstream.client().cache.stats().evicted;
+        /// Answers that were served after their time.
+        counter cache_stale = |upstream| upstream.stale_count();
+        /// Questions that were not asked because of a remembered failure.
+        counter upstream_refused = |upstream| upstream.refused_count();
         /// Questions that may be asked beside those under way.
         gauge upstream_places = |upstream| upstream.places_left();
     }

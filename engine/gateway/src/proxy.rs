@@ -25,6 +25,7 @@ use resolve::HandleRequest;
 use respond::PageRequest;
 use std::borrow::Cow;
 use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// How handles are written in requests.
@@ -89,7 +90,17 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         now_unix_s: now_unix_s(),
         ..ProxyRequest::new(&base, &parameters, &REDIRECT_RULES)
     };
-    HandleRequest { state, page, proxy, peer, handle: &reference.handle, since }.answer().await
+    HandleRequest {
+        state,
+        page,
+        proxy,
+        peer,
+        handle: &reference.handle,
+        since,
+        uses_stale: AtomicBool::new(false),
+    }
+    .answer()
+    .await
 }
 
 /// Whether the body has the fields of the form.

@@ -1,7 +1,7 @@
 //! The answer to a question: from the set that is mapped here, or from upstream.
 
 use crate::server::GatewayState;
-use crate::upstream::UpstreamError;
+use crate::upstream::{UpstreamAnswer, UpstreamError};
 use handle_client::{LookupAnswer, Question};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::site::SiteRecord;
@@ -56,6 +56,8 @@ pub struct RecordAnswer<'a> {
     pub is_partial: bool,
     /// Whether its signature was requested and verified.
     pub certified: bool,
+    /// Whether its time is over, and it is served because nobody answers, or until somebody has.
+    pub is_stale: bool,
     /// Where the answer comes from.
     pub origin: RecordOrigin,
 }
@@ -63,7 +65,15 @@ pub struct RecordAnswer<'a> {
 impl<'a> RecordAnswer<'a> {
     fn of(answer: &'a LookupAnswer, origin: RecordOrigin) -> Self {
         let (values, certified) = (answer.values(), answer.certified);
-        Self { code: answer.code, text: &answer.text, values, is_partial: false, certified, origin }
+        Self {
+            code: answer.code,
+            text: &answer.text,
+            values,
+            is_partial: false,
+            certified,
+            is_stale: false,
+            origin,
+        }
     }
 
     /// The values that `question` selects, in stored order.
@@ -133,7 +143,8 @@ fn stored<T>(
                 });
             let origin = RecordOrigin::Set { generation: set.generation() };
             let code = ResponseCode::SUCCESS;
-            let answer = RecordAnswer { code, text: "", values, is_partial, certified: false, origin };
+            let (certified, is_stale) = (false, false);
+            let answer = RecordAnswer { code, text: "", values, is_partial, certified, is_stale, origin };
             Some(render(&answer))
         }
         _ => None,
@@ -236,12 +247,12 @@ impl GatewayState {
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();
-        let answer =
-            upstream.ask(http_question.source, &http_question.question).await.inspect_err(|error| {
-                self.counters.upstream_failures.add();
-                tracing::debug!(%error, "a question to the Handle System failed");
-            })?;
+        let asked = upstream.ask(http_question.source, &http_question.question).await;
+        let UpstreamAnswer { answer, is_stale } = asked.inspect_err(|error| {
+            self.counters.upstream_failures.add();
+            tracing::debug!(%error, "a question to the Handle System failed");
+        })?;
         let origin = RecordOrigin::Upstream { cached: answer.cached, server: answer.from };
-        Ok(render(&RecordAnswer::of(&answer, origin)))
+        Ok(render(&RecordAnswer { is_stale, ..RecordAnswer::of(&answer, origin) }))
     }
 }

@@ -3,11 +3,20 @@
 //! [`handle_client`] finds the responsible service, keeps answers in a cache that all workers share
 //! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for the
 //! same answer.
+//!
+//! An answer whose time is over is served for a short time while it is asked for again, and for a
+//! longer time if nobody answers. Failures are remembered for some seconds ([`failures`]), so that
+//! few requests wait for a service that does not answer.
+
+pub mod failures;
 
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::Context as _;
+use failures::{FailureLimits, FailureMemory};
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
+use handle_client::cache::StaleAnswer;
 use handle_client::cache::{Cache, CacheLimits};
+use handle_client::driver;
 use handle_client::exchange::AttemptError;
 use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
 use handle_client::service::SharedSite;
@@ -16,11 +25,13 @@ use handle_daemon::settings;
 use handle_proto::ResponseCode;
 use handle_proto::data::SiteBuf;
 use hyper::StatusCode;
+use std::collections::HashSet;
 use std::fmt;
 use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 settings! {
     /// The Handle System, for handles that the set does not have. Without `root`, `local_info` and
@@ -48,6 +59,18 @@ settings! {
         restart cache_s: u32 = 3600, 0..=172_800;
         /// How long the answer that there is no such handle is cached.
         restart negative_s: u32 = 30, 0..=86_400;
+        /// How long after its time an answer is still served while it is asked for again.
+        restart stale_while_revalidate_s: u32 = 30, 0..=86_400;
+        /// How long after its time an answer is still served if no server answers. A value with an
+        /// absolute time to live ends at its instant.
+        restart stale_if_error_s: u32 = 3600, 0..=604_800;
+        /// How long a failure is remembered, and the same question refused; 0 to ask every time.
+        restart failure_s: u32 = 5, 0..=300;
+        /// After so many failures in a row of different questions about a prefix, questions about
+        /// it are refused, except for one in `failure_s`.
+        restart failures_per_prefix: u32 = 3, 1..=1000;
+        /// Failures that are remembered at a time.
+        restart failures: usize = 4096, 1..=1 << 20;
         /// What `Retry-After` says when no server answers.
         live retry_after_s: u32 = 5, 0..=86_400;
     }
@@ -86,6 +109,7 @@ impl UpstreamConfig {
             bytes_max: self.cache_bytes,
             ttl_max_s: self.cache_s.min(kept.ttl_max_s),
             negative_ttl_s: self.negative_s,
+            stale_s: self.stale_while_revalidate_s.max(self.stale_if_error_s),
         });
         Ok(client)
     }
@@ -134,15 +158,56 @@ impl fmt::Display for UpstreamError {
 
 impl std::error::Error for UpstreamError {}
 
+/// An answer of another service.
+#[derive(Clone, Debug)]
+pub struct UpstreamAnswer {
+    /// The answer.
+    pub answer: SharedAnswer,
+    /// Whether its time is over, so that nobody should cache it further.
+    pub is_stale: bool,
+}
+
+impl UpstreamAnswer {
+    const fn current(answer: SharedAnswer) -> Self {
+        Self { answer, is_stale: false }
+    }
+
+    fn stale(stale: StaleAnswer, question: &Question) -> Self {
+        Self { answer: stale.answer.spelt(&question.handle), is_stale: true }
+    }
+}
+
 /// The services that are asked.
 #[derive(Debug)]
-pub struct Upstream {
+pub struct Upstream(Arc<UpstreamServices>);
+
+#[derive(Debug)]
+struct UpstreamServices {
     client: Arc<Client>,
     driver: AsyncDriver,
     places: Arc<SourcePlaces>,
     limits: PlaceLimits,
     /// The one site that is asked about every handle.
     resolver: Option<SharedSite>,
+    failures: FailureMemory,
+    /// Keys of the questions that are being asked again in the background.
+    renewing: Mutex<HashSet<u64>>,
+    revalidate_ms: u64,
+    stale_if_error_ms: u64,
+    stale_count: AtomicU64,
+    refused_count: AtomicU64,
+}
+
+/// A question that is being asked again. Dropping it allows the next one.
+struct RenewedQuestion {
+    services: Arc<UpstreamServices>,
+    key: u64,
+}
+
+impl Drop for RenewedQuestion {
+    fn drop(&mut self) {
+        self.services.renewing().remove(&self.key);
+    }
 }
 
 impl Upstream {
@@ -161,46 +226,171 @@ impl Upstream {
             None => None,
         };
         let client = Arc::new(config.client(resolver.as_deref())?);
-        Ok(Some(Self {
+        let failure_limits = FailureLimits {
+            keeps_ms: u64::from(config.failure_s) * 1000,
+            per_prefix: config.failures_per_prefix,
+            entries_max: config.failures,
+        };
+        Ok(Some(Self(Arc::new(UpstreamServices {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
             places: Arc::new(SourcePlaces::default()),
             limits: PlaceLimits { places: config.questions, per_source: config.questions_per_source },
             resolver,
-        }))
+            failures: FailureMemory::new(failure_limits),
+            renewing: Mutex::default(),
+            revalidate_ms: u64::from(config.stale_while_revalidate_s) * 1000,
+            stale_if_error_ms: u64::from(config.stale_if_error_s) * 1000,
+            stale_count: AtomicU64::new(0),
+            refused_count: AtomicU64::new(0),
+        }))))
     }
 
-    /// Asks `question` for a client at `source`. An authoritative question bypasses the cache.
+    /// Asks `question` for a client at `source`. An authoritative question bypasses the cache, and
+    /// its answer takes the place of what the cache has about the handle.
     ///
     /// # Errors
     /// When no server gave an answer that counts.
-    pub async fn ask(&self, source: IpAddr, question: &Question) -> Result<SharedAnswer, UpstreamError> {
-        let Some(_place) = self.places.take(source, self.limits) else { return Err(UpstreamError::Busy) };
+    pub async fn ask(&self, source: IpAddr, question: &Question) -> Result<UpstreamAnswer, UpstreamError> {
+        let services = &self.0;
+        if !question.is_cacheable() {
+            let place = services.places.take(source, services.limits);
+            let _place = place.ok_or(UpstreamError::Busy)?;
+            return services.ask_past_the_cache(question).await.map(UpstreamAnswer::current);
+        }
+        let stale = services.client.cache.get_stale(question, driver::now());
+        if let Some(stale) = stale.clone().filter(|stale| stale.expired_ms < services.revalidate_ms) {
+            services.renew(source, question);
+            services.stale_count.fetch_add(1, Ordering::Relaxed);
+            return Ok(UpstreamAnswer::stale(stale, question));
+        }
+        let stale = stale.filter(|stale| stale.expired_ms < services.stale_if_error_ms);
+        if services.failures.concerns(question) {
+            if let Some(answer) = services.client.cache.get(question, driver::now()) {
+                return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
+            }
+            if let Some(error) = services.failures.refuses(question, driver::now().ms) {
+                services.refused_count.fetch_add(1, Ordering::Relaxed);
+                return services.stale_or(stale, question, Err(UpstreamError::Lookup(error)));
+            }
+        }
+        let Some(_place) = services.places.take(source, services.limits) else {
+            let cached = services.client.cache.get(question, driver::now());
+            let cached = cached.map(|answer| answer.spelt(&question.handle)).ok_or(UpstreamError::Busy);
+            return services.stale_or(stale, question, cached);
+        };
+        let outcome = services.resolve(question).await;
+        services.stale_or(stale, question, outcome)
+    }
+
+    /// The lookups' shared state, with the counters of the cache.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.0.client
+    }
+
+    /// Number of further questions that may be asked now.
+    #[must_use]
+    pub fn places_left(&self) -> usize {
+        self.0.limits.places.saturating_sub(self.0.places.count())
+    }
+
+    /// Number of answers that were served after their time.
+    #[must_use]
+    pub fn stale_count(&self) -> u64 {
+        self.0.stale_count.load(Ordering::Relaxed)
+    }
+
+    /// Number of questions that were refused because of a remembered failure.
+    #[must_use]
+    pub fn refused_count(&self) -> u64 {
+        self.0.refused_count.load(Ordering::Relaxed)
+    }
+}
+
+impl UpstreamServices {
+    fn renewing(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.renewing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the question again, unless that is under way or has just failed.
+    fn renew(self: &Arc<Self>, source: IpAddr, question: &Question) {
+        let key = self.failures.key(question);
+        if self.failures.refuses(question, driver::now().ms).is_some() {
+            return;
+        }
+        let Some(place) = self.places.take(source, self.limits) else { return };
+        if !self.renewing().insert(key) {
+            return;
+        }
+        let renewed = RenewedQuestion { services: Arc::clone(self), key };
+        let question = question.clone();
+        tokio::spawn(async move {
+            // What it finds is in the cache, or remembered as a failure.
+            let _ = renewed.services.resolve(&question).await;
+            drop((place, renewed));
+        });
+    }
+
+    /// Resolves a question, and remembers whether that failed.
+    async fn resolve(&self, question: &Question) -> Result<SharedAnswer, UpstreamError> {
+        let resolved = self.driver.resolve(question, &LookupOptions::default()).await;
+        match &resolved.outcome {
+            Err(LookupError::NoService { code: Some(ResponseCode::HANDLE_NOT_FOUND), .. }) => {}
+            Err(error) => self.failures.note(question, error, driver::now().ms),
+            Ok(_) => self.failures.forget(question),
+        }
+        answered(question, resolved.outcome)
+    }
+
+    async fn ask_past_the_cache(&self, question: &Question) -> Result<SharedAnswer, UpstreamError> {
         let target = match &self.resolver {
             // A cache may not answer, so the client would look for the responsible service.
             Some(site) if question.wants.authoritative => LookupTarget::Sites(vec![Arc::clone(site)]),
             _ => LookupTarget::Responsible,
         };
         let options = LookupOptions { target, ..LookupOptions::default() };
-        let resolved = self.driver.resolve(question, &options).await;
-        match resolved.outcome {
-            // Deployed proxies say the same: no handle exists under a prefix that does not.
-            Err(LookupError::NoService { code: Some(code @ ResponseCode::HANDLE_NOT_FOUND), .. }) => {
-                Ok(LookupAnswer::new(question.handle.clone(), code, []).into())
+        let answer = answered(question, self.driver.resolve(question, &options).await.outcome)?;
+        let mut cacheable = question.clone();
+        cacheable.wants.authoritative = false;
+        if cacheable.is_cacheable() {
+            self.client.cache.forget(&question.handle);
+            self.client.cache.put(&cacheable, &answer, driver::now());
+            self.failures.forget(question);
+        }
+        Ok(answer)
+    }
+
+    /// The outcome, or else a stale answer instead of a failure.
+    fn stale_or(
+        &self,
+        stale: Option<StaleAnswer>,
+        question: &Question,
+        outcome: Result<SharedAnswer, UpstreamError>,
+    ) -> Result<UpstreamAnswer, UpstreamError> {
+        let is_failure = outcome
+            .as_ref()
+            .map_or(true, |answer| matches!(answer.code, ResponseCode::ERROR | ResponseCode::SERVER_BUSY));
+        match stale.filter(|_| is_failure) {
+            Some(stale) => {
+                self.stale_count.fetch_add(1, Ordering::Relaxed);
+                Ok(UpstreamAnswer::stale(stale, question))
             }
-            outcome => outcome.map_err(UpstreamError::Lookup),
+            None => outcome.map(UpstreamAnswer::current),
         }
     }
+}
 
-    /// The lookups' shared state, with the counters of the cache.
-    #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Number of further questions that may be asked now.
-    #[must_use]
-    pub fn places_left(&self) -> usize {
-        self.limits.places.saturating_sub(self.places.count())
+/// The answer to a question whose lookup has ended.
+fn answered(
+    question: &Question,
+    outcome: Result<SharedAnswer, LookupError>,
+) -> Result<SharedAnswer, UpstreamError> {
+    match outcome {
+        // Deployed proxies say the same: no handle exists under a prefix that does not.
+        Err(LookupError::NoService { code: Some(code @ ResponseCode::HANDLE_NOT_FOUND), .. }) => {
+            Ok(LookupAnswer::new(question.handle.clone(), code, []).into())
+        }
+        outcome => outcome.map_err(UpstreamError::Lookup),
     }
 }

@@ -19,6 +19,7 @@ mod gateway_http2;
 mod gateway_load;
 mod gateway_proxy;
 mod gateway_sessions;
+mod gateway_upstream;
 mod handled;
 mod idle;
 mod lab;

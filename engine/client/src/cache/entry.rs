@@ -1,6 +1,7 @@
 //! One answer in one allocation, with the fields that the cache needs in front.
 
 use crate::{ClockReading, LookupAnswer};
+use handle_proto::ResponseCode;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -30,6 +31,8 @@ pub(super) struct CacheEntry {
     /// Whether all values were asked for. Then `values_key`, which is in another cache line, is
     /// empty.
     is_for_all: bool,
+    /// The end of the first value with an absolute time to live, in Unix seconds.
+    ends_unix_s: u32,
     answer: LookupAnswer,
     values_key: Box<[u8]>,
     /// Sequence number in its shard; older answers have lower ones.
@@ -46,23 +49,51 @@ const _: () =
 const ROUNDS_NEW: u8 = 1;
 const ROUNDS_USED: u8 = 2;
 
+/// The time for which an answer is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct EntryLifetime {
+    /// Its end by the monotonic clock.
+    pub expires_ms: u64,
+    /// The end of the first value with an absolute time to live, in Unix seconds. After it, the
+    /// answer is not even served as a stale one.
+    pub ends_unix_s: u32,
+}
+
+/// Bytes that the allocator takes for an allocation of `len` bytes: its own eight, rounded up to
+/// sixteen, as glibc does. The cache is bounded in memory, and for short answers the difference is
+/// a tenth.
+const fn allocated(len: usize) -> usize {
+    match len {
+        0 => 0,
+        1..=24 => 32,
+        _ => (len + 8).next_multiple_of(16),
+    }
+}
+
 impl CacheEntry {
-    pub(super) fn new(name: CacheKey, values_key: Box<[u8]>, answer: LookupAnswer, expires_ms: u64) -> Self {
+    pub(super) fn new(
+        name: CacheKey,
+        values_key: Box<[u8]>,
+        answer: LookupAnswer,
+        lifetime: EntryLifetime,
+    ) -> Self {
         Self {
             name,
-            expires_ms,
+            expires_ms: lifetime.expires_ms,
             rounds_left: AtomicU8::new(ROUNDS_NEW),
             is_for_all: values_key.is_empty(),
+            ends_unix_s: lifetime.ends_unix_s,
             answer,
             values_key,
             number: 0,
         }
     }
 
-    /// Bytes that it takes, including the counts of its `Arc`.
+    /// Bytes that it takes, including the counts of its `Arc` and what the allocator adds.
     pub(super) fn memory(&self) -> usize {
-        let beside = size_of::<Self>() - size_of::<LookupAnswer>() + COUNTS_BYTES;
-        beside + self.values_key.len() + self.answer.memory()
+        let own = allocated(size_of::<Self>() + COUNTS_BYTES);
+        let beside = self.answer.allocations().into_iter().chain([self.values_key.len()]);
+        own + beside.map(allocated).sum::<usize>()
     }
 
     /// Whether it belongs to this handle.
@@ -91,7 +122,15 @@ impl CacheEntry {
     }
 
     pub(super) const fn is_alive(&self, now: ClockReading) -> bool {
-        now.ms < self.expires_ms
+        now.ms < self.expires_ms && now.unix_s < self.ends_unix_s
+    }
+
+    /// For how long it has expired, if it may still be served as a stale answer: a positive one,
+    /// at most `stale_ms` after its time and not after the end of a value.
+    pub(super) fn stale_ms(&self, now: ClockReading, stale_ms: u64) -> Option<u64> {
+        let since_ms = now.ms.checked_sub(self.expires_ms)?;
+        let is_usable = self.answer.code == ResponseCode::SUCCESS && now.unix_s < self.ends_unix_s;
+        (is_usable && since_ms < stale_ms).then_some(since_ms)
     }
 
     pub(super) fn note_used(&self) {
@@ -135,7 +174,7 @@ impl SharedAnswer {
 
 impl From<LookupAnswer> for SharedAnswer {
     fn from(answer: LookupAnswer) -> Self {
-        Self(Arc::new(CacheEntry::new(CacheKey::default(), Box::default(), answer, 0)))
+        Self(Arc::new(CacheEntry::new(CacheKey::default(), Box::default(), answer, EntryLifetime::default())))
     }
 }
 
@@ -158,7 +197,6 @@ impl Eq for SharedAnswer {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_proto::ResponseCode;
 
     #[test]
     fn a_shared_answer_keeps_the_spelling_of_each_question() {
@@ -178,7 +216,7 @@ mod tests {
             CacheKey::default(),
             Box::default(),
             LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []),
-            10,
+            EntryLifetime { expires_ms: 10, ends_unix_s: u32::MAX },
         );
         let passed = |ms| (0..4).take_while(|_| kept.is_passed_by(now(ms))).count();
         assert_eq!(passed(9), 1, "new");

@@ -31,11 +31,11 @@ const ALWAYS: u8 = u8::MAX;
 /// With more answers than this for each bucket, the number of buckets doubles. Up to then few
 /// answers are outside their own bucket.
 const FULL: usize = 5;
-/// Buckets never outnumber answers by more than this. Tables with fewer answers are so rare that
-/// the memory does not matter.
+/// There is at most one bucket for two answers, and this many more. Tables with fewer answers are so
+/// rare that the memory does not matter.
 const SPARSE_MIN: usize = 16;
 /// Most bytes that the table takes for each answer.
-pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>();
+pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>() / 2;
 
 impl CacheTable {
     /// Number of answers.
@@ -103,15 +103,17 @@ impl CacheTable {
     /// Frees the memory of removed answers, because few long ones may have replaced many short
     /// ones. This changes places, as adding an answer does.
     pub(super) fn pack(&mut self) {
-        if self.buckets.len() > self.len + SPARSE_MIN {
+        if self.buckets.len() > self.len / 2 + SPARSE_MIN {
             self.resize(self.len * 2 / FULL);
         }
     }
 
-    /// Bytes that it takes: at most [`SLOT_BYTES`] for each answer, plus that many more.
+    /// Bytes that it takes, and how many it may take: [`SLOT_BYTES`] for each answer, and
+    /// [`SPARSE_MIN`] buckets.
     #[cfg(test)]
     pub(super) const fn memory(&self) -> (usize, usize) {
-        (self.buckets.capacity() * size_of::<CacheBucket>(), (self.len + SPARSE_MIN) * SLOT_BYTES)
+        let bucket = size_of::<CacheBucket>();
+        (self.buckets.capacity() * bucket, self.len * SLOT_BYTES + SPARSE_MIN * bucket)
     }
 
     /// The bucket of a name. Buckets are in the order of names, however many there are.
@@ -186,6 +188,7 @@ const fn tag(name: CacheKey) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::entry::EntryLifetime;
     use super::*;
     use crate::LookupAnswer;
     use handle_proto::ResponseCode;
@@ -196,7 +199,7 @@ mod tests {
             name,
             Box::default(),
             LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []),
-            10,
+            EntryLifetime { expires_ms: 10, ends_unix_s: u32::MAX },
         ))
     }
 
@@ -273,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_is_close_to_one_bucket_per_answer() {
+    fn the_size_is_at_most_half_a_bucket_per_answer() {
         let mut table = CacheTable::default();
         assert_eq!((table.places_count(), table.find(CacheKey::default(), |_| true).is_some()), (0, false));
         let names =

@@ -3,7 +3,7 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRequest, status_of};
-use crate::record::{HttpQuestion, RecordAnswer};
+use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::reply::{Freshness, GatewayResponse, set_number};
 use crate::server::GatewayState;
 use crate::target;
@@ -100,7 +100,12 @@ impl AnswerBody {
             return Self { status, freshness: Freshness::NoStore, body, challenges: true };
         }
         let (code, freshness, body) = contents(negative_s, &http_question.question, answer, handle);
-        Self { status: status_of(code, true), freshness, body, challenges: false }
+        let is_upstream = matches!(answer.origin, RecordOrigin::Upstream { .. });
+        let status = match status_of(code, true) {
+            StatusCode::INTERNAL_SERVER_ERROR if is_upstream => StatusCode::BAD_GATEWAY,
+            status => status,
+        };
+        Self { status, freshness, body, challenges: false }
     }
 
     /// The body when upstream gave no answer. It never says that the handle does not exist.
@@ -138,6 +143,7 @@ fn contents(
             let now = now_unix_s();
             let keeps = answer.selected(question).map(|value| keeps_s(value.ttl, now)).min();
             let code = if keeps.is_some() { ResponseCode::SUCCESS } else { ResponseCode::VALUES_NOT_FOUND };
+            let keeps = keeps.filter(|_| !answer.is_stale).or(answer.is_stale.then_some(0));
             let freshness = Freshness::Seconds(keeps.unwrap_or(negative_s));
             (code, freshness, ApiBody::values(code, handle, answer.selected(question)))
         }

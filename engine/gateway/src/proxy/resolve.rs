@@ -23,6 +23,7 @@ use handle_proto::data::kind;
 use handle_proto::{Handle, ResponseCode, Value, fold};
 use hyper::{StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// A request for a handle.
@@ -40,6 +41,8 @@ pub(super) struct HandleRequest<'r> {
     pub(super) handle: &'r str,
     /// When the request arrived.
     pub(super) since: Instant,
+    /// Whether a record was used whose time is over.
+    pub(super) uses_stale: AtomicBool,
 }
 
 /// What is next.
@@ -114,6 +117,7 @@ impl HandleRequest<'_> {
 
     /// What follows from the record of the last handle of the chain.
     fn step(&self, answer: &RecordAnswer<'_>, chain: &mut AliasChain) -> NextStep {
+        self.note_stale(answer);
         if answer.code != ResponseCode::SUCCESS {
             return match self.wants_json() {
                 true => NextStep::Json,
@@ -134,6 +138,11 @@ impl HandleRequest<'_> {
         }
     }
 
+    /// Notes that the response must not be cached, if a record is stale.
+    fn note_stale(&self, answer: &RecordAnswer<'_>) {
+        self.uses_stale.fetch_or(answer.is_stale, Ordering::Relaxed);
+    }
+
     /// The redirect to the only target of a record of the set, if it is so simple.
     fn plain_redirect(&self, answer: &RecordAnswer<'_>, chain: &AliasChain) -> Option<ProxyRedirect> {
         if chain.aliases_count() > 0 || !matches!(answer.origin, RecordOrigin::Set { .. }) {
@@ -150,7 +159,12 @@ impl HandleRequest<'_> {
         let missing = Freshness::Seconds(self.page.settings.caching.negative_s);
         let about = |error: PageError| ErrorPage::new(self.page.frame, error).about(chain.handle());
         NextStep::Respond(match decision {
-            ProxyDecision::Redirect(redirect) => self.page.redirect(redirect, self.proxy.now_unix_s),
+            ProxyDecision::Redirect(mut redirect) => {
+                if self.uses_stale.load(Ordering::Relaxed) {
+                    redirect.cache_s = 0;
+                }
+                self.page.redirect(redirect, self.proxy.now_unix_s)
+            }
             ProxyDecision::ShowRecord(reason) => return NextStep::Show(reason),
             ProxyDecision::ShowJson => return NextStep::Json,
             ProxyDecision::ShowLocations(xml) => self.page.xml(xml, Freshness::NoStore),
@@ -196,6 +210,7 @@ impl HandleRequest<'_> {
             }
             let http_question = HttpQuestion { question, refers: true, source: self.peer.address };
             let add = |answer: &RecordAnswer<'_>| {
+                self.note_stale(answer);
                 if answer.code == ResponseCode::SUCCESS {
                     locations.inherit(answer.values.iter());
                 }
@@ -244,7 +259,10 @@ impl HandleRequest<'_> {
         };
         let (frame, schemes) = (self.page.frame, &self.proxy.rules.schemes);
         let html = RecordPage::new(frame, chain.handle(), &values, &details, reason, schemes).html();
+        self.note_stale(answer);
+        let is_stale = self.uses_stale.load(Ordering::Relaxed);
         let keeps = values.iter().map(|value| keeps_s(value.ttl, self.proxy.now_unix_s)).min();
+        let keeps = if is_stale { Some(0) } else { keeps };
         self.page.html(StatusCode::OK, html, keeps.map_or(Freshness::NoStore, Freshness::Seconds))
     }
 

@@ -1,0 +1,202 @@
+//! Failures of questions, remembered for a short time. RFC 9520 has the same for DNS.
+//!
+//! - A question that failed is refused for that time.
+//! - After some failures in a row of different questions about one prefix, all questions about that
+//!   prefix are refused, except for one in each such time. Its answer ends the refusal.
+//!
+//! One failure does not count against the prefix, because whoever asks could choose a handle about
+//! which the service does not answer.
+
+use handle_client::{LookupError, Question};
+use handle_proto::fold;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bounds of what is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailureLimits {
+    /// How long a failure is remembered, in milliseconds; 0 to remember none.
+    pub keeps_ms: u64,
+    /// Failures in a row after which a prefix is refused.
+    pub per_prefix: u32,
+    /// Most failures, of questions and of prefixes together.
+    pub entries_max: usize,
+}
+
+/// The failures that are remembered.
+#[derive(Debug)]
+pub struct FailureMemory {
+    limits: FailureLimits,
+    /// Names are hashed with a secret key, so that nobody can make two that count as one.
+    hasher: RandomState,
+    known: Mutex<HashMap<u64, RememberedFailure>>,
+}
+
+#[derive(Debug)]
+struct RememberedFailure {
+    error: LookupError,
+    until_ms: u64,
+    /// Failures in a row, of a prefix.
+    count: u32,
+    is_of_prefix: bool,
+}
+
+/// Failures of a prefix are in a row if no more than so many times the time of remembering lies
+/// between two of them.
+const ROW_FACTOR: u64 = 12;
+
+impl RememberedFailure {
+    /// Whether the prefix is refused, apart from the one question in each time.
+    const fn is_closed(&self, limits: &FailureLimits) -> bool {
+        !self.is_of_prefix || self.count >= limits.per_prefix
+    }
+
+    const fn is_over(&self, now_ms: u64, limits: &FailureLimits) -> bool {
+        let longer = if self.is_of_prefix { limits.keeps_ms * ROW_FACTOR } else { 0 };
+        now_ms >= self.until_ms + longer
+    }
+}
+
+impl FailureMemory {
+    /// Remembers nothing yet.
+    #[must_use]
+    pub fn new(limits: FailureLimits) -> Self {
+        Self { limits, hasher: RandomState::new(), known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, RememberedFailure>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The key of a question.
+    #[must_use]
+    pub fn key(&self, question: &Question) -> u64 {
+        self.hasher.hash_one((0_u8, question.handle_key(), question.values_key()))
+    }
+
+    fn prefix_key(&self, question: &Question) -> u64 {
+        self.hasher.hash_one((1_u8, fold::folded(&question.handle().prefix_record())))
+    }
+
+    /// Whether a failure of this question or its prefix is known.
+    #[must_use]
+    pub fn concerns(&self, question: &Question) -> bool {
+        let known = self.known();
+        !known.is_empty()
+            && (known.contains_key(&self.key(question)) || known.contains_key(&self.prefix_key(question)))
+    }
+
+    /// The failure because of which a question is not asked now. If this returns `None` for a prefix
+    /// that is refused, the caller has to ask: until it has an answer, the others are refused.
+    pub fn refuses(&self, question: &Question, now_ms: u64) -> Option<LookupError> {
+        let mut known = self.known();
+        let own = known.get(&self.key(question)).filter(|failure| now_ms < failure.until_ms);
+        if let Some(own) = own {
+            return Some(own.error.clone());
+        }
+        let of_prefix = known.get_mut(&self.prefix_key(question))?;
+        if !of_prefix.is_closed(&self.limits) {
+            return None;
+        }
+        if now_ms < of_prefix.until_ms {
+            return Some(of_prefix.error.clone());
+        }
+        of_prefix.until_ms = now_ms + self.limits.keeps_ms;
+        None
+    }
+
+    /// Remembers that a question failed.
+    pub fn note(&self, question: &Question, error: &LookupError, now_ms: u64) {
+        if self.limits.keeps_ms == 0 {
+            return;
+        }
+        let (key, prefix_key) = (self.key(question), self.prefix_key(question));
+        let mut known = self.known();
+        let until_ms = now_ms + self.limits.keeps_ms;
+        let before = known.get(&prefix_key).filter(|failure| !failure.is_over(now_ms, &self.limits));
+        let count = before.map_or(0, |failure| failure.count).saturating_add(1);
+        for (key, count, is_of_prefix) in [(key, 1, false), (prefix_key, count, true)] {
+            if known.len() >= self.limits.entries_max && !known.contains_key(&key) {
+                known.retain(|_, failure| !failure.is_over(now_ms, &self.limits));
+            }
+            if known.len() >= self.limits.entries_max && !known.contains_key(&key) {
+                // Which one goes is as good as random, because keys are.
+                let any = known.keys().next().copied();
+                any.map(|any| known.remove(&any));
+            }
+            known.insert(key, RememberedFailure { error: error.clone(), until_ms, count, is_of_prefix });
+        }
+    }
+
+    /// Forgets the failures of a question that was answered, and of its prefix.
+    pub fn forget(&self, question: &Question) {
+        let mut known = self.known();
+        if !known.is_empty() {
+            known.remove(&self.key(question));
+            known.remove(&self.prefix_key(question));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(entries_max: usize) -> FailureMemory {
+        FailureMemory::new(FailureLimits { keeps_ms: 5_000, per_prefix: 3, entries_max })
+    }
+
+    fn question(handle: &str) -> Question {
+        Question::all(handle.as_bytes())
+    }
+
+    const ERROR: LookupError = LookupError::TooManyRequests;
+
+    #[test]
+    fn a_question_that_failed_is_refused_for_its_time_and_others_are_not() {
+        let memory = memory(16);
+        assert!(!memory.concerns(&question("a/x")));
+        memory.note(&question("A/x"), &ERROR, 1_000);
+        assert_eq!(memory.refuses(&question("a/x"), 5_999), Some(ERROR));
+        assert_eq!(memory.refuses(&question("a/x"), 6_000), None);
+        assert_eq!(memory.refuses(&question("a/y"), 1_001), None);
+        let mut certified = question("a/x");
+        certified.wants.certified = true;
+        assert_eq!(memory.refuses(&certified, 1_001), None, "another question");
+        memory.forget(&question("a/x"));
+        assert!(!memory.concerns(&question("a/x")));
+    }
+
+    #[test]
+    fn a_prefix_that_fails_in_a_row_is_asked_by_one_question_at_a_time() {
+        let memory = memory(16);
+        ["a/1", "a/2"].iter().for_each(|handle| memory.note(&question(handle), &ERROR, 0));
+        assert_eq!(memory.refuses(&question("a/9"), 1), None, "two failures");
+        memory.note(&question("a/3"), &ERROR, 2_000);
+        assert_eq!(memory.refuses(&question("a/9"), 6_999), Some(ERROR));
+        assert_eq!(memory.refuses(&question("b/9"), 6_999), None, "another prefix");
+        assert_eq!(memory.refuses(&question("a/9"), 7_000), None, "it has to ask");
+        assert_eq!(memory.refuses(&question("a/8"), 7_001), Some(ERROR));
+        memory.note(&question("a/9"), &ERROR, 9_000);
+        assert_eq!(memory.refuses(&question("a/8"), 13_999), Some(ERROR));
+        memory.forget(&question("a/7"));
+        assert_eq!(memory.refuses(&question("a/8"), 9_001), None, "the service answers again");
+        ["a/1", "a/2"].iter().for_each(|handle| memory.note(&question(handle), &ERROR, 20_000));
+        memory.note(&question("a/3"), &ERROR, 90_000);
+        assert_eq!(memory.refuses(&question("a/8"), 90_001), None, "not in a row");
+    }
+
+    #[test]
+    fn the_number_of_failures_is_bounded() {
+        let memory = memory(10);
+        for number in 0..1_000 {
+            memory.note(&question(&format!("{number}/x")), &ERROR, number);
+            assert!(memory.known().len() <= 10);
+        }
+        assert!(memory.concerns(&question("999/x")));
+        let none = FailureMemory::new(FailureLimits { keeps_ms: 0, per_prefix: 1, entries_max: 10 });
+        none.note(&question("a/x"), &ERROR, 0);
+        assert!(!none.concerns(&question("a/x")));
+    }
+}
