@@ -108,8 +108,8 @@ fn groups_and_keys_of_another_service_are_used_like_local_ones() {
     let nobody = create(server, "10.1/new", identity(300, "20.2/nobody", private("admin_rsa")));
     assert_eq!(nobody.0, Code::INVALID_ADMIN);
     assert!(nobody.1.contains("20.2/nobody lacks"), "{}", nobody.1);
-    // The other way round, by a group here that leads back there.
     // The other service uses a group of this one, which refers back to it.
+    assert_eq!(delete(there.address(), "20.2/own", named(300)).0, Code::SUCCESS);
     let counts = here.server().shared().service.remote().unwrap().counts();
     assert!(counts.questions > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
 }
