@@ -156,27 +156,40 @@ fn unchunk(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 /// # Panics
 /// When they cannot be written.
 pub fn use_tls(config: &mut Config, directory: &Path) {
-    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
-    std::fs::write(&certificate, CERTIFICATE).expect("the certificate is written");
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&key);
-    file.and_then(|mut file| file.write_all(KEY)).expect("the key is written");
-    config.tls.certificate = Some(certificate);
-    config.tls.key = Some(key);
+    write_tls(directory, 0);
+    config.tls.certificate = Some(directory.join("certificate.pem"));
+    config.tls.key = Some(directory.join("key.pem"));
 }
 
-/// The certificate of the tests, for `localhost`, and its key, which is used nowhere else.
-const CERTIFICATE: &[u8] = include_bytes!("../tls/certificate.pem");
-const KEY: &[u8] = include_bytes!("../tls/key.pem");
+/// Writes one of the certificates of the tests to the files that [`use_tls`] names.
+///
+/// # Panics
+/// When they cannot be written.
+pub fn write_tls(directory: &Path, number: usize) {
+    let (certificate, key) = (directory.join("certificate.pem"), directory.join("key.pem"));
+    let (certificate_pem, key_pem) = CERTIFICATES[number % CERTIFICATES.len()];
+    std::fs::write(&certificate, certificate_pem).expect("the certificate is written");
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&key);
+    file.and_then(|mut file| file.write_all(key_pem)).expect("the key is written");
+}
 
-/// A client that trusts the certificate of the tests, and offers these protocols.
+/// The certificates of the tests, for `localhost`, and their keys, which are used nowhere else.
+const CERTIFICATES: [(&[u8], &[u8]); 2] = [
+    (include_bytes!("../tls/certificate.pem"), include_bytes!("../tls/key.pem")),
+    (include_bytes!("../tls/next_certificate.pem"), include_bytes!("../tls/next_key.pem")),
+];
+
+/// A client that trusts the certificates of the tests, and offers these protocols.
 ///
 /// # Panics
 /// When the certificate of the tests is not one.
 #[must_use]
 pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    let certificate = CertificateDer::from_pem_slice(CERTIFICATE).expect("a certificate");
-    roots.add(certificate).expect("a certificate that can be trusted");
+    for (pem, _) in CERTIFICATES {
+        let certificate = CertificateDer::from_pem_slice(pem).expect("a certificate");
+        roots.add(certificate).expect("a certificate that can be trusted");
+    }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let mut config = builder.expect("versions of TLS").with_root_certificates(roots).with_no_client_auth();

@@ -58,7 +58,7 @@ fn weighted(entry: &str) -> Option<(String, u16)> {
 }
 
 /// A quality of at most three decimals, such as `0.25`. Anything else counts as 0.
-fn thousandths(text: &str) -> u16 {
+pub(crate) fn thousandths(text: &str) -> u16 {
     let (whole, decimals) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let is_number = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
     match whole {

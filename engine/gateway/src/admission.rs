@@ -1,29 +1,104 @@
 //! What a request passes before it is routed: the rules of HTTP that hyper does not enforce, and
 //! limits.
 
+use crate::config::Config;
 use crate::connections::ServedConnection;
+use crate::fast_path;
+use crate::proxies::client_address;
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, RequestHeaders, allow_origin};
-use crate::route;
+use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
+use crate::route::{self, HttpPeer};
+use crate::server::GatewayState;
+use hyper::Version;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Request, Version};
+use std::net::IpAddr;
+use std::time::Instant;
 
-/// Answers a request of a connection.
-pub async fn answer(served: &ServedConnection, request: Request<Incoming>) -> GatewayResponse {
-    let (parts, body) = request.into_parts();
-    if let Some(refusal) = refusal(served, &parts, &body) {
-        let mut response = refusal.respond(parts.uri.path(), &parts.headers, &served.settings);
-        if parts.version < Version::HTTP_2 {
-            // Where the next request begins is uncertain.
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-        }
-        allow_origin(RequestHeaders { method: &parts.method, headers: &parts.headers }, &mut response);
-        served.state.counters.count_answer(response.status().as_u16());
-        return response;
+/// The answer to a request for which nothing has to be waited for.
+///
+/// # Errors
+/// The client, if the request has to be routed.
+pub fn answer_at_once(
+    served: &ServedConnection,
+    parts: &Parts,
+    body: &Incoming,
+    now: Instant,
+) -> Result<GatewayResponse, HttpPeer> {
+    let state = &served.state;
+    let settings = state.settings.current();
+    let peer = client(served, &settings, parts);
+    let refusal = refusal(served, parts, body).or_else(|| limit(state, &settings, peer.address, now));
+    let response = match refusal {
+        Some(refusal) => Some(refuse(&settings, parts, refusal)),
+        None => fast_path::answer(state, parts),
+    };
+    let mut response = response.ok_or(peer)?;
+    allow_origin(RequestHeaders { method: &parts.method, headers: &parts.headers }, &mut response);
+    state.counters.count_answer(response.status().as_u16());
+    if let Some(entry) = log_entry(&settings, parts, peer) {
+        record(served, entry, &response, now);
     }
-    route::answer(&served.state, served.peer, parts, body).await
+    Ok(response)
+}
+
+/// Routes a request of `peer` that arrived at `since`.
+pub async fn answer(
+    served: &ServedConnection,
+    peer: HttpPeer,
+    parts: Parts,
+    body: Incoming,
+    since: Instant,
+) -> GatewayResponse {
+    let entry = log_entry(&served.state.settings.current(), &parts, peer);
+    let response = route::answer(&served.state, peer, parts, body).await;
+    if let Some(entry) = entry {
+        record(served, entry, &response, since);
+    }
+    response
+}
+
+/// Who asks: the other side of the connection, or whom a proxy names.
+fn client(served: &ServedConnection, settings: &Config, parts: &Parts) -> HttpPeer {
+    let mut peer = served.peer;
+    if served.is_trusted {
+        let trusted = &served.state.settings.networks().trusted;
+        peer.address = client_address(peer.address, &parts.headers, settings.proxies.header, trusted);
+    }
+    peer
+}
+
+/// Counts a request, and refuses it if its source has made as many as allowed.
+fn limit(state: &GatewayState, settings: &Config, address: IpAddr, now: Instant) -> Option<HttpRefusal> {
+    let config = &settings.request_rate;
+    if config.requests_per_s == 0 || state.settings.networks().exempt.contains(address) {
+        return None;
+    }
+    let retry_after = state.rates.admit(address, now, config).err()?;
+    state.counters.requests_limited.add();
+    Some(HttpRefusal::TooMany(retry_after))
+}
+
+fn log_entry(settings: &Config, parts: &Parts, peer: HttpPeer) -> Option<RequestLogEntry> {
+    let config = &settings.request_log;
+    let is_logged = config.format != RequestLogFormat::Off;
+    is_logged.then(|| RequestLogEntry::of(parts, peer.address, peer.is_tls, config))
+}
+
+fn record(served: &ServedConnection, entry: RequestLogEntry, response: &GatewayResponse, since: Instant) {
+    let (status, body_len) = (response.status().as_u16(), response.body().size_hint().exact());
+    served.state.request_log.record(entry, LoggedResponse { status, body_len, since });
+}
+
+fn refuse(settings: &Config, parts: &Parts, refusal: HttpRefusal) -> GatewayResponse {
+    let mut response = refusal.respond(parts.uri.path(), &parts.headers, settings);
+    if parts.version < Version::HTTP_2 && !matches!(refusal, HttpRefusal::TooMany(_)) {
+        // Where the next request begins is uncertain.
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Why a request is not routed.
@@ -73,6 +148,7 @@ fn target_len(parts: &Parts) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hyper::Request;
 
     fn parts(target: &str, hosts: &[&str]) -> Parts {
         let mut request = Request::builder().uri(target);

@@ -1,7 +1,11 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
 use crate::administration::AdminConfig;
+use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
+use crate::proxies::ProxiesConfig;
+use crate::rate_limit::RequestRateConfig;
+use crate::request_log::RequestLogConfig;
 use crate::sessions::SessionsConfig;
 use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
@@ -31,12 +35,16 @@ settings! {
         live verify_new_layers: bool = true;
         section limits: GatewayLimits;
         section caching: CachingConfig;
+        section compression: CompressionConfig;
         section upstream: UpstreamConfig;
         section admin: AdminConfig;
         section sessions: SessionsConfig;
         section tls: TlsConfig;
         section bulk: BulkConfig;
         section http2: Http2Config;
+        section proxies: ProxiesConfig;
+        section request_rate: RequestRateConfig;
+        section request_log: RequestLogConfig;
         section native: NativeConfig;
         section observe: ObserveConfig;
     }

@@ -16,17 +16,22 @@ pub mod stream;
 
 use crate::admission;
 use crate::config::Config;
+use crate::places::PlaceLimits;
 use crate::route::HttpPeer;
 use crate::server::GatewayState;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
-use prelude::{ConnectionProtocol, read_prelude};
+use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
+use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 use stream::ClientStream;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -38,7 +43,7 @@ pub enum ConnectionError {
     /// The first bytes, or the handshake of TLS, did not arrive in time.
     Late,
     /// Reading, writing or the handshake of TLS failed.
-    Io(std::io::Error),
+    Io(io::Error),
     /// The client broke the rules of HTTP.
     Http(hyper::Error),
     /// The head of a request did not arrive in time.
@@ -61,8 +66,8 @@ impl fmt::Display for ConnectionError {
 
 impl std::error::Error for ConnectionError {}
 
-impl From<std::io::Error> for ConnectionError {
-    fn from(error: std::io::Error) -> Self {
+impl From<io::Error> for ConnectionError {
+    fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
@@ -80,8 +85,10 @@ pub struct ServedConnection {
     pub state: Arc<GatewayState>,
     /// The settings at its start.
     pub settings: Arc<Config>,
-    /// The client.
+    /// The other side of the connection, or whom the PROXY protocol names.
     pub peer: HttpPeer,
+    /// Whether it is a proxy that names clients in headers.
+    pub is_trusted: bool,
     /// Its requests.
     pub activity: Arc<ConnectionActivity>,
 }
@@ -100,18 +107,52 @@ impl Drop for BugGuard<'_> {
 impl ServedConnection {
     fn new(state: Arc<GatewayState>, settings: Arc<Config>, address: IpAddr, is_tls: bool) -> Self {
         let activity = Arc::new(ConnectionActivity::new(settings.limits.header_bytes));
-        Self { state, settings, peer: HttpPeer { address, is_tls }, activity }
+        let is_trusted = state.settings.networks().trusted.contains(address);
+        Self { state, settings, peer: HttpPeer { address, is_tls }, is_trusted, activity }
     }
 
-    /// Answers a request.
-    async fn answer(&self, request: Request<Incoming>) -> Response<ConnectionBody> {
+    /// Answers a request, at once if nothing has to be waited for.
+    fn answer(&self, request: Request<Incoming>) -> ResponseFuture<'_> {
         let _guard = BugGuard(&self.state);
-        let running = RunningRequest::begin(&self.activity);
-        admission::answer(self, request).await.map(|body| ConnectionBody::new(body, running))
+        let now = Instant::now();
+        let (parts, body) = request.into_parts();
+        match admission::answer_at_once(self, &parts, &body, now) {
+            Ok(response) => {
+                self.activity.note_request(now);
+                ResponseFuture::AtOnce(Some(response.map(ConnectionBody::whole)))
+            }
+            // The futures of requests are large, and this one is moved.
+            Err(peer) => ResponseFuture::Later(Box::pin(async move {
+                let _guard = BugGuard(&self.state);
+                let running = RunningRequest::begin(&self.activity);
+                let response = admission::answer(self, peer, parts, body, now).await;
+                response.map(|body| ConnectionBody::new(body, running))
+            })),
+        }
     }
 
-    fn patience(&self) -> Duration {
+    fn header_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.limits.header_ms.into())
+    }
+}
+
+/// The response to a request.
+enum ResponseFuture<'a> {
+    /// A response that is there; `None` once it has been taken.
+    AtOnce(Option<Response<ConnectionBody>>),
+    Later(Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>),
+}
+
+impl Future for ResponseFuture<'_> {
+    type Output = Result<Response<ConnectionBody>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.get_mut() {
+            Self::AtOnce(response) => {
+                response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
+            }
+            Self::Later(future) => future.as_mut().poll(context).map(Ok),
+        }
     }
 }
 
@@ -126,21 +167,45 @@ pub async fn serve(
     stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     let settings = state.settings.current_shared();
+    let is_trusted = state.settings.networks().trusted.contains(address);
+    let is_proxied = is_trusted && settings.proxies.proxy_protocol;
+    // A proxy has connections of many clients.
+    let per_source = if is_trusted { usize::MAX } else { settings.limits.connections_per_source };
+    // The number in all is that of the places of a worker.
+    let limits = |per_source| PlaceLimits { places: usize::MAX, per_source };
+    let take = |address, per_source| {
+        let place = state.connections.take(address, limits(per_source));
+        if place.is_none() {
+            state.counters.connections_refused.add();
+        }
+        place
+    };
+    let mut place = take(address, per_source);
+    if place.is_none() {
+        return Ok(());
+    }
     // Without it, small answers wait for the client's acknowledgements.
     let _ = stream.set_nodelay(true);
-    let patience = Duration::from_millis(settings.limits.header_ms.into());
-    let write_patience = Duration::from_millis(settings.limits.write_ms.into());
-    let begin = async {
-        let mut stream = ClientStream::new(stream, write_patience);
-        let protocol = read_prelude(&mut stream, state.tls.is_some(), settings.http2.enabled).await?;
-        Ok::<_, std::io::Error>((stream, protocol))
+    let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
+    let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
+    let mut stream = ClientStream::new(stream, write_timeout);
+    let client = match is_proxied {
+        true => in_time(header_timeout, read_proxy_header(&mut stream)).await?,
+        false => None,
     };
-    let (stream, protocol) = timeout(patience, begin).await.map_err(|_| ConnectionError::Late)??;
+    if let Some(client) = client {
+        place = take(client, settings.limits.connections_per_source);
+        if place.is_none() {
+            return Ok(());
+        }
+    }
+    let prelude = read_prelude(&mut stream, state.tls.is_some(), settings.http2.enabled);
+    let protocol = in_time(header_timeout, prelude).await?;
+    let address = client.unwrap_or(address);
     let served = |is_tls| ServedConnection::new(Arc::clone(&state), Arc::clone(&settings), address, is_tls);
-    match (protocol, &state.tls) {
+    let ended = match (protocol, &state.tls) {
         (ConnectionProtocol::Tls, Some(tls)) => {
-            let accepted = timeout(patience, tls.acceptor().accept(stream)).await;
-            let stream = accepted.map_err(|_| ConnectionError::Late)??;
+            let stream = in_time(header_timeout, tls.acceptor().accept(stream)).await?;
             match stream.get_ref().1.alpn_protocol() == Some(b"h2") {
                 true => http2::serve(stream, Arc::new(served(true)), stopping).await,
                 false => http1::serve(stream, &served(true), stopping).await,
@@ -148,7 +213,17 @@ pub async fn serve(
         }
         (ConnectionProtocol::Http2, _) => http2::serve(stream, Arc::new(served(false)), stopping).await,
         _ => http1::serve(stream, &served(false), stopping).await,
-    }
+    };
+    drop(place);
+    ended
+}
+
+/// What is read at the start of a connection, if it arrives in time.
+async fn in_time<T>(
+    header_timeout: Duration,
+    read: impl Future<Output = io::Result<T>>,
+) -> Result<T, ConnectionError> {
+    Ok(timeout(header_timeout, read).await.map_err(|_| ConnectionError::Late)??)
 }
 
 /// Waits until the process is told to stop.

@@ -37,6 +37,8 @@ handle_daemon::event_counters! {
         connections_failed,
         /// Requests whose body was too long or too slow.
         bodies_refused,
+        /// Requests that got status 429, because their source has made as many as allowed.
+        requests_limited,
         /// Requests that met a bug.
         bugs,
     }

@@ -6,7 +6,9 @@
 //! - [`administration`]: the service that makes changes and shows what is not public.
 //! - [`callers`]: callers of the API, whose identity that service proves; [`sessions`]: their sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
+//! - [`fast_path`]: plain requests for records of the set.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
+//! - [`compression`]: the content coding of a body.
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
@@ -21,6 +23,8 @@
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
 //! - [`admission`], [`refusal`]: what a request passes before it is routed, and the answer if it does
 //!   not.
+//! - [`proxies`], [`rate_limit`]: whose request it is, and how many its source may make.
+//! - [`request_log`]: a line for each request.
 //! - [`places`]: how much of this process one source may occupy.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
@@ -68,10 +72,12 @@ pub mod administration;
 pub mod admission;
 pub mod api;
 pub mod callers;
+pub mod compression;
 pub mod config;
 pub mod connections;
 pub mod control;
 pub mod counters;
+pub mod fast_path;
 pub mod input;
 pub mod location;
 pub mod native;
@@ -80,11 +86,14 @@ pub mod pages;
 pub mod parameters;
 pub mod places;
 pub mod program;
+pub mod proxies;
 pub mod proxy;
+pub mod rate_limit;
 pub mod record;
 pub mod redirect;
 pub mod refusal;
 pub mod reply;
+pub mod request_log;
 pub mod route;
 pub mod server;
 pub mod sessions;

@@ -62,7 +62,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     let since = Instant::now();
     let settings = state.settings.current_shared();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings.caching) {
+    if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings) {
         return response;
     }
     let base = base(parts, peer.is_tls);

@@ -9,9 +9,9 @@ use handle_proto::limit::{FRAGMENTS_MAX, HANDLE_LEN_MAX};
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response, put};
-use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value};
 use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, WireReply as _, answer_message};
-use handle_snapshot::{PublishedSet, fold_key, hash_key};
+use handle_snapshot::{EncodedRecord, PublishedSet, RecordSet, fold_key, hash_key};
 use std::net::{IpAddr, SocketAddr};
 
 /// A question of an HTTP client.
@@ -114,16 +114,23 @@ pub fn find<T>(
     stored(set, service, &http_question.question, render).ok_or_else(|| evaluate(set, service, http_question))
 }
 
-/// What `render` makes of the record, if `set` has it and vouches that its prefix is homed.
-fn stored<T>(
-    set: &PublishedSet,
+/// The public values of a record, if `records` have it and vouch that its prefix is homed.
+#[must_use]
+pub fn stored_values<'a, B: AsRef<[u8]>>(
+    records: &RecordSet<'a, B>,
     service: &ServiceFacts<'_>,
-    question: &Question,
-    render: impl FnOnce(&RecordAnswer<'_>) -> T,
-) -> Option<T> {
-    let records = set.records();
+    name: &[u8],
+) -> Option<Values<'a>> {
+    stored_record(records, service, Handle(name)).map(|(_, values)| values)
+}
+
+/// A record, and its public values.
+fn stored_record<'a, B: AsRef<[u8]>>(
+    records: &RecordSet<'a, B>,
+    service: &ServiceFacts<'_>,
+    handle: Handle<'_>,
+) -> Option<(EncodedRecord<'a>, Values<'a>)> {
     let mut room = [0; HANDLE_LEN_MAX];
-    let handle = question.handle();
     let key = match (handle.slash_at(), room.get_mut(..handle.0.len())) {
         (Some(_), Some(key)) if service.has(handle) => {
             key.copy_from_slice(handle.0);
@@ -133,22 +140,26 @@ fn stored<T>(
         _ => return None,
     };
     // A record of which the layer does not vouch that its prefix is homed is left to the resolver.
-    match records.find(hash_key(records.seed(), key), key) {
-        Ok(Some(record)) if record.is_homed() => {
-            let values = Values::from_encoded(record.public_count(), record.public_bytes());
-            let values = values.ok()?;
-            let is_partial = !question.wants.public_only
-                && record.private().any(|(_, encoded)| {
-                    Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value))
-                });
-            let origin = RecordOrigin::Set { generation: set.generation() };
-            let code = ResponseCode::SUCCESS;
-            let (certified, is_stale) = (false, false);
-            let answer = RecordAnswer { code, text: "", values, is_partial, certified, is_stale, origin };
-            Some(render(&answer))
-        }
-        _ => None,
-    }
+    let record = records.find(hash_key(records.seed(), key), key).ok()?.filter(EncodedRecord::is_homed)?;
+    let values = Values::from_encoded(record.public_count(), record.public_bytes()).ok()?;
+    Some((record, values))
+}
+
+/// What `render` makes of the record, if `set` has it and vouches that its prefix is homed.
+fn stored<T>(
+    set: &PublishedSet,
+    service: &ServiceFacts<'_>,
+    question: &Question,
+    render: impl FnOnce(&RecordAnswer<'_>) -> T,
+) -> Option<T> {
+    let (record, values) = stored_record(&set.records(), service, question.handle())?;
+    let is_partial = !question.wants.public_only
+        && record
+            .private()
+            .any(|(_, encoded)| Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value)));
+    let origin = RecordOrigin::Set { generation: set.generation() };
+    let (code, certified, is_stale) = (ResponseCode::SUCCESS, false, false);
+    Some(render(&RecordAnswer { code, text: "", values, is_partial, certified, is_stale, origin }))
 }
 
 /// The answer of the resolver, which is what `handled` answers.

@@ -4,6 +4,7 @@ use crate::api::body::ApiBody;
 use crate::config::Config;
 use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::proxy::SERVICE_NAME;
+use crate::rate_limit::RetryAfter;
 use crate::reply::{GatewayResponse, response, set_number};
 use handle_proto::ResponseCode;
 use hyper::StatusCode;
@@ -24,6 +25,8 @@ pub enum HttpRefusal {
     BodyTooLong,
     /// The bodies of all requests together are too long.
     NoRoom,
+    /// The source asks too often.
+    TooMany(RetryAfter),
 }
 
 /// Whether a path is one of the JSON API.
@@ -51,6 +54,7 @@ impl HttpRefusal {
             Self::HeadTooLong => PageError::HeadTooLong,
             Self::BodyTooLong => PageError::BodyTooLong,
             Self::NoRoom => PageError::Busy,
+            Self::TooMany(_) => PageError::TooMany,
         }
     }
 
@@ -70,12 +74,13 @@ impl HttpRefusal {
             Self::BodyLate => "The body did not arrive in time",
             Self::BodyTooLong => "The body is too long",
             Self::NoRoom => "Too many bodies are being received",
+            Self::TooMany(_) => "Too many requests came from your network",
         }
     }
 
     const fn code(self) -> ResponseCode {
         match self {
-            Self::NoRoom => ResponseCode::SERVER_BUSY,
+            Self::NoRoom | Self::TooMany(_) => ResponseCode::SERVER_BUSY,
             _ => ResponseCode::PROTOCOL_ERROR,
         }
     }
@@ -94,8 +99,13 @@ impl HttpRefusal {
         if settings.caching.headers {
             response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
-        if self == Self::NoRoom {
-            set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
+        let retry_after_s = match self {
+            Self::NoRoom => Some(settings.upstream.retry_after_s),
+            Self::TooMany(RetryAfter { seconds }) => Some(seconds),
+            _ => None,
+        };
+        if let Some(seconds) = retry_after_s {
+            set_number(&mut response, header::RETRY_AFTER, seconds);
         }
         response
     }
@@ -139,6 +149,11 @@ mod tests {
         let status = |refusal: HttpRefusal| refusal.status().as_u16();
         assert_eq!([HttpRefusal::HeadLate, HttpRefusal::HeadTooLong].map(status), [408, 431]);
         assert_eq!([HttpRefusal::NoRoom, HttpRefusal::Malformed("x")].map(status), [503, 400]);
+        let limited = HttpRefusal::TooMany(RetryAfter { seconds: 7 }).respond_without_head("/", &settings);
+        assert_eq!(
+            (limited.status().as_u16(), &limited.headers()[header::RETRY_AFTER]),
+            (429, &"7".parse().unwrap())
+        );
         let busy = HttpRefusal::NoRoom.respond_without_head("/", &settings);
         assert!(busy.headers().contains_key(header::RETRY_AFTER));
     }

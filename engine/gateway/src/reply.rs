@@ -1,20 +1,16 @@
 //! HTTP responses, and the headers that all of them share.
 
-use crate::config::CachingConfig;
+use crate::compression::ContentCoding;
+use crate::config::Config;
 use crate::stream::ResponseBody;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
-use std::io::Write as _;
+use std::cell::RefCell;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A response.
 pub type GatewayResponse = Response<ResponseBody>;
-
-/// Bodies of at least this many bytes are compressed for clients that accept it.
-const COMPRESSED_LEN_MIN: usize = 1024;
 
 /// The headers of a request on which headers of every response depend.
 #[derive(Clone, Copy, Debug)]
@@ -76,75 +72,125 @@ impl CacheableBody {
         self,
         status: StatusCode,
         request_headers: RequestHeaders<'_>,
-        caching: &CachingConfig,
+        settings: &Config,
     ) -> GatewayResponse {
-        let is_compressed = self.bytes.len() >= COMPRESSED_LEN_MIN && accepts_gzip(request_headers.headers);
-        let tag =
-            (caching.headers && status == StatusCode::OK).then(|| entity_tag(&self.bytes, is_compressed));
+        let (caching, compression) = (&settings.caching, &settings.compression);
+        let is_compressible = compression.enabled
+            && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
+        let coding = is_compressible.then(|| ContentCoding::choose(request_headers.headers)).flatten();
+        let has_tag = caching.headers && status == StatusCode::OK;
+        let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
         let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
-        let is_known = tag.as_deref().is_some_and(|tag| is_read && has_tag(request_headers.headers, tag));
-        let mut response = if is_known {
-            empty(StatusCode::NOT_MODIFIED)
+        let is_known = has_tag && is_read && knows(request_headers.headers, hash, coding);
+        let (mut response, coding) = if is_known {
+            (empty(StatusCode::NOT_MODIFIED), coding)
         } else {
-            let bytes = if is_compressed { compress(&self.bytes) } else { self.bytes };
-            response(status, self.content_type, bytes)
+            let encoded = coding.and_then(|coding| coding.encode(&self.bytes));
+            let coding = coding.filter(|_| encoded.is_some());
+            (response(status, self.content_type, encoded.unwrap_or(self.bytes)), coding)
         };
         let headers = response.headers_mut();
-        if is_compressed && !is_known {
-            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        if let Some(coding) = coding.filter(|_| !is_known) {
+            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.token()));
         }
         if status.is_success() {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         }
+        if has_tag {
+            headers.insert(header::ETAG, entity_tag(hash, coding));
+        }
         if caching.headers {
-            if let Some(tag) = tag.and_then(|tag| HeaderValue::try_from(tag).ok()) {
-                headers.insert(header::ETAG, tag);
-            }
-            headers.insert(header::CACHE_CONTROL, cache_control(self.freshness, caching));
+            headers.insert(header::CACHE_CONTROL, cache_control(self.freshness, caching.seconds_max));
         }
         response
     }
 }
 
-fn cache_control(freshness: Freshness, caching: &CachingConfig) -> HeaderValue {
-    match freshness {
-        Freshness::NoStore => HeaderValue::from_static("no-store"),
-        Freshness::Seconds(seconds) => {
-            let text = format!("max-age={}", seconds.min(caching.seconds_max));
-            HeaderValue::try_from(text).unwrap_or(HeaderValue::from_static("no-store"))
+/// The last values of a header that were made of numbers on this thread: most of them repeat.
+struct RecentValues {
+    values: RefCell<[Option<(u64, HeaderValue)>; RECENT_LEN]>,
+}
+
+const RECENT_LEN: usize = 8;
+
+impl RecentValues {
+    const fn new() -> Self {
+        Self { values: RefCell::new([const { None }; RECENT_LEN]) }
+    }
+
+    /// The value for `number`, made by `make` unless it is known.
+    fn get(&self, number: u64, make: impl FnOnce() -> Option<HeaderValue>) -> Option<HeaderValue> {
+        let slot = usize::try_from(number % RECENT_LEN as u64).unwrap_or(0);
+        let mut values = self.values.borrow_mut();
+        if let Some((_, value)) = values[slot].as_ref().filter(|(known, _)| *known == number) {
+            return Some(value.clone());
         }
+        let value = make()?;
+        values[slot] = Some((number, value.clone()));
+        Some(value)
     }
 }
 
-/// A strong entity tag: a hash of the body, and its coding.
-fn entity_tag(bytes: &[u8], is_compressed: bool) -> String {
-    let coding = if is_compressed { "-gzip" } else { "" };
-    format!("\"{:032x}{coding}\"", xxh3_128(bytes))
+/// The value of `Cache-Control`.
+#[must_use]
+pub fn cache_control(freshness: Freshness, seconds_max: u32) -> HeaderValue {
+    thread_local! {
+        static RECENT: RecentValues = const { RecentValues::new() };
+    }
+    let no_store = HeaderValue::from_static("no-store");
+    let Freshness::Seconds(seconds) = freshness else { return no_store };
+    let seconds = seconds.min(seconds_max);
+    let make = || HeaderValue::try_from(format!("max-age={seconds}")).ok();
+    RECENT.with(|recent| recent.get(seconds.into(), make)).unwrap_or(no_store)
 }
 
-/// Whether `If-None-Match` has `tag`, by weak comparison.
-fn has_tag(headers: &HeaderMap, tag: &str) -> bool {
-    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
-    let mut tags = lists.flat_map(|list| list.split(',')).map(str::trim);
-    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known) == tag)
-}
-
-/// Whether the client accepts gzip.
-fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let lists = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|list| list.to_str().ok());
-    lists.flat_map(|list| list.split(',')).any(|coding| {
-        let mut parts = coding.split(';').map(str::trim);
-        let is_named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-        let quality = parts.find_map(|part| part.strip_prefix("q=")?.trim().parse::<f32>().ok());
-        is_named && quality.is_none_or(|quality| quality > 0.0)
+/// A time as in `Expires`; `None` for one that is too far in the future.
+#[must_use]
+pub fn http_date(unix_s: u64) -> Option<HeaderValue> {
+    thread_local! {
+        static RECENT: RecentValues = const { RecentValues::new() };
+    }
+    RECENT.with(|recent| {
+        recent.get(unix_s, || {
+            let time = jiff::Timestamp::from_second(unix_s.cast_signed()).ok()?;
+            HeaderValue::try_from(time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()).ok()
+        })
     })
 }
 
-fn compress(bytes: &[u8]) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
-    // Writing to memory does not fail.
-    let _ = encoder.write_all(bytes);
-    encoder.finish().unwrap_or_default()
+/// A strong entity tag: a hash of the body, and its coding.
+fn entity_tag(hash: u128, coding: Option<ContentCoding>) -> HeaderValue {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut tag = [b'"'; 40];
+    for (digit, at) in tag[1..33].iter_mut().zip((0..32).rev()) {
+        *digit = DIGITS[usize::from((hash >> (4 * at)).to_le_bytes()[0] & 15)];
+    }
+    let mut len = 33;
+    if let Some(coding) = coding {
+        let token = coding.token().as_bytes();
+        tag[len] = b'-';
+        tag[len + 1..=len + token.len()].copy_from_slice(token);
+        len += 1 + token.len();
+    }
+    tag[len] = b'"';
+    HeaderValue::from_bytes(&tag[..=len]).expect("printable ASCII")
+}
+
+/// Whether `If-None-Match` has the tag of this body, by weak comparison.
+fn knows(headers: &HeaderMap, hash: u128, coding: Option<ContentCoding>) -> bool {
+    if !headers.contains_key(header::IF_NONE_MATCH) {
+        return false;
+    }
+    let tag = entity_tag(hash, coding);
+    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
+    let mut tags = lists.flat_map(|list| list.split(',')).map(str::trim);
+    tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
+}
+
+/// Whether a value of `Accept` names HTML, as those of browsers do.
+#[must_use]
+pub fn names_html(list: &HeaderValue) -> bool {
+    list.as_bytes().windows("text/html".len()).any(|part| part == b"text/html")
 }
 
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET,POST,HEAD,PUT,DELETE");
@@ -194,21 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_used_where_it_is_accepted() {
-        for (accepted, is_accepted) in [
-            ("gzip", true),
-            ("br, GZIP;q=0.5", true),
-            ("gzip;q=0", false),
-            ("gzip; q=0.000", false),
-            ("deflate", false),
-            ("x-gzip", false),
-        ] {
-            assert_eq!(
-                accepts_gzip(&headers(&[(header::ACCEPT_ENCODING, accepted)])),
-                is_accepted,
-                "{accepted}"
-            );
+    fn a_tag_is_the_hash_in_digits_and_the_coding() {
+        let hash = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210;
+        assert_eq!(entity_tag(hash, None), format!("\"{hash:032x}\""));
+        for coding in ContentCoding::ALL {
+            assert_eq!(entity_tag(hash, Some(coding)), format!("\"{hash:032x}-{}\"", coding.token()));
         }
+    }
+
+    #[test]
+    fn values_of_numbers_are_right_however_often_they_are_made() {
+        for _ in 0..2 {
+            for seconds in 0..20 {
+                assert_eq!(cache_control(Freshness::Seconds(seconds), 100), format!("max-age={seconds}"));
+                let date = http_date(784_111_777 + u64::from(seconds)).unwrap();
+                assert_eq!(date, format!("Sun, 06 Nov 1994 08:49:{} GMT", 37 + seconds));
+            }
+        }
+        assert_eq!(cache_control(Freshness::Seconds(5), 3), "max-age=3");
+        assert_eq!(cache_control(Freshness::NoStore, 3), "no-store");
     }
 
     #[test]
@@ -218,10 +268,10 @@ mod tests {
             bytes: vec![b'x'; 2000],
             freshness: Freshness::Seconds(200_000),
         };
-        let caching = CachingConfig::default();
+        let settings = Config::default();
         let respond = |list: &[(HeaderName, &'static str)], status| {
             let headers = headers(list);
-            body().respond(status, RequestHeaders { method: &Method::GET, headers: &headers }, &caching)
+            body().respond(status, RequestHeaders { method: &Method::GET, headers: &headers }, &settings)
         };
         let whole = respond(&[], StatusCode::OK);
         let tag = whole.headers()[header::ETAG].to_str().unwrap().to_owned();

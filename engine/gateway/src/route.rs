@@ -87,8 +87,8 @@ async fn api(
     if !is_valid {
         let message = "Invalid callback: expected the name of a function";
         let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(message), None);
-        let caching = &state.settings.current().caching;
-        return body.respond(StatusCode::BAD_REQUEST, Freshness::NoStore, &request, caching);
+        let settings = &state.settings.current();
+        return body.respond(StatusCode::BAD_REQUEST, Freshness::NoStore, &request, settings);
     }
     api::answer(state, &request, body).await
 }

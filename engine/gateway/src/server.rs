@@ -4,7 +4,9 @@ use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::counters::GatewayCounters;
 use crate::places::{BodyBytes, SourcePlaces};
+use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
+use crate::request_log::RequestLog;
 use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
@@ -52,6 +54,10 @@ pub struct GatewayState {
     pub sessions: HttpSessions,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
+    /// What sources have used of the requests that they may make.
+    pub rates: RequestRates,
+    /// The log of requests.
+    pub request_log: RequestLog,
     /// Number of workers.
     pub workers_count: usize,
     running: AtomicUsize,
@@ -192,6 +198,8 @@ impl Gateway {
             sessions: HttpSessions::default(),
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
+            rates: RequestRates::new(config.request_rate.sources),
+            request_log: RequestLog::new(&config.request_log),
             workers_count,
             running: AtomicUsize::new(0),
             is_draining: AtomicBool::new(false),
@@ -239,6 +247,13 @@ impl Gateway {
                 }
             })?;
         }
+        // Opened here, so that a file that cannot be written keeps the process from starting.
+        drop(self.state.request_log.writer()?);
+        let state = Arc::clone(&self.state);
+        self.start_helper("request-log", move || match state.request_log.writer() {
+            Ok(writer) => writer.run(&state.shutdown, || state.settings.current().request_log.format),
+            Err(error) => tracing::error!("{error:#}"),
+        })?;
         if let Some(control) = control {
             let state = Arc::clone(&self.state);
             self.start_helper("control", move || control.serve(&state.shutdown, &state))?;

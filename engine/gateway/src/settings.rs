@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::server::GatewayState;
 use crate::tls::TlsIdentity;
 use arc_swap::{ArcSwap, Guard};
+use handle_auth::source::SourceList;
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::publication::{PublishedDirectory as _, ReloadOutcome};
@@ -33,10 +34,28 @@ impl fmt::Debug for GatewayHooks {
     }
 }
 
+/// The lists of networks in the settings, parsed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkLists {
+    /// Proxies that are believed.
+    pub trusted: SourceList,
+    /// Sources whose requests are not limited.
+    pub exempt: SourceList,
+}
+
+impl NetworkLists {
+    fn of(config: &Config) -> Self {
+        // A configuration is checked before it gets here.
+        let parse = |texts: &[String]| SourceList::parse(texts).unwrap_or_default();
+        Self { trusted: parse(&config.proxies.trusted), exempt: parse(&config.request_rate.exempt) }
+    }
+}
+
 /// The settings in force.
 #[derive(Debug)]
 pub struct GatewaySettings {
     current: ArcSwap<Config>,
+    networks: ArcSwap<NetworkLists>,
     hooks: GatewayHooks,
     /// Held while a new configuration is read and applied.
     taking: Mutex<()>,
@@ -46,7 +65,14 @@ impl GatewaySettings {
     /// Starts with the configuration of the start.
     #[must_use]
     pub fn new(config: Config, hooks: GatewayHooks) -> Self {
-        Self { current: ArcSwap::from_pointee(config), hooks, taking: Mutex::new(()) }
+        let networks = ArcSwap::from_pointee(NetworkLists::of(&config));
+        Self { current: ArcSwap::from_pointee(config), networks, hooks, taking: Mutex::new(()) }
+    }
+
+    /// The lists of networks, for a moment.
+    #[must_use]
+    pub fn networks(&self) -> Guard<Arc<NetworkLists>> {
+        self.networks.load()
     }
 
     /// The configuration, for a moment.
@@ -72,6 +98,7 @@ pub fn reload(state: &GatewayState) -> Value {
 
 fn reload_all(state: &GatewayState) -> Value {
     let mut report = json!({ "ok": true });
+    state.request_log.reopen();
     if let Some(read) = &state.settings.hooks.read_config {
         match read().and_then(|new| apply(state, &new)) {
             Ok(SettingChanges { changed, need_restart }) => {
@@ -124,6 +151,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
     if let Some(set) = &state.set {
         set.set_verify_new(config.verify_new_layers);
     }
+    settings.networks.store(Arc::new(NetworkLists::of(&config)));
     settings.current.store(Arc::new(config));
     Ok(changes)
 }

@@ -4,7 +4,6 @@
 //! the connections that are allowed; further ones wait in the kernel.
 
 use crate::connections;
-use crate::places::PlaceLimits;
 use crate::server::GatewayState;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
@@ -102,13 +101,6 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
             }
         };
         state.counters.connections.add();
-        // The number in all is that of the rooms.
-        let per_source = state.settings.current().limits.connections_per_source;
-        let limits = PlaceLimits { places: usize::MAX, per_source };
-        let Some(place) = state.connections.take(address.ip(), limits) else {
-            state.counters.connections_refused.add();
-            continue;
-        };
         let (state, stopping) = (Arc::clone(&state), stopping.clone());
         tokio::spawn(async move {
             let address = address.ip().to_canonical();
@@ -116,7 +108,7 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
                 state.counters.connections_failed.add();
                 tracing::debug!(%error, peer = %address, "a connection has failed");
             }
-            drop((place, room));
+            drop(room);
         });
     }
 }

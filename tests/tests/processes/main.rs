@@ -17,6 +17,7 @@ mod gateway_bulk;
 mod gateway_front;
 mod gateway_http2;
 mod gateway_load;
+mod gateway_operation;
 mod gateway_proxy;
 mod gateway_sessions;
 mod gateway_upstream;

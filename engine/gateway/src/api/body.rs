@@ -1,7 +1,7 @@
 //! Bodies of the API: JSON, with spaces or as a call of a function where the client asks for that.
 
 use crate::api::ApiRequest;
-use crate::config::CachingConfig;
+use crate::config::Config;
 use crate::parameters::Parameters;
 use crate::reply::{CacheableBody, Freshness, GatewayResponse};
 use handle_proto::json::{Json, write_string, write_value};
@@ -117,7 +117,7 @@ impl ApiBody {
         status: StatusCode,
         freshness: Freshness,
         request: &ApiRequest<'_>,
-        caching: &CachingConfig,
+        settings: &Config,
     ) -> GatewayResponse {
         let content_type = match request.format.callback {
             Some(_) => "application/javascript;charset=utf-8",
@@ -125,7 +125,7 @@ impl ApiBody {
         };
         let bytes = self.formatted(&request.format).into_bytes();
         let body = CacheableBody { content_type, bytes, freshness };
-        let mut response = body.respond(status, request.head, caching);
+        let mut response = body.respond(status, request.head, settings);
         let nosniff = HeaderValue::from_static("nosniff");
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
         response

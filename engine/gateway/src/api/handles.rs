@@ -123,7 +123,7 @@ impl AnswerBody {
             return super::challenge(state, request, Some(handle));
         }
         let settings = state.settings.current();
-        let mut response = self.body.respond(self.status, self.freshness, request, &settings.caching);
+        let mut response = self.body.respond(self.status, self.freshness, request, &settings);
         if matches!(self.status.as_u16(), 502..=504) {
             set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
         }

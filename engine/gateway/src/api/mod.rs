@@ -162,7 +162,7 @@ fn respond(
     status: StatusCode,
     body: ApiBody,
 ) -> GatewayResponse {
-    body.respond(status, Freshness::NoStore, request, &state.settings.current().caching)
+    body.respond(status, Freshness::NoStore, request, &state.settings.current())
 }
 
 /// Why a request is refused.
@@ -269,7 +269,7 @@ fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let site = site_to_json(&site.view());
     let body = ApiBody::of(&json!({ "responseCode": ResponseCode::SUCCESS.0, "site": site }));
     let freshness = Freshness::Seconds(state.settings.current().caching.negative_s);
-    body.respond(StatusCode::OK, freshness, request, &state.settings.current().caching)
+    body.respond(StatusCode::OK, freshness, request, &state.settings.current())
 }
 
 /// The HTTP status for a response code.

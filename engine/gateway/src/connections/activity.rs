@@ -71,6 +71,13 @@ impl ConnectionActivity {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes that a request arrived at `now`, and has been answered.
+    pub fn note_request(&self, now: Instant) {
+        self.is_head_read.store(true, Ordering::Relaxed);
+        let since = now.saturating_duration_since(self.started);
+        self.idle_since_ms.store(u64::try_from(since.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Whether a request is being answered.
     #[must_use]
     pub fn is_busy(&self) -> bool {
@@ -85,16 +92,16 @@ impl ConnectionActivity {
         }
     }
 
-    /// When the connection has waited for a request for `patience`, if it waits on; `None` if it has
+    /// When the connection has waited for a request for `timeout`, if it waits on; `None` if it has
     /// already.
     #[must_use]
-    pub fn deadline(&self, patience: Duration) -> Option<Instant> {
+    pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
         let now = Instant::now();
         if self.is_busy() || self.is_writing.load(Ordering::Relaxed) {
-            return Some(now + patience);
+            return Some(now + timeout);
         }
         let since = Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));
-        Some(self.started + since + patience).filter(|deadline| *deadline > now)
+        Some(self.started + since + timeout).filter(|deadline| *deadline > now)
     }
 
     /// Whether more of a head may be read. Otherwise it is too long.

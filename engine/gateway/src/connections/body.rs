@@ -15,6 +15,12 @@ pub struct ConnectionBody {
 }
 
 impl ConnectionBody {
+    /// A body that is there.
+    #[must_use]
+    pub const fn whole(body: ResponseBody) -> Self {
+        Self { body, _running: None }
+    }
+
     /// The body of the response to `running`.
     #[must_use]
     pub fn new(body: ResponseBody, running: RunningRequest) -> Self {

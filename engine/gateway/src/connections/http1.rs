@@ -8,7 +8,6 @@ use hyper::header;
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
@@ -40,11 +39,12 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     served: &ServedConnection,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
-    let service = service_fn(async |request| Ok::<_, Infallible>(served.answer(request).await));
+    let service = service_fn(|request| served.answer(request));
     let stream = TokioIo::new(RequestStream::new(stream, &served.activity));
-    let mut connection = Builder::new().serve_connection(stream, service);
-    let patience = served.patience();
-    let (mut timer, mut stopped) = (pin!(sleep(patience)), pin!(until_told_to_stop(stopping)));
+    // One buffer for head and body, because most bodies are small.
+    let mut connection = Builder::new().writev(false).serve_connection(stream, service);
+    let header_timeout = served.header_timeout();
+    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_told_to_stop(stopping)));
     let (mut is_registered, mut is_stopped, mut is_ending) = (false, false, false);
     let end = poll_fn(|context| {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {
@@ -58,7 +58,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         while !is_registered || timer.is_elapsed() {
             is_registered = true;
             if timer.as_mut().poll(context).is_ready() {
-                match served.activity.deadline(patience) {
+                match served.activity.deadline(header_timeout) {
                     Some(deadline) => timer.as_mut().reset(deadline.into()),
                     None => return Poll::Ready(ServiceEnd::Late),
                 }

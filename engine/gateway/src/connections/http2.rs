@@ -5,7 +5,6 @@ use handle_daemon::settings;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -71,13 +70,14 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let answering = Arc::clone(&served);
     let service = service_fn(move |request| {
         let served = Arc::clone(&answering);
-        async move { Ok::<_, Infallible>(served.answer(request).await) }
+        async move { served.answer(request).await }
     });
     let limits = &served.settings.limits;
     let builder = served.settings.http2.builder(limits.header_bytes);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let (patience, write_patience) = (served.patience(), Duration::from_millis(limits.write_ms.into()));
-    let (mut timer, mut stopped) = (pin!(sleep(patience)), pin!(until_told_to_stop(stopping)));
+    let (header_timeout, write_timeout) =
+        (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
+    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_told_to_stop(stopping)));
     let (mut is_ending, mut is_late) = (false, false);
     poll_fn(|context| {
         loop {
@@ -86,12 +86,12 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
             let mut ends = false;
             if timer.as_mut().poll(context).is_ready() {
-                match served.activity.deadline(patience) {
+                match served.activity.deadline(header_timeout) {
                     Some(deadline) => timer.as_mut().reset(deadline.into()),
                     None if is_late => return Poll::Ready(Err(ConnectionError::Late)),
                     None => {
                         (ends, is_late) = (true, true);
-                        let deadline = tokio::time::Instant::now() + write_patience;
+                        let deadline = tokio::time::Instant::now() + write_timeout;
                         timer.as_mut().reset(deadline);
                     }
                 }

@@ -1,12 +1,40 @@
 //! The first bytes of a connection, which tell the protocol that its client speaks.
 
 use super::stream::ClientStream;
-use std::io;
+use proxy_header::{Error as ProxyError, ParseConfig, ProxyHeader};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 
 /// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
 const TLS_FIRST_BYTE: u8 = 0x16;
 /// How a client that knows that the server speaks HTTP/2 begins. RFC 9113 section 3.4.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Most bytes of a header of the PROXY protocol.
+const PROXY_HEADER_LEN_MAX: usize = 4096;
+
+/// Reads a header of the PROXY protocol. Returns the client that it names; `None` for a connection
+/// of the proxy itself.
+///
+/// # Errors
+/// When there is no such header, and those of the connection.
+pub async fn read_proxy_header(stream: &mut ClientStream) -> io::Result<Option<IpAddr>> {
+    loop {
+        match ProxyHeader::parse(stream.ahead(), ParseConfig::default()) {
+            Ok((header, len)) => {
+                let client = header.proxied_address().map(|address| address.source.ip().to_canonical());
+                stream.skip(len);
+                return Ok(client);
+            }
+            Err(ProxyError::BufferTooShort) if stream.ahead().len() < PROXY_HEADER_LEN_MAX => {
+                if !stream.read_ahead(PROXY_HEADER_LEN_MAX).await? {
+                    return Err(ErrorKind::UnexpectedEof.into());
+                }
+            }
+            Err(error) => return Err(io::Error::new(ErrorKind::InvalidData, error)),
+        }
+    }
+}
 
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

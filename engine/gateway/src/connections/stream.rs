@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 #[derive(Debug)]
 pub struct ClientStream {
     stream: TcpStream,
-    write_patience: Duration,
+    write_timeout: Duration,
     /// Set while the client does not read.
     deadline: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read ahead, and are read again.
@@ -23,10 +23,10 @@ pub struct ClientStream {
 }
 
 impl ClientStream {
-    /// A stream whose client may pause for `write_patience`.
+    /// A stream whose client may pause for `write_timeout`.
     #[must_use]
-    pub const fn new(stream: TcpStream, write_patience: Duration) -> Self {
-        Self { stream, write_patience, deadline: None, ahead: Vec::new() }
+    pub const fn new(stream: TcpStream, write_timeout: Duration) -> Self {
+        Self { stream, write_timeout, deadline: None, ahead: Vec::new() }
     }
 
     /// Bytes that were read ahead.
@@ -56,8 +56,8 @@ impl ClientStream {
             self.deadline = None;
             return written;
         }
-        let patience = self.write_patience;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + patience)));
+        let timeout = self.write_timeout;
+        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));
         match deadline.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,

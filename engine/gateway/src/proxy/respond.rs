@@ -1,14 +1,16 @@
 //! Responses of the proxy.
 
-use crate::config::{CachingConfig, Config};
+use crate::config::Config;
 use crate::pages::{
     CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS, RedirectPage, STYLE, STYLE_PATH,
 };
 use crate::redirect::ProxyRedirect;
-use crate::reply::{CacheableBody, Freshness, GatewayResponse, RequestHeaders, empty, response, set_number};
+use crate::reply::{
+    CacheableBody, Freshness, GatewayResponse, RequestHeaders, cache_control, empty, http_date, names_html,
+    response, set_number,
+};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
-use std::cell::RefCell;
 
 /// Seconds for which files of pages may be cached.
 const FILES_KEEP_S: u32 = 86_400;
@@ -30,7 +32,7 @@ pub(super) struct PageRequest<'r> {
 pub(super) fn file(
     path: &str,
     request_headers: RequestHeaders<'_>,
-    caching: &CachingConfig,
+    settings: &Config,
 ) -> Option<GatewayResponse> {
     let path = path.strip_prefix('/')?;
     let files = [
@@ -43,7 +45,7 @@ pub(super) fn file(
     let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
     let body = CacheableBody { content_type, bytes: text.as_bytes().to_vec(), freshness };
-    let mut response = body.respond(StatusCode::OK, request_headers, caching);
+    let mut response = body.respond(StatusCode::OK, request_headers, settings);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Some(response)
 }
@@ -52,7 +54,7 @@ impl PageRequest<'_> {
     /// A page.
     pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
         let body = CacheableBody { content_type: HTML, bytes: html.into_bytes(), freshness };
-        let mut response = body.respond(status, self.head, &self.settings.caching);
+        let mut response = body.respond(status, self.head, self.settings);
         self.set_page_headers(response.headers_mut());
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));
         response
@@ -83,7 +85,7 @@ impl PageRequest<'_> {
     pub(super) fn xml(&self, xml: String, freshness: Freshness) -> GatewayResponse {
         let body =
             CacheableBody { content_type: "text/xml;charset=utf-8", bytes: xml.into_bytes(), freshness };
-        let mut response = body.respond(StatusCode::OK, self.head, &self.settings.caching);
+        let mut response = body.respond(StatusCode::OK, self.head, self.settings);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response
     }
@@ -96,7 +98,7 @@ impl PageRequest<'_> {
             307 | 308 if *self.head.method == Method::POST => StatusCode::SEE_OTHER,
             status => StatusCode::from_u16(status).unwrap_or(StatusCode::FOUND),
         };
-        let mut response = if takes_html(self.head.headers) {
+        let mut response = if self.head.headers.get_all(header::ACCEPT).iter().any(names_html) {
             let page = RedirectPage { frame: self.frame, location: &location }.html();
             let mut response = response(status, HTML, page);
             self.set_page_headers(response.headers_mut());
@@ -113,34 +115,10 @@ impl PageRequest<'_> {
         if let Some(expires) = http_date(u64::from(now_unix_s) + u64::from(keeps_s)) {
             headers.insert(header::EXPIRES, expires);
         }
-        if let Ok(age) = HeaderValue::try_from(format!("max-age={keeps_s}")) {
-            headers.insert(header::CACHE_CONTROL, age);
-        }
+        headers.insert(header::CACHE_CONTROL, cache_control(Freshness::Seconds(keeps_s), keeps_s));
         if vary_accept {
             headers.append(header::VARY, HeaderValue::from_static("Accept"));
         }
         response
     }
-}
-
-/// Whether a client names HTML among the types that it accepts, as browsers do.
-fn takes_html(headers: &HeaderMap) -> bool {
-    let names_html = |list: &HeaderValue| list.as_bytes().windows(9).any(|part| part == b"text/html");
-    headers.get_all(header::ACCEPT).iter().any(names_html)
-}
-
-/// A time as in `Expires`. Most redirects of a second expire at the same time, so each worker keeps
-/// the last one.
-fn http_date(unix_s: u64) -> Option<HeaderValue> {
-    thread_local! {
-        static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) };
-    }
-    LAST.with_borrow_mut(|last| {
-        if last.as_ref().is_none_or(|(at, _)| *at != unix_s) {
-            let time = jiff::Timestamp::from_second(unix_s.cast_signed()).ok()?;
-            let text = time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
-            *last = Some((unix_s, HeaderValue::try_from(text).ok()?));
-        }
-        last.as_ref().map(|(_, value)| value.clone())
-    })
 }

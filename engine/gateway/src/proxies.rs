@@ -1,0 +1,140 @@
+//! Proxies in front of this process, and the addresses of clients that they tell.
+//!
+//! What a proxy says counts only if its own address is listed: every client can write such headers.
+
+use handle_auth::source::SourceList;
+use handle_daemon::settings;
+use handle_daemon::settings::{NETWORKS, SettingType};
+use hyper::header::{self, HeaderMap, HeaderName};
+use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
+
+settings! {
+    /// Proxies in front of this process, such as load balancers. The address of a client that they
+    /// tell takes the place of their own in limits, in logs and in `10320/loc`.
+    pub struct ProxiesConfig {
+        /// Their addresses and networks. Nobody else is believed.
+        live trusted: Vec<String> = Vec::new(), NETWORKS;
+        /// Header in which they name the client. They must remove or extend one that the client
+        /// sends.
+        live header: ClientHeader = ClientHeader::XForwardedFor;
+        /// Their connections begin with a header of the PROXY protocol, version 1 or 2. Connections
+        /// that do not are refused.
+        live proxy_protocol: bool = false;
+    }
+}
+
+/// The header in which proxies name the client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClientHeader {
+    /// None of them.
+    Off,
+    /// `Forwarded`, RFC 7239.
+    Forwarded,
+    /// `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+}
+
+impl SettingType for ClientHeader {
+    fn type_name() -> String {
+        "`off`, `forwarded`, `x-forwarded-for`".to_owned()
+    }
+}
+
+/// Most proxies in a row that are followed to a client.
+const HOPS_MAX: usize = 32;
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The address of the client whose request came from `peer`, which is trusted. Each proxy appends
+/// the address from which it got the request, so the client is the last one that is not trusted.
+#[must_use]
+pub fn client_address(
+    peer: IpAddr,
+    headers: &HeaderMap,
+    header: ClientHeader,
+    trusted: &SourceList,
+) -> IpAddr {
+    let (name, address_of): (_, fn(&str) -> Option<IpAddr>) = match header {
+        ClientHeader::Off => return peer,
+        ClientHeader::Forwarded => (header::FORWARDED, forwarded_for),
+        ClientHeader::XForwardedFor => (X_FORWARDED_FOR, node_address),
+    };
+    let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("")).collect();
+    let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
+    let mut client = peer;
+    for hop in hops.take(HOPS_MAX) {
+        // What stands before something unreadable cannot be believed.
+        let Some(address) = address_of(hop.trim()) else { break };
+        client = address;
+        if !trusted.contains(client) {
+            break;
+        }
+    }
+    client
+}
+
+/// The address in the parameter `for` of one element of `Forwarded`.
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    element.split(';').find_map(|pair| {
+        let (name, value) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("for").then(|| node_address(value.trim().trim_matches('"')))?
+    })
+}
+
+/// An address, which may have a port, and brackets around IPv6.
+fn node_address(text: &str) -> Option<IpAddr> {
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let address = text.parse().ok().or_else(bracketed);
+    let with_port = || text.parse::<SocketAddr>().ok().map(|address| address.ip());
+    Some(address.or_else(with_port)?.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::header::HeaderValue;
+
+    fn found(header: ClientHeader, lines: &[&'static str]) -> String {
+        let name = if header == ClientHeader::Forwarded { header::FORWARDED } else { X_FORWARDED_FOR };
+        let headers = lines.iter().map(|line| (name.clone(), HeaderValue::from_static(line))).collect();
+        let trusted = SourceList::parse(&["10.0.0.0/8".to_owned(), "2001:db8::/32".to_owned()]).unwrap();
+        client_address([10, 0, 0, 1].into(), &headers, header, &trusted).to_string()
+    }
+
+    #[test]
+    fn the_client_is_the_last_address_that_no_proxy_has() {
+        for (lines, client) in [
+            (&[][..], "10.0.0.1"),
+            (&["192.0.2.1"], "192.0.2.1"),
+            (&["198.51.100.9, 192.0.2.1, 10.0.0.2"], "192.0.2.1"),
+            (&["198.51.100.9", "192.0.2.1 ,10.0.0.2"], "192.0.2.1"),
+            (&["10.0.0.3, 10.0.0.2"], "10.0.0.3"),
+            (&["192.0.2.1, unknown, 10.0.0.2"], "10.0.0.2"),
+            (&["192.0.2.1:4711"], "192.0.2.1"),
+            (&["[2001:db9::1]:80"], "2001:db9::1"),
+            (&["::ffff:192.0.2.1"], "192.0.2.1"),
+            (&["2001:db9::1, 2001:db8::1"], "2001:db9::1"),
+            (&["192.0.2.1, "], "10.0.0.1"),
+        ] {
+            assert_eq!(found(ClientHeader::XForwardedFor, lines), client, "{lines:?}");
+        }
+        assert_eq!(found(ClientHeader::Off, &["192.0.2.1"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn forwarded_is_read_as_its_rfc_writes_it() {
+        for (line, client) in [
+            ("for=192.0.2.1", "192.0.2.1"),
+            ("For=\"[2001:db9:cafe::17]:4711\"", "2001:db9:cafe::17"),
+            ("for=192.0.2.60;proto=http;by=203.0.113.43", "192.0.2.60"),
+            ("proto=https; for = \"192.0.2.60:80\"", "192.0.2.60"),
+            ("for=192.0.2.43, for=10.1.2.3", "192.0.2.43"),
+            ("for=192.0.2.43, for=_hidden", "10.0.0.1"),
+            ("by=192.0.2.43", "10.0.0.1"),
+        ] {
+            assert_eq!(found(ClientHeader::Forwarded, &[line]), client, "{line}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Limits on requests per second, by source.
+//!
+//! Each source has a bucket of which requests take and which time fills. The table of buckets has a
+//! fixed size; a source that is not in it takes the place of the one that has used least.
+
+use handle_auth::source::Network;
+use handle_daemon::settings;
+use handle_daemon::settings::NETWORKS;
+use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+settings! {
+    /// Requests per second of one source. Further ones get 429 with `Retry-After`.
+    pub struct RequestRateConfig {
+        /// Requests per second of a source, in the mean; 0 for no limit.
+        live requests_per_s: u32 = 0, 0..=1_000_000;
+        /// Requests that a source may make at once.
+        live burst: u32 = 200, 1..=1_000_000;
+        /// Bits of an IPv4 address that make a source.
+        live ipv4_bits: u8 = 32, 0..=32;
+        /// Bits of an IPv6 address that make a source.
+        live ipv6_bits: u8 = 64, 0..=128;
+        /// Addresses and networks that are not limited.
+        live exempt: Vec<String> = Vec::new(), NETWORKS;
+        /// Sources whose requests are counted at a time.
+        restart sources: usize = 1 << 16, 1024..=1 << 24;
+    }
+}
+
+/// Buckets among which one source looks for its own.
+const WAYS: usize = 8;
+/// Locks over which the table is divided.
+const SHARDS: usize = 64;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a source has used.
+#[derive(Clone, Copy, Debug, Default)]
+struct SourceBucket {
+    /// A hash of the source; 0 for an unused bucket.
+    source: u64,
+    /// When the bucket is full again, in nanoseconds after the start.
+    full_at_ns: u64,
+}
+
+/// The buckets of all sources.
+#[derive(Debug)]
+pub struct RequestRates {
+    shards: Vec<Mutex<Vec<[SourceBucket; WAYS]>>>,
+    hasher: RandomState,
+    started: Instant,
+}
+
+/// The time after which a source may ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetryAfter {
+    /// Seconds, at least 1.
+    pub seconds: u32,
+}
+
+impl RequestRates {
+    /// A table for so many sources.
+    #[must_use]
+    pub fn new(sources: usize) -> Self {
+        let sets = sources.div_ceil(WAYS * SHARDS);
+        let shard = || Mutex::new(vec![[SourceBucket::default(); WAYS]; sets]);
+        let shards = (0..SHARDS).map(|_| shard()).collect();
+        Self { shards, hasher: RandomState::new(), started: Instant::now() }
+    }
+
+    /// Counts a request of `address` at `now`.
+    ///
+    /// # Errors
+    /// When it is beyond the limit; it is then not counted.
+    pub fn admit(&self, address: IpAddr, now: Instant, config: &RequestRateConfig) -> Result<(), RetryAfter> {
+        if config.requests_per_s == 0 {
+            return Ok(());
+        }
+        let bits = if address.is_ipv4() { config.ipv4_bits } else { config.ipv6_bits };
+        // The lowest bit distinguishes a source from an unused bucket.
+        let source = self.hasher.hash_one(Network::new(address, bits)) | 1;
+        let now_ns = nanoseconds(now.saturating_duration_since(self.started));
+        let (shard, set) = (source >> 58, (source >> 1) & 0xffff_ffff);
+        let shard = &self.shards[usize::try_from(shard).unwrap_or(0) % SHARDS];
+        let mut sets = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = usize::try_from(set).unwrap_or(0) % sets.len();
+        take(&mut sets[set], source, now_ns, config)
+    }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Takes a request from the bucket of `source`.
+fn take(
+    buckets: &mut [SourceBucket; WAYS],
+    source: u64,
+    now_ns: u64,
+    config: &RequestRateConfig,
+) -> Result<(), RetryAfter> {
+    let at = buckets.iter().position(|bucket| bucket.source == source).unwrap_or_else(|| {
+        let least = (0..WAYS).min_by_key(|&at| buckets[at].full_at_ns).unwrap_or(0);
+        buckets[least] = SourceBucket { source, full_at_ns: 0 };
+        least
+    });
+    let request_ns = SECOND_NS / u64::from(config.requests_per_s);
+    let full_at_ns = buckets[at].full_at_ns.max(now_ns) + request_ns;
+    let wait_ns = (full_at_ns - now_ns).saturating_sub(request_ns * u64::from(config.burst));
+    if wait_ns > 0 {
+        let seconds = u32::try_from(wait_ns.div_ceil(SECOND_NS)).unwrap_or(u32::MAX);
+        return Err(RetryAfter { seconds });
+    }
+    buckets[at].full_at_ns = full_at_ns;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(requests_per_s: u32, burst: u32) -> RequestRateConfig {
+        RequestRateConfig { requests_per_s, burst, ..RequestRateConfig::default() }
+    }
+
+    fn v4(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    #[test]
+    fn a_source_has_its_burst_and_then_its_rate() {
+        let rates = RequestRates::new(1024);
+        let (config, start) = (limit(10, 3), rates.started);
+        let admitted = |at_ms| rates.admit(v4(1), start + Duration::from_millis(at_ms), &config);
+        assert_eq!((0..3).filter(|_| admitted(0).is_ok()).count(), 3);
+        assert_eq!(admitted(0), Err(RetryAfter { seconds: 1 }));
+        assert_eq!(admitted(99), Err(RetryAfter { seconds: 1 }));
+        assert!(admitted(100).is_ok() && admitted(100).is_err());
+        assert!(rates.admit(v4(2), start, &config).is_ok(), "another source");
+        assert_eq!((0..9).filter(|_| admitted(10_000).is_ok()).count(), 3, "no more than the burst");
+        let slow = limit(1, 60);
+        let minute = start + Duration::from_secs(60);
+        assert_eq!((0..99).filter(|_| rates.admit(v4(3), minute, &slow).is_ok()).count(), 60);
+        assert!((0..9).all(|_| rates.admit(v4(4), start, &limit(0, 1)).is_ok()), "no limit");
+    }
+
+    #[test]
+    fn prefixes_are_sources() {
+        let rates = RequestRates::new(1024);
+        let now = rates.started;
+        let v6 = |network: u16, host: u16| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
+        let one = limit(1, 1);
+        assert!(rates.admit(v6(1, 1), now, &one).is_ok() && rates.admit(v6(1, 2), now, &one).is_err());
+        assert!(rates.admit(v6(2, 1), now, &one).is_ok());
+        let wide = RequestRateConfig { ipv4_bits: 24, ..one };
+        assert!(rates.admit(v4(1), now, &wide).is_ok() && rates.admit(v4(2), now, &wide).is_err());
+    }
+
+    #[test]
+    fn many_sources_take_no_more_memory_and_do_not_free_the_busiest() {
+        let rates = RequestRates::new(1024);
+        let (config, now) = (limit(1, 100), rates.started);
+        for _ in 0..100 {
+            assert!(rates.admit(v4(1), now, &config).is_ok());
+        }
+        for source in 0..100_000_u32 {
+            assert!(rates.admit(IpAddr::from((10 << 24 | source).to_be_bytes()), now, &config).is_ok());
+        }
+        assert!(rates.admit(v4(1), now, &config).is_err(), "still known");
+        let buckets: usize = rates.shards.iter().map(|shard| shard.lock().unwrap().len() * WAYS).sum();
+        assert_eq!(buckets, 1024);
+    }
+}

@@ -1,0 +1,413 @@
+//! A line for each request, which never blocks a worker.
+//!
+//! - Workers put entries into a queue of fixed size, and one thread writes them. When the queue is
+//!   full, entries are dropped and counted.
+//! - An entry has no query, no credentials, and of the address only the bits that may be logged.
+//! - The file is opened again by a reload, for log rotation.
+
+use anyhow::Context as _;
+use crossbeam_queue::ArrayQueue;
+use handle_auth::source::Network;
+use handle_daemon::settings;
+use handle_daemon::settings::SettingType;
+use handle_daemon::shutdown::Shutdown;
+use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::http::request::Parts;
+use hyper::{Method, Version};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{Write as _, stdout};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+settings! {
+    /// The log of requests. Queries and credentials are not logged.
+    pub struct RequestLogConfig {
+        /// Format of a line: JSON, or that of web servers.
+        live format: RequestLogFormat = RequestLogFormat::Off;
+        /// File of the log, with mode 0640; standard output if not set.
+        restart path: Option<PathBuf> = None;
+        /// Lines waiting to be written. Further ones are dropped and counted.
+        restart queue_lines: usize = 8192, 1..=1 << 20;
+        /// Log whole addresses instead of networks.
+        live whole_addresses: bool = false;
+        /// Prefix length of a logged network, IPv4.
+        live ipv4_bits: u8 = 24, 0..=32;
+        /// Prefix length of a logged network, IPv6.
+        live ipv6_bits: u8 = 48, 0..=128;
+    }
+}
+
+/// Format of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RequestLogFormat {
+    /// Nothing is logged.
+    #[default]
+    Off,
+    /// One JSON object.
+    Json,
+    /// The combined log format of web servers.
+    Combined,
+}
+
+impl SettingType for RequestLogFormat {
+    fn type_name() -> String {
+        "`off`, `json`, `combined`".to_owned()
+    }
+}
+
+/// Interval at which the queue is emptied.
+const WRITE_INTERVAL: Duration = Duration::from_millis(20);
+/// The same while nothing is logged.
+const WRITE_INTERVAL_IDLE: Duration = Duration::from_millis(320);
+/// Mode of the file: its owner may write, its group may read.
+const MODE: u32 = 0o640;
+/// Bytes that are written in one call.
+const WRITE_LEN: usize = 64 << 10;
+/// Most bytes of a path in the log.
+const PATH_LEN_MAX: usize = 2048;
+/// Most bytes of other texts that clients send.
+const TEXT_LEN_MAX: usize = 256;
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct RequestLogEntry {
+    /// When it arrived, in microseconds since 1970.
+    unix_us: i64,
+    address: Network,
+    method: Method,
+    path: Box<str>,
+    version: Version,
+    is_tls: bool,
+    referer: Option<Box<str>>,
+    user_agent: Option<Box<str>>,
+    status: u16,
+    /// Bytes of the body; `None` for one in parts.
+    body_len: Option<u64>,
+    took_us: u64,
+}
+
+/// What is known of a response when it is logged.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedResponse {
+    /// The status.
+    pub status: u16,
+    /// Bytes of the body; `None` for one in parts.
+    pub body_len: Option<u64>,
+    /// When the request arrived.
+    pub since: Instant,
+}
+
+fn cut(text: &str, len_max: usize) -> Box<str> {
+    let len = (0..=text.len().min(len_max)).rev().find(|&len| text.is_char_boundary(len)).unwrap_or(0);
+    text[..len].into()
+}
+
+fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<Box<str>> {
+    headers.get(name).map(|value| cut(&String::from_utf8_lossy(value.as_bytes()), TEXT_LEN_MAX))
+}
+
+impl RequestLogEntry {
+    /// The entry for a request from `address`.
+    #[must_use]
+    pub fn of(parts: &Parts, address: IpAddr, is_tls: bool, config: &RequestLogConfig) -> Self {
+        let (whole, some) = if address.is_ipv4() { (32, config.ipv4_bits) } else { (128, config.ipv6_bits) };
+        let bits = if config.whole_addresses { whole } else { some };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Where the client comes from may have a query as well.
+        let referer = header_text(&parts.headers, header::REFERER);
+        let referer = referer.map(|text| text.split(['?', '#']).next().unwrap_or_default().into());
+        Self {
+            unix_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX),
+            address: Network::new(address, bits),
+            method: parts.method.clone(),
+            path: cut(parts.uri.path(), PATH_LEN_MAX),
+            version: parts.version,
+            is_tls,
+            referer,
+            user_agent: header_text(&parts.headers, header::USER_AGENT),
+            status: 0,
+            body_len: None,
+            took_us: 0,
+        }
+    }
+
+    /// Appends the line, with its line end.
+    fn write(&self, format: RequestLogFormat, out: &mut String) {
+        let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
+        // Writing to a string cannot fail.
+        let _ = match format {
+            RequestLogFormat::Json => {
+                let line = json!({
+                    "time": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
+                    "address": self.address.address().to_string(),
+                    "method": self.method.as_str(),
+                    "path": self.path,
+                    "version": format!("{:?}", self.version),
+                    "tls": self.is_tls,
+                    "status": self.status,
+                    "bytes": self.body_len,
+                    "took_us": self.took_us,
+                    "referer": self.referer,
+                    "user_agent": self.user_agent,
+                });
+                writeln!(out, "{line}")
+            }
+            RequestLogFormat::Off | RequestLogFormat::Combined => {
+                let len = self.body_len.map_or_else(|| "-".to_owned(), |len| len.to_string());
+                let time = time.strftime("%d/%b/%Y:%H:%M:%S +0000");
+                let [path, referer, agent] =
+                    [Some(&self.path), self.referer.as_ref(), self.user_agent.as_ref()]
+                        .map(|text| text.map_or_else(|| "-".to_owned(), |text| escaped(text)));
+                let (address, method) = (self.address.address(), &self.method);
+                let request = format!("{method} {path} {:?}", self.version);
+                writeln!(
+                    out,
+                    "{address} - - [{time}] \"{request}\" {} {len} \"{referer}\" \"{agent}\"",
+                    self.status
+                )
+            }
+        };
+    }
+}
+
+/// Text between quotation marks: these, backslashes and bytes that are not printable ASCII as
+/// escapes.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => out.extend(['\\', byte as char]),
+            b' '..=b'~' => out.push(byte as char),
+            _ => {
+                let _ = write!(out, "\\x{byte:02x}");
+            }
+        }
+    }
+    out
+}
+
+/// The queue that workers fill.
+#[derive(Debug)]
+pub struct RequestLog {
+    path: Option<PathBuf>,
+    queue: ArrayQueue<RequestLogEntry>,
+    reopens: AtomicBool,
+    written: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl RequestLog {
+    /// The log that `config` describes.
+    #[must_use]
+    pub fn new(config: &RequestLogConfig) -> Self {
+        Self {
+            path: config.path.clone(),
+            queue: ArrayQueue::new(config.queue_lines),
+            reopens: AtomicBool::new(false),
+            written: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        }
+    }
+
+    /// Logs a request that has been answered.
+    pub fn record(&self, mut entry: RequestLogEntry, response: LoggedResponse) {
+        entry.status = response.status;
+        entry.body_len = response.body_len;
+        entry.took_us = u64::try_from(response.since.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if self.queue.push(entry).is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Opens the file again before the next line, because it may have been renamed.
+    pub fn reopen(&self) {
+        self.reopens.store(true, Ordering::Relaxed);
+    }
+
+    /// Lines that were written, and lines that were lost because the queue was full or the file
+    /// could not be written.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.written.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+    }
+
+    /// The writer of the lines.
+    ///
+    /// # Errors
+    /// When the file cannot be opened.
+    pub fn writer(&self) -> anyhow::Result<RequestLogWriter<'_>> {
+        let file = self.path.as_deref().map(open).transpose().with_context(|| {
+            let path = self.path.clone().unwrap_or_default();
+            format!("cannot write the log of requests {} (check: ls -ld of its directory)", path.display())
+        })?;
+        Ok(RequestLogWriter { log: self, file, is_failing: false })
+    }
+}
+
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().append(true).create(true).mode(MODE).open(path)
+}
+
+/// The end of the log that writes.
+#[derive(Debug)]
+pub struct RequestLogWriter<'l> {
+    log: &'l RequestLog,
+    file: Option<File>,
+    is_failing: bool,
+}
+
+impl RequestLogWriter<'_> {
+    /// Writes lines until `shutdown`, and then the remaining ones.
+    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> RequestLogFormat) {
+        let mut interval = WRITE_INTERVAL;
+        loop {
+            // Read before the queue is emptied, so that entries queued before the stop are written.
+            let is_last = shutdown.is_stopped();
+            interval = match self.log.queue.is_empty() {
+                true => (2 * interval).min(WRITE_INTERVAL_IDLE),
+                false => WRITE_INTERVAL,
+            };
+            self.write_queue(format());
+            if is_last {
+                return;
+            }
+            shutdown.poll(&mut [], Some(interval));
+        }
+    }
+
+    /// Writes what is in the queue now.
+    fn write_queue(&mut self, format: RequestLogFormat) {
+        if self.log.reopens.swap(false, Ordering::Relaxed)
+            && let Some(path) = &self.log.path
+        {
+            match open(path) {
+                Ok(file) => self.file = Some(file),
+                Err(error) => {
+                    tracing::error!(path = %path.display(), %error, "cannot reopen the log of requests; continuing with the old file");
+                }
+            }
+        }
+        let (mut text, mut lines) = (String::new(), 0);
+        // Bounded, so that lines are written even if the queue is filled as fast as it is emptied.
+        for _ in 0..self.log.queue.capacity() {
+            let Some(entry) = self.log.queue.pop() else { break };
+            entry.write(format, &mut text);
+            lines += 1;
+            if text.len() >= WRITE_LEN {
+                self.write(&mut text, &mut lines);
+            }
+        }
+        self.write(&mut text, &mut lines);
+    }
+
+    fn write(&mut self, text: &mut String, lines: &mut u64) {
+        if text.is_empty() {
+            return;
+        }
+        let written = match &mut self.file {
+            Some(file) => file.write_all(text.as_bytes()),
+            None => stdout().lock().write_all(text.as_bytes()),
+        };
+        match &written {
+            Ok(()) => self.log.written.fetch_add(*lines, Ordering::Relaxed),
+            Err(error) => {
+                // Logged once for each series of failures, not once for each line.
+                if !self.is_failing {
+                    tracing::error!(%error, "the log of requests cannot be written");
+                }
+                self.log.lost.fetch_add(*lines, Ordering::Relaxed)
+            }
+        };
+        self.is_failing = written.is_err();
+        text.clear();
+        *lines = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    fn entry(target: &str, config: &RequestLogConfig) -> RequestLogEntry {
+        let request = Request::builder()
+            .uri(target)
+            .header("authorization", "Basic c2VjcmV0")
+            .header("referer", "https://a.example/b?token=secret#x")
+            .header("user-agent", "a \"b\" \\ \u{e9}");
+        let mut entry = RequestLogEntry::of(
+            &request.body(()).unwrap().into_parts().0,
+            [192, 0, 2, 77].into(),
+            true,
+            config,
+        );
+        (entry.unix_us, entry.status, entry.body_len, entry.took_us) = (971_211_336_000_001, 302, Some(5), 9);
+        entry
+    }
+
+    fn line(format: RequestLogFormat, entry: &RequestLogEntry) -> String {
+        let mut out = String::new();
+        entry.write(format, &mut out);
+        out
+    }
+
+    #[test]
+    fn lines_have_no_queries_and_no_credentials() {
+        let config = RequestLogConfig::default();
+        let entry = entry("/10.1/a%20b?callback=secret", &config);
+        assert_eq!(
+            line(RequestLogFormat::Combined, &entry),
+            "192.0.2.0 - - [10/Oct/2000:20:55:36 +0000] \"GET /10.1/a%20b HTTP/1.1\" 302 5 \
+             \"https://a.example/b\" \"a \\\"b\\\" \\\\ \\xc3\\xa9\"\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&line(RequestLogFormat::Json, &entry)).unwrap();
+        assert_eq!(
+            (&json["path"], &json["status"], &json["took_us"]),
+            (&"/10.1/a%20b".into(), &302.into(), &9.into())
+        );
+        assert_eq!((&json["time"], &json["tls"]), (&"2000-10-10T20:55:36.000001Z".into(), &true.into()));
+        assert!(!json.to_string().contains("secret") && !json.to_string().contains("Basic"));
+    }
+
+    #[test]
+    fn addresses_are_cut_unless_told_otherwise() {
+        let whole = RequestLogConfig { whole_addresses: true, ..RequestLogConfig::default() };
+        assert!(line(RequestLogFormat::Combined, &entry("/", &whole)).starts_with("192.0.2.77 "));
+        let long = entry(&format!("/{}", "a".repeat(5000)), &whole);
+        assert_eq!(long.path.len(), PATH_LEN_MAX);
+    }
+
+    #[test]
+    fn a_full_queue_loses_lines_and_a_renamed_file_goes_on_until_it_is_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("requests.log");
+        let config =
+            RequestLogConfig { path: Some(path.clone()), queue_lines: 2, ..RequestLogConfig::default() };
+        let log = RequestLog::new(&config);
+        let mut writer = log.writer().unwrap();
+        let record = |count: usize, writer: &mut RequestLogWriter<'_>| {
+            for _ in 0..count {
+                let response = LoggedResponse { status: 200, body_len: None, since: Instant::now() };
+                log.record(entry("/", &config), response);
+            }
+            writer.write_queue(RequestLogFormat::Combined);
+        };
+        record(3, &mut writer);
+        assert_eq!(log.counts(), (2, 1));
+        let old = directory.path().join("requests.log.1");
+        std::fs::rename(&path, &old).unwrap();
+        record(1, &mut writer);
+        log.reopen();
+        record(1, &mut writer);
+        let lines = |path: &Path| std::fs::read_to_string(path).unwrap().lines().count();
+        assert_eq!((lines(&old), lines(&path), log.counts()), (3, 1, (4, 1)));
+    }
+}
