@@ -23,19 +23,23 @@ pub fn text(json: &Json) -> String {
 /// Appends the text of a value: what [`text`] makes of
 /// [`value_to_json`](super::value_to_json), without building a tree for the usual types.
 pub fn write_value(value: &Value<'_>, out: &mut String) {
-    // Writing to a string does not fail.
-    let _ = write!(out, "{{\"index\":{},\"type\":", value.index);
+    out.push_str("{\"index\":");
+    write_integer(value.index, out);
+    out.push_str(",\"type\":");
     write_string(&String::from_utf8_lossy(value.kind), out);
     out.push_str(",\"data\":");
     write_data(value.kind, value.data, out);
     let known = value.permissions.known();
+    // Writing to a string does not fail.
     if known != Permissions::DEFAULT {
         let _ = write!(out, ",\"permissions\":\"{known}\"");
     }
-    let _ = match value.ttl.kind {
-        Ttl::RELATIVE => write!(out, ",\"ttl\":{}", value.ttl.seconds),
-        _ => write!(out, ",\"ttl\":\"{}\"", time::to_text(value.ttl.seconds)),
-    };
+    out.push_str(",\"ttl\":");
+    if value.ttl.kind == Ttl::RELATIVE {
+        write_integer(value.ttl.seconds, out);
+    } else {
+        let _ = write!(out, "\"{}\"", time::to_text(value.ttl.seconds));
+    }
     if value.timestamp != 0 {
         let _ = write!(out, ",\"timestamp\":\"{}\"", time::to_text(value.timestamp.cast_signed()));
     }
@@ -53,7 +57,12 @@ fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
         {
             out.push_str("{\"format\":\"admin\",\"value\":{\"handle\":");
             write_string(handle, out);
-            let _ = write!(out, ",\"index\":{},\"permissions\":\"{permissions}\"}}}}", reference.index);
+            out.push_str(",\"index\":");
+            write_integer(reference.index, out);
+            out.push_str(",\"permissions\":\"");
+            let bits = permissions.known().0;
+            out.extend((0..12).rev().map(|bit| if bits >> bit & 1 == 1 { '1' } else { '0' }));
+            out.push_str("\"}}");
         }
         Data::Admin(_) | Data::Vlist(_) | Data::Site(_) | Data::PublicKey(_) => {
             out.push_str(&text(&data_to_json(kind, bytes)));
@@ -72,9 +81,33 @@ fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
     }
 }
 
+/// Appends a number, without the work of a format.
+fn write_integer(number: i32, out: &mut String) {
+    let mut digits = [b'0'; 10];
+    let (mut rest, mut at) = (number.unsigned_abs(), digits.len());
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789"[(rest % 10) as usize];
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push('-');
+    }
+    out.push_str(str::from_utf8(&digits[at..]).unwrap_or_default());
+}
+
 /// Appends `text` as a JSON string that is valid JavaScript as well.
 pub fn write_string(text: &str, out: &mut String) {
     out.push('"');
+    // Most texts have nothing to escape. U+2028 and U+2029 begin with the byte E2.
+    if text.bytes().all(|byte| byte >= b' ' && !matches!(byte, b'"' | b'\\' | 0xe2)) {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     let mut start = 0;
     for (at, c) in text.char_indices() {
         let escape = match c {
