@@ -1,5 +1,6 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
+use crate::admin_pages::AdminPagesConfig;
 use crate::administration::AdminConfig;
 use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
@@ -39,6 +40,7 @@ settings! {
         section upstream: UpstreamConfig;
         section admin: AdminConfig;
         section sessions: SessionsConfig;
+        section admin_pages: AdminPagesConfig;
         section tls: TlsConfig;
         section bulk: BulkConfig;
         section http2: Http2Config;

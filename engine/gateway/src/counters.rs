@@ -11,6 +11,8 @@ handle_daemon::event_counters! {
         bulk_names,
         /// Messages of the handle protocol in bodies of `POST`.
         native_requests,
+        /// Requests for administration pages.
+        admin_requests,
         /// Requests to the proxy.
         proxy_requests,
         /// Answers with a status of 2xx.

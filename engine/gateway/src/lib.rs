@@ -11,6 +11,7 @@
 //! - [`compression`]: the content coding of a body.
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
+//! - [`admin_pages`]: the administration pages.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
 //! - [`proxy`]: every other path: redirects and pages, made of the five modules that follow.
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
@@ -68,6 +69,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod admin_pages;
 pub mod administration;
 pub mod admission;
 pub mod api;

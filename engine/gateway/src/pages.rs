@@ -6,6 +6,8 @@
 //!   direction marks as escapes, and only URLs of allowed schemes become links.
 //! - Texts come from a table for each language, chosen by [`Language::of_header`].
 
+pub mod admin;
+mod admin_messages;
 mod dates;
 mod error;
 mod language;
@@ -15,9 +17,11 @@ mod record;
 mod tests;
 mod value;
 
+pub use admin_messages::AdminMessages;
 pub use error::{ErrorPage, PageError};
 pub use language::{LANGUAGES, Language};
 pub use messages::Messages;
+pub(crate) use record::shell_quoted;
 pub use record::{AnswerDetails, AnswerSource, RecordPage};
 
 use askama::Template;
@@ -42,6 +46,14 @@ pub const ICON: &str = include_str!("pages/gateway.svg");
 /// What crawlers may read: everything but the JSON API.
 pub const ROBOTS: &str = "User-agent: *\nDisallow: /api/\n";
 
+/// The same header for administration pages, whose scripts come from here.
+pub const ADMIN_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; \
+     script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// The path of the script of administration pages, below that of the proxy.
+pub const ADMIN_SCRIPT_PATH: &str = "static/admin.js";
+/// The script, as `text/javascript`.
+pub const ADMIN_SCRIPT: &str = include_str!("pages/admin.js");
+
 /// What all pages of a request have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct PageFrame<'a> {
@@ -58,6 +70,12 @@ impl PageFrame<'_> {
     #[must_use]
     pub const fn texts(&self) -> &'static Messages {
         &self.language.messages
+    }
+
+    /// The texts of administration pages.
+    #[must_use]
+    pub const fn admin_texts(&self) -> &'static AdminMessages {
+        &self.language.admin
     }
 
     /// The path of the proxy, with which links of pages begin.

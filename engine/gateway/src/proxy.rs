@@ -118,7 +118,7 @@ fn without_handle(form: &str) -> String {
 }
 
 /// The URL of the proxy, as the client sees it, or its path if the request names no host.
-fn base(parts: &Parts, is_tls: bool) -> String {
+pub(crate) fn base(parts: &Parts, is_tls: bool) -> String {
     let is_host = |host: &&str| {
         let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
         !host.is_empty() && host.bytes().all(is_of_host)

@@ -6,7 +6,7 @@ use crate::parameters::Parameters;
 use crate::refusal::{HttpRefusal, is_api};
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, preflight};
 use crate::server::GatewayState;
-use crate::{native, proxy};
+use crate::{admin_pages, native, proxy};
 use handle_proto::ResponseCode;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
@@ -37,7 +37,10 @@ pub async fn answer(
         Some(response) => response,
         None => dispatch(state, peer, &parts, body).await,
     };
-    allow_origin(request_headers, &mut response);
+    // Pages that change records are for nobody but the browser of their administrator.
+    if !admin_pages::is_asked(state, parts.uri.path()) {
+        allow_origin(request_headers, &mut response);
+    }
     state.counters.count_answer(response.status().as_u16());
     response
 }
@@ -62,6 +65,10 @@ async fn dispatch(
                 HttpRefusal::of_body(status).respond(path, &parts.headers, &settings)
             }
         };
+    }
+    if admin_pages::is_asked(state, path) {
+        state.counters.admin_requests.add();
+        return admin_pages::answer(state, peer, parts, body).await;
     }
     state.counters.proxy_requests.add();
     proxy::answer(state, peer, parts, body).await

@@ -13,6 +13,7 @@ mod deployed_servers;
 mod foreign;
 mod forwarding;
 mod gateway;
+mod gateway_admin;
 mod gateway_bulk;
 mod gateway_front;
 mod gateway_http2;

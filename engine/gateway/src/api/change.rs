@@ -24,15 +24,18 @@ use std::sync::Arc;
 
 /// A change of one record.
 #[derive(Debug)]
-struct RecordChange {
-    handle: Vec<u8>,
-    kind: ChangeKind,
+pub(crate) struct RecordChange {
+    /// The name.
+    pub(crate) handle: Vec<u8>,
+    /// What is changed.
+    pub(crate) kind: ChangeKind,
     /// Whether what is there is replaced.
-    overwrites: bool,
+    pub(crate) overwrites: bool,
 }
 
+/// What of a record is changed.
 #[derive(Debug)]
-enum ChangeKind {
+pub(crate) enum ChangeKind {
     /// The whole record.
     Put {
         values: Vec<ValueBuf>,
@@ -46,9 +49,11 @@ enum ChangeKind {
 
 /// What came of a change.
 #[derive(Debug)]
-struct ChangeOutcome {
-    code: ResponseCode,
-    text: String,
+pub(crate) struct ChangeOutcome {
+    /// What the service answered.
+    pub(crate) code: ResponseCode,
+    /// The text that goes with it.
+    pub(crate) text: String,
     /// Whether something was there before.
     has_replaced: bool,
     /// The name that the service gave to a new record.
@@ -211,7 +216,10 @@ fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
 }
 
 /// Asks the service for a change. What exists is found out by asking without overwriting first.
-fn carry_out(client: &mut Administrator, change: &RecordChange) -> Result<ChangeOutcome, AskError> {
+pub(crate) fn carry_out(
+    client: &mut Administrator,
+    change: &RecordChange,
+) -> Result<ChangeOutcome, AskError> {
     let (handle, mut encoded) = (&*change.handle, Vec::new());
     let plain = OpFlags::PLAIN_REQUEST;
     let outcome = match &change.kind {

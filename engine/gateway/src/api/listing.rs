@@ -169,6 +169,18 @@ async fn ask(
     }
 }
 
+/// The names of the handles whose prefix has the record `record`, in ascending order, and the code of
+/// the answer.
+pub(crate) fn of_prefix(
+    client: &mut Administrator,
+    record: &[u8],
+) -> Result<(ResponseCode, Vec<String>), AskError> {
+    let CollectedNames { code, mut names } =
+        collect(client, &Request::ListHandles(HandleBody { handle: record }))?;
+    names.sort_unstable();
+    Ok((code, names.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect()))
+}
+
 fn collect(client: &mut Administrator, request: &Request<'_>) -> Result<CollectedNames, AskError> {
     let mut names = Vec::new();
     let answer = client.list(request, |name| {

@@ -1,5 +1,6 @@
 //! The language of a page.
 
+use super::admin_messages::{self, AdminMessages};
 use super::messages::{DE, EN, FR, Messages};
 use crate::accept::by_quality;
 
@@ -12,15 +13,17 @@ pub struct Language {
     pub direction: &'static str,
     /// Its texts.
     pub messages: Messages,
+    /// Its texts for administrators.
+    pub admin: AdminMessages,
 }
 
 /// All languages. The first one is for clients that accept none of the others.
 ///
 /// A new language is a file in `messages`, and a row here.
 pub static LANGUAGES: [Language; 3] = [
-    Language { tag: "en", direction: "ltr", messages: EN },
-    Language { tag: "de", direction: "ltr", messages: DE },
-    Language { tag: "fr", direction: "ltr", messages: FR },
+    Language { tag: "en", direction: "ltr", messages: EN, admin: admin_messages::EN },
+    Language { tag: "de", direction: "ltr", messages: DE, admin: admin_messages::DE },
+    Language { tag: "fr", direction: "ltr", messages: FR, admin: admin_messages::FR },
 ];
 
 impl Language {

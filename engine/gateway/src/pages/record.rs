@@ -128,7 +128,7 @@ fn milliseconds(us: u32) -> String {
 }
 
 /// A word for a POSIX shell.
-fn shell_quoted(word: &str) -> String {
+pub(crate) fn shell_quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:@%+,=".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {
         true => word.to_owned(),

@@ -2,7 +2,8 @@
 
 use crate::config::Config;
 use crate::pages::{
-    CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS, RedirectPage, STYLE, STYLE_PATH,
+    ADMIN_SCRIPT, ADMIN_SCRIPT_PATH, CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS,
+    RedirectPage, STYLE, STYLE_PATH,
 };
 use crate::redirect::ProxyRedirect;
 use crate::reply::{
@@ -41,6 +42,7 @@ pub(super) fn file(
         // Where browsers look for an icon without a page, and crawlers for what they may read.
         ("favicon.ico", "image/svg+xml", ICON),
         ("robots.txt", "text/plain;charset=utf-8", ROBOTS),
+        (ADMIN_SCRIPT_PATH, "text/javascript;charset=utf-8", ADMIN_SCRIPT),
     ];
     let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);

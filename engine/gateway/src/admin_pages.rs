@@ -1,0 +1,332 @@
+//! The administration pages: `/admin/`, over TLS only.
+//!
+//! - Signing in is that of the JSON API: `handle-admin` verifies the identity, and the gateway has no
+//!   rights. The id of the session is in a cookie that scripts and other sites cannot use.
+//! - Every change comes with a token that only pages from here have, and browsers name their origin.
+//! - Pages work without scripts, but for key files and the progress of an upload.
+
+mod form;
+mod records;
+mod sign_in;
+mod upload;
+
+use crate::administration::ServiceError;
+use crate::api::sessions;
+use crate::pages::admin::{AdminNotice, AdminUser};
+use crate::pages::{ADMIN_SECURITY_POLICY, AdminMessages, LANGUAGES, Language, PageFrame};
+use crate::parameters::Parameters;
+use crate::proxy::{SERVICE_NAME, base};
+use crate::reply::{GatewayResponse, empty, plain, response};
+use crate::route::{HttpPeer, read_body};
+use crate::server::GatewayState;
+use crate::sessions::{HttpSession, SessionId};
+use data_encoding::BASE64URL_NOPAD;
+use handle_client::administration::ClientIdentity;
+use handle_daemon::settings;
+use handle_proto::ResponseCode;
+use handle_proto::printable::Printable;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use sha2::{Digest as _, Sha256};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+settings! {
+    /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
+    pub struct AdminPagesConfig {
+        /// Serve `/admin/`, if `admin.callers` and TLS are configured.
+        live enabled: bool = true;
+        /// Handles on a page of a list.
+        live list_handles: usize = 100, 1..=10_000;
+        /// Most records of one upload. Browsers with scripts send larger ones in parts.
+        live upload_records: usize = 1000, 1..=100_000;
+    }
+}
+
+/// The cookie with the id of the session. Browsers accept the name for the whole host over TLS only.
+const COOKIE: &str = "__Host-handle-session";
+/// Bytes of a name that stand for themselves in a query.
+const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'/');
+
+/// A request for an administration page.
+struct AdminRequest<'r> {
+    state: &'r GatewayState,
+    peer: HttpPeer,
+    parts: &'r Parts,
+    frame: PageFrame<'r>,
+    /// The session of the cookie, if it has an identity.
+    session: Option<HttpSession>,
+}
+
+/// Whether a path is that of an administration page, and there are any.
+#[must_use]
+pub fn is_asked(state: &GatewayState, path: &str) -> bool {
+    let is_path = path == "/admin" || path.starts_with("/admin/");
+    let has_callers = || state.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
+    is_path && has_callers() && state.tls.is_some() && state.settings.current().admin_pages.enabled
+}
+
+/// Answers a request for an administration page.
+pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+    let base = base(parts, peer.is_tls);
+    if !peer.is_tls {
+        return to_tls(parts, &base);
+    }
+    let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
+    let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
+    let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
+    let session = cookie(parts).and_then(|id| sessions::find(state, id));
+    let session = session.filter(|session| session.identity.is_some());
+    let request = AdminRequest { state, peer, parts, frame, session };
+    let path = parts.uri.path().strip_prefix("/admin").unwrap_or_default().trim_end_matches('/');
+    match parts.method {
+        Method::GET | Method::HEAD => show(&request, path).await,
+        Method::POST => act(&request, path, body).await,
+        _ => {
+            let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
+            response
+        }
+    }
+}
+
+async fn show(request: &AdminRequest<'_>, path: &str) -> GatewayResponse {
+    let query = Parameters::parse(request.parts.uri.query().unwrap_or_default());
+    let Some(identity) = request.identity() else {
+        return match path {
+            "/sign-in" => sign_in::page(request, StatusCode::OK, None, String::new()).await,
+            _ => request.see_other("admin/sign-in"),
+        };
+    };
+    match path {
+        "" => records::list(request, identity, &query).await,
+        "/new" => records::new(request, identity, &query),
+        "/record" => records::edit(request, identity, &query).await,
+        "/upload" => upload::page(request),
+        "/sign-in" => request.see_other("admin/"),
+        _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
+    }
+}
+
+async fn act(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayResponse {
+    let texts = request.texts();
+    if !request.is_from_here() {
+        return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
+            .await;
+    }
+    let body = match read_body(request.state, body, usize::MAX).await {
+        Ok(body) => Zeroizing::new(body),
+        Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
+    };
+    if path == "/sign-in" {
+        return sign_in::sign_in(request, &body).await;
+    }
+    let form = String::from_utf8_lossy(&body);
+    let form = Parameters::parse(&form);
+    let token = form.first("csrf").unwrap_or_default();
+    let (Some(identity), true) = (request.identity(), request.is_token(token)) else {
+        return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
+            .await;
+    };
+    match path {
+        "/sign-out" => sign_in::sign_out(request),
+        "/record" => records::act(request, identity, &form).await,
+        "/upload" => upload::upload(request, identity, &form).await,
+        "/result.csv" => upload::download(form.first("result").unwrap_or_default()),
+        _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
+    }
+}
+
+/// Leads to the same page over TLS, on the same port.
+fn to_tls(parts: &Parts, base: &str) -> GatewayResponse {
+    let secure = base.strip_prefix("http://").filter(|_| parts.method == Method::GET);
+    let target = secure.and_then(|rest| {
+        let path = parts.uri.path_and_query()?.as_str();
+        HeaderValue::try_from(format!("https://{}{path}", rest.trim_end_matches('/'))).ok()
+    });
+    match target {
+        Some(target) => {
+            let mut response = empty(StatusCode::TEMPORARY_REDIRECT);
+            response.headers_mut().insert(header::LOCATION, target);
+            response
+        }
+        None => plain(StatusCode::FORBIDDEN, "administration needs TLS\n"),
+    }
+}
+
+/// The session that the cookie names.
+fn cookie(parts: &Parts) -> Option<SessionId> {
+    let cookies = parts.headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs =
+        cookies.flat_map(|cookies| cookies.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE).and_then(|(_, id)| SessionId::parse(id))
+}
+
+/// The token of the forms of a session.
+fn token(id: SessionId) -> String {
+    let mut digest = Sha256::new();
+    digest.update(b"form token");
+    digest.update(id.bytes());
+    BASE64URL_NOPAD.encode(&digest.finalize())
+}
+
+fn error(text: &str) -> AdminNotice {
+    AdminNotice { text: text.to_owned(), is_error: true }
+}
+
+impl<'r> AdminRequest<'r> {
+    const fn texts(&self) -> &'static AdminMessages {
+        self.frame.admin_texts()
+    }
+
+    fn identity(&self) -> Option<&Arc<ClientIdentity>> {
+        self.session.as_ref().and_then(|session| session.identity.as_ref())
+    }
+
+    /// What pages show of who is signed in.
+    fn user(&self) -> Option<AdminUser> {
+        let session = self.session.as_ref()?;
+        let identity = session.identity.as_ref()?;
+        let name = String::from_utf8_lossy(&identity.handle);
+        let identity = Printable(&format!("{}:{name}", identity.index)).to_string();
+        Some(AdminUser { identity, csrf: token(session.id) })
+    }
+
+    fn csrf(&self) -> String {
+        self.session.as_ref().map(|session| token(session.id)).unwrap_or_default()
+    }
+
+    fn is_token(&self, text: &str) -> bool {
+        self.session.as_ref().is_some_and(|session| {
+            // Hashes, so that the time of the comparison says nothing of the token.
+            Sha256::digest(token(session.id)) == Sha256::digest(text)
+        })
+    }
+
+    /// Whether the browser says that the form is from here. Programs need not say so.
+    fn is_from_here(&self) -> bool {
+        let origin = self.parts.headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
+        origin.is_none_or(|origin| {
+            self.frame.base.strip_suffix('/').is_some_and(|base| base.as_bytes() == origin)
+        })
+    }
+
+    /// A page.
+    fn html(&self, status: StatusCode, html: String) -> GatewayResponse {
+        let mut page = response(status, "text/html;charset=utf-8", html);
+        page.headers_mut()
+            .insert(header::CONTENT_LANGUAGE, HeaderValue::from_static(self.frame.language.tag));
+        guard(&mut page);
+        page
+    }
+
+    /// Leads to another page.
+    fn see_other(&self, path: &str) -> GatewayResponse {
+        let mut response = empty(StatusCode::SEE_OTHER);
+        if let Ok(target) = HeaderValue::try_from(format!("{}{path}", self.frame.root())) {
+            response.headers_mut().insert(header::LOCATION, target);
+        }
+        guard(&mut response);
+        response
+    }
+
+    /// What the service said about a request, and the status for it.
+    fn refusal(&self, code: ResponseCode, text: &str) -> (StatusCode, AdminNotice) {
+        let texts = self.texts();
+        let (status, message) = match code {
+            ResponseCode(400..=406) => (StatusCode::FORBIDDEN, texts.not_permitted.to_owned()),
+            ResponseCode::HANDLE_NOT_FOUND => (StatusCode::NOT_FOUND, texts.not_found.to_owned()),
+            ResponseCode::HANDLE_ALREADY_EXISTS => (StatusCode::CONFLICT, texts.exists.to_owned()),
+            ResponseCode::SERVER_NOT_RESPONSIBLE => (StatusCode::BAD_REQUEST, texts.not_here.to_owned()),
+            code => {
+                let said = if text.is_empty() { code.to_string() } else { Printable(text).to_string() };
+                (StatusCode::BAD_REQUEST, texts.refused.replacen("{}", &said, 1))
+            }
+        };
+        (status, AdminNotice { text: message, is_error: true })
+    }
+
+    /// The notice when the service did not answer.
+    fn unanswered(&self, error: &ServiceError) -> (StatusCode, AdminNotice) {
+        if let ServiceError::Ask(error) = error {
+            tracing::warn!(%error, "the administration service did not answer a page");
+        }
+        let status = match error {
+            ServiceError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        (status, self::error(self.texts().unreachable))
+    }
+
+    /// The option of `hdl` that names the identity.
+    fn hdl_auth(&self) -> String {
+        self.user().map_or_else(String::new, |user| format!("--auth {} --key KEY", quoted(&user.identity)))
+    }
+
+    /// The option of `curl` that names the identity.
+    fn curl_auth(&self) -> String {
+        self.user().map_or_else(String::new, |user| {
+            format!("-u {}", quoted(&user.identity.replace('%', "%25").replace(':', "%3A")))
+        })
+    }
+
+    /// The URL of a handle in the JSON API, for a shell.
+    fn api_url(&self, handle: &str, query: &str) -> String {
+        quoted(&format!("{}api/handles/{}{query}", self.frame.base, encoded(handle)))
+    }
+}
+
+/// Keeps a page out of caches, frames and other sites.
+fn guard(page: &mut GatewayResponse) {
+    let headers = page.headers_mut();
+    for (name, value) in [
+        (header::CONTENT_SECURITY_POLICY, ADMIN_SECURITY_POLICY),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "same-origin"),
+        (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
+/// A name in a query or path.
+fn encoded(name: &str) -> String {
+    utf8_percent_encode(name, IN_QUERY).to_string()
+}
+
+/// A word for a POSIX shell.
+fn quoted(word: &str) -> String {
+    crate::pages::shell_quoted(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::Request;
+
+    #[test]
+    fn the_cookie_is_found_among_others() {
+        let id = SessionId::new([7; 16]);
+        let of = |text: &str| {
+            let request = Request::builder().uri("/admin/").header(header::COOKIE, text).body(()).unwrap();
+            cookie(&request.into_parts().0)
+        };
+        let text = id.secret_text();
+        assert_eq!(of(&format!("a=b; {COOKIE}={text}; c=d")), Some(id));
+        assert_eq!(of(&format!("x{COOKIE}={text}")), None);
+        assert_eq!((of(""), of(&format!("{COOKIE}=short"))), (None, None));
+    }
+
+    #[test]
+    fn tokens_belong_to_their_session() {
+        let [one, other] = [[7; 16], [8; 16]].map(SessionId::new);
+        assert_eq!(token(one), token(one));
+        assert_ne!(token(one), token(other));
+        assert!(!token(one).contains(&one.secret_text()));
+    }
+}

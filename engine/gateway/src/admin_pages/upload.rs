@@ -1,0 +1,213 @@
+//! Upload of many records, as CSV or as lines of JSON.
+
+use super::records::apply;
+use super::{AdminRequest, error, guard};
+use crate::api::change::{ChangeKind, RecordChange};
+use crate::pages::admin::{AdminNotice, UploadPage};
+use crate::parameters::Parameters;
+use crate::reply::{GatewayResponse, response};
+use handle_client::administration::ClientIdentity;
+use handle_proto::json::{Json, value_from_json};
+use handle_proto::printable::Printable;
+use handle_proto::{ResponseCode, ValueBuf};
+use hyper::StatusCode;
+use hyper::header::{self, HeaderValue};
+use serde_json::json;
+use std::sync::Arc;
+
+/// The head of a result.
+const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
+
+/// One record of an upload.
+#[derive(Debug, PartialEq, Eq)]
+struct UploadRecord {
+    handle: String,
+    values: Result<Vec<ValueBuf>, String>,
+}
+
+/// The page with the form.
+pub(super) fn page(request: &AdminRequest<'_>) -> GatewayResponse {
+    request.html(StatusCode::OK, upload_page(request).html())
+}
+
+fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
+    UploadPage {
+        frame: request.frame,
+        user: request.user(),
+        notice: None,
+        commands: vec![format!("hdl batch records.txt {}", request.hdl_auth())],
+        csrf: request.csrf(),
+        text: String::new(),
+        results: String::new(),
+        summary: String::new(),
+    }
+}
+
+/// Carries out an upload. Scripts get the result as JSON, browsers without them a page.
+pub(super) async fn upload(
+    request: &AdminRequest<'_>,
+    identity: &Arc<ClientIdentity>,
+    form: &Parameters<'_>,
+) -> GatewayResponse {
+    let text = form.first("records").unwrap_or_default();
+    let most = request.state.settings.current().admin_pages.upload_records;
+    let records = match parse(text, most) {
+        Ok(records) => records,
+        Err(why) => {
+            let mut page = upload_page(request);
+            let text_of = request.texts().upload_bad.replacen("{}", &Printable(&why).to_string(), 1);
+            page.notice = Some(error(&text_of));
+            page.text = text.to_owned();
+            return request.html(StatusCode::BAD_REQUEST, page.html());
+        }
+    };
+    let overwrites = form.flag("replace").unwrap_or_default();
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    // Writing to memory does not fail.
+    let _ = writer.write_record(RESULT_HEAD);
+    let (mut done, mut failed) = (0_usize, 0_usize);
+    for UploadRecord { handle, values } in records {
+        let (code, message) = match values {
+            Ok(values) => put(request, identity, &handle, values, overwrites).await,
+            Err(why) => (ResponseCode::INVALID_VALUE, why),
+        };
+        let is_done = code == ResponseCode::SUCCESS;
+        (done, failed) = (done + usize::from(is_done), failed + usize::from(!is_done));
+        let status = if is_done { "done" } else { "failed" };
+        let _ = writer.write_record([&*handle, status, &code.0.to_string(), &message]);
+    }
+    let csv = String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default();
+    let accepted = request.parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    if accepted.is_some_and(|accepted| accepted.starts_with("application/json")) {
+        let body = json!({ "csv": csv, "done": done, "failed": failed }).to_string();
+        let mut response = response(StatusCode::OK, "application/json;charset=utf-8", body);
+        guard(&mut response);
+        return response;
+    }
+    let mut page = upload_page(request);
+    let summary = request.texts().upload_done.replacen("{}", &done.to_string(), 1);
+    page.summary = summary.replacen("{}", &failed.to_string(), 1);
+    page.results = csv;
+    page.notice = Some(AdminNotice { text: page.summary.clone(), is_error: failed > 0 });
+    request.html(StatusCode::OK, page.html())
+}
+
+async fn put(
+    request: &AdminRequest<'_>,
+    identity: &Arc<ClientIdentity>,
+    handle: &str,
+    values: Vec<ValueBuf>,
+    overwrites: bool,
+) -> (ResponseCode, String) {
+    let kind = ChangeKind::Put { values, mints: false };
+    match apply(request, identity, RecordChange { handle: handle.into(), kind, overwrites }).await {
+        Ok(outcome) => (outcome.code, outcome.text),
+        Err(failure) => (ResponseCode::ERROR, request.unanswered(&failure).1.text),
+    }
+}
+
+/// The result as a file.
+pub(super) fn download(result: &str) -> GatewayResponse {
+    let mut file = response(StatusCode::OK, "text/csv;charset=utf-8", result.to_owned());
+    guard(&mut file);
+    let name = HeaderValue::from_static("attachment; filename=\"result.csv\"");
+    file.headers_mut().insert(header::CONTENT_DISPOSITION, name);
+    file
+}
+
+/// Reads an upload: lines of JSON if it begins with a brace, else CSV.
+fn parse(text: &str, most: usize) -> Result<Vec<UploadRecord>, String> {
+    let records = if text.trim_start().starts_with('{') { json_lines(text) } else { csv_rows(text)? };
+    match records.len() {
+        0 => Err("there are no records".to_owned()),
+        count if count > most => Err(format!("{count} records; at most {most} are taken at a time")),
+        _ => Ok(records),
+    }
+}
+
+fn json_lines(text: &str) -> Vec<UploadRecord> {
+    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    lines.map(|(at, line)| json_record(at + 1, line)).collect()
+}
+
+fn json_record(line: usize, text: &str) -> UploadRecord {
+    let json: Json = match serde_json::from_str(text) {
+        Ok(json) => json,
+        Err(why) => return UploadRecord { handle: format!("line {line}"), values: Err(why.to_string()) },
+    };
+    let handle = json["handle"].as_str().unwrap_or_default().to_owned();
+    let values = json["values"].as_array().filter(|_| !handle.is_empty());
+    let Some(values) = values else {
+        let why = "the line has no `handle` or no `values`".to_owned();
+        return UploadRecord { handle: format!("line {line}"), values: Err(why) };
+    };
+    let read = |value: &Json| value_from_json(value).map_err(|why| why.to_string());
+    UploadRecord { handle, values: values.iter().map(read).collect() }
+}
+
+fn csv_rows(text: &str) -> Result<Vec<UploadRecord>, String> {
+    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
+    let head = reader.headers().map_err(|why| why.to_string())?.clone();
+    let column = |name: &str| head.iter().position(|column| column.trim().eq_ignore_ascii_case(name));
+    let required = ["handle", "index", "type", "data"];
+    if let Some(missing) = required.iter().find(|name| column(name).is_none()) {
+        return Err(format!("there is no column {missing}"));
+    }
+    let mut records: Vec<UploadRecord> = Vec::new();
+    for row in reader.records() {
+        let row = row.map_err(|why| why.to_string())?;
+        let field = |name: &str| column(name).and_then(|at| row.get(at)).unwrap_or_default();
+        let mut json = json!({ "index": field("index"), "type": field("type"), "data": field("data") });
+        for name in ["ttl", "permissions"] {
+            let text = field(name);
+            if !text.is_empty() {
+                json[name] =
+                    text.parse::<u32>().ok().filter(|_| name == "ttl").map_or(text.into(), Json::from);
+            }
+        }
+        let value = value_from_json(&json).map_err(|why| why.to_string());
+        let handle = field("handle").to_owned();
+        let last = records.last_mut().filter(|last| last.handle == handle);
+        match (last, value) {
+            (Some(UploadRecord { values: Ok(values), .. }), Ok(value)) => values.push(value),
+            (Some(last), Err(why)) => last.values = Err(why),
+            (Some(_), Ok(_)) => {}
+            (None, value) => records.push(UploadRecord { handle, values: value.map(|value| vec![value]) }),
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(text: &str) -> Vec<(String, Option<usize>)> {
+        let records = parse(text, 10).unwrap();
+        records.into_iter().map(|it| (it.handle, it.values.ok().map(|values| values.len()))).collect()
+    }
+
+    #[test]
+    fn rows_of_one_handle_are_one_record() {
+        let text = "Handle,index,type,data,ttl\na/1,1,URL,https://example.org/,60\n\
+            a/1,2,DESC,\"two\nlines, quoted\"\na/2,x,URL,y\na/3,1,URL,z,\n";
+        let named = |name: &str, count| (name.to_owned(), count);
+        assert_eq!(counts(text), [named("a/1", Some(2)), named("a/2", None), named("a/3", Some(1))]);
+        assert_eq!(parse("handle,index,type\n", 10).unwrap_err(), "there is no column data");
+        assert_eq!(parse("handle,index,type,data\n", 10).unwrap_err(), "there are no records");
+        assert_eq!(parse("", 10).unwrap_err(), "there is no column handle");
+    }
+
+    #[test]
+    fn lines_of_json_stand_for_themselves() {
+        let text = "{\"handle\": \"a/1\", \"values\": [{\"index\": 1, \"type\": \"URL\", \"data\": \"x\"}]}\n\n\
+            {\"handle\": \"a/2\"}\n{nonsense\n{\"handle\": \"a/3\", \"values\": [{}]}";
+        let named = |name: &str, count| (name.to_owned(), count);
+        let expected =
+            [named("a/1", Some(1)), named("line 3", None), named("line 4", None), named("a/3", None)];
+        assert_eq!(counts(text), expected);
+        let many = "{\"handle\": \"a/1\", \"values\": []}\n".repeat(11);
+        assert!(parse(&many, 10).unwrap_err().starts_with("11 records"));
+        assert!(parse(&many, 11).is_ok());
+    }
+}

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""Drives the administration pages of handle-gateway with Chromium.
+
+Starts handle-admin and handle-gateway of a build, signs in with a key file and with a secret key,
+creates, copies, edits, uploads and deletes records, checks that the browser logs no error, and runs
+axe-core on every page, at two widths and in both colour schemes. README.md has the preparation.
+
+    pages.py --programs target/debug --axe axe.min.js [--screenshots DIR]
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+PREFIX = "20.500.12345"
+ADMIN = f"300:{PREFIX}/ADMIN"
+SECRET = "a secret for the browser"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WIDTHS = (390, 1280)
+SCHEMES = ("light", "dark")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Service:
+    """handle-admin and handle-gateway in a directory of their own."""
+
+    def __init__(self, programs, directory):
+        self.programs, self.directory = programs, directory
+        self.home = directory / "home"
+        self.processes = []
+        (directory / "passphrase").write_text("open sesame")
+        (directory / "passphrase").chmod(0o600)
+
+    def start(self):
+        query, admin, http = free_port(), free_port(), free_port()
+        self.run(
+            "hdl", "init", self.home, "--prefix", PREFIX, "--address", "127.0.0.1", "--bind", "127.0.0.1",
+            "--port", str(query), "--admin-port", str(admin),
+            "--passphrase-file", self.directory / "passphrase",
+        )
+        callers = self.directory / "callers.sock"
+        config = self.home / "handle-admin.toml"
+        config.write_text(config.read_text() + f'\n[callers]\nsocket = "{callers}"\n')
+        self.spawn("handle-admin", "--config", config, "--allow-root")
+        self.wait_for(admin)
+        key = self.directory / "key.pem"
+        shutil.copy(ROOT / "tests/tls/key.pem", key)
+        key.chmod(0o600)
+        snapshot = next(path.parent for path in self.manifests())
+        gateway = self.directory / "handle-gateway.toml"
+        gateway.write_text(
+            f'snapshot = "{snapshot}"\nsite = "{self.home / "siteinfo.json"}"\n'
+            f'listen = ["127.0.0.1:{http}"]\nallow_root = true\n'
+            f'[admin]\naddress = "127.0.0.1:{admin}"\ncallers = "{callers}"\n'
+            f'[tls]\ncertificate = "{ROOT / "tests/tls/certificate.pem"}"\nkey = "{key}"\n'
+        )
+        self.spawn("handle-gateway", "--config", gateway)
+        self.wait_for(http)
+        return f"https://localhost:{http}/admin/"
+
+    def manifests(self):
+        for _ in range(200):
+            found = list(self.home.rglob("MANIFEST"))
+            if found:
+                return found
+            time.sleep(0.05)
+        sys.exit("handle-admin has published nothing")
+
+    def run(self, program, *arguments):
+        subprocess.run([self.programs / program, *arguments], check=True, stdout=subprocess.DEVNULL)
+
+    def spawn(self, program, *arguments):
+        log = open(self.directory / f"{program}.log", "w")
+        command = [self.programs / program, *arguments]
+        self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+
+    def wait_for(self, port):
+        for _ in range(200):
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        sys.exit(f"nothing answers on port {port}: see the logs in {self.directory}")
+
+    def stop(self):
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.wait(20)
+
+
+class Browser:
+    """Chromium, and what is checked on every page."""
+
+    def __init__(self, axe, screenshots):
+        options = webdriver.ChromeOptions()
+        for argument in (
+            "--headless=new", "--no-sandbox", "--ignore-certificate-errors", "--lang=en",
+            "--disable-dev-shm-usage",
+        ):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        options.binary_location = shutil.which("chromium")
+        service = webdriver.ChromeService(shutil.which("chromedriver"))
+        self.driver = webdriver.Chrome(options=options, service=service)
+        self.axe, self.screenshots = axe.read_text(), screenshots
+        self.failures, self.pages = [], 0
+
+    def check(self, name):
+        """Runs axe-core on the page, at every width and in every scheme."""
+        for scheme in SCHEMES:
+            features = [{"name": "prefers-color-scheme", "value": scheme}]
+            self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+            for width in WIDTHS:
+                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+                self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                # The policy of the page allows no scripts but its own; those of the driver are exempt.
+                self.driver.execute_script(self.axe)
+                found = self.driver.execute_async_script(
+                    "const done = arguments[arguments.length - 1];"
+                    "axe.run().then((it) => done(it.violations), (it) => done([{id: String(it), nodes: []}]));"
+                )
+                for one in found:
+                    nodes = [node["html"][:120] for node in one["nodes"]]
+                    self.failures.append(f"{name} {width} {scheme}: {one['id']}: {nodes}")
+                wide = self.driver.execute_script(
+                    "return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+                if wide > 0:
+                    self.failures.append(f"{name} {width} {scheme}: {wide} pixels wider than the window")
+                self.pages += 1
+                if self.screenshots:
+                    self.driver.save_screenshot(str(self.screenshots / f"{name}-{width}-{scheme}.png"))
+        self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.log(name)
+
+    def log(self, name):
+        for entry in self.driver.get_log("browser"):
+            if "favicon" not in entry["message"]:
+                self.failures.append(f"{name}: console: {entry['message']}")
+
+    def find(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def fill(self, selector, text):
+        field = self.find(selector)
+        field.clear()
+        field.send_keys(text)
+
+    def click(self, selector):
+        """Clicks, and waits for the next page."""
+        old = self.find("html")
+        target = self.find(selector)
+        self.driver.execute_script("arguments[0].scrollIntoView()", target)
+        target.click()
+        WebDriverWait(self.driver, 20).until(lambda _: self.find("html") != old)
+        WebDriverWait(self.driver, 20).until(
+            lambda driver: driver.execute_script("return document.readyState") == "complete")
+
+    def expect(self, text, name):
+        if text not in self.find("body").text:
+            self.failures.append(f"{name}: {text!r} is not on the page: {self.find('body').text[:300]!r}")
+
+
+def sign_in_with_key(browser, base, service, passphrase):
+    browser.driver.get(base)
+    browser.fill("#key-id", ADMIN)
+    browser.find("#key-file").send_keys(str(service.home / "admin-private.bin"))
+    browser.fill("#passphrase", passphrase)
+
+
+def use(browser, base, service):
+    """What an administrator does, page by page."""
+    browser.driver.get(base)
+    browser.check("sign-in")
+    sign_in_with_key(browser, base, service, "wrong")
+    browser.find("#key-form button").click()
+    WebDriverWait(browser.driver, 20).until(lambda _: browser.find("#key-error").is_displayed())
+    browser.check("sign-in-wrong-passphrase")
+    sign_in_with_key(browser, base, service, "open sesame")
+    browser.click("#key-form button")
+    browser.expect(ADMIN, "key")
+    browser.check("start")
+
+    browser.driver.get(f"{base}new")
+    browser.fill("#handle", f"{PREFIX}/from-a-browser")
+    browser.fill("#data-1", "https://example.org/one")
+    browser.check("new")
+    browser.click("button[value=more]")
+    browser.fill("#type-3", "DESC")
+    browser.fill("#data-3", "Zwei Zeilen\nin einem Wert")
+    browser.click("button[value=save]")
+    browser.expect("Created.", "create")
+    browser.check("record")
+    browser.fill("#data-1", "https://example.org/moved")
+    browser.click("button[value=save]")
+    browser.expect("Saved.", "edit")
+    browser.driver.get(f"{base}record?handle={PREFIX}/from-a-browser&clone=true")
+    browser.fill("#handle", f"{PREFIX}/copy")
+    browser.check("clone")
+    browser.click("button[value=save]")
+    browser.expect("Created.", "clone")
+
+    browser.driver.get(f"{base}upload")
+    lines = [f"{PREFIX}/row-{n},1,URL,https://example.org/{n}" for n in range(50)]
+    upload = service.directory / "upload.csv"
+    upload.write_text("\n".join(["handle,index,type,data", *lines, f"99.999/elsewhere,1,URL,x"]))
+    browser.find("#upload-file").send_keys(str(upload))
+    browser.find("#upload-form button").click()
+    WebDriverWait(browser.driver, 60).until(lambda _: browser.find("#upload-download").is_displayed())
+    browser.expect("50 done, 1 failed", "upload")
+    browser.check("upload")
+
+    browser.driver.get(f"{base}?prefix={PREFIX}/row-1")
+    browser.expect("11 records", "list")
+    browser.check("list")
+    browser.driver.get(f"{base}record?handle={PREFIX}/copy")
+    browser.find("input[name=confirmed]").click()
+    browser.click("button[value=delete]")
+    browser.expect("Deleted", "delete")
+
+    browser.driver.get(f"{base}record?handle={PREFIX}/ADMIN")
+    browser.click("button[value=more]")
+    last = len(browser.driver.find_elements(By.CSS_SELECTOR, "fieldset.value"))
+    for part, text in (("index", "301"), ("type", "HS_SECKEY"), ("permissions", "1100"), ("data", SECRET)):
+        browser.fill(f"#{part}-{last}", text)
+    browser.click("button[value=save]")
+    browser.expect("Saved.", "secret")
+    browser.click(".menu form button")
+    browser.fill("#secret-id", f"301:{PREFIX}/ADMIN")
+    browser.fill("#secret", SECRET)
+    browser.click("form[aria-labelledby=secret-title] button")
+    browser.expect(f"301:{PREFIX}/ADMIN", "sign in with a secret")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--programs", type=pathlib.Path, required=True, help="directory of the programs")
+    parser.add_argument("--axe", type=pathlib.Path, required=True, help="axe.min.js of axe-core")
+    parser.add_argument("--screenshots", type=pathlib.Path, help="directory for pictures of the pages")
+    options = parser.parse_args()
+    if options.screenshots:
+        options.screenshots.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as directory:
+        service = Service(options.programs.resolve(), pathlib.Path(directory))
+        browser = None
+        try:
+            base = service.start()
+            browser = Browser(options.axe, options.screenshots)
+            use(browser, base, service)
+            failures = browser.failures
+        finally:
+            if browser:
+                browser.driver.quit()
+            service.stop()
+    for failure in failures:
+        print(failure)
+    print(f"{browser.pages} pages checked, {len(failures)} failures")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    main()
