@@ -203,17 +203,26 @@ pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
 /// When there is no connection, or no end of the answers.
 #[must_use]
 pub fn exchange_over_tls(address: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let name = ServerName::try_from("localhost").expect("a name");
-    let connection = ClientConnection::new(Arc::new(tls_client(&[])), name).expect("a connection");
-    let stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    let mut stream = StreamOwned::new(connection, stream);
+    let mut stream = connect_over_tls(address);
     stream.write_all(request).expect("the request is sent");
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
         Err(error) if answer.is_empty() => panic!("no answer over TLS: {error}"),
         _ => answer,
     }
+}
+
+/// A connection over TLS.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn connect_over_tls(address: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::new(tls_client(&[])), name).expect("a connection");
+    let stream = TcpStream::connect(address).expect("a connection");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    StreamOwned::new(connection, stream)
 }
 
 /// Sends the bytes of one or more requests, of which the last closes the connection, and returns all

@@ -1,6 +1,7 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
 use crate::audit::{AuditBounds, FileBounds};
+use crate::bulk::BulkConfig;
 use crate::callers::CallersConfig;
 use crate::costly::CostlyConfig;
 use crate::forward::ForwardConfig;
@@ -55,6 +56,7 @@ settings! {
         section remote: RemoteConfig;
         section forward: ForwardConfig;
         section callers: CallersConfig;
+        section bulk: BulkConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
         section tcp: TcpConfig;

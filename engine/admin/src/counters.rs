@@ -24,6 +24,12 @@ handle_daemon::event_counters! {
         /// Connections to `forward.socket` that were refused, because of another user or too many
         /// connections, or that sent invalid frames.
         forwarded_refused,
+        /// Changes handed over by `handle-gateway` at `bulk.socket`; repetitions that changed nothing
+        /// are not counted.
+        bulk_changes,
+        /// Connections to `bulk.socket` that were refused, because of their user or because there were
+        /// too many.
+        bulk_refused,
         /// Requests that hit a bug; the log shows where.
         bugs,
     } with {

@@ -6,6 +6,7 @@
 //! - [`remote`]: questions to other services about identities whose handles are not here.
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
 //!   that do not understand referrals.
+//! - [`bulk`]: changes of many records that `handle-gateway` hands over.
 //! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
@@ -16,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod bulk;
 pub mod caller_sessions;
 pub mod callers;
 pub mod config;

@@ -1,6 +1,7 @@
 //! Starts and stops the parts of the process.
 
 use crate::audit::Audit;
+use crate::bulk::BulkSocket;
 use crate::callers;
 use crate::config::Config;
 use crate::connections;
@@ -88,7 +89,7 @@ impl Server {
         let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let (service, publisher) = open_service(config)?;
-        let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
+        let sockets = LocalSockets::bind(config)?;
         let callers = config.callers.socket.as_deref().map(bind_control).transpose()?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
@@ -99,7 +100,7 @@ impl Server {
         let runtime = runtime(config)?;
         {
             let _inside = runtime.enter();
-            start_tasks(&shared, listeners, forward)?;
+            start_tasks(&shared, listeners, sockets)?;
         }
         if let Some(scrapes) = scrapes {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
@@ -181,6 +182,21 @@ impl BoundPorts {
     }
 }
 
+/// The sockets at which other processes of this host hand over work.
+struct LocalSockets {
+    forward: Option<ForwardSocket>,
+    bulk: Option<BulkSocket>,
+}
+
+impl LocalSockets {
+    fn bind(config: &Config) -> anyhow::Result<Self> {
+        let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
+        let bulk = config.bulk.socket.as_deref();
+        let bulk = bulk.map(|path| BulkSocket::bind(path, &config.bulk)).transpose()?;
+        Ok(Self { forward, bulk })
+    }
+}
+
 /// Opens the store with everything that answering requests needs, and starts to publish.
 fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePublisher>)> {
     let (site, key) = read_identity(config)?;
@@ -215,15 +231,18 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
 fn start_tasks(
     state: &Arc<AdminState>,
     listeners: Vec<TcpListener>,
-    forward: Option<ForwardSocket>,
+    sockets: LocalSockets,
 ) -> anyhow::Result<()> {
     let config = state.config();
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(connections::serve(listener, Arc::clone(&state.connections)));
     }
-    if let Some(forward) = forward {
+    if let Some(forward) = sockets.forward {
         forward.serve(&state.service, &config.forward, state.stopping())?;
+    }
+    if let Some(bulk) = sockets.bulk {
+        bulk.serve(&state.service, &config.bulk, state.stopping())?;
     }
     tokio::spawn(check_disks(Arc::clone(state)));
     if config.store.log_days > 0 {
@@ -287,6 +306,7 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         builder.worker_threads(config.threads);
     }
     // One thread for each request being processed, and a few for health and control.
-    builder.max_blocking_threads(config.tcp.requests + config.forward.requests + 8);
+    let requests = config.tcp.requests + config.forward.requests + config.bulk.connections;
+    builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
 }

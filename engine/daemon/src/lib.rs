@@ -1,6 +1,7 @@
 //! What every process of the Handle System has, apart from what it answers.
 //!
 //! - [`administrators`], [`identity`]: who may do what, as configured for every process.
+//! - [`bulk`]: changes of many records, from `handle-gateway` to `handle-admin`.
 //! - [`callers`]: what `handle-gateway` and `handle-admin` say to each other about callers over HTTP.
 //! - [`clock`]: the time of day.
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
@@ -27,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod administrators;
+pub mod bulk;
 pub mod callers;
 mod clients;
 pub mod clock;

@@ -4,7 +4,7 @@
 //! administrator does, and answers its challenges with the credentials of the HTTP client.
 
 use crate::callers::CallerService;
-use crate::places::{PlaceLimits, SourcePlaces};
+use crate::places::{PlaceLimits, SourcePlace, SourcePlaces};
 use anyhow::ensure;
 use handle_auth::PublicKey;
 use handle_client::Allowances;
@@ -13,7 +13,7 @@ use handle_daemon::settings;
 use handle_daemon::site::SiteRecord;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ settings! {
         /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there are no
         /// sessions, and callers authenticate with secret keys only.
         restart callers: Option<PathBuf> = None;
+        /// UNIX socket at which `handle-admin` takes changes of many records: its `bulk.socket`. Without
+        /// it there is no `/api/batch`.
+        restart bulk_socket: Option<PathBuf> = None;
         /// Time for each answer of it.
         restart answer_ms: u32 = 30_000, 1..=600_000;
         /// Requests that wait for it at a time. Further ones get status 503.
@@ -46,6 +49,9 @@ impl AdminConfig {
     }
 }
 
+/// What callers are told without a socket for many changes.
+pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
+
 /// Why the service did not answer.
 #[derive(Debug)]
 pub enum ServiceError {
@@ -61,6 +67,7 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct AdministrationService {
     address: SocketAddr,
+    bulk_socket: Option<PathBuf>,
     patience: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
@@ -94,7 +101,8 @@ impl AdministrationService {
         let places = Arc::new(SourcePlaces::default());
         let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
         let answer_len_max = config.answer_bytes;
-        Ok(Some(Self { address, patience, key, places, limits, answer_len_max, callers }))
+        let bulk_socket = config.bulk_socket.clone();
+        Ok(Some(Self { address, bulk_socket, patience, key, places, limits, answer_len_max, callers }))
     }
 
     /// What proves callers, if there is such a socket.
@@ -120,6 +128,24 @@ impl AdministrationService {
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The socket for changes of many records.
+    #[must_use]
+    pub fn bulk_socket(&self) -> Option<&Path> {
+        self.bulk_socket.as_deref()
+    }
+
+    /// Time for each answer.
+    #[must_use]
+    pub const fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// A place among the requests that wait for the service, for a client at `source`.
+    #[must_use]
+    pub fn place(&self, source: IpAddr) -> Option<SourcePlace> {
+        self.places.take(source, self.limits)
     }
 
     /// Most bytes of the answer to a message that is forwarded.

@@ -99,6 +99,15 @@ settings! {
         live names: usize = 1000, 1..=100_000;
         /// Of these, how many are asked of other services at a time.
         live questions: usize = 32, 1..=1024;
+        /// Most records in one request to `/api/batch`.
+        live records: usize = 100_000, 1..=10_000_000;
+        /// Most bytes of a line of such a request.
+        live line_bytes: usize = 2 << 20, 1024..=1 << 26;
+        /// Most bytes of the body of such a request with `Idempotency-Key`, which is read whole.
+        live body_bytes: usize = 64 << 20, 1024..=1 << 32;
+        /// Bytes of results that wait for a client that sends before it reads. Then its body is
+        /// not read further.
+        live result_bytes: usize = 16 << 20, 1 << 16..=1 << 32;
     }
 }
 
@@ -152,6 +161,9 @@ const HOUR_MS: u32 = 3_600_000;
 
 fn settings_agree(config: &Config) -> Result<(), SettingError> {
     each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))?;
+    if config.admin.bulk_socket.is_some() && config.admin.address.is_none() {
+        return Err(SettingError::Together("`admin.bulk_socket` needs `admin.address`".to_owned()));
+    }
     if config.admin.is_remote() && config.site.is_none() {
         return Err(SettingError::Together(
             "`admin.address` is on another host: set `site`, whose record has the key of the service"
@@ -188,6 +200,7 @@ mod tests {
         assert!(says("admin.callers = \"callers.sock\"").contains("`admin.address`"));
         let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\ncallers = \"callers.sock\"";
         assert!(says(both).contains("on this host"));
+        assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
         assert!(says("tls.certificate = \"cert.pem\"").contains("`tls.key`"));
         assert!(says("tls.key = \"key.pem\"").contains("`tls.certificate`"));
     }

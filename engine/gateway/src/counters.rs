@@ -9,6 +9,8 @@ handle_daemon::event_counters! {
         api_requests,
         /// Names in requests to resolve many.
         bulk_names,
+        /// Lines in requests to change many records.
+        bulk_records,
         /// Messages of the handle protocol in bodies of `POST`.
         native_requests,
         /// Requests for administration pages.

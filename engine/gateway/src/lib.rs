@@ -3,7 +3,8 @@
 //! - [`config`]: the configuration, checked before anything starts.
 //! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
 //! - [`upstream`]: the Handle System, for handles that the set does not have.
-//! - [`administration`]: the service that makes changes and shows what is not public.
+//! - [`administration`]: the service that makes changes and shows what is not public; [`bulk`]: its
+//!   socket for many changes.
 //! - [`callers`]: callers of the API, whose identity that service proves; [`sessions`]: their sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`fast_path`]: plain requests for records of the set.
@@ -73,6 +74,7 @@ pub mod admin_pages;
 pub mod administration;
 pub mod admission;
 pub mod api;
+pub mod bulk;
 pub mod callers;
 pub mod compression;
 pub mod config;

@@ -68,36 +68,36 @@ impl Drop for SourcePlace {
 
 /// Bytes of the bodies that are being received, over all connections.
 #[derive(Debug, Default)]
-pub struct BodyBytes(AtomicUsize);
+pub struct BodyBytes(Arc<AtomicUsize>);
 
 /// The bytes of one body, given back when it is dropped.
 #[derive(Debug)]
-pub struct BodyRoom<'b> {
-    all: &'b BodyBytes,
+pub struct BodyRoom {
+    all: Arc<AtomicUsize>,
     len: usize,
 }
 
 impl BodyBytes {
     /// Room for a body that is about to arrive.
     #[must_use]
-    pub const fn room(&self) -> BodyRoom<'_> {
-        BodyRoom { all: self, len: 0 }
+    pub fn room(&self) -> BodyRoom {
+        BodyRoom { all: Arc::clone(&self.0), len: 0 }
     }
 }
 
-impl BodyRoom<'_> {
+impl BodyRoom {
     /// Adds `len` bytes that have arrived. Returns false when all bodies together have more than
     /// `most`.
     #[must_use]
     pub fn grow(&mut self, len: usize, most: usize) -> bool {
         self.len += len;
-        self.all.0.fetch_add(len, Ordering::Relaxed) + len <= most
+        self.all.fetch_add(len, Ordering::Relaxed) + len <= most
     }
 }
 
-impl Drop for BodyRoom<'_> {
+impl Drop for BodyRoom {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(self.len, Ordering::Relaxed);
+        self.all.fetch_sub(self.len, Ordering::Relaxed);
     }
 }
 

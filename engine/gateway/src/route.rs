@@ -3,6 +3,7 @@
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest};
 use crate::parameters::Parameters;
+use crate::places::BodyRoom;
 use crate::refusal::{HttpRefusal, is_api};
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, preflight};
 use crate::server::GatewayState;
@@ -116,19 +117,24 @@ pub(crate) async fn read_body(
     let patience = Duration::from_millis(limits.body_ms.into());
     let collected = collect(state, body, len_max, limits.bodies_bytes);
     let read = tokio::time::timeout(patience, collected).await;
-    let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
+    let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT)).map(|(bytes, _)| bytes);
     if read.is_err() {
         state.counters.bodies_refused.add();
     }
     read
 }
 
-async fn collect(
+/// Reads the body of a request: at most `len_max` bytes, and `all_max` of all bodies together. Its
+/// bytes count as long as the room is kept.
+///
+/// # Errors
+/// The status for a body that is too long or broken, or for which there is no room.
+pub(crate) async fn collect(
     state: &GatewayState,
     mut body: Incoming,
     len_max: usize,
     all_max: usize,
-) -> Result<Vec<u8>, StatusCode> {
+) -> Result<(Vec<u8>, BodyRoom), StatusCode> {
     if body.size_hint().lower() > len_max as u64 {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
     }
@@ -144,5 +150,5 @@ async fn collect(
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(bytes)
+    Ok((bytes, room))
 }

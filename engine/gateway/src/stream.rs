@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Bytes of text that are sent as one part.
-const PART_LEN: usize = 16 << 10;
+pub const PART_LEN: usize = 16 << 10;
 
 /// The body of a response.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ mod foreign;
 mod forwarding;
 mod gateway;
 mod gateway_admin;
+mod gateway_batch;
 mod gateway_bulk;
 mod gateway_front;
 mod gateway_http2;

@@ -54,7 +54,7 @@ impl AdminService {
 ///
 /// # Errors
 /// When the store refuses it.
-fn apply(transaction: &mut Transaction<'_>, write: StoreWrite) -> Result<(), StoreError> {
+pub(super) fn apply(transaction: &mut Transaction<'_>, write: StoreWrite) -> Result<(), StoreError> {
     match write {
         StoreWrite::Put(key, count, bytes) => {
             let values = Values::from_encoded(count, &bytes);

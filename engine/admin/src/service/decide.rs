@@ -36,8 +36,16 @@ pub(super) const TOO_MANY_INQUIRIES: OperationRefusal = OperationRefusal::new(
 impl AdminService {
     /// The decider of a request, which has not asked other services yet.
     pub(super) fn decider<'a>(&self, case: &RequestCase<'a>) -> Result<Decider<'_, 'a>, StoreError> {
+        self.decider_of(case.operation_request())
+    }
+
+    /// The decider of `request`, which has not asked other services yet.
+    pub(super) fn decider_of<'a>(
+        &self,
+        request: OperationRequest<'a>,
+    ) -> Result<Decider<'_, 'a>, StoreError> {
         Ok(Decider {
-            request: case.operation_request(),
+            request,
             snapshot: self.store.snapshot()?,
             in_force: self.in_force(),
             facts: RemoteFacts::default(),

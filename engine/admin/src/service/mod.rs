@@ -11,6 +11,7 @@
 //! A decision never blocks. The thread of a request may block on other services, and until a change
 //! is durable, so it has to be a thread that may block.
 
+mod bulk;
 mod callers;
 mod candidates;
 mod case;
@@ -29,6 +30,7 @@ mod sessions;
 mod status;
 mod verify;
 
+pub use bulk::{BulkCaller, BulkRefusal};
 pub use open::ReceivedMessage;
 pub use pages::{ListPages, ReplyMessages};
 

@@ -89,7 +89,7 @@ impl AdminService {
 
     /// The candidates for verifying the answer to a challenge: the keys in the store, or those of
     /// another service. A refusal if the identity cannot be verified.
-    fn candidates(
+    pub(super) fn candidates(
         &self,
         claim: &ChallengeClaim<'_>,
         decider: &mut Decider<'_, '_>,

@@ -9,6 +9,7 @@
 //! The caller folds names as the service folds them: see [`key`].
 
 mod bulk;
+mod bulk_keys;
 mod check;
 mod error;
 mod guard;
@@ -25,6 +26,7 @@ mod transaction;
 mod writer;
 
 pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
+pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
 pub use log::{LogAction, LogEntry};

@@ -9,6 +9,12 @@ pub(super) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::n
 pub(super) const HOMED: TableDefinition<'_, &[u8], ()> = TableDefinition::new("homed");
 /// Transactions by number.
 pub(super) const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+/// Requests with changes of many records that may be repeated: the scope of the key, and the state.
+pub(super) const BULK_KEYS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("bulk_keys");
+/// Scopes by the number of the request, so from the oldest on.
+pub(super) const BULK_NUMBERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bulk_numbers");
+/// Results by the number of the request and that of the first change.
+pub(super) const BULK_RESULTS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("bulk_results");
 /// Numbers by name; the constants below are the names.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
@@ -32,6 +38,10 @@ pub(super) const BYTES: &str = "bytes";
 /// The last transaction that these two numbers include. It falls behind if software that does not
 /// maintain them changes the store.
 pub(super) const COUNTED_ID: &str = "counted_id";
+/// The last number in `BULK_NUMBERS`.
+pub(super) const BULK_LAST: &str = "bulk_last";
+/// Number of results in `BULK_RESULTS`.
+pub(super) const BULK_RESULTS_COUNT: &str = "bulk_results";
 /// The number that health checks write and read back.
 pub(super) const PROBE: &str = "probe";
 

@@ -13,21 +13,28 @@ use redb::{ReadableTable as _, Table, WriteTransaction};
 use std::path::Path;
 
 /// A transaction in progress. Reads through it see its own changes.
-#[derive(Debug)]
 pub struct Transaction<'t> {
+    /// For tables that few transactions need.
+    pub(super) begun: &'t WriteTransaction,
     records: Table<'t, &'static [u8], &'static [u8]>,
     homed: Table<'t, &'static [u8], ()>,
     log: Table<'t, u64, &'static [u8]>,
-    meta: Table<'t, &'static str, u64>,
+    pub(super) meta: Table<'t, &'static str, u64>,
     folds: bool,
     /// The path of the file, for errors.
-    file: &'t Path,
+    pub(super) file: &'t Path,
     last_id: u64,
     last_unix_ms: u64,
-    writes_count: u64,
+    pub(super) writes_count: u64,
     /// The number of values and bytes of all records; `None` if they have not been counted.
     content: Option<RecordContent>,
     room: Vec<u8>,
+}
+
+impl std::fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "a transaction after {}", self.last_id)
+    }
 }
 
 /// The total content of records.
@@ -69,6 +76,7 @@ impl<'t> Transaction<'t> {
             let content = RecordContent { values: number(schema::VALUES)?, bytes: number(schema::BYTES)? };
             let content = (number(schema::COUNTED_ID)? == last_id).then_some(content);
             Ok(Self {
+                begun: transaction,
                 records: transaction.open_table(schema::RECORDS)?,
                 homed: transaction.open_table(schema::HOMED)?,
                 log: transaction.open_table(schema::LOG)?,

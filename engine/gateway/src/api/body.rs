@@ -110,6 +110,12 @@ impl ApiBody {
         self.0.into_bytes()
     }
 
+    /// The text of the same object with the member `line` in front, as a line.
+    #[must_use]
+    pub fn with_line(&self, number: u32) -> String {
+        format!("{{\"line\":{number},{}\n", self.0.get(1..).unwrap_or_default())
+    }
+
     /// The response in the format that the request asks for.
     #[must_use]
     pub fn respond(

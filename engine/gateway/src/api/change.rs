@@ -201,6 +201,12 @@ fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
     if json.get("handle").and_then(Json::as_str).is_some_and(|handle| handle != name) {
         return Err(bad("The handle in the body is not that of the path"));
     }
+    values_of(list)
+}
+
+/// Reads the values in a list.
+pub(super) fn values_of(list: &[Json]) -> Result<Vec<ValueBuf>, ApiRefusal> {
+    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if list.len() > VALUES_COUNT_MAX {
         let message = format!("A record has at most {VALUES_COUNT_MAX} values");
         return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, &message));

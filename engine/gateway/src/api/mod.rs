@@ -1,7 +1,7 @@
 //! The JSON API: `/api/...`.
 //!
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
-//! - [`resolve`]: reading many records in one request.
+//! - [`resolve`]: reading many records in one request. [`batch`]: changing many.
 //! - [`caller`]: who makes a request; [`scheme`], [`sessions`]: callers that sign a nonce.
 //! - [`verifications`]: whether a proof was made with a secret key.
 //! - [`body`]: the bodies of all answers.
@@ -9,6 +9,7 @@
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
 //! refused over plain HTTP, where `Authorization` is ignored.
 
+pub mod batch;
 pub mod body;
 pub mod caller;
 pub mod change;
@@ -59,6 +60,8 @@ enum ApiEndpoint<'r> {
     Prefixes,
     /// Many handles at once.
     Resolve,
+    /// Many changes at once.
+    Batch,
     Site,
     Sessions,
     /// An identity, percent-encoded.
@@ -76,6 +79,7 @@ impl<'r> ApiEndpoint<'r> {
             ("handles", None | Some("")) => Self::Handles,
             ("handles", Some(handle)) => Self::Handle(handle),
             ("prefixes", None | Some("")) => Self::Prefixes,
+            ("batch", None | Some("")) => Self::Batch,
             ("resolve", None | Some("")) => Self::Resolve,
             ("site", None | Some("")) => Self::Site,
             ("sessions", None | Some("" | "this")) => Self::Sessions,
@@ -89,7 +93,7 @@ impl<'r> ApiEndpoint<'r> {
         match self {
             Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
             Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-            Self::Resolve => "POST, OPTIONS",
+            Self::Batch | Self::Resolve => "POST, OPTIONS",
             Self::Prefixes => "GET, HEAD, POST, DELETE, OPTIONS",
             Self::Handles | Self::Site | Self::Verifications(_) => "GET, HEAD, POST, OPTIONS",
             Self::Unknown => "OPTIONS",
@@ -141,7 +145,8 @@ async fn answer_endpoint(
         }
         ApiEndpoint::Handles => empty_handle(state, request),
         ApiEndpoint::Resolve if *method == Method::POST => resolve::resolve(state, request, body).await,
-        ApiEndpoint::Resolve => not_allowed(state, request, endpoint),
+        ApiEndpoint::Batch if *method == Method::POST => batch::batch(state, request, body).await,
+        ApiEndpoint::Batch | ApiEndpoint::Resolve => not_allowed(state, request, endpoint),
         ApiEndpoint::Prefixes if matches!(*method, Method::GET | Method::HEAD) => {
             listing::prefixes(state, request).await
         }

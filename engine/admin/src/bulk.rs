@@ -1,0 +1,240 @@
+//! Changes of many records that `handle-gateway` hands over through a local socket, for one caller
+//! at each connection ([`handle_daemon::bulk`]).
+//!
+//! Users that are not in the list of the socket are turned away. The others still prove nothing by
+//! connecting: each caller is challenged, and each change is decided with the rights of the caller.
+//! Connections, and changes in one commit, are bounded.
+
+use crate::service::{AdminService, BulkCaller, BulkRefusal};
+use anyhow::Context as _;
+use handle_daemon::bulk::{
+    BEGIN_LEN_MAX, BulkReply, BulkRequest, FRAME_CHANGES_MAX, FRAME_LEN_MAX, put_frame,
+};
+use handle_daemon::sessions::Holder;
+use handle_daemon::settings;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, watch};
+use zeroize::Zeroizing;
+
+settings! {
+    /// Changes of many records at once, which `handle-gateway` hands over
+    /// ([administration.md](../administration.md#many-changes-at-once)).
+    pub struct BulkConfig {
+        /// UNIX socket at which `handle-gateway` hands them over; none if not set.
+        restart socket: Option<PathBuf> = None;
+        /// Mode of the file of the socket, as a decimal or, in TOML, octal number (`0o660`).
+        restart mode: u32 = 0o600, 0..=0o777;
+        /// Numbers of the users whose processes may connect, besides the user of `handle-admin`.
+        restart uids: Vec<u32> = Vec::new();
+        /// Connections to this socket at a time.
+        restart connections: usize = 32, 1..=1024;
+        /// Changes that are made durable together.
+        restart commit_changes: usize = 256, 1..=FRAME_CHANGES_MAX;
+        /// Time for which a connection may be silent, and in which its peer reads results.
+        restart idle_ms: u32 = 120_000, 1..=3_600_000;
+        /// Keys of repeatable requests that are kept. One more drops the oldest.
+        restart keys: usize = 10_000, 1..=1 << 24;
+        /// How long a key is kept.
+        restart keys_s: u32 = 86_400, 1..=31_536_000;
+        /// Results of changes that are kept for all keys. More drop the oldest keys.
+        restart results: usize = 2_000_000, 1..=1 << 40;
+    }
+}
+
+/// The bound socket. Its file is removed when this is dropped.
+#[derive(Debug)]
+pub struct BulkSocket {
+    holder: Holder,
+}
+
+impl BulkSocket {
+    /// Binds the socket at `path`, with the mode of `config`.
+    ///
+    /// # Errors
+    /// When another process is listening there, a different kind of file has the path, or the
+    /// directory does not allow it.
+    pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<Self> {
+        let bound = Holder::bind(path, false).and_then(Holder::take_place).and_then(|holder| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode))?;
+            Ok(holder)
+        });
+        let holder = bound.with_context(|| {
+            format!(
+                "cannot take changes of handle-gateway at {} (`bulk.socket`; check: ls -ld of its directory)",
+                path.display()
+            )
+        })?;
+        Ok(Self { holder })
+    }
+
+    /// Has `service` carry out changes until `stopping` is true.
+    ///
+    /// # Errors
+    /// When the runtime cannot watch the socket.
+    pub fn serve(
+        self,
+        service: &Arc<AdminService>,
+        config: &BulkConfig,
+        stopping: watch::Receiver<bool>,
+    ) -> anyhow::Result<()> {
+        let listener = UnixListener::from_std(self.holder.listener()?)?;
+        tokio::spawn(accept(self, listener, Arc::clone(service), config.clone(), stopping));
+        Ok(())
+    }
+}
+
+async fn accept(
+    socket: BulkSocket,
+    listener: UnixListener,
+    service: Arc<AdminService>,
+    config: BulkConfig,
+    mut stopping: watch::Receiver<bool>,
+) {
+    let connections = Arc::new(Semaphore::new(config.connections));
+    let config = Arc::new(config);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stopping.wait_for(|&stops| stops) => break,
+        };
+        let Ok((stream, _)) = accepted else {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let own = rustix::process::geteuid().as_raw();
+        let user = stream.peer_cred().map(|peer| peer.uid());
+        let is_known = user.as_ref().is_ok_and(|&uid| uid == own || config.uids.contains(&uid));
+        let place = Arc::clone(&connections).try_acquire_owned();
+        let (true, Ok(place)) = (is_known, place) else {
+            service.counters.bulk_refused.add();
+            tracing::warn!(user = user.ok(), is_known, "a connection to `bulk.socket` is refused");
+            continue;
+        };
+        let (service, config, stopping) = (Arc::clone(&service), Arc::clone(&config), stopping.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = talk(stream, &service, &config, stopping).await {
+                tracing::debug!(%error, "a connection of handle-gateway went away");
+            }
+        });
+    }
+    drop(socket);
+}
+
+/// A frame is not one that belongs here.
+fn malformed() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "a frame cannot be parsed: is handle-gateway of another version?")
+}
+
+/// Proves the caller, and carries out changes until the peer closes the connection or the server
+/// stops.
+async fn talk(
+    mut stream: UnixStream,
+    service: &Arc<AdminService>,
+    config: &Arc<BulkConfig>,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let patience = Duration::from_millis(config.idle_ms.into());
+    let Some(caller) = prove(&mut stream, service, config, patience).await? else { return Ok(()) };
+    let caller = Arc::new(caller);
+    loop {
+        let frame = tokio::select! {
+            frame = receive(&mut stream, FRAME_LEN_MAX, patience) => frame?,
+            _ = stopping.wait_for(|&stops| stops) => return Ok(()),
+        };
+        let (answering, config, caller) = (Arc::clone(service), Arc::clone(config), Arc::clone(&caller));
+        let carried_out = run(service, move || match BulkRequest::decode(&frame) {
+            Some(BulkRequest::Changes(changes)) if changes.len() <= FRAME_CHANGES_MAX => {
+                Ok(answering.change_many(&caller, &changes, &config))
+            }
+            _ => Err(malformed()),
+        });
+        match carried_out.await?? {
+            Ok(results) => send(&mut stream, &BulkReply::Results(results), patience).await?,
+            Err(refusal) => return refuse(&mut stream, &refusal, patience).await,
+        }
+    }
+}
+
+/// Runs `work`, which may block.
+async fn run<T: Send + 'static>(
+    service: &AdminService,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
+        service.counters.bugs.add();
+        io::Error::other("a change met a bug")
+    })
+}
+
+/// Challenges the caller that the first frame names; `None` if the caller was refused.
+async fn prove(
+    stream: &mut UnixStream,
+    service: &Arc<AdminService>,
+    config: &Arc<BulkConfig>,
+    patience: Duration,
+) -> io::Result<Option<BulkCaller>> {
+    let begin = receive(stream, BEGIN_LEN_MAX, patience).await?;
+    let nonce = handle_auth::random();
+    send(stream, &BulkReply::Challenge(nonce), patience).await?;
+    let proof = receive(stream, BEGIN_LEN_MAX, patience).await?;
+    let (answering, config) = (Arc::clone(service), Arc::clone(config));
+    let proven = run(service, move || {
+        let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
+            return Err(malformed());
+        };
+        answering.prove_bulk(&begin, nonce, auth_type, signed_response, &config).ok_or_else(malformed)
+    });
+    match proven.await?? {
+        Ok(caller) => {
+            send(stream, &BulkReply::Accepted, patience).await?;
+            Ok(Some(caller))
+        }
+        Err(refusal) => {
+            refuse(stream, &refusal, patience).await?;
+            Ok(None)
+        }
+    }
+}
+
+async fn refuse(stream: &mut UnixStream, refusal: &BulkRefusal, patience: Duration) -> io::Result<()> {
+    match refusal {
+        BulkRefusal::OtherBody => send(stream, &BulkReply::OtherBody, patience).await,
+        BulkRefusal::Refused(refused) => {
+            send(stream, &BulkReply::Refused(refused.code, refused.text.as_bytes()), patience).await
+        }
+    }
+}
+
+/// Sends a frame to a peer that reads.
+async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, patience: Duration) -> io::Result<()> {
+    let mut frame = Vec::new();
+    put_frame(&mut frame, |out| reply.encode(out));
+    let sent = tokio::time::timeout(patience, stream.write_all(&frame)).await;
+    sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}
+
+/// Receives the next frame, without its length.
+async fn receive(
+    stream: &mut UnixStream,
+    len_max: usize,
+    patience: Duration,
+) -> io::Result<Zeroizing<Vec<u8>>> {
+    let received = tokio::time::timeout(patience, async {
+        let len = stream.read_u32().await? as usize;
+        if len > len_max {
+            return Err(io::Error::new(ErrorKind::InvalidData, "a frame is too long"));
+        }
+        let mut frame = Zeroizing::new(vec![0; len]);
+        stream.read_exact(&mut frame).await?;
+        Ok(frame)
+    });
+    received.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}

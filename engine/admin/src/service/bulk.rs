@@ -1,0 +1,427 @@
+//! Changes of many records for one caller: proven once, decided one by one, committed together.
+
+use super::candidates::KeyCandidate;
+use super::case::ChallengeClaim;
+use super::commit::apply;
+use super::open::{OpenedRequest, open};
+use super::prove::ProofOutcome;
+use super::verify::TOO_MUCH_WAITS;
+use super::{ActiveRules, AdminService, hidden};
+use crate::audit::AuditLine;
+use crate::bulk::BulkConfig;
+use crate::operation::{
+    OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, Requester, decide,
+};
+use crate::permission::view::RemoteFacts;
+use crate::store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
+use handle_auth::challenge_proof::ChallengeProof;
+use handle_auth::challenges::IssuedChallenge;
+use handle_auth::source::RequestOrigin;
+use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkRequest, BulkResult, TEXT_LEN_MAX, covered};
+use handle_daemon::clock::{now_unix_ms, now_unix_s};
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::name::BLANK;
+use handle_proto::wire::Request;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_proto::wire::list::Reference;
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+/// A proven caller.
+#[derive(Debug)]
+pub struct BulkCaller {
+    identity: (i32, Vec<u8>),
+    source: SocketAddr,
+    key: Option<(BulkScope, u64)>,
+}
+
+/// Why a caller gets no results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BulkRefusal {
+    /// The key belongs to a request with another body.
+    OtherBody,
+    /// The caller is not proven, or the store cannot be used.
+    Refused(OperationRefusal),
+}
+
+impl From<OperationRefusal> for BulkRefusal {
+    fn from(refused: OperationRefusal) -> Self {
+        Self::Refused(refused)
+    }
+}
+
+const KEY_DROPPED: OperationRefusal =
+    OperationRefusal::new(ResponseCode::ERROR, "The key of the request was dropped meanwhile.");
+const NO_RESULT: &str = "The result of this change was not kept.";
+
+impl BulkCaller {
+    fn reference(&self) -> Reference<'_> {
+        Reference { handle: &self.identity.1, index: self.identity.0 }
+    }
+}
+
+/// A change as the writer gets it.
+struct QueuedChange {
+    number: u32,
+    message: Zeroizing<Box<[u8]>>,
+    random: [u8; 16],
+}
+
+/// A result, and what the audit log says about it.
+struct ChangeResult {
+    result: BulkResult,
+    op_code: OpCode,
+    handle: Vec<u8>,
+    changed: bool,
+    /// Whether the change was carried out now, and not by an earlier request.
+    is_new: bool,
+}
+
+/// The changes that are carried out in one transaction, in order.
+struct ChangeGroup {
+    in_force: Arc<ActiveRules>,
+    identity: (i32, Vec<u8>),
+    key: Option<(BulkScope, u64)>,
+    changes: Arc<Vec<QueuedChange>>,
+    /// The part of `changes` that is carried out.
+    range: std::ops::Range<usize>,
+    facts: RemoteFacts,
+    /// The change before which all facts were gathered. Another one that misses facts ends the
+    /// group. `None` if other services are not asked.
+    gathered: Option<usize>,
+    now_unix_s: u32,
+}
+
+impl AdminService {
+    /// Checks the proof of the caller that the frame `begin` names; `None` if that frame is
+    /// malformed.
+    pub fn prove_bulk(
+        &self,
+        begin: &[u8],
+        nonce: [u8; NONCE_LEN],
+        auth_type: &[u8],
+        signed_response: &[u8],
+        config: &BulkConfig,
+    ) -> Option<Result<BulkCaller, BulkRefusal>> {
+        let Some(BulkRequest::Begin(named)) = BulkRequest::decode(begin) else { return None };
+        let source = SocketAddr::new(named.source, 0);
+        let answer = ChallengeAnswer { auth_type, identity: named.identity, signed_response };
+        let challenge = IssuedChallenge {
+            version: Version::CURRENT,
+            suggested: Version::CURRENT,
+            nonce,
+            digest: covered(begin),
+            request: hidden(begin),
+        };
+        let claim = ChallengeClaim { challenge: &challenge, answer };
+        let proven = self.check_claim(&claim, RequestOrigin::connection(named.source));
+        let proven = proven.unwrap_or_else(|error| Err(self.store_refusal(&error)));
+        if let Err(refused) = &proven {
+            let op_code = OpCode::RESPONSE_TO_CHALLENGE;
+            self.counters.answered(op_code, refused.code);
+            let (code, text, identity) = (refused.code, &*refused.text, Some(named.identity));
+            let handle = named.identity.handle;
+            self.audit.write(&AuditLine { source, identity, op_code, handle, code, text, changed: false });
+        }
+        Some(proven.map_err(BulkRefusal::from).and_then(|()| self.begin_bulk(&named, source, config)))
+    }
+
+    /// Whether the claim is made with a key of its identity, here or at another service.
+    fn check_claim(
+        &self,
+        claim: &ChallengeClaim<'_>,
+        origin: RequestOrigin,
+    ) -> Result<Result<(), OperationRefusal>, StoreError> {
+        let identity = claim.answer.identity;
+        let text =
+            format!("The answer is not made with a key of {}:{}.", identity.index, Handle(identity.handle));
+        let wrong = OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() };
+        match claim.kind() {
+            Err(refused) => return Ok(Err(refused)),
+            Ok(auth::GATEWAY_SESSION) => {
+                let is_proven = matches!(self.prove_in_session(claim), ProofOutcome::Proven(_));
+                return Ok(if is_proven { Ok(()) } else { Err(wrong) });
+            }
+            Ok(_) => {}
+        }
+        let request = OperationRequest {
+            request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
+            flags: OpFlags::PLAIN_REQUEST,
+            version: Version::CURRENT,
+            in_session: false,
+            random: [0; 16],
+            now_unix_s: now_unix_s(),
+        };
+        let mut decider = self.decider_of(request)?;
+        let candidates = match self.candidates(claim, &mut decider, false)? {
+            Ok(candidates) => candidates,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let proof = ChallengeProof {
+            version: claim.challenge.version,
+            covered: claim.challenge.covered(),
+            signed_response: claim.answer.signed_response,
+            limits: decider.effort().pbkdf2,
+        };
+        for candidate in &candidates {
+            let is_right = match candidate {
+                KeyCandidate::Key(key) => match self.check_proof(&proof, claim.answer.auth_type, key, origin)
+                {
+                    Some(checked) => checked.is_ok(),
+                    None => return Ok(Err(TOO_MUCH_WAITS)),
+                },
+                KeyCandidate::Remote(verdict) => verdict.is_right,
+            };
+            if is_right {
+                return Ok(Ok(()));
+            }
+        }
+        Ok(Err(wrong))
+    }
+
+    /// Looks up the key of the request, if it has one.
+    fn begin_bulk(
+        &self,
+        begin: &BulkBegin<'_>,
+        source: SocketAddr,
+        config: &BulkConfig,
+    ) -> Result<BulkCaller, BulkRefusal> {
+        let identity = (begin.identity.index, begin.identity.handle.to_vec());
+        let Some(key) = begin.key else { return Ok(BulkCaller { identity, source, key: None }) };
+        let scope = BulkScope::new(begin.identity, key.name);
+        let bounds = BulkKeyBounds {
+            keys: config.keys,
+            results: config.results,
+            age_ms: u64::from(config.keys_s) * 1000,
+        };
+        let (looked_up, name, now_ms) = (scope.clone(), key.name.to_vec(), now_unix_ms());
+        let state = self.store.change(move |transaction| {
+            let key = BulkKey { name: &name, digest: key.digest };
+            transaction.open_bulk_key(&looked_up, &key, &bounds, now_ms)
+        });
+        match state.map_err(|error| self.store_refusal(&error))? {
+            BulkKeyState::SameBody(number) => Ok(BulkCaller { identity, source, key: Some((scope, number)) }),
+            BulkKeyState::OtherBody => Err(BulkRefusal::OtherBody),
+        }
+    }
+
+    /// Carries out `changes` for `caller`, in their order. Blocks until they are durable. A change
+    /// that is refused does not affect the others.
+    ///
+    /// # Errors
+    /// When the store cannot be written, or the key of the request was dropped. Changes may have
+    /// been carried out then.
+    pub fn change_many(
+        &self,
+        caller: &BulkCaller,
+        changes: &[BulkChange<'_>],
+        config: &BulkConfig,
+    ) -> Result<Vec<BulkResult>, BulkRefusal> {
+        if !changes.is_sorted_by(|before, after| before.number < after.number) {
+            let text = "The changes are not in the order of their numbers.";
+            return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
+        }
+        let queued = |change: &BulkChange<'_>| QueuedChange {
+            number: change.number,
+            message: hidden(change.message),
+            random: handle_auth::random(),
+        };
+        let changes: Arc<Vec<QueuedChange>> = Arc::new(changes.iter().map(queued).collect());
+        let (mut results, mut facts, mut gathered) = (Vec::with_capacity(changes.len()), None, None);
+        while results.len() < changes.len() {
+            let first = results.len();
+            let last = changes.len().min(first + config.commit_changes);
+            let group = ChangeGroup {
+                in_force: self.in_force(),
+                identity: caller.identity.clone(),
+                key: caller.key.clone(),
+                changes: Arc::clone(&changes),
+                range: first..last,
+                facts: facts.take().unwrap_or_default(),
+                gathered: self.remote().map(|_| gathered.take().unwrap_or(usize::MAX)),
+                now_unix_s: now_unix_s(),
+            };
+            let made = self.store.change(move |transaction| group.carry_out(transaction));
+            let made = made.map_err(|error| self.store_refusal(&error))?.ok_or(KEY_DROPPED)?;
+            let is_cut_off = made.len() < last - first;
+            self.record_many(caller, &made);
+            results.extend(made.into_iter().map(|made| made.result));
+            if is_cut_off {
+                let at = results.len();
+                let asked = self.gather_facts(caller, &changes[at]);
+                facts = Some(asked.map_err(|error| self.store_refusal(&error))?);
+                gathered = Some(at);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Asks other services for the facts that the decision on a change needs.
+    fn gather_facts(&self, caller: &BulkCaller, change: &QueuedChange) -> Result<RemoteFacts, StoreError> {
+        let Ok(opened) = open(&change.message) else { return Ok(RemoteFacts::default()) };
+        let request = opened.operation_request(Version::CURRENT, change.random, now_unix_s());
+        let mut decider = self.decider_of(request)?;
+        decider.decide(Requester::Is(caller.reference()))?;
+        Ok(decider.into_facts())
+    }
+
+    /// Counts results, and writes them to the audit log.
+    fn record_many(&self, caller: &BulkCaller, made: &[ChangeResult]) {
+        for ChangeResult { result, op_code, handle, changed, .. } in made.iter().filter(|made| made.is_new) {
+            self.counters.bulk_changes.add();
+            self.counters.answered(*op_code, result.code);
+            self.audit.write(&AuditLine {
+                source: caller.source,
+                identity: Some(caller.reference()),
+                op_code: *op_code,
+                handle,
+                code: result.code,
+                text: &result.text,
+                changed: *changed,
+            });
+        }
+    }
+}
+
+impl ChangeGroup {
+    /// Carries out the changes up to one that misses facts. `None` if the key was dropped.
+    fn carry_out(self, transaction: &mut Transaction<'_>) -> Result<Option<Vec<ChangeResult>>, StoreError> {
+        let changes = &self.changes[self.range.clone()];
+        let done = match &self.key {
+            None => 0,
+            Some((scope, number)) => match transaction.bulk_done(scope, *number)? {
+                Some(done) => done,
+                None => return Ok(None),
+            },
+        };
+        let repeated = changes.partition_point(|change| change.number <= done);
+        let mut made = self.repeat(transaction, &changes[..repeated])?;
+        for (at, change) in changes.iter().enumerate().skip(repeated) {
+            match self.carry_out_one(transaction, change, self.range.start + at)? {
+                Some(result) => made.push(result),
+                None => break,
+            }
+        }
+        if let Some((scope, number)) = &self.key {
+            let new: Vec<BulkResult> = made[repeated..].iter().map(|made| made.result.clone()).collect();
+            transaction.keep_bulk_results(scope, *number, &new)?;
+        }
+        Ok(Some(made))
+    }
+
+    /// The results of changes that an earlier request has carried out.
+    fn repeat(
+        &self,
+        transaction: &Transaction<'_>,
+        changes: &[QueuedChange],
+    ) -> Result<Vec<ChangeResult>, StoreError> {
+        let (Some((_, number)), [first, ..], [.., last]) = (&self.key, changes, changes) else {
+            return Ok(Vec::new());
+        };
+        let kept = transaction.bulk_results(*number, first.number, last.number)?;
+        let repeat = |change: &QueuedChange| {
+            let found = kept.binary_search_by_key(&change.number, |result| result.number);
+            let result = match found {
+                Ok(at) => kept[at].clone(),
+                Err(_) => BulkResult {
+                    number: change.number,
+                    code: ResponseCode::ERROR,
+                    text: NO_RESULT.to_owned(),
+                },
+            };
+            ChangeResult {
+                result,
+                op_code: OpCode::RESERVED,
+                handle: Vec::new(),
+                changed: false,
+                is_new: false,
+            }
+        };
+        Ok(changes.iter().map(repeat).collect())
+    }
+
+    /// Carries out one change; `None` if facts of other services are missing.
+    fn carry_out_one(
+        &self,
+        transaction: &mut Transaction<'_>,
+        change: &QueuedChange,
+        at: usize,
+    ) -> Result<Option<ChangeResult>, StoreError> {
+        let Ok(opened) = open(&change.message) else {
+            let refused = OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, "The change cannot be parsed.");
+            let answer = OperationAnswer::Refused(refused);
+            return Ok(Some(shown(change.number, OpCode::RESERVED, b"", &answer)));
+        };
+        let decision = self.decide(transaction, &opened, change.random)?;
+        let misses_facts = !self.facts.take_missing().is_empty() && decision.is_not_permitted();
+        if misses_facts && self.gathered.is_some_and(|gathered| gathered != at) {
+            return Ok(None);
+        }
+        let answer = match decision {
+            OperationDecision::Change(writes, answer) => {
+                writes.into_iter().try_for_each(|write| apply(transaction, write))?;
+                answer
+            }
+            OperationDecision::Answer(answer) => answer,
+            _ => OperationAnswer::Refused(NOT_A_CHANGE),
+        };
+        let handle = opened.request.handle().unwrap_or_default();
+        Ok(Some(shown(change.number, opened.op_code(), handle, &answer)))
+    }
+
+    fn decide(
+        &self,
+        transaction: &Transaction<'_>,
+        opened: &OpenedRequest<'_>,
+        random: [u8; 16],
+    ) -> Result<OperationDecision, StoreError> {
+        if !is_change(opened.op_code()) {
+            return Ok(OperationDecision::Answer(OperationAnswer::Refused(NOT_A_CHANGE)));
+        }
+        let request = opened.operation_request(Version::CURRENT, random, self.now_unix_s);
+        let (index, handle) = &self.identity;
+        let requester = match self.in_force.rules.anonymous_full_access {
+            true => Requester::Anyone,
+            false => Requester::Is(Reference { handle, index: *index }),
+        };
+        match decide(transaction, &self.in_force.rules, &request, requester, &self.facts) {
+            // The changes before it stand.
+            Err(StoreError::Damaged(what)) => {
+                tracing::error!(what, "cannot decide a change");
+                Ok(OperationDecision::Answer(OperationAnswer::Refused(CANNOT_DECIDE)))
+            }
+            decided => decided,
+        }
+    }
+}
+
+const NOT_A_CHANGE: OperationRefusal =
+    OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, "This is not a change of a record.");
+const CANNOT_DECIDE: OperationRefusal =
+    OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs");
+
+/// Whether the operation changes one record.
+const fn is_change(op_code: OpCode) -> bool {
+    use OpCode as Op;
+    matches!(
+        op_code,
+        Op::CREATE_HANDLE | Op::DELETE_HANDLE | Op::ADD_VALUE | Op::REMOVE_VALUE | Op::MODIFY_VALUE
+    )
+}
+
+/// The result that shows `answer`.
+fn shown(number: u32, op_code: OpCode, handle: &[u8], answer: &OperationAnswer) -> ChangeResult {
+    let (code, text) = match answer {
+        OperationAnswer::Refused(refused) => (refused.code, &*refused.text),
+        OperationAnswer::Referral(..) => (ResponseCode::PREFIX_REFERRAL, ""),
+        _ => (ResponseCode::SUCCESS, ""),
+    };
+    let fits = |(at, character): &(usize, char)| at + character.len_utf8() <= TEXT_LEN_MAX;
+    let text = text.char_indices().take_while(fits).map(|(_, character)| character).collect();
+    let result = BulkResult { number, code, text };
+    let changed = answer.effect().changed;
+    ChangeResult { result, op_code, handle: handle.to_vec(), changed, is_new: true }
+}

@@ -1,0 +1,349 @@
+//! Changing many records in one request: `POST /api/batch`.
+//!
+//! The body is JSON lines, one change each, and so is the answer, one result each. Both are streamed:
+//! lines are read, handed to `handle-admin` in groups, and answered while more arrive. With
+//! `Idempotency-Key` the body is read whole first, because the key belongs to the whole of it.
+
+mod change_line;
+mod lines;
+
+use crate::administration::NO_BULK;
+use crate::api::body::ApiBody;
+use crate::api::caller::Caller;
+use crate::api::resolve::{BulkForm, streamed};
+use crate::api::{ApiRefusal, ApiRequest, challenge, respond, status_of, unauthorized, unsupported};
+use crate::bulk::{self, BulkError, RequestKey};
+use crate::config::BulkConfig;
+use crate::reply::{GatewayResponse, set_number};
+use crate::route::collect;
+use crate::server::GatewayState;
+use crate::stream::{self, BodySender, ClientGone, PART_LEN, ResponseBody};
+use change_line::LineChange;
+use handle_daemon::bulk::{BulkResult, FRAME_LEN, KEY_LEN_MAX};
+use handle_proto::ResponseCode;
+use hyper::StatusCode;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
+use lines::{BodyLine, BrokenBody, LineReader};
+use sha2::{Digest as _, Sha256};
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Lines that are handed to `handle-admin` together.
+const GROUP_LINES: usize = 256;
+/// Bytes of lines from which on a group is handed over.
+const GROUP_LEN: usize = FRAME_LEN / 2;
+/// Groups that are handed over before the first one is answered.
+const GROUPS_MAX: usize = 4;
+/// How long a group waits for further lines.
+const GROUP_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Answers a request to change many records.
+pub(super) async fn batch(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    body: Incoming,
+) -> GatewayResponse {
+    let identity = match Caller::of(state, request).await {
+        Caller::Anonymous => return challenge(state, request, None),
+        Caller::Refused(response) => return response,
+        Caller::Identity(identity) => identity,
+    };
+    let Some(admin) = &state.admin else { return unsupported(state, request, super::NO_ADMIN) };
+    let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
+    if BulkForm::of_body(request.head.headers) != Some(BulkForm::Lines) {
+        let message = "Unsupported media type: send application/x-ndjson";
+        return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
+    }
+    let Some(place) = admin.place(request.peer.address) else {
+        let message = "Too many requests to the administration service are under way";
+        return busy(state, request, StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY, message);
+    };
+    let settings = state.settings.current_shared();
+    let (reader, key) = match read_body(state, request, &settings.bulk, body).await {
+        Ok(read) => read,
+        Err(refusal) => return refusal.respond(state, request, None),
+    };
+    let opened = bulk::open(socket, admin.patience(), identity, request.peer.address, key.as_ref()).await;
+    let connection = match opened {
+        Ok(connection) => connection,
+        Err(error) => return refuse(state, request, error),
+    };
+    let (sender, body) = ResponseBody::streamed((settings.bulk.result_bytes / PART_LEN).max(1));
+    let (counting, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
+    stream::spawn(state, async move {
+        let _place = place;
+        let work = BatchWork { state: counting, patience, records_max };
+        // A body without its end tells the client that the rest is missing.
+        let _ = work.run(connection, reader, sender).await;
+    });
+    streamed(BulkForm::Lines, body)
+}
+
+/// The lines of the body; with a key, after the whole body has arrived.
+async fn read_body(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    config: &BulkConfig,
+    body: Incoming,
+) -> Result<(LineReader, Option<RequestKey>), ApiRefusal> {
+    let limits = &state.settings.current_shared().limits;
+    let patience = Duration::from_millis(limits.body_ms.into());
+    let Some(name) = key_of(request.head.headers)? else {
+        return Ok((LineReader::of_body(body, config.line_bytes, patience), None));
+    };
+    let collected = collect(state, body, config.body_bytes, limits.bodies_bytes);
+    let collected =
+        tokio::time::timeout(patience, collected).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
+    let refuse = |status, message: &str| ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message);
+    let (bytes, room) = collected.map_err(|status| {
+        state.counters.bodies_refused.add();
+        refuse(status, "The body is too long, or did not arrive in time")
+    })?;
+    let records_max = config.records;
+    let digested = tokio::task::spawn_blocking(move || {
+        let is_record = |line: &&[u8]| !line.trim_ascii().is_empty();
+        let count = bytes.split(|&byte| byte == b'\n').filter(is_record).count();
+        let digest: [u8; 32] = Sha256::digest(&bytes).into();
+        (bytes, count, digest)
+    });
+    let (bytes, count, digest) =
+        digested.await.map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "The request met a bug"))?;
+    if count > records_max {
+        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(records_max)));
+    }
+    Ok((LineReader::of_bytes(bytes, config.line_bytes, patience).with_room(room), Some((name, digest))))
+}
+
+fn too_many(records_max: usize) -> String {
+    format!("A request has at most {records_max} records")
+}
+
+/// The key under which the request may be repeated.
+fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiRefusal> {
+    let mut keys = headers.get_all("idempotency-key").iter();
+    let Some(key) = keys.next() else { return Ok(None) };
+    let is_visible = |byte: &u8| byte.is_ascii_graphic() || *byte == b' ';
+    let key = key.as_bytes();
+    if keys.next().is_some() || key.is_empty() || key.len() > KEY_LEN_MAX || !key.iter().all(is_visible) {
+        let message = format!("Idempotency-Key has 1 to {KEY_LEN_MAX} visible characters of ASCII");
+        return Err(ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message));
+    }
+    Ok(Some(String::from_utf8_lossy(key).into_owned()))
+}
+
+/// The answer when no change was handed over.
+fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> GatewayResponse {
+    match error {
+        // The service says so of an identity that it does not know, or whose proof is wrong.
+        BulkError::Refused(ResponseCode(403..=406), _) | BulkError::NoSecret => unauthorized(),
+        BulkError::Refused(code, text) => busy(state, request, status_of(code, false), code, &text),
+        BulkError::OtherBody => {
+            let message = "The Idempotency-Key was used with another body";
+            let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(message), None);
+            respond(state, request, StatusCode::UNPROCESSABLE_ENTITY, body)
+        }
+        BulkError::Lost(error) => {
+            tracing::warn!(%error, "the administration service did not take changes (`admin.bulk_socket`)");
+            let status = match error.kind() {
+                ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
+                _ => StatusCode::BAD_GATEWAY,
+            };
+            let message = "The administration service did not answer";
+            busy(state, request, status, ResponseCode::ERROR, message)
+        }
+    }
+}
+
+fn busy(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    status: StatusCode,
+    code: ResponseCode,
+    message: &str,
+) -> GatewayResponse {
+    let mut response = respond(state, request, status, ApiBody::failure(code, Some(message), None));
+    if matches!(status.as_u16(), 502..=504) {
+        set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
+    }
+    response
+}
+
+/// What a line of the answer is made from.
+#[derive(Debug)]
+enum LineState {
+    /// It is made already, because the line is no change.
+    Shown(String),
+    /// The change was handed over under its number.
+    HandedOver(u32, String),
+}
+
+/// Lines that were handed over together.
+#[derive(Debug)]
+enum LineGroup {
+    Lines(Vec<LineState>),
+    /// The rest of the body did not arrive.
+    Broken,
+}
+
+/// The work on the body of a request.
+struct BatchWork {
+    state: Arc<GatewayState>,
+    patience: Duration,
+    records_max: usize,
+}
+
+impl BatchWork {
+    /// Hands all changes over and sends all results.
+    async fn run(
+        &self,
+        connection: UnixStream,
+        reader: LineReader,
+        sender: BodySender,
+    ) -> Result<(), ClientGone> {
+        let (mut results, changes) = connection.into_split();
+        let (groups, waiting) = channel(GROUPS_MAX);
+        let feeding = async {
+            if self.feed(reader, changes, &groups).await.is_err() {
+                let _ = groups.send(LineGroup::Broken).await;
+            }
+            drop(groups);
+            std::future::pending::<()>().await;
+        };
+        // When the results have ended, there is nothing to feed any more.
+        tokio::select! {
+            shown = self.show(&mut results, waiting, sender) => shown,
+            () = feeding => Err(ClientGone),
+        }
+    }
+
+    /// Reads lines and hands their changes over in groups.
+    async fn feed(
+        &self,
+        mut reader: LineReader,
+        mut changes: OwnedWriteHalf,
+        groups: &Sender<LineGroup>,
+    ) -> Result<(), BrokenBody> {
+        let (mut lines, mut lines_len, mut count) = (Vec::new(), 0, 0);
+        while let Some(line) = reader.next().await? {
+            count += 1;
+            if count > self.records_max {
+                let message = too_many(self.records_max);
+                let text = show_line(line.number, None, ResponseCode::PROTOCOL_ERROR, &message);
+                self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
+                let _ = groups.send(LineGroup::Lines(vec![LineState::Shown(text)])).await;
+                return Ok(());
+            }
+            lines_len += line.text.as_ref().map_or(0, Vec::len);
+            lines.push(line);
+            let is_full = lines.len() >= GROUP_LINES || lines_len >= GROUP_LEN;
+            if is_full || !reader.has_more_within(GROUP_PATIENCE).await? {
+                self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
+                lines_len = 0;
+            }
+        }
+        self.hand_over(lines, &mut changes, groups).await
+    }
+
+    /// Hands the changes on `lines` over.
+    async fn hand_over(
+        &self,
+        lines: Vec<BodyLine>,
+        changes: &mut OwnedWriteHalf,
+        groups: &Sender<LineGroup>,
+    ) -> Result<(), BrokenBody> {
+        if lines.is_empty() {
+            return Ok(());
+        }
+        lines.iter().for_each(|_| self.state.counters.bulk_records.add());
+        // Parsing a group takes milliseconds.
+        let encoded = tokio::task::spawn_blocking(move || encode(lines));
+        let (frame, states) = encoded.await.map_err(|_| BrokenBody)?;
+        let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
+        groups.send(LineGroup::Lines(states)).await.map_err(|_| BrokenBody)?;
+        if has_changes {
+            // If it is lost, so are the results, and that is shown.
+            let _ = changes.write_all(&frame).await;
+        }
+        Ok(())
+    }
+
+    /// Sends the results in the order of the lines.
+    async fn show(
+        &self,
+        results: &mut (impl tokio::io::AsyncRead + Unpin),
+        mut waiting: Receiver<LineGroup>,
+        mut sender: BodySender,
+    ) -> Result<(), ClientGone> {
+        while let Some(group) = waiting.recv().await {
+            let LineGroup::Lines(states) = group else { return Err(ClientGone) };
+            let is_asked = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
+            let received = match is_asked {
+                true => bulk::receive_results(results, self.patience).await,
+                false => Ok(Vec::new()),
+            };
+            let is_lost = received.is_err();
+            let mut received: VecDeque<BulkResult> = received
+                .unwrap_or_else(|error| {
+                    tracing::warn!(?error, "the administration service did not answer changes");
+                    Vec::new()
+                })
+                .into();
+            for state in states {
+                let text = match state {
+                    LineState::Shown(text) => text,
+                    LineState::HandedOver(number, handle) => {
+                        match received.pop_front().filter(|result| result.number == number) {
+                            Some(result) => show_line(number, Some(&handle), result.code, &result.text),
+                            None => show_line(number, Some(&handle), ResponseCode::ERROR, IN_DOUBT),
+                        }
+                    }
+                };
+                sender.write(&text).await?;
+            }
+            sender.flush().await?;
+            if is_lost {
+                return Err(ClientGone);
+            }
+        }
+        sender.finish().await
+    }
+}
+
+const IN_DOUBT: &str = "The administration service did not answer; the change may have been carried out";
+
+/// The frame with the changes on `lines`, and what the lines of the answer are made from.
+fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
+    let mut states = Vec::with_capacity(lines.len());
+    let mut changes = Vec::new();
+    for BodyLine { number, text } in lines {
+        let Some(text) = text else {
+            let message = "The line is too long";
+            states.push(LineState::Shown(show_line(number, None, ResponseCode::PROTOCOL_ERROR, message)));
+            continue;
+        };
+        match LineChange::read(number, &text) {
+            Ok(LineChange { handle, message }) => {
+                changes.push((number, message));
+                states.push(LineState::HandedOver(number, handle));
+            }
+            Err(fault) => {
+                let handle = fault.handle.as_deref();
+                states.push(LineState::Shown(show_line(number, handle, fault.code, &fault.message)));
+            }
+        }
+    }
+    (bulk::changes_frame(&changes), states)
+}
+
+/// A line of the answer.
+fn show_line(number: u32, handle: Option<&str>, code: ResponseCode, message: &str) -> String {
+    let message = Some(message).filter(|message| !message.is_empty());
+    ApiBody::failure(code, message, handle).with_line(number)
+}

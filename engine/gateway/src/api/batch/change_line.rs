@@ -1,0 +1,193 @@
+//! A line of a batch: one change of one record, as JSON.
+
+use crate::api::change::values_of;
+use handle_daemon::bulk::CHANGE_LEN_MAX;
+use handle_daemon::clock::now_unix_s;
+use handle_proto::json::Json;
+use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::list::{Indexes, Values};
+use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
+use handle_proto::{OpFlags, ResponseCode, ValueBuf};
+
+/// A change, as a message of the handle protocol.
+#[derive(Debug)]
+pub(super) struct LineChange {
+    pub(super) handle: String,
+    pub(super) message: Vec<u8>,
+}
+
+/// Why a line is not a change.
+#[derive(Debug)]
+pub(super) struct LineFault {
+    pub(super) code: ResponseCode,
+    pub(super) message: String,
+    /// The handle, if it could be read.
+    pub(super) handle: Option<String>,
+}
+
+/// What a line asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineOperation {
+    Create,
+    Replace,
+    Delete,
+    Add,
+    Remove,
+    Modify,
+}
+
+impl LineOperation {
+    fn of(name: &str) -> Option<Self> {
+        Some(match name {
+            "create" => Self::Create,
+            "replace" => Self::Replace,
+            "delete" => Self::Delete,
+            "add" => Self::Add,
+            "remove" => Self::Remove,
+            "modify" => Self::Modify,
+            _ => return None,
+        })
+    }
+}
+
+impl LineChange {
+    /// Reads the line with this number.
+    pub(super) fn read(number: u32, line: &[u8]) -> Result<Self, LineFault> {
+        let json: Json = serde_json::from_slice(line).map_err(|error| {
+            let text = error.to_string();
+            let why = text.split(" at line ").next().unwrap_or_default();
+            let message = format!("Invalid JSON in line {number}, column {}: {why}", error.column());
+            LineFault { code: ResponseCode::PROTOCOL_ERROR, message, handle: None }
+        })?;
+        let handle = json.get("handle").and_then(Json::as_str).map(str::to_owned);
+        let fault = |code, message: &str| {
+            Err(LineFault { code, message: message.to_owned(), handle: handle.clone() })
+        };
+        let Some(name) = &handle else {
+            return fault(ResponseCode::PROTOCOL_ERROR, "The line has no `handle`");
+        };
+        if name.len() > HANDLE_LEN_MAX {
+            let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
+            return Err(LineFault { code: ResponseCode::INVALID_HANDLE, message, handle: None });
+        }
+        if !name.contains('/') {
+            return fault(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix");
+        }
+        match encode(&json, name) {
+            Ok(message) if message.len() > CHANGE_LEN_MAX => {
+                fault(ResponseCode::INVALID_VALUE, "The record is too long for a message")
+            }
+            Ok(message) => Ok(Self { handle: name.clone(), message }),
+            Err((code, message)) => fault(code, &message),
+        }
+    }
+}
+
+/// The message that asks for the change.
+fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> {
+    let bad = |message: &str| (ResponseCode::PROTOCOL_ERROR, message.to_owned());
+    let operation = match json.get("operation") {
+        None => Some(LineOperation::Create),
+        Some(name) => name.as_str().and_then(LineOperation::of),
+    };
+    let operation = operation
+        .ok_or_else(|| bad("`operation` is none of create, replace, delete, add, remove and modify"))?;
+    let (name, plain) = (handle.as_bytes(), OpFlags::PLAIN_REQUEST);
+    match operation {
+        LineOperation::Delete => message(&Request::DeleteHandle(HandleBody { handle: name }), plain),
+        LineOperation::Remove => {
+            let Some(Json::Array(indexes)) = json.get("indexes") else {
+                return Err(bad("The line has no array `indexes`"));
+            };
+            let number = |index: &Json| index.as_i64().and_then(|number| i32::try_from(number).ok());
+            let numbers: Option<Vec<i32>> = indexes.iter().map(number).collect();
+            let numbers = numbers.ok_or_else(|| bad("`indexes` has something that is not an index"))?;
+            let mut storage = Vec::new();
+            let indexes = Indexes::build(numbers, &mut storage);
+            message(&Request::RemoveValue(HandleIndexes { handle: name, indexes }), plain)
+        }
+        _ => {
+            let Some(Json::Array(list)) = json.get("values") else {
+                return Err(bad("The line has no array `values`"));
+            };
+            let values = values_of(list).map_err(|refusal| (refusal.code, refusal.message))?;
+            let mut encoded = Vec::new();
+            let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+            let body = HandleValues { handle: name, values };
+            match operation {
+                LineOperation::Replace => {
+                    message(&Request::CreateHandle(body), plain.with(OpFlags::OVERWRITE))
+                }
+                LineOperation::Add => message(&Request::AddValue(body), plain),
+                LineOperation::Modify => message(&Request::ModifyValue(body), plain),
+                _ => message(&Request::CreateHandle(body), plain),
+            }
+        }
+    }
+}
+
+fn message(request: &Request<'_>, flags: OpFlags) -> Result<Vec<u8>, (ResponseCode, String)> {
+    let header = Header::request(request.op_code(), flags, now_unix_s());
+    let message = MessageBuf::request(&Envelope::request(1), &header, request).unsigned();
+    message.map_err(|_| (ResponseCode::INVALID_VALUE, "The record is too long for a message".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(line: &str) -> (i32, String) {
+        let fault = LineChange::read(7, line.as_bytes()).unwrap_err();
+        (fault.code.0, fault.message)
+    }
+
+    #[test]
+    fn every_operation_is_a_request_of_the_handle_protocol() {
+        let values = r#""values":[{"index":1,"type":"URL","data":"x"}]"#;
+        for (line, op_code, overwrites) in [
+            (format!(r#"{{"handle":"1/a",{values}}}"#), 100, false),
+            (format!(r#"{{"operation":"create","handle":"1/a",{values}}}"#), 100, false),
+            (format!(r#"{{"operation":"replace","handle":"1/a",{values}}}"#), 100, true),
+            (r#"{"operation":"delete","handle":"1/a"}"#.to_owned(), 101, false),
+            (format!(r#"{{"operation":"add","handle":"1/a",{values}}}"#), 102, false),
+            (r#"{"operation":"remove","handle":"1/a","indexes":[1,2]}"#.to_owned(), 103, false),
+            (format!(r#"{{"operation":"modify","handle":"1/a",{values}}}"#), 104, false),
+        ] {
+            let change = LineChange::read(1, line.as_bytes()).unwrap();
+            let (_, rest) = Envelope::split(&change.message).unwrap();
+            let (header, _) = Header::split(rest).unwrap();
+            let found = (header.op_code.0, header.flags.has(OpFlags::OVERWRITE));
+            assert_eq!(found, (op_code, overwrites), "{line}");
+            assert_eq!(change.handle, "1/a");
+        }
+    }
+
+    #[test]
+    fn a_fault_says_where_it_is() {
+        let (code, text) = fault("{\"handle\": \"1/a\", oops}");
+        assert_eq!(code, 4);
+        assert!(text.starts_with("Invalid JSON in line 7, column 19: "), "{text}");
+        for line in [
+            "17",
+            "[]",
+            r#"{"handle":1}"#,
+            r#"{"handle":"1/a"}"#,
+            r#"{"handle":"1/a","values":{}}"#,
+            r#"{"handle":"1/a","operation":"burn","values":[]}"#,
+            r#"{"handle":"1/a","operation":1,"values":[]}"#,
+            r#"{"handle":"1/a","operation":"remove","values":[]}"#,
+            r#"{"handle":"1/a","operation":"remove","indexes":["x"]}"#,
+            r#"{"handle":"1/a","values":[{"index":1}]}"#,
+        ] {
+            assert_eq!(fault(line).0, 4, "{line}");
+        }
+        assert_eq!(fault(r#"{"handle":"noslash","values":[]}"#).0, 102);
+        assert_eq!(fault(&format!(r#"{{"handle":"1/{}","values":[]}}"#, "a".repeat(2047))).0, 102);
+        let long = format!(
+            r#"{{"handle":"1/a","values":[{{"index":1,"type":"URL","data":"{}"}}]}}"#,
+            "a".repeat(300_000)
+        );
+        assert_eq!(fault(&long).0, 202);
+    }
+}

@@ -1,0 +1,158 @@
+//! The local socket of `handle-admin` for changes of many records ([`handle_daemon::bulk`]).
+//!
+//! A connection is for one request of one caller, whose secret answers the challenge of
+//! `handle-admin`.
+
+use handle_auth::challenge::{answer_in_session, answer_with_secret};
+use handle_client::administration::{ClientIdentity, IdentityKey};
+use handle_daemon::bulk::{
+    BEGIN_LEN_MAX, BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult, RESULTS_LEN_MAX,
+    covered, put_frame,
+};
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::auth::{GATEWAY_SESSION, SECRET_KEY};
+use handle_proto::wire::list::Reference;
+use handle_proto::{ResponseCode, Version};
+use std::io::{self, ErrorKind};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+
+/// Why changes are not carried out.
+#[derive(Debug)]
+pub enum BulkError {
+    /// `handle-admin` does not answer, or not as expected.
+    Lost(io::Error),
+    /// The key was used with another body.
+    OtherBody,
+    /// `handle-admin` refuses.
+    Refused(ResponseCode, String),
+    /// The identity has neither a secret nor a session.
+    NoSecret,
+}
+
+impl From<io::Error> for BulkError {
+    fn from(error: io::Error) -> Self {
+        Self::Lost(error)
+    }
+}
+
+/// A key under which a request may be repeated: its name, and the digest of the body.
+pub type RequestKey = (String, [u8; 32]);
+
+/// Opens a connection for a caller, and proves the caller.
+///
+/// # Errors
+/// When `handle-admin` is not there or refuses.
+pub async fn open(
+    path: &Path,
+    patience: Duration,
+    identity: Arc<ClientIdentity>,
+    source: IpAddr,
+    key: Option<&RequestKey>,
+) -> Result<UnixStream, BulkError> {
+    let opened = tokio::time::timeout(patience, async {
+        let mut stream = UnixStream::connect(path).await?;
+        let named = BulkBegin {
+            identity: Reference { handle: &identity.handle, index: identity.index },
+            source,
+            key: key.map(|(name, digest)| BulkKey { name: name.as_bytes(), digest: *digest }),
+        };
+        let mut begin = Vec::new();
+        BulkRequest::Begin(named).encode(&mut begin);
+        send(&mut stream, |out| out.extend_from_slice(&begin)).await?;
+        let nonce = match BulkReply::decode(&receive(&mut stream, BEGIN_LEN_MAX).await?) {
+            Some(BulkReply::Challenge(nonce)) => nonce,
+            _ => return Err(malformed().into()),
+        };
+        // Deriving a key from the secret takes milliseconds.
+        let proving = Arc::clone(&identity);
+        let proof = tokio::task::spawn_blocking(move || prove(&proving, nonce, &begin));
+        let proof = proof.await.map_err(io::Error::other)?;
+        let (auth_type, proof) = proof.ok_or(BulkError::NoSecret)?;
+        let proof = BulkRequest::Proof { auth_type, signed_response: &proof };
+        send(&mut stream, |out| proof.encode(out)).await?;
+        match BulkReply::decode(&receive(&mut stream, BEGIN_LEN_MAX).await?) {
+            Some(BulkReply::Accepted) => Ok(stream),
+            Some(BulkReply::OtherBody) => Err(BulkError::OtherBody),
+            Some(BulkReply::Refused(code, text)) => {
+                Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
+            }
+            _ => Err(malformed().into()),
+        }
+    });
+    opened.await.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()))
+}
+
+/// The answer to the challenge. It covers the frame `begin`, so it proves nothing else.
+fn prove(
+    identity: &ClientIdentity,
+    nonce: [u8; NONCE_LEN],
+    begin: &[u8],
+) -> Option<(&'static [u8], Vec<u8>)> {
+    let (version, digest) = (Version::CURRENT, covered(begin));
+    let covered: [&[u8]; 2] = [&nonce, &digest];
+    match &identity.key {
+        IdentityKey::Secret(secret) => {
+            let salt = handle_auth::random();
+            Some((SECRET_KEY, answer_with_secret(version, version, &covered, secret, &salt)))
+        }
+        IdentityKey::Session(key) => {
+            Some((GATEWAY_SESSION, answer_in_session(&covered, &key.id, &*key.secret)))
+        }
+        IdentityKey::Private(_) => None,
+    }
+}
+
+/// Receives the results of one frame of changes.
+///
+/// # Errors
+/// When `handle-admin` is lost or refuses to go on.
+pub async fn receive_results(
+    stream: &mut (impl AsyncRead + Unpin),
+    patience: Duration,
+) -> Result<Vec<BulkResult>, BulkError> {
+    let received = tokio::time::timeout(patience, receive(stream, RESULTS_LEN_MAX)).await;
+    let frame = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+    match BulkReply::decode(&frame) {
+        Some(BulkReply::Results(results)) => Ok(results),
+        Some(BulkReply::Refused(code, text)) => {
+            Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
+        }
+        _ => Err(malformed().into()),
+    }
+}
+
+/// A frame with changes and their numbers.
+#[must_use]
+pub fn changes_frame(changes: &[(u32, Vec<u8>)]) -> Vec<u8> {
+    let len: usize = changes.iter().map(|(_, message)| message.len() + 8).sum();
+    let mut frame = Vec::with_capacity(len + 8);
+    let changes = changes.iter().map(|(number, message)| BulkChange { number: *number, message }).collect();
+    put_frame(&mut frame, |out| BulkRequest::Changes(changes).encode(out));
+    frame
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "a frame cannot be parsed: is handle-admin of another version?")
+}
+
+async fn send(stream: &mut UnixStream, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+    let mut frame = Vec::new();
+    put_frame(&mut frame, encode);
+    stream.write_all(&frame).await
+}
+
+/// Receives the next frame, without its length.
+async fn receive(stream: &mut (impl AsyncRead + Unpin), len_max: usize) -> io::Result<Vec<u8>> {
+    let len = stream.read_u32().await? as usize;
+    if len > len_max {
+        return Err(io::Error::new(ErrorKind::InvalidData, "a frame is too long"));
+    }
+    let mut frame = vec![0; len];
+    stream.read_exact(&mut frame).await?;
+    Ok(frame)
+}

@@ -1,0 +1,416 @@
+//! `POST /api/batch` of `handle-gateway`: many changes in one request, from outside.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_gateway::Config;
+use handle_tests::admin_server::{AdminServer, administer_with};
+use handle_tests::gateway_server::{
+    GatewayServer, HttpAnswer, connect_over_tls, exchange_over_tls, get, post, post_request, serve_over_http,
+    use_tls,
+};
+use handle_tests::process::{RunningProcess, program, until};
+use handle_tests::vectors::VectorSource;
+use serde_json::{Value as Json, json};
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// `301:0.NA/TST`, which has every right.
+const ADMINISTRATOR: &str = "Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==";
+/// The same with another secret.
+const WRONG: &str = "Basic MzAxJTNBMC5OQS9UU1Q6d3Jvbmc=";
+/// `305:0.NA/TST`, which may only read.
+const READER: &str = "Basic MzA1JTNBMC5OQS9UU1Q6cmVhZCBvbmx5IGFkbWlu";
+
+struct BatchService {
+    admin: AdminServer,
+    gateway: GatewayServer,
+}
+
+fn administered(change: impl FnOnce(&mut handle_admin::config::Config)) -> AdminServer {
+    administer_with("root", |config| {
+        config.bulk.socket = Some(config.store.file.with_file_name("bulk.sock"));
+        change(config);
+    })
+}
+
+/// A gateway that hands changes over at `socket`.
+fn gateway_at(socket: PathBuf, change: impl FnOnce(&mut Config)) -> GatewayServer {
+    let files = tempfile::tempdir().unwrap();
+    let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
+        config.admin.address = Some(([127, 0, 0, 1], 1).into());
+        config.admin.bulk_socket = Some(socket);
+        use_tls(config, files.path());
+        change(config);
+    });
+    gateway
+}
+
+impl BatchService {
+    fn start() -> Self {
+        Self::start_with(|_| (), |_| ())
+    }
+
+    fn start_with(
+        change_admin: impl FnOnce(&mut handle_admin::config::Config),
+        change_gateway: impl FnOnce(&mut Config),
+    ) -> Self {
+        let admin = administered(change_admin);
+        let socket = admin.config.bulk.socket.clone().unwrap();
+        Self { gateway: gateway_at(socket, change_gateway), admin }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.gateway.address()
+    }
+
+    fn batch(&self, caller: &str, further: &str, body: &str) -> HttpAnswer {
+        batch(self.address(), caller, further, body)
+    }
+
+    /// The values of a record in the store.
+    fn stored(&self, handle: &str) -> Option<usize> {
+        stored(&self.admin, handle)
+    }
+}
+
+fn stored(admin: &AdminServer, handle: &str) -> Option<usize> {
+    use handle_admin::store::{StoreRecords as _, key};
+    let snapshot = admin.server().shared().service.store.snapshot().unwrap();
+    let record = snapshot.record(&key(handle.as_bytes(), true)).unwrap();
+    record.map(|record| record.view().values.len())
+}
+
+fn request(caller: &str, further: &str, body: &str) -> Vec<u8> {
+    let headers = format!("Content-Type: application/x-ndjson\r\nAuthorization: {caller}\r\n{further}");
+    post_request("/api/batch", &headers, body.as_bytes())
+}
+
+fn batch(address: SocketAddr, caller: &str, further: &str, body: &str) -> HttpAnswer {
+    let bytes = exchange_over_tls(address, &request(caller, further, body));
+    HttpAnswer::split(&bytes, false).unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&bytes))).0
+}
+
+fn lines(answer: &HttpAnswer) -> Vec<Json> {
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Line numbers and response codes.
+fn codes(answer: &HttpAnswer) -> Vec<(i64, i64)> {
+    let of = |line: &Json| (line["line"].as_i64().unwrap(), line["responseCode"].as_i64().unwrap());
+    lines(answer).iter().map(of).collect()
+}
+
+fn creation(name: &str) -> String {
+    let url = json!({ "index": 1, "type": "URL", "data": "https://example.org/" });
+    json!({ "handle": name, "values": [url] }).to_string() + "\n"
+}
+
+fn creations(prefix: &str, count: usize) -> String {
+    (0..count).map(|at| creation(&format!("TST/{prefix}-{at}"))).collect()
+}
+
+#[test]
+fn every_operation_is_carried_out_in_the_order_of_the_lines() {
+    let service = BatchService::start();
+    let value = |index: i32| json!({ "index": index, "type": "URL", "data": "https://example.org/" });
+    let admin = json!({ "index": 100, "type": "HS_ADMIN", "data": { "format": "admin",
+        "value": { "handle": "0.NA/TST", "index": 301, "permissions": "111111111111" } } });
+    let change = |operation: &str, values: Json| {
+        json!({ "operation": operation, "handle": "TST/batch", "values": values }).to_string()
+    };
+    let body = [
+        change("create", json!([value(1), admin])),
+        change("create", json!([value(1)])),
+        change("replace", json!([value(1), value(2), admin])),
+        String::new(),
+        change("add", json!([value(3)])),
+        change("add", json!([value(3)])),
+        change("modify", json!([value(2)])),
+        change("modify", json!([value(9)])),
+        json!({ "operation": "remove", "handle": "TST/batch", "indexes": [1, 2] }).to_string(),
+        json!({ "operation": "remove", "handle": "TST/batch", "indexes": [1] }).to_string(),
+        json!({ "operation": "delete", "handle": "TST/NONE" }).to_string(),
+        creation("99.9999/foreign").trim().to_owned(),
+        change("create", json!([value(1), value(1)])),
+        json!({ "handle": "TST/other", "values": [admin] }).to_string(),
+        json!({ "operation": "delete", "handle": "TST/other" }).to_string(),
+    ];
+    let answer = service.batch(ADMINISTRATOR, "", &body.join("\n"));
+    assert_eq!(answer.header("content-type"), Some("application/x-ndjson;charset=utf-8"));
+    let expected = [
+        (1, 1),
+        (2, 101),
+        (3, 1),
+        (5, 1),
+        (6, 201),
+        (7, 1),
+        (8, 200),
+        (9, 1),
+        (10, 200),
+        (11, 100),
+        (12, 301),
+        (13, 201),
+        (14, 1),
+        (15, 1),
+    ];
+    assert_eq!(codes(&answer), expected, "{}", answer.text());
+    let handles: Vec<_> = lines(&answer).iter().map(|line| line["handle"].clone()).collect();
+    assert_eq!((&handles[0], &handles[9]), (&json!("TST/batch"), &json!("TST/NONE")));
+    assert_eq!((service.stored("TST/batch"), service.stored("TST/other")), (Some(2), None));
+    let audit = std::fs::read_to_string(service.admin.config.audit.as_ref().unwrap()).unwrap();
+    let changed = audit.lines().filter(|line| line.contains("301:0.NA/TST") || line.contains("TST/batch"));
+    assert!(changed.count() >= 8, "changes are in the audit log: {audit}");
+    assert_eq!(service.gateway.gateway.state().counters.bulk_records.get(), 14);
+}
+
+#[test]
+fn a_bad_line_says_where_it_is_bad_and_harms_no_other() {
+    let service = BatchService::start_with(|_| (), |config| config.bulk.line_bytes = 1024);
+    let long = format!("{{\"handle\":\"TST/{}\"}}\n", "a".repeat(1024));
+    let body = [&creation("TST/good-1")[..], "{\"handle\": \"TST/x\", oops}\n", "[]\n", &long];
+    let body = body.concat() + creation("TST/good-2").trim();
+    let answer = service.batch(ADMINISTRATOR, "", &body);
+    assert_eq!(codes(&answer), [(1, 1), (2, 4), (3, 4), (4, 4), (5, 1)]);
+    let lines = lines(&answer);
+    let message = lines[1]["message"].as_str().unwrap();
+    assert!(message.starts_with("Invalid JSON in line 2, column 21: "), "{message}");
+    assert_eq!(lines[3]["message"], "The line is too long");
+    assert!(service.stored("TST/good-1").is_some() && service.stored("TST/good-2").is_some());
+}
+
+#[test]
+fn callers_are_proven_and_each_line_needs_the_right() {
+    let service = BatchService::start();
+    let body = creation("TST/denied");
+    let wrong = service.batch(WRONG, "", &body);
+    assert_eq!((wrong.status, wrong.header("www-authenticate").is_some()), (401, true));
+    let unknown = service.batch("Bearer abc", "", &body);
+    assert_eq!(unknown.status, 401);
+    let headers = "Content-Type: application/x-ndjson\r\n";
+    let anonymous =
+        exchange_over_tls(service.address(), &post_request("/api/batch", headers, body.as_bytes()));
+    let anonymous = HttpAnswer::split(&anonymous, false).unwrap().0;
+    assert_eq!((anonymous.status, anonymous.json()["responseCode"].as_i64()), (401, Some(402)));
+    let plain = format!("{headers}Authorization: {ADMINISTRATOR}\r\n");
+    let plain = post(service.address(), "/api/batch", &plain, body.as_bytes());
+    assert_eq!((plain.status, plain.json()["responseCode"].as_i64()), (403, Some(402)), "over plain HTTP");
+    let reader = service.batch(READER, "", &(body.clone() + &creation("TST/denied-2")));
+    assert_eq!(codes(&reader), [(1, 400), (2, 400)]);
+    assert_eq!(service.stored("TST/denied"), None);
+    let media = post_request(
+        "/api/batch",
+        &format!("Content-Type: application/json\r\nAuthorization: {ADMINISTRATOR}\r\n"),
+        b"{}",
+    );
+    let media = HttpAnswer::split(&exchange_over_tls(service.address(), &media), false).unwrap().0;
+    assert_eq!((media.status, media.json()["responseCode"].as_i64()), (400, Some(4)));
+    assert_eq!(get(service.address(), "/api/batch", "").status, 405);
+}
+
+#[test]
+fn a_request_has_as_many_records_as_allowed() {
+    let service = BatchService::start_with(
+        |_| (),
+        |config| {
+            config.bulk.records = 3;
+            config.bulk.body_bytes = 1024;
+        },
+    );
+    assert_eq!(codes(&service.batch(ADMINISTRATOR, "", &creations("three", 3))), [(1, 1), (2, 1), (3, 1)]);
+    let four = service.batch(ADMINISTRATOR, "", &creations("four", 4));
+    assert_eq!(codes(&four), [(1, 1), (2, 1), (3, 1), (4, 4)], "those before it are carried out");
+    assert_eq!(lines(&four)[3]["message"], "A request has at most 3 records");
+    let key = "Idempotency-Key: k\r\n";
+    assert_eq!(service.batch(ADMINISTRATOR, key, &creations("keyed", 3)).status, 200);
+    assert_eq!(service.batch(ADMINISTRATOR, key, &creations("keyed-4", 4)).status, 413);
+    assert_eq!(service.stored("TST/keyed-4-0"), None, "with a key, nothing is carried out");
+    let padded = |len: usize| {
+        let line = creation("TST/padded");
+        " ".repeat(len - line.len()) + &line
+    };
+    assert_eq!(service.batch(ADMINISTRATOR, "Idempotency-Key: a\r\n", &padded(1024)).status, 200);
+    assert_eq!(service.batch(ADMINISTRATOR, "Idempotency-Key: b\r\n", &padded(1025)).status, 413);
+    for bad in [
+        "Idempotency-Key: \r\n",
+        "Idempotency-Key: a\r\nIdempotency-Key: a\r\n",
+        "Idempotency-Key: \u{e9}\r\n",
+    ] {
+        assert_eq!(service.batch(ADMINISTRATOR, bad, "").status, 400, "{bad}");
+    }
+    let key = |len: usize| format!("Idempotency-Key: {}\r\n", "k".repeat(len));
+    assert_eq!(service.batch(ADMINISTRATOR, &key(255), "").status, 200);
+    assert_eq!(service.batch(ADMINISTRATOR, &key(256), "").status, 400);
+}
+
+#[test]
+fn a_repeated_request_gets_the_same_results_and_changes_nothing() {
+    let service = BatchService::start_with(|config| config.bulk.keys = 2, |_| ());
+    let key = |name: &str| format!("Idempotency-Key: {name}\r\n");
+    let body = creations("once", 700) + "oops\n" + &creation("TST/once-0");
+    let first = service.batch(ADMINISTRATOR, &key("one"), &body);
+    assert_eq!(codes(&first)[699..], [(700, 1), (701, 4), (702, 101)]);
+    let changes = service.admin.server().shared().service.store.last_id();
+    let again = service.batch(ADMINISTRATOR, &key("one"), &body);
+    assert_eq!(again.text(), first.text());
+    assert_eq!(service.admin.server().shared().service.store.last_id(), changes, "nothing was changed");
+    let other = service.batch(ADMINISTRATOR, &key("one"), &creation("TST/other"));
+    assert_eq!((other.status, other.json()["responseCode"].as_i64()), (422, Some(4)), "{}", other.text());
+    assert_eq!(service.stored("TST/other"), None);
+    let of_reader = service.batch(READER, &key("one"), &creation("TST/other"));
+    assert_eq!(codes(&of_reader), [(1, 400)], "each identity has keys of its own");
+    // The oldest of three keys is dropped.
+    service.batch(ADMINISTRATOR, &key("three"), "");
+    let dropped = service.batch(ADMINISTRATOR, &key("one"), &body);
+    assert_eq!(codes(&dropped)[..2], [(1, 101), (2, 101)]);
+    let plain = service.batch(ADMINISTRATOR, "", &creation("TST/once-0"));
+    assert_eq!(codes(&plain), [(1, 101)]);
+}
+
+#[test]
+fn results_arrive_while_lines_are_still_being_sent() {
+    let service = BatchService::start();
+    let mut stream = connect_over_tls(service.address());
+    let head = format!(
+        "POST /api/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
+         Content-Type: application/x-ndjson\r\nAuthorization: {ADMINISTRATOR}\r\n\r\n"
+    );
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    stream.write_all((head + &chunk(&creation("TST/streamed-1"))).as_bytes()).unwrap();
+    let (mut seen, mut room) = (String::new(), [0; 4096]);
+    let mut read_until = |stream: &mut dyn std::io::Read, wanted: &str| {
+        while !seen.contains(wanted) {
+            let len = stream.read(&mut room).unwrap();
+            assert!(len > 0, "{wanted}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&room[..len]));
+        }
+    };
+    read_until(&mut stream, "{\"line\":1,\"responseCode\":1,\"handle\":\"TST/streamed-1\"}");
+    assert!(service.stored("TST/streamed-1").is_some(), "durable before it is acknowledged");
+    stream.write_all((chunk(&creation("TST/streamed-2")) + "0\r\n\r\n").as_bytes()).unwrap();
+    read_until(&mut stream, "{\"line\":2,\"responseCode\":1,\"handle\":\"TST/streamed-2\"}");
+}
+
+#[test]
+fn a_body_that_breaks_off_has_an_answer_that_does_not_look_whole() {
+    let service = BatchService::start_with(|_| (), |config| config.limits.body_ms = 300);
+    let text = request(ADMINISTRATOR, "", &creations("cut", 20));
+    let answer = exchange_over_tls(service.address(), &text[..text.len() - 10]);
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("\"line\":19,\"responseCode\":1"), "{text}");
+    assert!(HttpAnswer::split(&answer, false).is_none(), "the last chunk is missing: {text}");
+}
+
+#[test]
+fn processes_of_other_users_and_false_frames_are_refused() {
+    let service = BatchService::start();
+    let socket = service.admin.config.bulk.socket.clone().unwrap();
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    for frame in [&b"\0\0\0\x01\x09"[..], b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x01\x03"] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.write_all(frame).unwrap();
+        // A frame that names a caller is challenged before it is read; nothing answers the proof.
+        let _ = stream.write_all(frame);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.len() <= 4 + 1 + 16, "{answer:?}");
+    }
+    assert_eq!(codes(&service.batch(ADMINISTRATOR, "", &creation("TST/after"))), [(1, 1)]);
+    assert_eq!(service.admin.server().shared().service.counters.bugs.get(), 0);
+}
+
+/// `handle-admin` as a process, with the configuration of `admin`.
+fn start_process(admin: &AdminServer) -> RunningProcess {
+    let path = admin.directory.path().join("admin.toml");
+    std::fs::write(&path, toml::to_string(&admin.config).unwrap()).unwrap();
+    let mut command = Command::new(program("handle-admin", "handle-admin"));
+    command.arg("--config").arg(path).arg("--allow-root").stderr(Stdio::null());
+    let process = RunningProcess::start(command);
+    let socket = admin.config.bulk.socket.clone().unwrap();
+    until("the socket is there", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    process
+}
+
+/// Sends a batch with a key, and calls `interrupt` when the first results have arrived. Returns the
+/// numbers of the lines that were acknowledged.
+fn interrupted(address: SocketAddr, body: &str, interrupt: impl FnOnce()) -> Vec<i64> {
+    let mut stream = connect_over_tls(address);
+    stream.write_all(&request(ADMINISTRATOR, "Idempotency-Key: killed\r\n", body)).unwrap();
+    let (mut text, mut room, mut interrupt) = (Vec::new(), [0; 16_384], Some(interrupt));
+    while let Ok(len @ 1..) = stream.read(&mut room) {
+        text.extend_from_slice(&room[..len]);
+        if String::from_utf8_lossy(&text).contains("\"responseCode\":1,")
+            && let Some(interrupt) = interrupt.take()
+        {
+            interrupt();
+        }
+    }
+    assert!(interrupt.is_none(), "results arrived: {}", String::from_utf8_lossy(&text));
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let acknowledged = text.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
+    let acknowledged = acknowledged.filter(|line| line["responseCode"] == 1);
+    acknowledged.map(|line| line["line"].as_i64().unwrap()).collect()
+}
+
+/// Checks that everything that was acknowledged is there, and that the same request completes the
+/// rest.
+fn check_completion(address: SocketAddr, body: &str, acknowledged: &[i64], admin: &AdminServer) {
+    for line in acknowledged {
+        assert!(stored(admin, &format!("TST/killed-{}", line - 1)).is_some(), "line {line} is there");
+    }
+    let again = batch(address, ADMINISTRATOR, "Idempotency-Key: killed\r\n", body);
+    let count = i64::try_from(body.lines().count()).unwrap();
+    let expected: Vec<_> = (1..=count).map(|line| (line, 1)).collect();
+    // A creation that is carried out twice would be refused with code 101.
+    assert_eq!(codes(&again), expected);
+}
+
+#[test]
+fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition_completes_the_rest() {
+    let mut admin = administered(|config| config.bulk.commit_changes = 16);
+    admin.stop();
+    let process = start_process(&admin);
+    let gateway = gateway_at(admin.config.bulk.socket.clone().unwrap(), |_| ());
+    let body = creations("killed", 20_000);
+    let acknowledged = interrupted(gateway.address(), &body, || process.signal("KILL"));
+    drop(process);
+    assert!(!acknowledged.is_empty() && acknowledged.len() < 20_000, "{}", acknowledged.len());
+    admin.restart();
+    check_completion(gateway.address(), &body, &acknowledged, &admin);
+}
+
+#[test]
+fn what_was_acknowledged_before_a_kill_of_the_gateway_is_there_and_a_repetition_completes_the_rest() {
+    let admin = administered(|config| config.bulk.commit_changes = 16);
+    let socket = admin.config.bulk.socket.clone().unwrap();
+    let again = gateway_at(socket.clone(), |_| ());
+    let files = tempfile::tempdir().unwrap();
+    // A free port; the gateway of the test keeps the files.
+    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let mut config = Config {
+        listen: vec![port],
+        workers: 1,
+        snapshot: Some(again.directory.path().join("set")),
+        site: Some(again.directory.path().join("siteinfo.json")),
+        ..Config::default()
+    };
+    config.admin.address = Some(([127, 0, 0, 1], 1).into());
+    config.admin.bulk_socket = Some(socket);
+    use_tls(&mut config, files.path());
+    let path = files.path().join("gateway.toml");
+    std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.arg("--config").arg(path).arg("--allow-root").stderr(Stdio::null());
+    let process = RunningProcess::start(command);
+    until("the gateway answers", || std::net::TcpStream::connect(port).is_ok());
+    let body = creations("killed", 20_000);
+    let acknowledged = interrupted(port, &body, || process.signal("KILL"));
+    drop(process);
+    assert!(!acknowledged.is_empty() && acknowledged.len() < 20_000, "{}", acknowledged.len());
+    check_completion(again.address(), &body, &acknowledged, &admin);
+}
