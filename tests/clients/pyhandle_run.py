@@ -1,0 +1,59 @@
+"""Runs the tests of pyhandle for its REST client against handle-admin and handle-gateway over TLS.
+
+The tests are those of the source distribution, which the installed package has too. Tests of reverse
+lookup need a servlet that is no part of handle servers, and are left out; so is the test that a
+handle of the public Handle System is found.
+
+    pip install pyhandle==1.5.0 pytest mock
+    python3 tests/clients/pyhandle_run.py TESTS
+
+TESTS is the directory `pyhandle/tests` of the unpacked source distribution
+(`pip download --no-deps --no-binary :all: pyhandle==1.5.0`).
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from service import SECRET, Service, administrator, text
+
+PREFIX = "21.T14999"
+ADMINISTRATOR = f"{PREFIX}/B2HANDLE_INTEGRATION_TESTS"
+# The modules that talk to a server over HTTP.
+MODULES = ["handleclient_read_integration_test", "handleclient_write_integration_test"]
+
+
+def records():
+    own = administrator(ADMINISTRATOR, 300)
+    secret = text(300, "HS_SECKEY", SECRET, permissions="1100")
+    values = [text(4, "TEST4", "val4"), own, text(111, "TEST1", "val1"), text(333, "TEST3", "val3"),
+              text(2222, "TEST2", "val2")]
+    return [
+        {"handle": f"0.NA/{PREFIX}", "values": [own]},
+        {"handle": ADMINISTRATOR, "values": [own, secret]},
+        {"handle": f"{PREFIX}/READ", "values": values},
+        {"handle": f"{PREFIX}/MODIFY", "values": values},
+    ]
+
+
+def main():
+    tests = pathlib.Path(sys.argv[1]).resolve()
+    with Service(records(), [PREFIX]) as service:
+        (tests / "resources" / "testvalues_for_integration_tests_IGNORE.json").write_text(json.dumps({
+            "user": f"300:{ADMINISTRATOR}", "password": SECRET,
+            "handle_server_url_read": service.url, "handle_server_url_write": service.url,
+            "url_extension_REST_API": "/api/handles/",
+            "handle_for_read_tests": f"{PREFIX}/READ", "handle_globally_resolvable": f"{PREFIX}/READ",
+            "handle_to_be_created": f"{PREFIX}/CREATED", "handle_to_be_modified": f"{PREFIX}/MODIFY",
+            "HTTPS_verify": str(service.certificate),
+        }))
+        files = [str(tests / "testcases" / f"{module}.py") for module in MODULES]
+        environment = {**os.environ, "PYTHONPATH": str(tests.parents[1])}
+        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider", *files]
+        return subprocess.run(command, env=environment).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
