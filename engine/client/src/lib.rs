@@ -11,7 +11,8 @@
 //!   is asked first.
 //! - [`exchange`]: one request to one server: retries, fragments, and whether the answer is
 //!   believed.
-//! - [`raw_exchange`]: one message to one server, and the answer as it arrived.
+//! - [`raw_exchange`]: one message to one server, and the answer as it arrived. [`http_answer`]:
+//!   answers of HTTP.
 //! - [`lookup`]: one question, from the global service down. [`trace`]: the steps of a lookup.
 //!   [`namespace`]: what else is known of its prefix.
 //! - [`cache`], [`flight`]: answers by their time to live, and one request for many askers.
@@ -116,6 +117,7 @@ pub mod cache;
 pub mod driver;
 pub mod exchange;
 pub mod flight;
+pub mod http_answer;
 mod identity;
 pub mod lookup;
 pub mod names;

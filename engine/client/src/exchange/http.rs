@@ -4,17 +4,12 @@
 //! delimit the body by a length, by the end of the connection, or in chunks.
 
 use super::AttemptError;
+use crate::http_answer::{HttpAnswerReader, MalformedAnswer};
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::net::SocketAddr;
 
-/// Most bytes of the head of a response, including interim responses.
-pub(super) const HEAD_LEN_MAX: usize = 16 << 10;
-/// Most fields of a head.
-const FIELDS_MAX: usize = 64;
-/// Most bytes between two chunks: a length in hexadecimal and its extensions.
-const CHUNK_HEAD_LEN_MAX: usize = 256;
 /// Most bytes of a body: the longest message, and an empty line that deployed clients skip.
 const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 1;
 
@@ -56,45 +51,34 @@ pub(super) fn request(
     [head.as_bytes(), message].concat()
 }
 
-/// Reads a response incrementally.
+/// Reads the message in a response incrementally.
 #[derive(Debug, Default)]
-pub(super) struct HttpAnswerReader {
+pub(super) struct HttpMessageReader {
     /// Received bytes that were not parsed yet.
     buffer: Vec<u8>,
-    state: HttpState,
-    head_len: usize,
+    answer: HttpAnswerReader,
     body_len: usize,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-enum HttpState {
-    /// Reading the status line and the fields.
-    #[default]
-    Head,
-    /// Reading a body with this many bytes left; `usize::MAX` means up to the end of the
-    /// connection.
-    Body(usize),
-    /// Reading the length of a chunk, after the line end of an earlier chunk or as the first.
-    ChunkHead { is_first: bool },
-    /// Reading a chunk with this many bytes left.
-    Chunk(usize),
-    /// The body is complete.
-    Over,
-}
-
-impl HttpAnswerReader {
+impl HttpMessageReader {
     /// Takes received bytes, and returns those of the body.
     ///
     /// Each byte is copied once, however the sender divides the body into chunks.
     pub(super) fn receive(&mut self, bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
+        let mut body = vec![];
+        if self.is_over() {
+            return Ok(body);
+        }
         let mut input = std::mem::take(&mut self.buffer);
         input.extend_from_slice(bytes);
-        let (mut body, mut rest) = (vec![], input.as_slice());
-        while let Some(taken) = self.step(rest, &mut body)? {
-            rest = &rest[taken..];
+        let read = self.answer.read(&input, &mut body);
+        if let Some(head) = self.answer.head().filter(|head| head.status != 200) {
+            return Err(AttemptError::Http(Some(head.status)));
         }
-        if !self.is_over() {
-            self.buffer = rest.to_vec();
+        match read {
+            Ok(used) if !self.is_over() => self.buffer = input.split_off(used),
+            Err(MalformedAnswer) if !self.is_over() => return Err(AttemptError::Http(None)),
+            _ => {}
         }
         self.body_len += body.len();
         if self.body_len > BODY_LEN_MAX {
@@ -103,102 +87,19 @@ impl HttpAnswerReader {
         Ok(body)
     }
 
-    /// Whether the body is complete.
+    /// Whether the body is complete. Trailers after the last chunk do not concern the message.
     pub(super) const fn is_over(&self) -> bool {
-        matches!(self.state, HttpState::Over)
-    }
-
-    /// Parses the next part of the response from the start of `input`. Returns `None` if more bytes
-    /// are needed.
-    fn step(&mut self, input: &[u8], body: &mut Vec<u8>) -> Result<Option<usize>, AttemptError> {
-        let (left, is_chunk) = match self.state {
-            HttpState::Head => return self.head(input),
-            HttpState::ChunkHead { is_first } => return self.chunk_head(input, is_first),
-            HttpState::Body(left) => (left, false),
-            HttpState::Chunk(left) => (left, true),
-            HttpState::Over => return Ok(None),
-        };
-        let taken = left.min(input.len());
-        body.extend_from_slice(&input[..taken]);
-        self.state = match (is_chunk, left - taken) {
-            // Up to the end of the connection.
-            (false, _) if left == usize::MAX => HttpState::Body(left),
-            (false, 0) => HttpState::Over,
-            (false, left) => HttpState::Body(left),
-            (true, 0) => HttpState::ChunkHead { is_first: false },
-            (true, left) => HttpState::Chunk(left),
-        };
-        Ok((taken > 0 || taken == left).then_some(taken))
-    }
-
-    fn head(&mut self, input: &[u8]) -> Result<Option<usize>, AttemptError> {
-        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
-        let mut response = httparse::Response::new(&mut fields);
-        let parsed = response.parse(input).map_err(|_| AttemptError::Http(None))?;
-        let httparse::Status::Complete(head_len) = parsed else {
-            return if self.head_len + input.len() > HEAD_LEN_MAX {
-                Err(AttemptError::Http(None))
-            } else {
-                Ok(None)
-            };
-        };
-        self.head_len += head_len;
-        let status = response.code.unwrap_or_default();
-        let is_interim = (100..200).contains(&status);
-        if self.head_len > HEAD_LEN_MAX || !(is_interim || status == 200) {
-            return Err(AttemptError::Http(Some(status).filter(|&status| status != 200)));
-        }
-        if !is_interim {
-            self.state = body_of(response.headers)?;
-        }
-        Ok(Some(head_len))
-    }
-
-    fn chunk_head(&mut self, input: &[u8], is_first: bool) -> Result<Option<usize>, AttemptError> {
-        let skipped = if is_first { 0 } else { 2 };
-        if input.len() < skipped {
-            return Ok(None);
-        }
-        if !is_first && !input.starts_with(b"\r\n") {
-            return Err(AttemptError::Http(None));
-        }
-        match httparse::parse_chunk_size(&input[skipped..]).map_err(|_| AttemptError::Http(None))? {
-            httparse::Status::Complete((head_len, chunk_len)) => {
-                let chunk_len = usize::try_from(chunk_len).map_err(|_| AttemptError::Http(None))?;
-                // Trailers after the last chunk do not concern the message.
-                self.state = if chunk_len == 0 { HttpState::Over } else { HttpState::Chunk(chunk_len) };
-                Ok(Some(skipped + head_len))
-            }
-            httparse::Status::Partial if input.len() > CHUNK_HEAD_LEN_MAX => Err(AttemptError::Http(None)),
-            httparse::Status::Partial => Ok(None),
-        }
-    }
-}
-
-/// The framing of the body. Chunks take precedence over a length, as in RFC 9112.
-fn body_of(fields: &[httparse::Header<'_>]) -> Result<HttpState, AttemptError> {
-    let field = |name: &str| {
-        let found = fields.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
-        Some(str::from_utf8(found.value).unwrap_or_default().trim())
-    };
-    if let Some(coding) = field("transfer-encoding") {
-        return match coding.eq_ignore_ascii_case("chunked") {
-            true => Ok(HttpState::ChunkHead { is_first: true }),
-            false => Err(AttemptError::Http(None)),
-        };
-    }
-    match field("content-length") {
-        Some(len) => Ok(HttpState::Body(len.parse().map_err(|_| AttemptError::Http(None))?)),
-        None => Ok(HttpState::Body(usize::MAX)),
+        self.answer.has_whole_body()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http_answer::{CHUNK_HEAD_LEN_MAX, HEAD_LEN_MAX};
 
     fn read(parts: &[&[u8]]) -> Result<Vec<u8>, AttemptError> {
-        let mut incoming = HttpAnswerReader::default();
+        let mut incoming = HttpMessageReader::default();
         let mut body = vec![];
         for part in parts {
             body.extend(incoming.receive(part)?);
@@ -250,7 +151,7 @@ mod tests {
 
     #[test]
     fn bytes_after_the_body_are_dropped() {
-        let mut incoming = HttpAnswerReader::default();
+        let mut incoming = HttpMessageReader::default();
         assert_eq!(incoming.receive(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), Ok(vec![]));
         assert!(incoming.is_over());
         for _ in 0..16 {

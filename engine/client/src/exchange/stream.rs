@@ -16,7 +16,7 @@ pub(super) struct ExchangeStream {
     outgoing: Vec<u8>,
     /// Received bytes of the message.
     received: Vec<u8>,
-    http: Option<http::HttpAnswerReader>,
+    http: Option<http::HttpMessageReader>,
     #[cfg(feature = "tls")]
     tls: Option<Box<Tls>>,
 }
@@ -37,12 +37,12 @@ impl ExchangeStream {
         };
         match target.protocol {
             InterfaceProtocol::HTTP => {
-                (stream.outgoing, stream.http) = (in_http(80), Some(http::HttpAnswerReader::default()));
+                (stream.outgoing, stream.http) = (in_http(80), Some(http::HttpMessageReader::default()));
             }
             #[cfg(feature = "tls")]
             InterfaceProtocol::HTTPS => {
                 let tls = Tls::new(target.address.ip(), &target.public_key, &in_http(443))?;
-                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::HttpAnswerReader::default()));
+                (stream.tls, stream.http) = (Some(Box::new(tls)), Some(http::HttpMessageReader::default()));
             }
             #[cfg(not(feature = "tls"))]
             InterfaceProtocol::HTTPS => return Err(AttemptError::Tls),
@@ -92,7 +92,7 @@ impl ExchangeStream {
         match split(message, MESSAGE_LEN_MAX)? {
             StreamFront::Message(message, _) => Ok(Some(message.to_vec())),
             // No more bytes will arrive, so waiting would be useless.
-            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::HttpAnswerReader::is_over) => {
+            StreamFront::Needs(_) if self.http.as_ref().is_some_and(http::HttpMessageReader::is_over) => {
                 Err(AttemptError::Ended)
             }
             StreamFront::Needs(_) => Ok(None),

@@ -1,5 +1,7 @@
 //! Answers of HTTP/1.1: with a length, in chunks, or up to the end.
 
+use handle_client::http_answer::{HttpAnswerHead, HttpAnswerReader};
+
 /// The state of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ParsedAnswer {
@@ -22,105 +24,20 @@ pub enum ParsedAnswer {
     Broken,
 }
 
-const HEADERS_MAX: usize = 64;
-/// Maximum number of interim answers before the final one.
-const PRECEDING_MAX: usize = 8;
-
 /// Parses the first answer in `bytes`; `is_over` tells that no more data follows.
 #[must_use]
 pub fn parse(bytes: &[u8], is_over: bool) -> ParsedAnswer {
-    let mut preceding_len = 0;
-    for _ in 0..=PRECEDING_MAX {
-        match parse_one(&bytes[preceding_len..], is_over) {
-            // An interim answer.
-            ParsedAnswer::Whole { status: 100..200, used, .. } => preceding_len += used,
-            ParsedAnswer::Whole { body, status, location, used, closes } => {
-                return ParsedAnswer::Whole { body, status, location, used: preceding_len + used, closes };
-            }
-            other => return other,
+    let (mut reader, mut body) = (HttpAnswerReader::default(), Vec::new());
+    let Ok(used) = reader.read(bytes, &mut body) else { return ParsedAnswer::Broken };
+    // A truncated body is returned as far as it goes.
+    let ends_here = is_over && reader.is_in_plain_body();
+    match reader.head() {
+        Some(head) if reader.is_over() || ends_here => {
+            let HttpAnswerHead { status, location, closes } = head.clone();
+            ParsedAnswer::Whole { body, status, location, used, closes: closes || ends_here }
         }
-    }
-    ParsedAnswer::Broken
-}
-
-/// Parses one answer; an interim answer has no body.
-fn parse_one(bytes: &[u8], is_over: bool) -> ParsedAnswer {
-    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut response = httparse::Response::new(&mut headers);
-    let head_len = match response.parse(bytes) {
-        Ok(httparse::Status::Complete(len)) => len,
-        Ok(httparse::Status::Partial) if !is_over => return ParsedAnswer::Partial,
-        _ => return ParsedAnswer::Broken,
-    };
-    let status = response.code.unwrap_or(0);
-    if (100..200).contains(&status) {
-        let (body, location) = (Vec::new(), None);
-        return ParsedAnswer::Whole { body, status, location, used: head_len, closes: false };
-    }
-    let header = |name: &str| {
-        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name))?;
-        std::str::from_utf8(found.value).ok().map(str::trim)
-    };
-    let has_header = |name, value: &str| header(name).is_some_and(|text| text.eq_ignore_ascii_case(value));
-    let is_old = response.version == Some(0);
-    let closes = has_header("connection", "close") || (is_old && !has_header("connection", "keep-alive"));
-    let location = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case("location"));
-    let rest = &bytes[head_len..];
-    let whole = |body: Vec<u8>, len: usize, closes| ParsedAnswer::Whole {
-        body,
-        status,
-        location: location.map(|header| header.value.to_vec()),
-        used: head_len + len,
-        closes,
-    };
-    // Neither has a body, even if the head announces one.
-    if matches!(status, 204 | 304) {
-        return whole(Vec::new(), 0, closes);
-    }
-    if has_header("transfer-encoding", "chunked") {
-        return match dechunk(rest) {
-            Ok(Some((body, len))) => whole(body, len, closes),
-            Ok(None) if !is_over => ParsedAnswer::Partial,
-            _ => ParsedAnswer::Broken,
-        };
-    }
-    match header("content-length").map(str::parse::<usize>) {
-        Some(Ok(len)) if rest.len() >= len => whole(rest[..len].to_vec(), len, closes),
-        // A truncated body is returned as far as it goes.
-        Some(Ok(_)) | None if is_over => whole(rest.to_vec(), rest.len(), true),
-        Some(Ok(_)) => ParsedAnswer::Partial,
-        Some(Err(_)) => ParsedAnswer::Broken,
-        None => ParsedAnswer::Partial,
-    }
-}
-
-/// Joins a chunked body and returns the number of bytes used; `None` if more data is needed.
-fn dechunk(bytes: &[u8]) -> Result<Option<(Vec<u8>, usize)>, httparse::InvalidChunkSize> {
-    let (mut body, mut at) = (Vec::new(), 0);
-    loop {
-        let httparse::Status::Complete((head_len, len)) = httparse::parse_chunk_size(&bytes[at..])? else {
-            return Ok(None);
-        };
-        let start = at + head_len;
-        let Some(end) = usize::try_from(len).ok().and_then(|len| start.checked_add(len)) else {
-            return Err(httparse::InvalidChunkSize);
-        };
-        let Some(after) = bytes.get(end..) else { return Ok(None) };
-        if len == 0 {
-            // Trailers may follow, up to an empty line.
-            let found = if after.starts_with(b"\r\n") {
-                Some(2)
-            } else {
-                after.windows(4).position(|part| part == b"\r\n\r\n").map(|position| position + 4)
-            };
-            return Ok(found.map(|len| (body, end + len)));
-        }
-        body.extend_from_slice(&bytes[start..end]);
-        match after.get(..2) {
-            Some(b"\r\n") => at = end + 2,
-            Some(_) => return Err(httparse::InvalidChunkSize),
-            None => return Ok(None),
-        }
+        _ if is_over => ParsedAnswer::Broken,
+        _ => ParsedAnswer::Partial,
     }
 }
 
