@@ -16,32 +16,31 @@ mod connection;
 mod error;
 mod outgoing;
 
+pub use crate::identity::{ClientIdentity, IdentityKey, SessionKey};
+pub use crate::open_session::SessionFailure;
 pub use answer::AdministrationAnswer;
-pub use error::{AskError, SessionFailure};
+pub use error::AskError;
 
 use crate::allowances::Allowances;
-use crate::session::{OpenSession, Proposal};
+use crate::open_session::{OpenSession, Proposal};
 use answer::decode_reply;
 use connection::ServerConnection;
-use handle_auth::challenge::{SessionKeyId, check_request_digest};
+use handle_auth::challenge::check_request_digest;
 use handle_auth::message::verify_message;
-use handle_auth::{PrivateKey, PublicKey, VerifyError, random};
+use handle_auth::{PublicKey, VerifyError, random};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Server, Site};
 use handle_proto::limit::LIST_COUNT_MAX;
 use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::ChallengeAnswer;
 use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use outgoing::{OutgoingRequest, Repetition, changes_records, has_secrets};
-use std::fmt;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use zeroize::Zeroizing;
 
 /// Most challenges that are answered for one request. After that the server is taken to reject
 /// every proof.
@@ -55,58 +54,6 @@ const NOTHING_DONE: [ResponseCode; 3] =
     [ResponseCode::SESSION_TIMEOUT, ResponseCode::SESSION_FAILED, ResponseCode::INVALID_SESSION_KEY];
 /// Request id of replies to messages that the server could not read.
 const NO_REQUEST: i32 = -1;
-
-/// The key that authenticates an identity.
-pub enum IdentityKey {
-    /// The data of an HS_SECKEY value.
-    Secret(Zeroizing<Vec<u8>>),
-    /// The private key of an HS_PUBKEY value.
-    Private(Box<PrivateKey>),
-    /// A session that the server has started for `handle-gateway`, after the identity was proven.
-    Session(SessionKey),
-}
-
-/// What a session of a caller of `handle-gateway` answers challenges with.
-#[derive(Clone)]
-pub struct SessionKey {
-    /// The number of the session.
-    pub id: SessionKeyId,
-    /// Its secret.
-    pub secret: Zeroizing<[u8; 32]>,
-}
-
-impl fmt::Debug for SessionKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a session")
-    }
-}
-
-impl fmt::Debug for IdentityKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Secret(_) => f.write_str("a secret"),
-            Self::Private(key) => key.fmt(f),
-            Self::Session(key) => key.fmt(f),
-        }
-    }
-}
-
-/// An identity to authenticate with: the reference to the value with the key, and the key.
-#[derive(Debug)]
-pub struct ClientIdentity {
-    /// The handle of the value.
-    pub handle: Vec<u8>,
-    /// The index of the value; 0 for any key of the handle.
-    pub index: i32,
-    /// The key.
-    pub key: IdentityKey,
-}
-
-impl fmt::Display for ClientIdentity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Reference { handle: &self.handle, index: self.index })
-    }
-}
 
 /// Sends requests to one server, with one identity or none.
 #[derive(Debug)]

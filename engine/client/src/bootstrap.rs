@@ -5,7 +5,6 @@
 //! of their own, `resolver_site` for a service that answers every public question. RFC 3651 section
 //! 4.1.1.
 
-use crate::lookup::is_global;
 use crate::service::{Kinds, SITES_MAX, ServiceSites, SharedSite, add_once, at_all_addresses};
 use handle_proto::data::kind;
 use handle_proto::data::site::SiteBuf;
@@ -319,6 +318,12 @@ pub fn write(path: &Path, file: &Json) -> io::Result<()> {
 /// When the bytes are invalid.
 pub fn read_site(bytes: &[u8]) -> Result<SiteBuf, FileError> {
     if is_json(bytes) { Ok(site_from_json(&json(bytes)?)?) } else { Ok(SiteBuf::from_bytes(bytes.to_vec())?) }
+}
+
+/// Whether the global service is responsible for `handle`: the name begins with `0.` or `0/`, or is
+/// that of a prefix.
+pub(crate) fn is_global(handle: Handle<'_>) -> bool {
+    handle.is_global() || handle.0.starts_with(b"0/") || handle.slash_at().is_none()
 }
 
 #[cfg(test)]

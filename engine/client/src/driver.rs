@@ -150,7 +150,7 @@ impl BlockingDriver {
     ///
     /// An answer in the cache is used, and a question that another thread is asking is waited for,
     /// unless `options` name servers or an identity, follow aliases, or request a trace. If a
-    /// renewal of the global service is due ([`Renewal`](crate::refresh::Renewal)), another thread
+    /// renewal of the global service is due ([`Renewal`](crate::renewal::Renewal)), another thread
     /// makes it afterwards.
     pub fn resolve(&mut self, question: &Question, options: &LookupOptions) -> ResolvedQuestion {
         let resolved = self.resolve_alone(question, options);

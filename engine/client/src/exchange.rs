@@ -11,8 +11,8 @@ mod stream;
 mod tls;
 
 use crate::ClockReading;
+use crate::open_session::OpenSession;
 use crate::plan::ServerTarget;
-use crate::session::OpenSession;
 use handle_auth::message::verify_message;
 use handle_auth::{PublicKey, VerifyError, challenge::check_request_digest};
 use handle_proto::data::site::InterfaceProtocol;

@@ -16,12 +16,13 @@
 //! - [`lookup`]: one question, from the global service down. [`trace`]: the steps of a lookup.
 //!   [`namespace`]: what else is known of its prefix.
 //! - [`cache`], [`flight`]: answers by their time to live, and one request for many askers.
-//! - [`session`]: sessions with servers, which authenticate from the second request on.
-//! - [`administration`]: identities, and operations of administrators on one server.
+//! - [`open_session`], [`session`]: sessions with servers, which authenticate from the second
+//!   request on, and those that lookups share.
+//! - [`identity`], [`administration`]: identities, and operations of administrators on one server.
 //! - [`allowances`]: exceptions for old servers and for servers without sessions, each allowed by
 //!   name.
 //! - [`signature`]: signed values, up to the trusted keys. [`mod@refresh`]: renewing the global
-//!   service when all of it is signed.
+//!   service when all of it is signed. [`renewal`]: when that is due.
 //!
 //! The driver for blocking sockets takes a question and returns the answer:
 //!
@@ -118,15 +119,17 @@ pub mod driver;
 pub mod exchange;
 pub mod flight;
 pub mod http_answer;
-mod identity;
+pub mod identity;
 pub mod lookup;
 pub mod names;
 pub mod namespace;
+pub mod open_session;
 pub mod plan;
 pub mod question;
 pub mod raw_exchange;
 pub mod reference;
 pub mod refresh;
+pub mod renewal;
 pub mod service;
 pub mod session;
 pub mod signature;

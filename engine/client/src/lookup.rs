@@ -19,24 +19,24 @@ pub(crate) mod world;
 
 pub use error::LookupError;
 
-use crate::administration::ClientIdentity;
 use crate::allowances::Allowances;
 use crate::bootstrap::{KnownRoot, Overrides, Root};
 use crate::cache::{Cache, CacheLimits};
 use crate::exchange::{AnswerTimeouts, AttemptError, Exchange, ReceivedAnswer, Transmit};
 use crate::flight::Flights;
+use crate::identity::ClientIdentity;
 use crate::names::NameCache;
 use crate::plan::{Preferences, ServerTarget};
-use crate::refresh::Renewal;
+use crate::renewal::Renewal;
 use crate::service::SharedSite;
 use crate::session::SessionPool;
 use crate::times::ServerTimes;
 use crate::trace::{LookupEvent, LookupStep, QuestionReason};
 use crate::{ClockReading, LookupAnswer, Question, RandomSource};
 use context::{LookupContext, PartSignal, PartStep};
+use handle_proto::ValueBuf;
 use handle_proto::data::kind;
 use handle_proto::limit::{CLIENT_INDIRECTION_MAX, SERVICE_NESTING_MAX};
-use handle_proto::{Handle, ValueBuf};
 use query::RecordQuery;
 use search::{NeededRecord, ServiceSearch};
 use std::net::IpAddr;
@@ -554,10 +554,4 @@ impl LookupFrame {
             Self::Search(search) => search.record(),
         }
     }
-}
-
-/// Whether the global service is responsible for `handle`: the name begins with `0.` or `0/`, or is
-/// that of a prefix.
-pub(crate) fn is_global(handle: Handle<'_>) -> bool {
-    handle.is_global() || handle.0.starts_with(b"0/") || handle.slash_at().is_none()
 }

@@ -3,9 +3,9 @@
 //! The known records are only replaced by records whose values are all signed, up to keys that are
 //! already trusted; and of the new records only such values are used.
 
-mod renewal;
+mod guard;
 
-pub use renewal::{Renewal, RenewalGuard};
+pub use guard::RenewalGuard;
 
 use crate::bootstrap::{FileError, Root};
 use crate::service::{Kinds, SITES_MAX, ServiceSites};

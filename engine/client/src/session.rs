@@ -1,162 +1,16 @@
-//! A session with a server: once it is set up, every request is authenticated by a MAC instead of a
-//! challenge. RFC 3652 section 3.8.
-//!
-//! Each administrator has its own. Lookups share those in which a challenge was answered:
-//! [`SessionPool`].
+//! Sessions that lookups share: those in which a challenge was answered.
 
-use crate::administration::{ClientIdentity, SessionFailure};
-use crate::allowances::Allowances;
 use crate::exchange::{AnswerTimeouts, Exchange, RequestHead, request_id};
+use crate::identity::ClientIdentity;
+use crate::open_session::OpenSession;
 use crate::plan::ServerTarget;
 use crate::{ClockReading, RandomSource};
-use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
-use handle_auth::message::MacKey;
-use handle_auth::session::SessionKey;
-use handle_auth::{VerifyError, random};
 use handle_proto::data::site::InterfaceProtocol;
-use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::name::BLANK;
+use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
-use handle_proto::wire::counter::SeenCounters;
-use handle_proto::wire::envelope::EnvelopeFlags;
-use handle_proto::wire::list::Reference;
-use handle_proto::wire::message::{MessageTooLong, encrypted};
-use handle_proto::wire::session::{self, ANONYMOUS_INDEX, KeyExchange, SessionSetup};
-use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
-use handle_proto::{OpCode, OpFlags, Version};
+use handle_proto::{OpCode, OpFlags};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-/// First version in which the MAC of a message covers its version and its counter in the session.
-const PROTECTED_SINCE: Version = Version::new(2, 7);
-
-/// The key of a session, and its message counters.
-#[derive(Debug)]
-pub(crate) struct OpenSession {
-    pub(crate) id: i32,
-    /// The version of messages in it: that of the answer that set it up.
-    pub(crate) version: Version,
-    key: MacKey,
-    counters: Mutex<MessageCounters>,
-}
-
-#[derive(Debug, Default)]
-struct MessageCounters {
-    /// The counter of the last sent message.
-    sent: i32,
-    /// The counters of received messages.
-    seen: SeenCounters,
-}
-
-/// A session being set up.
-#[derive(Debug)]
-pub(crate) struct Proposal {
-    pair: KeyPair,
-    record: Vec<u8>,
-}
-
-impl Proposal {
-    /// In a group of 2048 bits, with a private value made from `random`.
-    pub(crate) fn new(random: &[u8; PRIVATE_LEN]) -> Self {
-        let pair = KeyPair::new(Group::modp_14(), random);
-        Self { record: pair.public_record(), pair }
-    }
-
-    /// The request that sets up the session, with `identity` or without one.
-    pub(crate) fn request<'a>(&'a self, identity: Option<&'a ClientIdentity>, timeout_s: i32) -> Request<'a> {
-        let nobody = Reference { handle: b"", index: ANONYMOUS_INDEX };
-        let identity = identity.map_or(nobody, ClientIdentity::reference);
-        let exchange = KeyExchange::DiffieHellman(&self.record);
-        Request::SessionSetup(SessionSetup { exchange, timeout_s, identity })
-    }
-
-    /// Makes the session from the server's signed answer.
-    ///
-    /// # Errors
-    /// When the server refuses; or when the version is below 2.7 and such sessions are not allowed:
-    /// the version that a request suggests is not protected, so an attacker on the network path can
-    /// choose it.
-    pub(crate) fn agree(
-        &self,
-        envelope: &Envelope,
-        reply: &Reply<'_>,
-        allowances: Allowances,
-    ) -> Result<OpenSession, SessionFailure> {
-        let version = envelope.version.min(Version::CURRENT);
-        if version < PROTECTED_SINCE && !allowances.old_sessions {
-            return Err(SessionFailure::OldVersion(version));
-        }
-        self.agreed(version, envelope.session_id, reply).ok_or(SessionFailure::KeyExchange)
-    }
-
-    fn agreed(&self, version: Version, id: i32, reply: &Reply<'_>) -> Option<OpenSession> {
-        let Response::Session(agreed) = reply.response else { return None };
-        let since = session::SessionKey::DIFFIE_HELLMAN_SINCE;
-        let theirs = session::SessionKey::decode(agreed.data, version, since).ok()?;
-        let secret = self.pair.agree(theirs.key).ok()?;
-        let key = MacKey::new(SessionKey::derive(theirs.cipher, &secret)?);
-        (id > 0).then_some(OpenSession { id, version, key, counters: Mutex::default() })
-    }
-}
-
-impl OpenSession {
-    fn counters(&self) -> MutexGuard<'_, MessageCounters> {
-        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The message with a MAC and a new counter. Seal a message again to send it again.
-    ///
-    /// # Errors
-    /// When it is then too long.
-    pub(crate) fn sealed(&self, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
-        let counter = {
-            let mut counters = self.counters();
-            counters.sent = counters.sent.checked_add(1).unwrap_or(1);
-            counters.sent
-        };
-        self.key.seal(&mut message, counter).expect("a message of ours, and an algorithm of ours");
-        let len = message.len() - Envelope::LEN;
-        if len > MESSAGE_LEN_MAX as usize { Err(MessageTooLong { len }) } else { Ok(message) }
-    }
-
-    /// The message with everything after its envelope encrypted.
-    ///
-    /// # Errors
-    /// When it is then too long.
-    pub(crate) fn encrypted(&self, message: &[u8]) -> Result<Vec<u8>, MessageTooLong> {
-        let (envelope, plain) = Envelope::split(message).expect("a message of ours");
-        encrypted(&envelope, &[&self.key.key().encrypt(envelope.version, &random(), plain)])
-    }
-
-    /// The message decrypted, if it belongs to this session.
-    pub(crate) fn decrypted(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let (envelope, text) = Envelope::split(message).ok()?;
-        if envelope.session_id != self.id {
-            return None;
-        }
-        let plain = self.key.key().decrypt(envelope.version, text)?;
-        let flags = EnvelopeFlags(envelope.flags.0 & !EnvelopeFlags::ENCRYPTED.0);
-        let message_len = u32::try_from(plain.len()).ok()?;
-        Some([&Envelope { flags, message_len, ..envelope }.to_bytes()[..], &plain].concat())
-    }
-
-    /// Whether the MAC of a message covers its counter, so that a server refuses a copy.
-    pub(crate) fn counters_are_protected(&self) -> bool {
-        self.version >= PROTECTED_SINCE
-    }
-
-    /// Whether a message with a valid MAC is new and no replay.
-    ///
-    /// # Errors
-    /// When its MAC is wrong, or of a form that does not cover the counter in a session whose
-    /// version does.
-    pub(crate) fn is_new(&self, envelope: &Envelope, message: &Message<'_>) -> Result<bool, VerifyError> {
-        if self.counters_are_protected() && envelope.version < PROTECTED_SINCE {
-            return Err(VerifyError::Digest);
-        }
-        let credential = self.key.verify(envelope, message)?;
-        Ok(self.counters().seen.accept(credential.counter))
-    }
-}
 
 /// Sessions in which a challenge was answered, by server and identity; a bounded number.
 ///
@@ -332,15 +186,12 @@ fn ending(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::administration::IdentityKey;
-    use handle_proto::code::Cipher;
-    use handle_proto::data::site::InterfaceProtocol;
+    use crate::identity::IdentityKey;
 
     const NOW: ClockReading = ClockReading { ms: 0, unix_s: 0 };
 
     fn session(id: i32) -> Arc<OpenSession> {
-        let key = MacKey::new(SessionKey::new(Cipher::AES, vec![7; 32]).unwrap());
-        Arc::new(OpenSession { id, version: Version::CURRENT, key, counters: Mutex::default() })
+        Arc::new(OpenSession::example(id))
     }
 
     fn identity() -> Arc<ClientIdentity> {

@@ -1,5 +1,6 @@
-//! Why a request has no valid answer, and why there is no session to send it in.
+//! Why a request has no valid answer.
 
+use crate::open_session::{SessionFailure, write_refusal};
 use handle_auth::{SignError, VerifyError};
 use handle_proto::wire::message::MessageTooLong;
 use handle_proto::{DecodeError, ResponseCode, Version};
@@ -110,58 +111,4 @@ impl From<DecodeError> for AskError {
     fn from(error: DecodeError) -> Self {
         Self::Undecodable(error)
     }
-}
-
-/// Why there is no session with a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SessionFailure {
-    /// The key of the server is not known, so the other side of the session would be unknown.
-    ServerKeyUnknown,
-    /// Sessions are disabled.
-    NotUsed,
-    /// The server refuses the session.
-    Refused {
-        /// The code of the refusal.
-        code: ResponseCode,
-        /// Its text; may be empty.
-        text: String,
-        /// Whether the server signed the refusal. Otherwise it may have been forged on the network
-        /// path.
-        is_proven: bool,
-    },
-    /// The server, or an attacker on the network path, chose a version below 2.7, in which messages
-    /// are not well protected.
-    OldVersion(Version),
-    /// The answer of the server does not complete the key exchange.
-    KeyExchange,
-}
-
-impl fmt::Display for SessionFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::ServerKeyUnknown => {
-                f.write_str("the key of the server is not known, so the server cannot be authenticated")
-            }
-            Self::NotUsed => f.write_str("sessions are disabled"),
-            Self::Refused { code, text, is_proven } => {
-                f.write_str("the server refuses it with ")?;
-                write_refusal(f, *code, text, *is_proven)
-            }
-            Self::OldVersion(version) => write!(
-                f,
-                "the version {version} was chosen for it, below 2.7, where versions and copies of messages are not \
-                 protected"
-            ),
-            Self::KeyExchange => f.write_str("the key exchange failed"),
-        }
-    }
-}
-
-impl std::error::Error for SessionFailure {}
-
-fn write_refusal(f: &mut fmt::Formatter<'_>, code: ResponseCode, text: &str, is_proven: bool) -> fmt::Result {
-    let colon = if text.is_empty() { "" } else { ": " };
-    let mark = if is_proven { "" } else { " (unproven: not signed, and maybe forged on the network path)" };
-    write!(f, "{} {code}{colon}{text}{mark}", code.0)
 }

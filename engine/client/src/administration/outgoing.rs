@@ -3,7 +3,7 @@
 
 use super::{AskError, SessionFailure};
 use crate::allowances::Allowances;
-use crate::session::OpenSession;
+use crate::open_session::OpenSession;
 use handle_auth::random;
 use handle_proto::data::kind;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};

@@ -18,6 +18,7 @@ use handle_proto::wire::{Body, Header, MessageBuf};
 use handle_proto::{Permissions, Value, Values, Version};
 use std::io;
 use std::sync::{Mutex, OnceLock};
+use zeroize::Zeroizing;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::testing::site_at;
+use handle_auth::PrivateKey;
 use handle_auth::challenge::{request_digest, verify_secret};
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_proto::Version;
@@ -18,6 +19,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::ops::ControlFlow;
 use std::thread::JoinHandle;
+use zeroize::Zeroizing;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });

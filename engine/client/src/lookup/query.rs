@@ -5,11 +5,13 @@ mod authentication;
 
 use super::context::{LookupContext, PartSignal, PartStep};
 use super::search::ServiceSearch;
-use super::{LookupError, LookupTarget, is_global};
+use super::{LookupError, LookupTarget};
+use crate::bootstrap::is_global;
 use crate::exchange::{AttemptError, Exchange, ReceivedAnswer, RequestHead, request_id};
+use crate::open_session::OpenSession;
 use crate::plan::{InterfacePurpose, ServerTarget, plan};
 use crate::service::SharedSite;
-use crate::session::{OpenSession, SetupClaim};
+use crate::session::SetupClaim;
 use crate::trace::{AnswerOrigin, LookupStep, QuestionReason};
 use crate::{ClockReading, LookupAnswer, Question};
 use authentication::PendingSetup;

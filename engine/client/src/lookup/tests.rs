@@ -8,7 +8,7 @@ use crate::question::AnswerWants;
 use crate::trace::AnswerOrigin;
 use handle_proto::ResponseCode;
 use handle_proto::data::site::{InterfaceProtocol, SiteFlags};
-use handle_proto::{Permissions, Value, ValueBuf};
+use handle_proto::{Handle, Permissions, Value, ValueBuf};
 
 /// A global service of one site, and a service for the prefix 10.a with two sites: one of three
 /// servers, and one of a single server.

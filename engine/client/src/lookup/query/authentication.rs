@@ -2,13 +2,13 @@
 
 use super::RecordQuery;
 use crate::ClockReading;
-use crate::administration::ClientIdentity;
 use crate::exchange::{Exchange, ReceivedAnswer, RequestHead, request_id};
+use crate::identity::ClientIdentity;
 use crate::lookup::LookupError;
 use crate::lookup::context::{LookupContext, PartStep};
 use crate::lookup::search::ServiceSearch;
+use crate::open_session::Proposal;
 use crate::plan::ServerTarget;
-use crate::session::Proposal;
 use crate::trace::{LookupStep, QuestionReason};
 use handle_auth::PublicKey;
 use handle_auth::agreement::PRIVATE_LEN;
