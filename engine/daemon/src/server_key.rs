@@ -3,10 +3,13 @@
 
 use crate::settings;
 use crate::settings::{PATH, SettingError};
-use anyhow::{Context as _, bail, ensure};
-use handle_auth::{PrivateKey, PublicKey, file, keyfile};
+use handle_auth::file::OpenError;
+use handle_auth::keyfile::KeyFileError;
+use handle_auth::{KeyError, PrivateKey, PublicKey, SignError, file, keyfile};
 use handle_proto::Version;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 use zeroize::Zeroizing;
 
 /// Where systemd puts credentials.
@@ -40,34 +43,120 @@ fn passphrase_has_one_source(key: &ServerKeyConfig) -> Result<(), SettingError> 
     }
 }
 
+/// Why a secret file cannot be read. Its text names the file.
+#[derive(Debug)]
+pub enum SecretFileError {
+    /// It cannot be opened as a file that only its owner may read.
+    Open(OpenError),
+    /// A system call failed.
+    Io(PathBuf, io::Error),
+    /// It is longer than any key.
+    TooLong(PathBuf),
+}
+
+impl fmt::Display for SecretFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(error) => error.fmt(f),
+            Self::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::TooLong(path) => write!(f, "{} is too long to be a key", path.display()),
+        }
+    }
+}
+
+/// Why answers cannot be signed with the configured key: one sentence with the likely cause.
+#[derive(Debug)]
+pub enum ServerKeyError {
+    /// The file with the key cannot be read.
+    KeyFile(SecretFileError),
+    /// The file with the passphrase cannot be read.
+    PassphraseFile(SecretFileError),
+    /// The environment variable with the passphrase is not set.
+    Variable(String),
+    /// The credential with this name is configured, and systemd has provided none.
+    NoCredentials(String),
+    /// The credential with this name cannot be read.
+    Credential(String, SecretFileError),
+    /// The content of the file cannot be decoded or decrypted.
+    Content(PathBuf, KeyFileError),
+    /// The key in the file cannot be used.
+    Key(PathBuf, KeyError),
+    /// The site record has no public key for this server.
+    NoSiteKey,
+    /// The public key of this server in the site record cannot be used.
+    SiteKey(KeyError),
+    /// The key does not sign.
+    Sign(SignError),
+    /// The site record has another key for this server.
+    OtherKey {
+        /// The configured key.
+        configured: PublicKey,
+        /// The one of the site record.
+        site: PublicKey,
+    },
+}
+
+impl fmt::Display for ServerKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyFile(error) => write!(f, "cannot read the server key: {error}"),
+            Self::PassphraseFile(error) => write!(f, "cannot read the passphrase of the server key: {error}"),
+            Self::Variable(name) => {
+                write!(f, "the environment variable {name} with the passphrase of the server key is not set")
+            }
+            Self::NoCredentials(name) => write!(
+                f,
+                "there are no systemd credentials; the unit needs LoadCredential={name}:/path/of/the/file"
+            ),
+            Self::Credential(name, error) => write!(f, "cannot read the systemd credential {name}: {error}"),
+            Self::Content(path, error) => {
+                write!(f, "cannot use the server key {}: {error}", path.display())
+            }
+            Self::Key(path, error) => write!(f, "cannot use the server key {}: {error}", path.display()),
+            Self::NoSiteKey => f.write_str(
+                "the site record has no public key for this server, so clients cannot verify its signatures",
+            ),
+            Self::SiteKey(error) => {
+                write!(f, "the public key of this server in the site record: {error}")
+            }
+            Self::Sign(error) => write!(f, "the server key does not sign: {error}"),
+            Self::OtherKey { configured, site } => write!(
+                f,
+                "the server key ({configured:?}) is not the one of this server in the site record ({site:?}): \
+                 clients would refuse every signature; is `server_id` right, is the site record current?"
+            ),
+        }
+    }
+}
+
+/// Without a source, because the text includes it already.
+impl std::error::Error for ServerKeyError {}
+
 /// Reads the key that `config` names.
 ///
 /// # Errors
-/// One sentence with the likely cause: the file, its permissions, the passphrase or the key.
-pub fn read(config: &ServerKeyConfig) -> anyhow::Result<PrivateKey> {
-    let shown = config.file.display();
-    let bytes = read_secret(&config.file).context("cannot read the server key")?;
+/// When the file, its permissions, the passphrase or the key is wrong.
+pub fn read(config: &ServerKeyConfig) -> Result<PrivateKey, ServerKeyError> {
+    let bytes = read_secret(&config.file).map_err(ServerKeyError::KeyFile)?;
     let passphrase = passphrase(config)?;
     let record = keyfile::decode(&bytes, passphrase.as_deref().map(Vec::as_slice))
-        .with_context(|| format!("cannot use the server key {shown}"))?;
-    PrivateKey::from_record(record.as_bytes()).with_context(|| format!("cannot use the server key {shown}"))
+        .map_err(|error| ServerKeyError::Content(config.file.clone(), error))?;
+    PrivateKey::from_record(record.as_bytes())
+        .map_err(|error| ServerKeyError::Key(config.file.clone(), error))
 }
 
 /// The passphrase from whichever source is configured, without its line ending.
-fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u8>>>> {
+fn passphrase(config: &ServerKeyConfig) -> Result<Option<Zeroizing<Vec<u8>>>, ServerKeyError> {
     let mut passphrase = if let Some(path) = &config.passphrase_file {
-        read_secret(path).context("cannot read the passphrase of the server key")?
+        read_secret(path).map_err(ServerKeyError::PassphraseFile)?
     } else if let Some(name) = &config.passphrase_env {
-        let Some(value) = std::env::var_os(name) else {
-            bail!("the environment variable {name} with the passphrase of the server key is not set");
-        };
+        let value = std::env::var_os(name).ok_or_else(|| ServerKeyError::Variable(name.clone()))?;
         Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(value))
     } else if let Some(name) = &config.passphrase_credential {
-        let Some(directory) = std::env::var_os(CREDENTIALS_DIRECTORY) else {
-            bail!("there are no systemd credentials; the unit needs LoadCredential={name}:/path/of/the/file");
-        };
+        let directory = std::env::var_os(CREDENTIALS_DIRECTORY);
+        let directory = directory.ok_or_else(|| ServerKeyError::NoCredentials(name.clone()))?;
         read_bounded(&PathBuf::from(directory).join(name))
-            .with_context(|| format!("cannot read the systemd credential {name}"))?
+            .map_err(|error| ServerKeyError::Credential(name.clone(), error))?
     } else {
         return Ok(None);
     };
@@ -78,25 +167,25 @@ fn passphrase(config: &ServerKeyConfig) -> anyhow::Result<Option<Zeroizing<Vec<u
 }
 
 /// Reads a file that only its owner may read. Credentials of systemd have permissions of their own.
-fn read_secret(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
+fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
     match std::env::var_os(CREDENTIALS_DIRECTORY) {
         Some(directory) if path.starts_with(&directory) => read_bounded(path),
-        _ => Ok(file::open_secret_file(path)?),
+        _ => file::open_secret_file(path).map_err(SecretFileError::Open),
     }
 }
 
 /// Reads a file without checking its permissions.
-fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
-    use std::io::Read as _;
-    let opened = std::fs::File::open(path).with_context(|| format!("{}", path.display()))?;
+fn read_bounded(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
+    let failed = |error| SecretFileError::Io(path.to_owned(), error);
+    let opened = std::fs::File::open(path).map_err(failed)?;
     // Full capacity from the start: a buffer that grows leaves copies in freed memory that are not
     // cleared.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(file::FILE_LEN_MAX)? + 1));
-    opened
-        .take(file::FILE_LEN_MAX + 1)
-        .read_to_end(&mut bytes)
-        .with_context(|| format!("{}", path.display()))?;
-    ensure!(bytes.len() as u64 <= file::FILE_LEN_MAX, "{} is too long to be a key", path.display());
+    let len_max = file::FILE_LEN_MAX + 1;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(len_max).unwrap_or_default()));
+    opened.take(len_max).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > file::FILE_LEN_MAX {
+        return Err(SecretFileError::TooLong(path.to_owned()));
+    }
     Ok(bytes)
 }
 
@@ -105,22 +194,17 @@ fn read_bounded(path: &Path) -> anyhow::Result<Zeroizing<Vec<u8>>> {
 ///
 /// # Errors
 /// When the keys do not match, or the site record has no key.
-pub fn check_site(key: &PrivateKey, public: &[u8]) -> anyhow::Result<()> {
-    ensure!(
-        !public.is_empty(),
-        "the site record has no public key for this server, so clients cannot verify its signatures"
-    );
-    let public =
-        PublicKey::from_record(public).context("the public key of this server in the site record")?;
+pub fn check_site(key: &PrivateKey, public: &[u8]) -> Result<(), ServerKeyError> {
+    if public.is_empty() {
+        return Err(ServerKeyError::NoSiteKey);
+    }
+    let site = PublicKey::from_record(public).map_err(ServerKeyError::SiteKey)?;
     let message: [&[u8]; 1] = [b"Is this the key that clients check with?"];
     let digest = key.digest_for(Version::CURRENT);
-    let signature = key.sign(digest, &message).context("the server key does not sign")?;
-    ensure!(
-        public.algorithm() == key.algorithm() && public.verify(digest, &message, &signature).is_ok(),
-        "the server key ({:?}) is not the one of this server in the site record ({public:?}): \
-         clients would refuse every signature; is `server_id` right, is the site record current?",
-        key.public()
-    );
+    let signature = key.sign(digest, &message).map_err(ServerKeyError::Sign)?;
+    if site.algorithm() != key.algorithm() || site.verify(digest, &message, &signature).is_err() {
+        return Err(ServerKeyError::OtherKey { configured: key.public().clone(), site });
+    }
     Ok(())
 }
 
@@ -138,5 +222,27 @@ mod tests {
         key.passphrase_credential = Some("key".into());
         assert!(key.check().is_err());
         assert!(ServerKeyConfig::default().check().is_err());
+    }
+
+    #[test]
+    fn every_error_names_its_file_and_cause() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let config = ServerKeyConfig { file: file.clone(), ..ServerKeyConfig::default() };
+        let error = |config: &ServerKeyConfig| read(config).unwrap_err().to_string();
+        let missing = error(&config);
+        let begin = format!("cannot read the server key: {}: ", file.display());
+        assert!(missing.starts_with(&begin) && missing.contains("No such file"), "{missing}");
+        std::fs::write(&file, b"no key").unwrap();
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        let wrong = error(&config);
+        assert!(wrong.starts_with(&format!("cannot use the server key {}: ", file.display())), "{wrong}");
+        let unset = ServerKeyConfig { passphrase_env: Some("HANDLE_TEST_UNSET".to_owned()), ..config };
+        assert!(error(&unset).contains("HANDLE_TEST_UNSET"), "{}", error(&unset));
+        let long = dir.path().join("long");
+        std::fs::write(&long, vec![0; 65_537]).unwrap();
+        assert!(matches!(read_bounded(&long), Err(SecretFileError::TooLong(path)) if path == long));
+        std::fs::write(&long, vec![0; 65_536]).unwrap();
+        assert_eq!(read_bounded(&long).unwrap().len(), 65_536);
     }
 }

@@ -47,7 +47,7 @@ impl AnswerSigner {
     /// When the site record contains another key or none.
     pub fn check_site(&self, site: &OwnSite) -> anyhow::Result<()> {
         match site.public_key() {
-            Some(public) => server_key::check_site(&self.key, public),
+            Some(public) => Ok(server_key::check_site(&self.key, public)?),
             None => {
                 tracing::warn!("there is no site record that tells clients the server's key");
                 Ok(())
