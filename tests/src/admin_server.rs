@@ -1,7 +1,7 @@
 //! Runs the servers of the vectors as `handle-admin` in this process.
 
 use crate::test_server::{LeftOut, record_of, write_key_file};
-use crate::vectors::{VectorSource, is_foreign};
+use crate::vectors::{self, VectorSource, is_foreign};
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
 use handle_admin::store::{Store, StoreConfig};
@@ -112,11 +112,7 @@ pub fn administer_from(
     let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
     let left_out = fill(source, &store, server);
     let site = path.join("siteinfo.json");
-    let text = match &server["site"] {
-        Json::String(text) => text.clone(),
-        object => object.to_string(),
-    };
-    std::fs::write(&site, text).expect("the site record is written");
+    vectors::write_site(server, &site);
     let settings = &server["server_config"];
     let identities = |name: &str| -> Vec<String> {
         let listed = settings[name].as_array().into_iter().flatten();

@@ -1,7 +1,7 @@
 //! Runs `handle-gateway` in this process, and asks it over plain connections.
 
 use crate::test_server::{LeftOut, publish};
-use crate::vectors::VectorSource;
+use crate::vectors::{self, VectorSource};
 use handle_gateway::{Config, Gateway};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -58,11 +58,7 @@ pub fn serve_over_http(
     let set = directory.path().join("set");
     let left_out = publish(source, server, &set);
     let site = directory.path().join("siteinfo.json");
-    let text = match &server["site"] {
-        Json::String(text) => text.clone(),
-        object => object.to_string(),
-    };
-    std::fs::write(&site, text).expect("the site record is written");
+    vectors::write_site(server, &site);
     let server_id = server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok());
     let mut config = Config { snapshot: Some(set), site: Some(site), server_id, ..config() };
     change(&mut config);

@@ -1,7 +1,7 @@
 //! Real records: a sample of DOIs, or a given file.
 
 use handle_proto::json::RecordLine;
-use handle_proto::{Handle, Values};
+use handle_proto::{Handle, Value, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{BuildError, HomedPrefixes, LayerOptions};
@@ -70,6 +70,24 @@ pub fn publish(publisher: &mut SetPublisher, records: &[Record], now_unix_ms: u6
             let values = Values::from_encoded(record.values_count, &record.values)
                 .map_err(|error| BuildError::from(std::io::Error::other(error)))?;
             builder.add(origin as u64, record.handle.as_bytes(), values)?;
+        }
+        builder.finish(file)
+    });
+    published.expect("records that can be published");
+}
+
+/// Publishes a base with these records, all of the homed prefix `10.1`.
+///
+/// # Panics
+/// If publishing fails.
+pub fn publish_values(publisher: &mut SetPublisher, records: &[(&[u8], Value<'_>)]) {
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    let published = publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for (origin, (handle, value)) in records.iter().enumerate() {
+            builder.add(origin as u64, handle, [*value])?;
         }
         builder.finish(file)
     });

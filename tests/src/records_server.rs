@@ -83,7 +83,21 @@ impl RecordsServer {
     }
 }
 
-fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
+fn serve(stream: TcpStream, state: &State) -> std::io::Result<()> {
+    serve_messages(stream, |message| {
+        let answer = answer(message, state);
+        (state.until_lost_answer.fetch_sub(1, Ordering::SeqCst) != 0).then_some(answer)
+    })
+}
+
+/// Answers the messages of a connection until it ends, or `answer` returns `None`.
+///
+/// # Errors
+/// When the connection fails.
+pub fn serve_messages(
+    mut stream: TcpStream,
+    mut answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
+) -> std::io::Result<()> {
     let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
     loop {
         let len = stream.read(&mut room)?;
@@ -92,11 +106,8 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
         }
         bytes.extend_from_slice(&room[..len]);
         while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
+            let Some(answer) = answer(message) else { return Ok(()) };
             let after = after.to_vec();
-            let answer = answer(message, state);
-            if state.until_lost_answer.fetch_sub(1, Ordering::SeqCst) == 0 {
-                return Ok(());
-            }
             stream.write_all(&answer)?;
             bytes = after;
         }

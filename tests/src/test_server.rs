@@ -148,11 +148,7 @@ pub fn serve_from(
     let set = directory.path().join("set");
     let left_out = publish(source, server, &set);
     let site = directory.path().join("siteinfo.json");
-    let text = match &server["site"] {
-        Json::String(text) => text.clone(),
-        object => object.to_string(),
-    };
-    std::fs::write(&site, text).expect("the site record is written");
+    vectors::write_site(server, &site);
     let mut config = config(&set, datapath);
     config.site = Some(site);
     config.server_id = server["this_server_id"].as_i64().and_then(|id| i32::try_from(id).ok());

@@ -315,3 +315,12 @@ pub fn byte_string(b: &[u8]) -> Value {
         Err(_) => json!({ "hex": HEXLOWER_PERMISSIVE.encode(b) }),
     }
 }
+
+/// Writes the site record of a server in `servers.json`, which is text or JSON.
+///
+/// # Panics
+/// When the file cannot be written.
+pub fn write_site(server: &Value, path: &Path) {
+    let text = server["site"].as_str().map_or_else(|| server["site"].to_string(), str::to_owned);
+    std::fs::write(path, text).expect("the site record is written");
+}

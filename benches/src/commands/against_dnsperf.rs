@@ -6,6 +6,7 @@
 //! the highest rate with almost no loss. If the core of the servers is the limit, compare the
 //! processor time per answer instead of the rates.
 
+use super::BenchArgs;
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
@@ -49,15 +50,8 @@ pub(crate) struct Args {
     /// Length of an answer, in bytes.
     #[arg(long, default_value_t = 180)]
     answer_len: usize,
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the generators.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -190,8 +184,11 @@ struct Comparison<'a> {
 impl<'a> Comparison<'a> {
     fn open(args: &'a Args) -> anyhow::Result<Self> {
         let start = |role: &str| {
-            let options =
-                [args.kind.name().to_owned(), args.server_core.to_string(), args.answer_len.to_string()];
+            let options = [
+                args.kind.name().to_owned(),
+                args.common.server_core.to_string(),
+                args.answer_len.to_string(),
+            ];
             Child::start(&[vec![role.to_owned()], options.to_vec()].concat())
         };
         let handle_len = args.request_len.checked_sub(REQUEST_OVERHEAD_LEN + "10.5072/".len());
@@ -248,7 +245,7 @@ impl<'a> Comparison<'a> {
         let options = RunOptions {
             load: LoadPattern::Closed { window },
             duration: Duration::from_secs(seconds),
-            cores: vec![self.args.client_core],
+            cores: vec![self.args.common.client_core],
             datapath: self.args.datapath,
             ..RunOptions::new(self.handles.address, self.names.clone())
         };
@@ -266,7 +263,7 @@ impl<'a> Comparison<'a> {
         command.args(["-l", &seconds.to_string(), "-q", &window.to_string(), "-b", "4096"]);
         command.arg("-d").arg(self.questions.path());
         // A child inherits the core of the thread that starts it.
-        let core = self.args.client_core;
+        let core = self.args.common.client_core;
         let output = std::thread::scope(|scope| {
             let started = scope.spawn(|| {
                 serve::pin(Some(core));
@@ -308,7 +305,7 @@ fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<Generato
     });
     let (kind, rounds, seconds) = (args.kind.name(), args.rounds, args.seconds);
     let (request_len, answer_len) = (args.request_len, args.answer_len);
-    if args.json {
+    if args.common.json {
         let generators = rows.map(|(name, window, rate, [cpu, user, busy], lost)| {
             json!({
                 "generator": name, "window": window, "answers_per_s": rate.to_json(), "cpu_us": cpu.to_json(),
@@ -317,8 +314,8 @@ fn report(args: &Args, version: &str, windows: [usize; 2], turns: &[Vec<Generato
         });
         let report = json!({
             "machine": usage::machine(), "servers": kind, "request_len": request_len, "answer_len": answer_len,
-            "rounds": rounds, "seconds": seconds, "server_core": args.server_core,
-            "client_core": args.client_core, "by_rate": by_rate.to_json(), "by_cpu": by_cpu.to_json(),
+            "rounds": rounds, "seconds": seconds, "server_core": args.common.server_core,
+            "client_core": args.common.client_core, "by_rate": by_rate.to_json(), "by_cpu": by_cpu.to_json(),
             "generators": generators.collect::<Vec<_>>(),
         });
         println!("{report:#}");

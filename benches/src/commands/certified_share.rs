@@ -5,6 +5,7 @@
 //! session, the same server answers with and without MACs in turn; the requests then have MACs as
 //! well, made beforehand.
 
+use super::BenchArgs;
 use anyhow::Context as _;
 use clap::Subcommand;
 use handle_benches::requests::{RequestKind, Requests};
@@ -37,15 +38,8 @@ pub(crate) struct Args {
     /// Length of a turn.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Core of the server, and of the key alone.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -73,11 +67,11 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         "serve".to_owned(),
         args.records.to_string(),
         key.display().to_string(),
-        args.server_core.to_string(),
+        args.common.server_core.to_string(),
     ];
     let child = Child::start(&arguments)?;
     let pid = child.pid();
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let duration = Duration::from_secs_f64(args.seconds);
     let used = || Ok(Usage::of(pid)?.total());
     let plain = Requests::new(args.records, 1 << 14, RequestKind::Plain, 1)?;
@@ -90,7 +84,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
             let certified = certified::ask(child.address, &messages, &certified::WITH_MAC, duration, used);
             (certified.context("in a session (increase `--messages` if it used them up)")?, bare)
         } else {
-            let signed = certified::sign(args.server_core, duration)?;
+            let signed = certified::sign(args.common.server_core, duration)?;
             (certified::ask(child.address, &requests, &certified::SIGNED, duration, used)?, signed)
         };
         rates.push(certified.per_second() / other.per_second());
@@ -100,7 +94,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     }
     let [rate, share, answers, compared] = [rates, shares, answers, compared].map(Spread::of);
     let other = if args.in_session { "unsigned answers" } else { "signatures alone" };
-    if args.json {
+    if args.common.json {
         println!(
             "{}",
             json!({

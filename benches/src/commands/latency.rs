@@ -1,5 +1,6 @@
 //! Response times at half of the highest rate: `handled` compared with an echo, and while it signs.
 
+use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
@@ -42,15 +43,8 @@ pub(crate) struct Args {
     /// Requests per second for signed answers, more than the server can sign.
     #[arg(long, default_value_t = 5000.0)]
     certified_rate: f64,
-    /// Core of the servers and of the signing thread.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -83,13 +77,13 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     drop(sets::open(args.records)?);
     let directory = tempfile::tempdir()?;
     let key = certified::key_file(directory.path())?.display().to_string();
-    let (kind, core) = (args.kind.name().to_owned(), args.server_core.to_string());
+    let (kind, core) = (args.kind.name().to_owned(), args.common.server_core.to_string());
     let arguments = ["serve-handled".to_owned(), args.records.to_string(), key, kind.clone(), core.clone()];
     let handled = Child::start(&arguments)?;
     let echo = Child::start(&["serve-echo".to_owned(), kind, core])?;
     let plain = Requests::new(args.records, 1 << 20, RequestKind::Plain, 1)?;
     let certified = Requests::new(args.records, 1 << 14, RequestKind::Certified, 1)?;
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let rate = match args.rate {
         Some(rate) => rate,
         None => {
@@ -126,7 +120,7 @@ fn report(args: &Args, rate: f64, turns: &[Vec<PacedTimes>; 3]) {
         Spread::of(pairs.map(|(server, base)| server / base).collect::<Vec<_>>())
     };
     let (tail, signing) = (ratio(1, 0, 99.9), ratio(2, 1, 99.0));
-    if args.json {
+    if args.common.json {
         let servers: Vec<_> = (0..3)
             .map(|server| {
                 let us: Vec<_> =

@@ -24,6 +24,20 @@ struct Args {
     command: Command,
 }
 
+/// Options of commands that load a server on one core from another.
+#[derive(clap::Args)]
+struct BenchArgs {
+    /// Core of the servers.
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// Core of the load.
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Subcommand)]
 enum Command {
     AgainstDnsperf(against_dnsperf::Args),

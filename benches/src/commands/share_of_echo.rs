@@ -3,6 +3,7 @@
 //! `handled` and an echo with the same sizes run on one core in separate processes, and take turns
 //! under the same load from another core.
 
+use super::BenchArgs;
 use anyhow::ensure;
 use clap::Subcommand;
 use comfy_table::Table;
@@ -39,15 +40,8 @@ pub(crate) struct Args {
     /// Different requests, sent in a cycle.
     #[arg(long, default_value_t = 1 << 20)]
     requests: usize,
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -73,7 +67,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn turn(flood: &mut Flood<'_>, server: &Child, args: &Args, seconds: f64) -> anyhow::Result<ServerTurn> {
-    ServerTurn::measure(flood, (server.pid(), server.address), args.server_core, seconds)
+    ServerTurn::measure(flood, (server.pid(), server.address), args.common.server_core, seconds)
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
@@ -82,12 +76,12 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let answer_len = usual_answer_len(&set, &requests);
     drop(set);
-    let (kind, core) = (args.kind.name().to_owned(), args.server_core.to_string());
+    let (kind, core) = (args.kind.name().to_owned(), args.common.server_core.to_string());
     let start =
         |role: &str, number: String| Child::start(&[role.to_owned(), number, kind.clone(), core.clone()]);
     let handled = start("serve-handled", args.records.to_string())?;
     let echo = start("serve-echo", answer_len.to_string())?;
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let mut flood = Flood::open(&requests, Shape::single(args.window), is_success)?;
     let (mut handled_turns, mut echo_turns) = (Vec::new(), Vec::new());
     for server in [&handled, &echo] {
@@ -122,7 +116,7 @@ fn report(args: &Args, answer_len: usize, handled: &[ServerTurn], echo: &[Server
         let (busy, idle) = (spread(turns, ServerTurn::busy), spread(turns, |turn| turn.idle));
         (name, rate, spread(turns, ServerTurn::cpu_us), user_us(turns), busy, idle, lost)
     });
-    if args.json {
+    if args.common.json {
         let servers = rows.map(|(name, rate, cpu, user, busy, idle, lost)| {
             json!({
                 "server": name, "answers_per_s": rate.to_json(), "cpu_us": cpu.to_json(), "user_us": user,

@@ -4,6 +4,7 @@
 //!   per answer.
 //! - With `--crowd`: the rate over UDP with and without thousands of idle and slow connections.
 
+use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::{Subcommand, ValueEnum};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
@@ -58,15 +59,8 @@ pub(crate) struct Args {
     /// Slow connections of the crowd; each sends a byte per second.
     #[arg(long, default_value_t = 1_000)]
     slow: usize,
-    /// Core of the server.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -121,8 +115,9 @@ fn serve(records: u64, kind: Path, core: usize) -> anyhow::Result<()> {
 
 fn start(args: &Args) -> anyhow::Result<Child> {
     drop(sets::open(args.records)?);
-    let arguments = ["serve", &args.records.to_string(), args.kind.name(), &args.server_core.to_string()]
-        .map(str::to_owned);
+    let arguments =
+        ["serve", &args.records.to_string(), args.kind.name(), &args.common.server_core.to_string()]
+            .map(str::to_owned);
     Child::start(&arguments)
 }
 
@@ -155,7 +150,7 @@ fn spread(rounds: &[RateRound], figure: fn(&RateRound) -> f64) -> Spread {
 
 fn pipelined(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let pipeline = Pipeline::of(&requests);
     let code = ResponseCode::SUCCESS.0;
@@ -167,7 +162,7 @@ fn pipelined(args: &Args) -> anyhow::Result<()> {
     let (rate, cpu, busy) =
         (spread(&rounds, |r| r.rate), spread(&rounds, |r| r.cpu_us), spread(&rounds, |r| r.busy));
     let per_core = Spread::of(rounds.iter().map(|round| 1e6 / round.cpu_us));
-    if args.json {
+    if args.common.json {
         let report = json!({
             "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
             "connections": args.connections, "window": args.window, "answers_per_s": rate.to_json(),
@@ -193,7 +188,7 @@ fn pipelined(args: &Args) -> anyhow::Result<()> {
 
 fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
     let mut flood = Flood::open(&requests, Shape::single(WINDOW), is_success)?;
     let duration = Duration::from_secs_f64(args.seconds);
@@ -227,7 +222,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let cpu_share =
         Spread::of(alone.iter().zip(&crowded).map(|(alone, crowded)| alone.cpu_us / crowded.cpu_us));
     let (alone, crowded) = (spread(&alone, |r| r.rate), spread(&crowded, |r| r.rate));
-    if args.json {
+    if args.common.json {
         let report = json!({
             "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
             "idle": args.idle, "slow": args.slow, "alone": alone.to_json(), "beside": crowded.to_json(),

@@ -251,15 +251,6 @@ mod tests {
     use handle_daemon::settings::SettingSection as _;
 
     #[test]
-    fn the_default_is_valid_and_survives_toml() {
-        let config = Config::default();
-        config.check().unwrap();
-        assert_eq!(toml::from_str::<Config>(&toml::to_string(&config).unwrap()).unwrap(), config);
-        let error = toml::from_str::<Config>("lissten = []").unwrap_err();
-        assert!(error.to_string().contains("lissten"));
-    }
-
-    #[test]
     fn says_which_settings_contradict_each_other() {
         let says = |text: &str| toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
         assert!(says("[remote]\nenabled = true").contains("remote.root"));

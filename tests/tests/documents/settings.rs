@@ -22,6 +22,8 @@ struct Process {
     tables: Vec<SettingTable>,
     defaults: Table,
     check: fn(&Table) -> Result<(), String>,
+    /// Reads a table as settings, and writes them again.
+    reread: fn(&Table) -> Table,
 }
 
 impl Process {
@@ -31,7 +33,8 @@ impl Process {
             config.check().map_err(|error| error.to_string())
         };
         let defaults = to_table(&C::default()).unwrap();
-        Self { package, name, page, tables: C::tables(""), defaults, check }
+        let reread = |table: &Table| to_table(&table.clone().try_into::<C>().unwrap()).unwrap();
+        Self { package, name, page, tables: C::tables(""), defaults, check, reread }
     }
 
     fn all() -> [Self; 3] {
@@ -96,6 +99,17 @@ fn put(table: &mut Table, name: &str, value: Value) {
 /// The name without its section, as in a line of the file.
 fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap()
+}
+
+#[test]
+fn the_defaults_are_valid_and_survive_toml() {
+    for process in Process::all() {
+        assert_eq!((process.check)(&Table::new()), Ok(()), "{}", process.name);
+        let text = toml::to_string(&process.defaults).unwrap();
+        let table = text.parse::<Table>().unwrap();
+        assert_eq!((process.check)(&table), Ok(()), "{}", process.name);
+        assert_eq!((process.reread)(&table), process.defaults, "{}", process.name);
+    }
 }
 
 #[test]

@@ -4,11 +4,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{ResponseCode, Value};
-use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{TestClient, request};
 use handle_tests::process::{RunningProcess, program, until};
+use handle_tests::records::publish_values;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -31,17 +30,9 @@ struct CrowdServer {
 
 impl CrowdServer {
     fn start(directory: &Path, datapath: &str) -> Self {
-        let mut homed = HomedPrefixes::default();
-        homed.add(b"10.1");
-        let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
         std::fs::create_dir(directory.join("set")).unwrap();
         let mut publisher = SetPublisher::open(&directory.join("set")).unwrap();
-        let published = publisher.publish_base(1, |file, temp_dir| {
-            let mut builder = Builder::new(temp_dir, options).homed(homed);
-            builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
-            builder.finish(file)
-        });
-        published.unwrap();
+        publish_values(&mut publisher, &[(b"10.1/a", Value::new(1, b"URL", b"https://a.example/"))]);
         let config = directory.join("handled.toml");
         let text = format!(
             "snapshot = 'set'\ncontrol = 'control.sock'\nlisten = ['127.0.0.1:0']\nworkers = 1\npin = false\n\

@@ -13,12 +13,11 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::message::Body;
 use handle_proto::wire::query::QueryAnswer;
-use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Request, Response, put};
-use handle_proto::{OpFlags, ResponseCode, Values, limit};
+use handle_proto::{OpFlags, ResponseCode, Values};
 use handle_tests::process::{hdl, program, run};
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use handle_tests::records_server::serve_messages;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
@@ -47,26 +46,10 @@ fn serve() -> SocketAddr {
     });
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || drop(serve_connection(stream)));
+            std::thread::spawn(move || drop(serve_messages(stream, |message| Some(answer(message)))));
         }
     });
     address
-}
-
-fn serve_connection(mut stream: TcpStream) -> std::io::Result<()> {
-    let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
-    loop {
-        let len = stream.read(&mut room)?;
-        if len == 0 {
-            return Ok(());
-        }
-        bytes.extend_from_slice(&room[..len]);
-        while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
-            let after = after.to_vec();
-            stream.write_all(&answer(message))?;
-            bytes = after;
-        }
-    }
 }
 
 fn answer(message: &[u8]) -> Vec<u8> {

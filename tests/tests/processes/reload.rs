@@ -4,12 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{ResponseCode, Value};
-use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
 use handle_tests::process::{hdl, run, until};
+use handle_tests::records::publish_values;
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -27,15 +26,7 @@ fn publish(set: &Path) {
 }
 
 fn publish_with(publisher: &mut SetPublisher, text: &[u8]) {
-    let mut homed = HomedPrefixes::default();
-    homed.add(b"10.1");
-    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
-    let published = publisher.publish_base(1, |file, temp_dir| {
-        let mut builder = Builder::new(temp_dir, options).homed(homed);
-        builder.add(0, b"10.1/long", [Value::new(1, b"TEXT", text)])?;
-        builder.finish(file)
-    });
-    published.unwrap();
+    publish_values(publisher, &[(b"10.1/long", Value::new(1, b"TEXT", text))]);
 }
 
 /// A process with a configuration file.

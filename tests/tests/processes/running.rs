@@ -5,11 +5,10 @@
 use handle_proto::{ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
-use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::client::TestClient;
 use handle_tests::process::until;
+use handle_tests::records::publish_values;
 use handle_tests::test_server::config;
 use handle_tests::vectors;
 use serde_json::Value as Json;
@@ -22,16 +21,8 @@ use tempfile::TempDir;
 /// Publishes a set with one record, whose URL is `url`.
 fn publish(directory: &Path, url: &str) {
     std::fs::create_dir_all(directory).unwrap();
-    let mut homed = HomedPrefixes::default();
-    homed.add(b"10.1");
-    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
     let mut publisher = SetPublisher::open(directory).unwrap();
-    let published = publisher.publish_base(1, |file, temp_dir| {
-        let mut builder = Builder::new(temp_dir, options).homed(homed);
-        builder.add(0, b"10.1/a", [Value::new(1, b"URL", url.as_bytes())])?;
-        builder.finish(file)
-    });
-    published.unwrap();
+    publish_values(&mut publisher, &[(b"10.1/a", Value::new(1, b"URL", url.as_bytes()))]);
 }
 
 fn start(change: impl FnOnce(&mut Config)) -> (Server, TempDir) {

@@ -11,10 +11,9 @@ use handle_proto::{OpCode, OpFlags, ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::tcp::settings::TcpSettings;
-use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::process::until;
+use handle_tests::records::publish_values;
 use handle_tests::test_server::config;
 use rustix::net::{self, AddressFamily, SocketType};
 use std::io::{Read as _, Write as _};
@@ -62,17 +61,10 @@ struct TcpServer {
 
 fn serve(datapath: Datapath, change: impl FnOnce(&mut TcpSettings)) -> TcpServer {
     let directory = tempfile::tempdir().unwrap();
-    let mut homed = HomedPrefixes::default();
-    homed.add(b"10.1");
-    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
     let mut publisher = SetPublisher::open(directory.path()).unwrap();
-    let published = publisher.publish_base(1, |file, temp_dir| {
-        let mut builder = Builder::new(temp_dir, options).homed(homed);
-        builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"https://a.example/")])?;
-        builder.add(1, b"10.1/long", [Value::new(1, b"TEXT", &vec![b'x'; LONG_LEN])])?;
-        builder.finish(file)
-    });
-    published.unwrap();
+    let long = vec![b'x'; LONG_LEN];
+    let (url, text) = (Value::new(1, b"URL", b"https://a.example/"), Value::new(1, b"TEXT", &long));
+    publish_values(&mut publisher, &[(b"10.1/a", url), (b"10.1/long", text)]);
     let mut config: Config = config(directory.path(), datapath);
     config.listen = vec![(Ipv6Addr::UNSPECIFIED, 0).into()];
     change(&mut config.tcp);

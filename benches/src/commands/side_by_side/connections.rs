@@ -27,7 +27,7 @@ pub(crate) fn run(
         // New connections for each turn, so that no answers of one server wait in the turn of
         // another.
         let mut flood = TcpFlood::connect(&pipeline, *address, connections, window, ResponseCode::SUCCESS.0)?;
-        ServerTurn::of(*pid, args.server_core, || flood.run(Duration::from_secs_f64(seconds)))
+        ServerTurn::of(*pid, args.common.server_core, || flood.run(Duration::from_secs_f64(seconds)))
             .with_context(|| format!("{NAME}: {name}"))
     })?;
     let results = participants.iter().zip(turns).map(|(contestant, turns)| Result {

@@ -12,6 +12,7 @@ mod signed;
 
 use self::dns::NameServer;
 use self::scenario::{Load, Result, SCENARIOS, Scenario, take_turns};
+use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use handle_benches::answers::Answerer;
@@ -69,15 +70,8 @@ pub(crate) struct Args {
     /// Most datagrams in a batch of a server, counting those in trains.
     #[arg(long, default_value_t = ServerLimits::default().batch_segments)]
     batch_segments: usize,
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    common: BenchArgs,
 }
 
 /// Role of a child process; not shown in the help.
@@ -150,7 +144,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let is_wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let signers = is_wanted(signed::NAME).then(|| signed::start(args)).transpose()?;
     let queries = dns::queries(names, args.requests);
-    serve::pin(Some(args.client_core));
+    serve::pin(Some(args.common.client_core));
     let mut results = Vec::new();
     for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
         let requests = match scenario.load {
@@ -176,7 +170,8 @@ fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
 }
 
 fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
-    let tail = [args.server_core, args.batch_datagrams, args.batch_segments].map(|number| number.to_string());
+    let tail =
+        [args.common.server_core, args.batch_datagrams, args.batch_segments].map(|number| number.to_string());
     let (mut children, mut contestants) = (Vec::new(), Vec::new());
     for path in [ServePath::Uring, ServePath::Portable] {
         let kind = path.name().to_owned();
@@ -202,7 +197,7 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
 fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameServer> {
     let mut servers = Vec::new();
     for program in dns::PROGRAMS {
-        match NameServer::start(program, names, answer_len, args.server_core) {
+        match NameServer::start(program, names, answer_len, args.common.server_core) {
             Ok(server) => servers.push(server),
             Err(error) => eprintln!("{}: left out: {error:#}", program.name),
         }
@@ -228,7 +223,7 @@ fn run_scenario(
     let turns = take_turns(args, participants.len(), |at, seconds| {
         let contestant = participants[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
-        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
+        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.common.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
     })?;
     let position = |name: &str| participants.iter().position(|contestant| contestant.name == name);

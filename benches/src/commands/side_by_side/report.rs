@@ -9,7 +9,7 @@ use handle_benches::usage;
 use serde_json::{Value, json};
 
 pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
-    if args.json {
+    if args.common.json {
         let report = json!({
             "machine": usage::machine(), "records": args.records, "answer_len": usual_len,
             "signatures_by": handle_auth::BACKEND,

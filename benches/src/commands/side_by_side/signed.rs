@@ -32,7 +32,7 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
         if serve::open_loopback(path.kind()).is_err() {
             continue;
         }
-        let [records, core] = [args.records.to_string(), args.server_core.to_string()];
+        let [records, core] = [args.records.to_string(), args.common.server_core.to_string()];
         let key = key.display().to_string();
         let role = ["signed".to_owned(), records, path.name().to_owned(), key, core];
         let child = Child::start(&role).with_context(|| format!("cannot start handled, {}", path.name()))?;
@@ -49,15 +49,15 @@ pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>>
         let duration = Duration::from_secs_f64(seconds);
         match at.checked_sub(1).map(|at| &servers[at]) {
             None => {
-                let sign = || Ok(certified::sign(args.server_core, duration)?.totals());
+                let sign = || Ok(certified::sign(args.common.server_core, duration)?.totals());
                 // Includes the servers that this process started, which are idle.
-                ServerTurn::of(std::process::id(), args.server_core, sign)
+                ServerTurn::of(std::process::id(), args.common.server_core, sign)
             }
             Some((name, child)) => {
                 // `ServerTurn::of` measures the processor time.
                 let used = || Ok(Duration::ZERO);
                 let ask = || certified::ask(child.address, &requests, &certified::SIGNED, duration, used);
-                ServerTurn::of(child.pid(), args.server_core, || Ok(ask()?.totals()))
+                ServerTurn::of(child.pid(), args.common.server_core, || Ok(ask()?.totals()))
                     .with_context(|| format!("{NAME}: {name}"))
             }
         }
