@@ -64,79 +64,73 @@ impl Program for AdminProgram {
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {
-        check(config)
+        let (site, key) = read_identity(config)?;
+        for difference in site_differences(config, &site) {
+            eprintln!("handle-admin: warning: {difference}");
+        }
+        RemoteServices::open(&config.remote)?;
+        let records = match Store::open_to_read(&config.store) {
+            Ok(store) => {
+                let stats = store.stats()?;
+                drop(store);
+                let file = &config.store.file;
+                File::options().write(true).open(file).with_context(|| {
+                    format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
+                })?;
+                format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
+            }
+            // Asked before a reload: the process that serves has looked at it.
+            Err(StoreError::Locked(path)) => {
+                format!("records not looked at, for {} is in use", path.display())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(directory) = &config.publish.directory {
+            check_set(directory)?;
+        }
+        Ok(format!(
+            "{records}, for server {} of {} in the site, {}, on {}",
+            site.server_at() + 1,
+            site.servers_count(),
+            if key.is_some() { "with a key to sign" } else { "without a key to sign" },
+            config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        ))
     }
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-        serve(config, startup)
-    }
-}
-
-fn check(config: &Config) -> anyhow::Result<String> {
-    let (site, key) = read_identity(config)?;
-    for difference in site_differences(config, &site) {
-        eprintln!("handle-admin: warning: {difference}");
-    }
-    RemoteServices::open(&config.remote)?;
-    let records = match Store::open_to_read(&config.store) {
-        Ok(store) => {
-            let stats = store.stats()?;
-            drop(store);
-            let file = &config.store.file;
-            File::options().write(true).open(file).with_context(|| {
-                format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
-            })?;
-            format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
+        let Startup { signals, set_log, read_config } = startup;
+        // Looking through the store takes a while, and nothing is under way until the server serves.
+        let starting = signals.exit_at_once().context("cannot listen to signals")?;
+        let hooks = AdminHooks { read_config: Some(read_config), set_log: Some(set_log) };
+        let server = Server::start_with(config, hooks)?;
+        drop(starting);
+        readiness::ready("serving");
+        tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
+        if config.sessions.enabled && config.sessions.socket.is_none() {
+            tracing::info!(
+                "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \
+                 both have the same `sessions.socket`"
+            );
         }
-        // Asked before a reload: the process that serves has looked at it.
-        Err(StoreError::Locked(path)) => format!("records not looked at, for {} is in use", path.display()),
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(directory) = &config.publish.directory {
-        check_set(directory)?;
-    }
-    Ok(format!(
-        "{records}, for server {} of {} in the site, {}, on {}",
-        site.server_at() + 1,
-        site.servers_count(),
-        if key.is_some() { "with a key to sign" } else { "without a key to sign" },
-        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-    ))
-}
-
-fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-    let Startup { signals, set_log, read_config } = startup;
-    // Looking through the store takes a while, and nothing is under way until the server serves.
-    let starting = signals.exit_at_once().context("cannot listen to signals")?;
-    let hooks = AdminHooks { read_config: Some(read_config), set_log: Some(set_log) };
-    let server = Server::start_with(config, hooks)?;
-    drop(starting);
-    readiness::ready("serving");
-    tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
-    if config.sessions.enabled && config.sessions.socket.is_none() {
-        tracing::info!(
-            "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \
-             both have the same `sessions.socket`"
-        );
-    }
-    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
-    let reload = move || {
-        if let Err(error) = to_reload.service.audit.reopen(to_reload.config().audit_files()) {
-            tracing::error!("{error:#}");
+        let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
+        let reload = move || {
+            if let Err(error) = to_reload.service.audit.reopen(to_reload.config().audit_files()) {
+                tracing::error!("{error:#}");
+            }
+            let reply = to_reload.reload();
+            tracing::info!(outcome = %reply, "reloaded");
+        };
+        let obeyed = signals.obey(reload, move || to_stop.drain());
+        obeyed.context("cannot start the thread that listens to signals")?;
+        while !server.is_finished() {
+            std::thread::sleep(LOOK_INTERVAL);
         }
-        let reply = to_reload.reload();
-        tracing::info!(said = %reply, "reloaded");
-    };
-    let obeyed = signals.obey(reload, move || to_stop.drain());
-    obeyed.context("cannot start the thread that listens to signals")?;
-    while !server.is_finished() {
-        std::thread::sleep(LOOK_INTERVAL);
+        readiness::stopping();
+        tracing::info!("stopping: answering received requests");
+        let failure = server.failure();
+        server.stop();
+        // Started again, the store is read from the disk as it is there, and publishing goes on where
+        // the set is.
+        failure.map_or(Ok(()), |why| Err(anyhow!(why)))
     }
-    readiness::stopping();
-    tracing::info!("stopping: answering received requests");
-    let failure = server.failure();
-    server.stop();
-    // Started again, the store is read from the disk as it is there, and publishing goes on where
-    // the set is.
-    failure.map_or(Ok(()), |why| Err(anyhow!(why)))
 }

@@ -135,19 +135,19 @@ pub(crate) fn check_delta(
 mod tests {
     use super::*;
 
-    fn told(prefixes: &[&str]) -> Vec<String> {
+    fn owned(prefixes: &[&str]) -> Vec<String> {
         prefixes.iter().map(|&prefix| prefix.to_owned()).collect()
     }
 
     #[test]
-    fn prefixes_that_occur_are_homed_unless_some_are_told() {
+    fn prefixes_that_occur_are_homed_unless_some_are_named() {
         let mut gathered = HomedCollector::base(&[]).unwrap();
         for handle in ["10.1/a", "10.1/b", "abc/x", "ABC/y", "noslash"] {
             gathered.see(handle);
         }
         assert!(gathered.outside().is_none());
         assert_eq!(gathered.new, [b"0.NA".to_vec(), b"10.1".to_vec(), b"ABC".to_vec()].into());
-        let mut gathered = HomedCollector::base(&told(&["0.na/10.1", "abc"])).unwrap();
+        let mut gathered = HomedCollector::base(&owned(&["0.na/10.1", "abc"])).unwrap();
         for handle in ["10.1/a", "10.2/b", "ABC/y", "10.3/c"] {
             gathered.see(handle);
         }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn records_of_derived_prefixes_belong_to_their_ancestor() {
-        let mut gathered = HomedCollector::base(&told(&["0.NA/0.NA/10"])).unwrap();
+        let mut gathered = HomedCollector::base(&owned(&["0.NA/0.NA/10"])).unwrap();
         gathered.see("0.NA/10.5");
         gathered.see("0.na/10.5.x");
         assert!(gathered.outside().is_none());

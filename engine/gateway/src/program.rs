@@ -68,49 +68,41 @@ impl Program for GatewayProgram {
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {
-        check(config)
+        let GatewaySources { set, upstream, .. } = GatewaySources::open(config)?;
+        let mut sources = Vec::new();
+        if let Some(mapped) = set {
+            let set = mapped.current();
+            set.verify()?;
+            sources.push(format!("generation {} with {} layers", set.generation(), set.layers().len()));
+        }
+        if upstream.is_some() {
+            sources.push("the Handle System".to_owned());
+        }
+        let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
+        Ok(format!("answers from {}, on {}", sources.join(" and "), addresses.join(", ")))
     }
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-        serve(config, startup)
+        let Startup { signals, set_log, read_config } = startup;
+        let hooks = GatewayHooks { read_config: Some(read_config), set_log: Some(set_log) };
+        let gateway = Gateway::start_with(config, hooks)?;
+        readiness::ready("serving");
+        tracing::info!(addresses = ?gateway.addresses(), workers = gateway.state().workers_count, "serving");
+        let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
+        let reload = move || {
+            let reply = reload(&to_reload);
+            tracing::info!(outcome = %reply, "reloaded");
+        };
+        let obeyed = signals.obey(reload, move || to_stop.drain());
+        obeyed.context("cannot start the thread that listens to signals")?;
+        while !gateway.is_finished() {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        readiness::stopping();
+        let was_told = gateway.state().is_draining();
+        tracing::info!("stopping: answering the requests under way");
+        gateway.stop()?;
+        ensure!(was_told, "all workers have stopped because of errors; see the log");
+        Ok(())
     }
-}
-
-fn check(config: &Config) -> anyhow::Result<String> {
-    let GatewaySources { set, upstream, .. } = GatewaySources::open(config)?;
-    let mut sources = Vec::new();
-    if let Some(mapped) = set {
-        let set = mapped.current();
-        set.verify()?;
-        sources.push(format!("generation {} with {} layers", set.generation(), set.layers().len()));
-    }
-    if upstream.is_some() {
-        sources.push("the Handle System".to_owned());
-    }
-    let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
-    Ok(format!("answers from {}, on {}", sources.join(" and "), addresses.join(", ")))
-}
-
-fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-    let Startup { signals, set_log, read_config } = startup;
-    let hooks = GatewayHooks { read_config: Some(read_config), set_log: Some(set_log) };
-    let gateway = Gateway::start_with(config, hooks)?;
-    readiness::ready("serving");
-    tracing::info!(addresses = ?gateway.addresses(), workers = gateway.state().workers_count, "serving");
-    let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
-    let reload = move || {
-        let reply = reload(&to_reload);
-        tracing::info!(said = %reply, "reloaded");
-    };
-    let obeyed = signals.obey(reload, move || to_stop.drain());
-    obeyed.context("cannot start the thread that listens to signals")?;
-    while !gateway.is_finished() {
-        std::thread::sleep(LOOK_INTERVAL);
-    }
-    readiness::stopping();
-    let was_told = gateway.state().is_draining();
-    tracing::info!("stopping: answering the requests under way");
-    gateway.stop()?;
-    ensure!(was_told, "all workers have stopped because of errors; see the log");
-    Ok(())
 }

@@ -79,41 +79,70 @@ impl Program for HandledProgram {
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {
-        check(config)
+        if config.pin {
+            // Those that workers come to: each has a socket for each address.
+            let workers_count = if config.workers == 0 { config.cores.len() } else { config.workers };
+            config
+                .cores
+                .iter()
+                .take(workers_count * config.listen.len())
+                .try_for_each(|&core| check_core(core))?;
+        }
+        let site = read_site(config)?;
+        slow::open_signer(config, &site)?;
+        for difference in site.differences() {
+            eprintln!("handled: warning: {difference}");
+        }
+        let live = open_live(config)?;
+        let set = live.current();
+        set.verify()?;
+        Ok(format!(
+            "generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
+            set.generation(),
+            set.layers().len(),
+            set.bytes_mapped(),
+            site.service().server_at + 1,
+            site.service().servers_count,
+            config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        ))
     }
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-        serve(config, startup)
+        let Startup { mut signals, set_log, read_config } = startup;
+        quiet_panics();
+        if !first_set::wait_for_set(config, || signals.is_told_to_stop())? {
+            return Ok(());
+        }
+        let (read_config, set_log) = (Some(read_config), Some(set_log));
+        let server = Server::start_with(config, ServerHooks { program: successor(), read_config, set_log })?;
+        readiness::ready("serving");
+        tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+        let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
+        let reload = move || {
+            to_reload.reopen_log();
+            let reply = to_reload.reload();
+            tracing::info!(outcome = %reply, "reloaded");
+        };
+        let obeyed = signals.obey(reload, move || to_stop.drain());
+        obeyed.context("cannot start the thread that listens to signals")?;
+        let mut watchdog = readiness::watchdog_patience()
+            .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
+        while !server.shared().has_ended() && !server.shared().is_draining() {
+            if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
+                readiness::alive();
+            }
+            server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
+        }
+        // After a takeover, the service continues.
+        if !server.shared().is_handed_over() {
+            readiness::stopping();
+        }
+        let drained = server.shared().is_draining();
+        tracing::info!("stopping: answering received requests");
+        server.stop()?;
+        anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
+        Ok(())
     }
-}
-
-fn check(config: &Config) -> anyhow::Result<String> {
-    if config.pin {
-        // Those that workers come to: each has a socket for each address.
-        let workers_count = if config.workers == 0 { config.cores.len() } else { config.workers };
-        config
-            .cores
-            .iter()
-            .take(workers_count * config.listen.len())
-            .try_for_each(|&core| check_core(core))?;
-    }
-    let site = read_site(config)?;
-    slow::open_signer(config, &site)?;
-    for difference in site.differences() {
-        eprintln!("handled: warning: {difference}");
-    }
-    let live = open_live(config)?;
-    let set = live.current();
-    set.verify()?;
-    Ok(format!(
-        "generation {} with {} layers, {} bytes, for server {} of {} in the site, on {}",
-        set.generation(),
-        set.layers().len(),
-        set.bytes_mapped(),
-        site.service().server_at + 1,
-        site.service().servers_count,
-        config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-    ))
 }
 
 /// Checks whether a worker could run on `core`, on a temporary thread.
@@ -143,41 +172,4 @@ fn quiet_panics() {
             show(panic);
         }
     }));
-}
-
-fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
-    let Startup { mut signals, set_log, read_config } = startup;
-    quiet_panics();
-    if !first_set::wait_for_set(config, || signals.is_told_to_stop())? {
-        return Ok(());
-    }
-    let (read_config, set_log) = (Some(read_config), Some(set_log));
-    let server = Server::start_with(config, ServerHooks { program: successor(), read_config, set_log })?;
-    readiness::ready("serving");
-    tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
-    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
-    let reload = move || {
-        to_reload.reopen_log();
-        let reply = to_reload.reload();
-        tracing::info!(said = %reply, "reloaded");
-    };
-    let obeyed = signals.obey(reload, move || to_stop.drain());
-    obeyed.context("cannot start the thread that listens to signals")?;
-    let mut watchdog = readiness::watchdog_patience()
-        .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
-    while !server.shared().has_ended() && !server.shared().is_draining() {
-        if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
-            readiness::alive();
-        }
-        server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
-    }
-    // After a takeover, the service continues.
-    if !server.shared().is_handed_over() {
-        readiness::stopping();
-    }
-    let drained = server.shared().is_draining();
-    tracing::info!("stopping: answering received requests");
-    server.stop()?;
-    anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
-    Ok(())
 }

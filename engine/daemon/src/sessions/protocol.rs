@@ -344,7 +344,7 @@ mod tests {
     use super::*;
     use crate::sessions::table::tests::new_session;
 
-    fn asks() -> Vec<Vec<u8>> {
+    fn link_requests() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };
         let v6 = RequestOrigin::connection([1_u16; 8].into());
         let asks = [
@@ -364,7 +364,7 @@ mod tests {
         asks.iter().map(|ask| encoded(|out| ask.encode(out))).collect()
     }
 
-    fn told() -> Vec<Vec<u8>> {
+    fn link_replies() -> Vec<Vec<u8>> {
         let known = SessionFacts { key: new_session().key, version: Version::CURRENT, identity: None };
         let identity = Some(SessionIdentity { index: 301, handle: b"0.NA/TST"[..].into() });
         let mut all =
@@ -393,11 +393,11 @@ mod tests {
 
     #[test]
     fn every_frame_decodes_to_what_encodes_to_it() {
-        for frame in asks() {
+        for frame in link_requests() {
             let ask = LinkRequest::decode(&frame).unwrap();
             assert_eq!(encoded(|out| ask.encode(out)), frame, "{ask:?}");
         }
-        for frame in told() {
+        for frame in link_replies() {
             let reply = LinkReply::decode(&frame).unwrap();
             assert_eq!(encoded(|out| reply.encode(out)), frame, "{reply:?}");
         }
@@ -407,7 +407,7 @@ mod tests {
     /// handle at the end of a frame may be shorter.
     #[test]
     fn cut_frames_are_none_or_shorter_ones() {
-        for frame in asks() {
+        for frame in link_requests() {
             for len in 0..frame.len() {
                 if let Some(ask) = LinkRequest::decode(&frame[..len]) {
                     assert_eq!(encoded(|out| ask.encode(out)), frame[..len], "{ask:?} cut to {len}");
@@ -423,7 +423,7 @@ mod tests {
                 "{frame:?} and more"
             );
         }
-        for frame in told() {
+        for frame in link_replies() {
             for len in 0..frame.len() {
                 if let Some(reply) = LinkReply::decode(&frame[..len]) {
                     assert!(
