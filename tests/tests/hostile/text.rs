@@ -223,7 +223,7 @@ fn output_about_a_hostile_server_is_only_text() {
 fn output_about_a_hostile_service_is_only_text() {
     let setup = HostileTextSetup::new();
     let resolve = |args: &[&str]| {
-        let args = [args, &["--resolver-site", "site", "--timeout", "5"]].concat();
+        let args = [args, &["--resolver-site", "site", "--lookup-timeout", "5"]].concat();
         (args.join(" "), setup.hdl(&args))
     };
     for (args, shown) in [
