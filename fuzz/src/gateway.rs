@@ -1,14 +1,19 @@
 //! The HTTP front: paths of requests, locations, and redirects to them.
 
 use handle_gateway::accept::AcceptTypes;
+use handle_gateway::api::body::ApiFormat;
+use handle_gateway::api::change::values_of_body;
+use handle_gateway::identifiers::{IdentifierMatch, IdentifierRules, IdentifierTarget};
 use handle_gateway::input::InputRules;
 use handle_gateway::location::{LOCATIONS_MAX, LocationCriteria, LocationSet, XML_LEN_MAX, handle_url};
+use handle_gateway::parameters::Parameters;
 use handle_gateway::redirect::{
     AliasChain, ProxyDecision, ProxyParameters, ProxyRequest, ProxyStep, RedirectRules, SCHEMES, choose,
     next_step,
 };
+use handle_gateway::target;
 use handle_proto::limit::HANDLE_LEN_MAX;
-use handle_proto::{Handle, Value};
+use handle_proto::{Handle, Value, ValueBuf};
 
 /// A path names a handle of limited length, or none. The URL of the handle is printable ASCII and
 /// names the same handle.
@@ -73,5 +78,50 @@ pub fn location(bytes: &[u8]) {
         assert!(redirect.location.bytes().all(|byte| byte.is_ascii_graphic()), "{redirect:?}");
         let scheme = redirect.location.split(':').next().unwrap_or_default().to_ascii_lowercase();
         assert!(SCHEMES.contains(&scheme.as_str()), "{redirect:?}");
+    }
+}
+
+/// The path of a request, its query, its `Accept` and its body, with line feeds between them: a path
+/// leads to no other host or directory than its rule says; parameters and types are limited; values of
+/// a body decode.
+pub fn http_request(bytes: &[u8]) {
+    let mut parts = bytes.splitn(4, |&byte| byte == b'\n');
+    let mut next = || parts.next().unwrap_or_default();
+    let [path, query, accept] = [next(), next(), next()].map(String::from_utf8_lossy);
+    let body = next();
+    if let Ok(decoded) = target::decode(&path) {
+        let encoded: String = decoded.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        assert_eq!(target::decode(&encoded).as_deref(), Ok(&*decoded), "{path}");
+    }
+    let rule = |pattern: Option<&str>, template: Option<&str>, backend: Option<&str>| IdentifierTarget {
+        path: "id:".to_owned(),
+        pattern: pattern.map(str::to_owned),
+        template: template.map(str::to_owned),
+        backend: backend.map(str::to_owned),
+        ..IdentifierTarget::default()
+    };
+    for rule in [
+        rule(Some("([a-z]+)/(.*)"), Some("https://fixed.example/dir/{1}/{2}"), None),
+        rule(None, None, Some("http://127.0.0.1:1/dir/{0}?id={0}")),
+    ] {
+        let rules = IdentifierRules::new(&[rule]).expect("a valid rule");
+        let url = match rules.find(&path, &SCHEMES.map(str::to_owned)) {
+            Some(IdentifierMatch::Redirect(url)) => {
+                url.strip_prefix("https://fixed.example").expect("the host of the rule").to_owned()
+            }
+            Some(IdentifierMatch::Ask(_, path)) => path,
+            Some(IdentifierMatch::Invalid) | None => continue,
+        };
+        assert!(url.starts_with("/dir/") && url.bytes().all(|byte| byte.is_ascii_graphic()), "{url}");
+        assert!(!url.split(['/', '?']).any(|segment| matches!(segment, "." | "..")), "{url}");
+        assert!(!url.contains(['#', '\\', '&']), "{url}");
+    }
+    let parameters = Parameters::parse(&query);
+    assert!(parameters.all("index").count() <= 4096);
+    let _ = (ApiFormat::of(&parameters), ProxyParameters::parse(&query));
+    assert!(AcceptTypes::parse(&accept).iter().all(|kind| kind.len() <= accept.len()));
+    for value in values_of_body(body, "10.1045/x").into_iter().flatten() {
+        let again = ValueBuf::from_bytes(value.as_bytes().to_vec()).expect("a value");
+        assert_eq!((again.view(), again.view().timestamp), (value.view(), 0));
     }
 }

@@ -47,7 +47,7 @@ pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
 pub use formats::{batch_file, json_export, settings, sql_dump};
 pub use frame::{envelope, message};
-pub use gateway::{location, proxy_path};
+pub use gateway::{http_request, location, proxy_path};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
 pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
@@ -83,7 +83,7 @@ targets! {
     rate_limit template
     batch_file json_export sql_dump settings
     reference bootstrap lookup jws
-    location proxy_path
+    location proxy_path http_request
     capture access_log http_answer json_answer schedule_file
 }
 

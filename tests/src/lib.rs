@@ -4,6 +4,7 @@
 pub mod admin_server;
 pub mod batches;
 pub mod client;
+pub mod country_file;
 pub mod daemon;
 pub mod fields;
 pub mod forged;

@@ -15,7 +15,7 @@ use crate::api::sessions;
 use crate::pages::admin::{AdminNotice, AdminUser};
 use crate::pages::{ADMIN_SECURITY_POLICY, AdminMessages, LANGUAGES, Language, PageFrame};
 use crate::parameters::Parameters;
-use crate::proxy::{SERVICE_NAME, base};
+use crate::proxy::base;
 use crate::reply::{GatewayResponse, empty, plain, response};
 use crate::route::{HttpPeer, read_body};
 use crate::server::GatewayState;
@@ -71,13 +71,14 @@ pub fn is_asked(state: &GatewayState, path: &str) -> bool {
 
 /// Answers a request for an administration page.
 pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
-    let base = base(parts, peer.is_tls);
+    let settings = state.settings.current_shared();
+    let base = base(parts, peer.is_tls, &settings.proxy);
     if !peer.is_tls {
         return to_tls(parts, &base);
     }
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
-    let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
+    let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let session = cookie(parts).and_then(|id| sessions::find(state, id));
     let session = session.filter(|session| session.identity.is_some());
     let request = AdminRequest { state, peer, parts, frame, session };

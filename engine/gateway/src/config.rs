@@ -2,9 +2,12 @@
 
 use crate::admin_pages::AdminPagesConfig;
 use crate::administration::AdminConfig;
+use crate::agency::AgenciesConfig;
 use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
+use crate::identifiers::{IdentifierTarget, TARGETS};
 use crate::proxies::ProxiesConfig;
+use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
 use crate::request_log::RequestLogConfig;
 use crate::sessions::SessionsConfig;
@@ -34,7 +37,20 @@ settings! {
         restart workers: usize = 0, 0..=1024;
         /// Verify every byte of new layers before they go live, as their publisher has done.
         live verify_new_layers: bool = true;
+        /// File in the format of MaxMind (GeoLite2-Country and others) with the countries of
+        /// addresses, for locations that name a country. A reload reads it again; if it is damaged
+        /// then, the old one stays in force.
+        live country_database: Option<PathBuf> = None;
+        /// Identifiers that are not handles, each in a table `[[target]]`: `path` is what their paths
+        /// begin with, `pattern` a regular expression for the rest. `template` is the URL to which a
+        /// redirect leads, or `backend` the URL (`http`) that is asked, both with `{0}` for the rest
+        /// and `{1}` to `{9}` for the groups of the pattern. Bounds of a back end: `timeout_ms`
+        /// (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from one source).
+        live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section limits: GatewayLimits;
+        section proxy: ProxyConfig;
+        section pages: PagesConfig;
+        section agencies: AgenciesConfig;
         section caching: CachingConfig;
         section compression: CompressionConfig;
         section upstream: UpstreamConfig;

@@ -108,6 +108,10 @@ fn redirect(state: &GatewayState, parts: &Parts, handle: PlainHandle<'_>) -> Opt
         return None;
     }
     let settings = state.settings.current();
+    let scheme = url.data.split(|&byte| byte == b':').next();
+    if !settings.proxy.schemes.iter().any(|allowed| Some(allowed.as_bytes()) == scheme) {
+        return None;
+    }
     let now = now_unix_s();
     Some(redirect_to(target, keeps_s(url.ttl, now), now, &settings))
 }

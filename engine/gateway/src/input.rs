@@ -64,6 +64,13 @@ impl InputRules {
         Self(rules)
     }
 
+    /// The same rules for references to these hosts only.
+    #[must_use]
+    pub fn with_hosts_only(mut self, hosts: &[String]) -> Self {
+        self.0.hosts = hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        self
+    }
+
     /// The handle in the path of a request, which begins with a slash and has no query.
     ///
     /// # Errors

@@ -18,6 +18,8 @@
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
 //! - [`redirect`]: what a proxy does with a resolved record.
 //! - [`location`]: 10320/loc, the locations among which it chooses.
+//! - [`country`]: the country of a client. [`agency`]: which agency runs a prefix. [`identifiers`]:
+//!   what is served besides handles.
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
 //! - [`route`]: which of these three answers a request.
@@ -73,6 +75,7 @@ pub mod accept;
 pub mod admin_pages;
 pub mod administration;
 pub mod admission;
+pub mod agency;
 pub mod api;
 pub mod bulk;
 pub mod callers;
@@ -81,7 +84,9 @@ pub mod config;
 pub mod connections;
 pub mod control;
 pub mod counters;
+pub mod country;
 pub mod fast_path;
+pub mod identifiers;
 pub mod input;
 pub mod location;
 pub mod native;

@@ -269,6 +269,18 @@ impl LocationSet {
             || self.methods().any(|method| matches!(method, "ctype" | "media-type"))
     }
 
+    /// Whether the choice may be another one for another address of the client.
+    #[must_use]
+    pub fn depends_on_address(&self) -> bool {
+        let names_clients = |name| self.candidates().any(|location| location.attribute(name).is_some());
+        let mut methods = self.methods();
+        methods.any(|method| match method {
+            "address" => names_clients("addresses"),
+            "country" => names_clients("country"),
+            _ => false,
+        })
+    }
+
     /// The methods of the choice: those of the first document that names some.
     fn methods(&self) -> impl Iterator<Item = &str> {
         let named = self.documents.iter().find_map(|document| {

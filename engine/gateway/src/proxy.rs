@@ -5,36 +5,39 @@
 //! their caller: it resolves handles, has a clock and random numbers, and makes responses of
 //! decisions.
 
+pub mod config;
+mod notice;
 mod resolve;
 mod respond;
+pub mod rules;
 
+use crate::agency;
+use crate::identifiers::{BackendError, IdentifierMatch};
 use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::parameters::Parameters;
-use crate::redirect::{ProxyParameters, ProxyRequest, RedirectRules};
+use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty};
 use crate::route::{HttpPeer, read_body};
 use crate::server::GatewayState;
+use crate::set::MappedSet;
+use config::{ProxyConfig, is_host};
 use handle_daemon::clock::now_unix_s;
+use handle_proto::fold;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use resolve::HandleRequest;
 use respond::PageRequest;
+use rules::ProxyRules;
 use std::borrow::Cow;
-use std::sync::LazyLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// How handles are written in requests.
-static INPUT_RULES: LazyLock<InputRules> = LazyLock::new(|| InputRules::new(&[], false, &[]));
-/// Where redirects may lead.
-static REDIRECT_RULES: LazyLock<RedirectRules> = LazyLock::new(RedirectRules::default);
-
-/// What pages call this service.
-pub(crate) const SERVICE_NAME: &str = "Handles";
+/// The path that leads to the help of the service.
+const HELP_PATH: &str = "/help.html";
 /// Most bytes of the form.
 const FORM_LEN_MAX: usize = 64 << 10;
 /// Seconds for which the page with the form may be cached.
@@ -65,20 +68,26 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings) {
         return response;
     }
-    let base = base(parts, peer.is_tls);
+    let rules = state.rules.load_full();
+    let base = base(parts, peer.is_tls, &settings.proxy);
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
-    let frame = PageFrame { language, service: SERVICE_NAME, base: &base };
+    let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let page = PageRequest { head: request_headers, frame, settings: &settings };
+    if let Some(response) = beside_handles(state, peer, &page, &rules, parts).await {
+        return response;
+    }
     let query = match &form {
         Some(form) => Cow::Owned(without_handle(form)),
         None => Cow::Borrowed(parts.uri.query().unwrap_or_default()),
     };
-    let reference = match form.as_deref() {
-        Some(form) => INPUT_RULES.handle_of_field(Parameters::parse(form).first("hdl").unwrap_or_default()),
-        None => INPUT_RULES.handle_of_path(parts.uri.path().as_bytes()),
+    let parse = |input: &InputRules| match form.as_deref() {
+        Some(form) => input.handle_of_field(Parameters::parse(form).first("hdl").unwrap_or_default()),
+        None => input.handle_of_path(parts.uri.path().as_bytes()),
     };
-    let reference = match reference {
+    let has_literal = || parse(&rules.input).is_ok_and(|it| state.has_prefix_with_at(&it.handle));
+    let encoded = rules.encoded_input.as_ref().filter(|_| !has_literal());
+    let reference = match parse(encoded.unwrap_or(&rules.input)) {
         Ok(reference) => reference,
         Err(error) => return without_reference(&page, &error, &query),
     };
@@ -88,10 +97,11 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         query: &query,
         address: Some(peer.address),
         now_unix_s: now_unix_s(),
-        ..ProxyRequest::new(&base, &parameters, &REDIRECT_RULES)
+        ..ProxyRequest::new(&base, &parameters, &rules.redirect)
     };
     HandleRequest {
         state,
+        rules: &rules,
         page,
         proxy,
         peer,
@@ -117,15 +127,66 @@ fn without_handle(form: &str) -> String {
     options.join("&")
 }
 
+impl GatewayState {
+    /// Whether the prefix of a handle has an `@` and is one of the set.
+    fn has_prefix_with_at(&self, handle: &str) -> bool {
+        let prefix = handle.split_once('/').map_or(handle, |(prefix, _)| prefix);
+        let is_homed = |set: &MappedSet| set.current().records().homed(&fold::folded(prefix.as_bytes()));
+        prefix.contains('@') && self.set.as_ref().is_some_and(is_homed)
+    }
+}
+
+/// The answer to a request for something that is not a handle; `None` if it is one.
+async fn beside_handles(
+    state: &GatewayState,
+    peer: HttpPeer,
+    page: &PageRequest<'_>,
+    rules: &ProxyRules,
+    parts: &Parts,
+) -> Option<GatewayResponse> {
+    let path = parts.uri.path();
+    if let Some(url) = page.settings.pages.help_url.as_deref().filter(|_| path == HELP_PATH) {
+        return Some(page.redirect(ProxyRedirect::to(url, FORM_KEEPS_S), now_unix_s()));
+    }
+    if let Some(response) = agency::answer(state, peer, page.head, path).await {
+        return Some(response);
+    }
+    let invalid = || page.error(&ErrorPage::new(page.frame, PageError::Invalid), Freshness::NoStore);
+    Some(match rules.identifiers.find(path, &rules.redirect.schemes)? {
+        IdentifierMatch::Redirect(url) => page.redirect(ProxyRedirect::to(&url, FORM_KEEPS_S), now_unix_s()),
+        IdentifierMatch::Invalid => invalid(),
+        IdentifierMatch::Ask(backend, path) => {
+            let accept = parts.headers.get(header::ACCEPT);
+            match backend.ask(peer.address, &path, accept).await {
+                Ok(answer) => page
+                    .relay(answer, &rules.redirect.schemes)
+                    .unwrap_or_else(|| page.try_again(ErrorPage::new(page.frame, PageError::Upstream))),
+                Err(error) => {
+                    let kind = match error {
+                        BackendError::Busy => PageError::Busy,
+                        BackendError::Late => PageError::Timeout,
+                        BackendError::Failed | BackendError::TooLong => PageError::Upstream,
+                    };
+                    let reason = error.to_string();
+                    page.try_again(ErrorPage::new(page.frame, kind).because(&reason))
+                }
+            }
+        }
+    })
+}
+
 /// The URL of the proxy, as the client sees it, or its path if the request names no host.
-pub(crate) fn base(parts: &Parts, is_tls: bool) -> String {
-    let is_host = |host: &&str| {
-        let is_of_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
-        !host.is_empty() && host.bytes().all(is_of_host)
+pub(crate) fn base(parts: &Parts, is_tls: bool, config: &ProxyConfig) -> String {
+    if let Some(url) = &config.base_url {
+        return url.clone();
+    }
+    let is_own = |host: &&str| {
+        let mut hosts = config.hosts.iter();
+        is_host(host) && (config.hosts.is_empty() || hosts.any(|own| own.eq_ignore_ascii_case(host)))
     };
     let named = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = parts.uri.authority().map(|authority| authority.as_str()).or_else(named);
-    match host.filter(is_host) {
+    match host.filter(is_own).or_else(|| config.hosts.first().map(String::as_str)) {
         Some(host) => format!("{}://{host}/", if is_tls { "https" } else { "http" }),
         None => "/".to_owned(),
     }
@@ -141,7 +202,9 @@ fn without_reference(page: &PageRequest<'_>, error: &InputError, query: &str) ->
         }
         error => {
             let reason = error.to_string();
-            page.error(&ErrorPage::new(page.frame, PageError::Invalid).because(&reason), Freshness::NoStore)
+            let contact = page.settings.pages.contact.as_deref();
+            let error = ErrorPage::new(page.frame, PageError::Invalid).with_notice(contact, None);
+            page.error(&error.because(&reason), Freshness::NoStore)
         }
     }
 }
@@ -155,7 +218,7 @@ mod tests {
     fn urls_of_the_proxy_begin_with_the_host_that_the_client_asks_for() {
         let of = |target: &str, host: &str, is_tls| {
             let request = Request::builder().uri(target).header(header::HOST, host).body(()).unwrap();
-            base(&request.into_parts().0, is_tls)
+            base(&request.into_parts().0, is_tls, &ProxyConfig::default())
         };
         assert_eq!(of("/x", "localhost:4680", false), "http://localhost:4680/");
         assert_eq!(of("/x", "hdl.example.org", true), "https://hdl.example.org/");
@@ -164,6 +227,18 @@ mod tests {
         for odd in ["", "a/b", "a b", "user@a", "a\"><b>", "a?b"] {
             assert_eq!(of("/x", odd, false), "/", "{odd}");
         }
+    }
+
+    #[test]
+    fn configured_names_come_before_that_of_the_request() {
+        let of = |config: &str, host: &str| {
+            let request = Request::builder().uri("/x").header(header::HOST, host).body(()).unwrap();
+            base(&request.into_parts().0, false, &toml::from_str(config).unwrap())
+        };
+        let hosts = "hosts = ['hdl.example.org', 'localhost:8000']";
+        assert_eq!(of(hosts, "LOCALHOST:8000"), "http://LOCALHOST:8000/");
+        assert_eq!(of(hosts, "attacker.example"), "http://hdl.example.org/");
+        assert_eq!(of("base_url = 'https://hdl.example.org/p/'", "a.example"), "https://hdl.example.org/p/");
     }
 
     #[test]

@@ -146,6 +146,16 @@ pub struct ProxyRedirect {
     pub cache_s: u32,
     /// Whether it depends on the header `Accept`.
     pub vary_accept: bool,
+    /// Whether it depends on the address of the client, so that only the client may cache it.
+    pub is_private: bool,
+}
+
+impl ProxyRedirect {
+    /// A redirect to a URL of the configuration, in printable ASCII.
+    #[must_use]
+    pub fn to(url: &str, cache_s: u32) -> Self {
+        Self { status: 302, location: url.to_owned(), cache_s, vary_accept: false, is_private: false }
+    }
 }
 
 /// Why a record is shown.
@@ -243,7 +253,7 @@ pub fn plain_redirect<'v>(
     let url = url?;
     let location = redirect_target(str::from_utf8(url.data).ok()?, b"", &request.rules.schemes)?;
     let cache_s = request.cache_s(url.ttl);
-    Some(ProxyRedirect { status: 302, location: location.into(), cache_s, vary_accept: false })
+    Some(ProxyRedirect { location: location.into(), ..ProxyRedirect::to("", cache_s) })
 }
 
 /// The redirect to the URL of the last handle of a chain at this proxy, with the same query.
@@ -258,6 +268,7 @@ fn to_own_url(request: &ProxyRequest<'_>, chain: &AliasChain) -> ProxyRedirect {
         location,
         cache_s: chain.cache_s().min(request.rules.cache_s_max),
         vary_accept: false,
+        is_private: false,
     }
 }
 
@@ -286,6 +297,7 @@ pub fn choose(request: &ProxyRequest<'_>, locations: &LocationSet, handle: Handl
             location: target.into(),
             cache_s: request.cache_s(location.ttl),
             vary_accept: locations.depends_on_accept(),
+            is_private: locations.depends_on_address(),
         }),
         None => ProxyDecision::ShowRecord(ShowReason::UnsafeLocation(target.into_owned())),
     }

@@ -3,7 +3,7 @@
 use crate::api::body::ApiBody;
 use crate::config::Config;
 use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
-use crate::proxy::SERVICE_NAME;
+use crate::proxy::config::PagesConfig;
 use crate::rate_limit::RetryAfter;
 use crate::reply::{GatewayResponse, response, set_number};
 use handle_proto::ResponseCode;
@@ -92,7 +92,7 @@ impl HttpRefusal {
             let body = ApiBody::failure(self.code(), Some(self.message()), None);
             response(self.status(), "application/json;charset=utf-8", body.into_bytes())
         } else {
-            self.as_page(headers)
+            self.as_page(headers, &settings.pages)
         };
         let response_headers = response.headers_mut();
         response_headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -116,11 +116,12 @@ impl HttpRefusal {
         self.respond(path, &HeaderMap::new(), settings)
     }
 
-    fn as_page(self, headers: &HeaderMap) -> GatewayResponse {
+    fn as_page(self, headers: &HeaderMap, pages: &PagesConfig) -> GatewayResponse {
         let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
         let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
-        let frame = PageFrame { language, service: SERVICE_NAME, base: "/" };
-        let page = ErrorPage::new(frame, self.page()).because(self.message()).html();
+        let frame = PageFrame { language, service: &pages.service_name, base: "/" };
+        let page = ErrorPage::new(frame, self.page()).because(self.message());
+        let page = page.with_notice(pages.contact.as_deref(), None).html();
         let mut response = response(self.status(), "text/html;charset=utf-8", page);
         let headers = response.headers_mut();
         let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);

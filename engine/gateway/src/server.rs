@@ -4,6 +4,7 @@ use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::counters::GatewayCounters;
 use crate::places::{BodyBytes, SourcePlaces};
+use crate::proxy::rules::ProxyRules;
 use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
 use crate::request_log::RequestLog;
@@ -14,6 +15,7 @@ use crate::tls::TlsIdentity;
 use crate::upstream::Upstream;
 use crate::worker;
 use anyhow::{Context as _, anyhow, ensure};
+use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::ControlSocket;
 use handle_daemon::privileges::become_user;
@@ -40,6 +42,8 @@ pub struct GatewayState {
     pub site: Option<SiteRecord>,
     /// The Handle System.
     pub upstream: Option<Upstream>,
+    /// What requests to the proxy depend on besides records.
+    pub rules: ArcSwap<ProxyRules>,
     /// The settings in force.
     pub settings: GatewaySettings,
     /// Counters.
@@ -130,6 +134,8 @@ pub struct GatewaySources {
     pub admin: Option<AdministrationService>,
     /// The certificate.
     pub tls: Option<TlsIdentity>,
+    /// What requests to the proxy depend on besides records.
+    pub rules: ProxyRules,
 }
 
 impl GatewaySources {
@@ -148,7 +154,8 @@ impl GatewaySources {
         let site = config.site.as_ref().map(read).transpose()?;
         let admin = AdministrationService::open(&config.admin, site.as_ref())?;
         let tls = TlsIdentity::open(&config.tls, config.http2.enabled)?;
-        Ok(Self { set, site, upstream: Upstream::open(&config.upstream)?, admin, tls })
+        let rules = ProxyRules::open(config)?;
+        Ok(Self { set, site, upstream: Upstream::open(&config.upstream)?, admin, tls, rules })
     }
 }
 
@@ -183,7 +190,7 @@ impl Gateway {
         if let Some(user) = &config.user {
             become_user(user)?;
         }
-        let GatewaySources { set, site, upstream, admin, tls } = GatewaySources::open(config)?;
+        let GatewaySources { set, site, upstream, admin, tls, rules } = GatewaySources::open(config)?;
         let bind_control = |path| ControlSocket::bind(path, false, "handle-gateway");
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
@@ -191,6 +198,7 @@ impl Gateway {
             set,
             site,
             upstream,
+            rules: ArcSwap::from_pointee(rules),
             counters: GatewayCounters::default(),
             connections: Arc::new(SourcePlaces::default()),
             bodies: BodyBytes::default(),

@@ -101,7 +101,16 @@ fn reload_all(state: &GatewayState) -> Value {
     state.request_log.reopen();
     if let Some(read) = &state.settings.hooks.read_config {
         match read().and_then(|new| apply(state, &new)) {
-            Ok(SettingChanges { changed, need_restart }) => {
+            Ok((SettingChanges { changed, need_restart }, errors)) => {
+                if !errors.is_empty() {
+                    let error = errors.join("; ");
+                    tracing::error!(
+                        error,
+                        "a file cannot be read again; what was read before stays in force"
+                    );
+                    report["ok"] = false.into();
+                    report["error"] = error.into();
+                }
                 tracing::info!(?changed, "configuration reloaded");
                 report["settings_changed"] = changed.into();
                 if !need_restart.is_empty() {
@@ -134,13 +143,16 @@ fn reload_all(state: &GatewayState) -> Value {
 }
 
 /// Applies the settings that can change while serving.
-fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
+///
+/// Files that could not be read again are returned as errors beside the changes.
+fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<(SettingChanges, Vec<String>)> {
     new.check()?;
     let settings = &state.settings;
     let old = settings.current_shared();
     let (config, changes) = merged(&*old, new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
+    let (rules, errors) = state.rules.load().reopened(&config)?;
     if config.log != old.log
         && let Some(set_log) = &settings.hooks.set_log
     {
@@ -152,6 +164,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<SettingChanges> {
         set.set_verify_new(config.verify_new_layers);
     }
     settings.networks.store(Arc::new(NetworkLists::of(&config)));
+    state.rules.store(Arc::new(rules));
     settings.current.store(Arc::new(config));
-    Ok(changes)
+    Ok((changes, errors))
 }

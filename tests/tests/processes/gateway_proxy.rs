@@ -12,7 +12,7 @@ use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, exchange, get};
 
 /// A value by its type and text.
-type Text = (&'static str, &'static str);
+pub(crate) type Text = (&'static str, &'static str);
 
 /// Two locations, one of them for scripts.
 const LOCATIONS: &str = "<locations><location id=\"a\" href=\"https://a.example/\" weight=\"1\"/>\
@@ -44,17 +44,27 @@ const RECORDS: [(&str, &[Text]); 10] = [
 
 /// A gateway over [`RECORDS`].
 fn gateway_of_records(change: impl FnOnce(&mut Config)) -> GatewayServer {
+    gateway_of(&RECORDS, &["1234", "0.NA"], change)
+}
+
+/// A gateway over records in ascending order, and the homed prefixes.
+pub(crate) fn gateway_of(
+    records: &[(&str, &[Text])],
+    prefixes: &[&str],
+    change: impl FnOnce(&mut Config),
+) -> GatewayServer {
     let directory = tempfile::tempdir().unwrap();
     let set = directory.path().join("set");
     std::fs::create_dir(&set).unwrap();
     let mut homed = HomedPrefixes::default();
-    homed.add(b"1234");
-    homed.add(b"0.NA");
+    for prefix in prefixes {
+        homed.add(prefix.as_bytes());
+    }
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1_763_800_000_000 };
     let mut publisher = SetPublisher::open(&set).unwrap();
     let published = publisher.publish_base(7, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
-        for (at, (handle, texts)) in RECORDS.iter().enumerate() {
+        for (at, (handle, texts)) in records.iter().enumerate() {
             let values = (1..)
                 .zip(*texts)
                 .map(|(index, (kind, text))| Value::new(index, kind.as_bytes(), text.as_bytes()));

@@ -22,6 +22,7 @@ mod gateway_load;
 mod gateway_operation;
 mod gateway_proxy;
 mod gateway_sessions;
+mod gateway_settings;
 mod gateway_upstream;
 mod handled;
 mod idle;

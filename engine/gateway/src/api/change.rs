@@ -184,6 +184,12 @@ async fn read_change(
     Ok(RecordChange { handle, kind, overwrites })
 }
 
+/// The values in the body of a PUT for the handle `name`; `None` if the body is refused.
+#[must_use]
+pub fn values_of_body(body: &[u8], name: &str) -> Option<Vec<ValueBuf>> {
+    read_values(body, name).ok()
+}
+
 /// Reads values: an array, an object with `values`, or one value.
 fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);

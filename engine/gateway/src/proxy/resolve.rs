@@ -1,6 +1,7 @@
 //! From the handle of a request to a response: resolves its record, and those to which it leads.
 
 use super::respond::PageRequest;
+use super::rules::ProxyRules;
 use crate::accept::AcceptTypes;
 use crate::api::body::ApiFormat;
 use crate::api::{ApiRequest, handles};
@@ -31,6 +32,8 @@ use std::time::Instant;
 pub(super) struct HandleRequest<'r> {
     /// Where answers come from.
     pub(super) state: &'r GatewayState,
+    /// The rules in force.
+    pub(super) rules: &'r ProxyRules,
     /// What pages depend on.
     pub(super) page: PageRequest<'r>,
     /// What decisions depend on.
@@ -157,7 +160,6 @@ impl HandleRequest<'_> {
     /// What a decision amounts to.
     fn carry_out(&self, decision: ProxyDecision, chain: &AliasChain) -> NextStep {
         let missing = Freshness::Seconds(self.page.settings.caching.negative_s);
-        let about = |error: PageError| ErrorPage::new(self.page.frame, error).about(chain.handle());
         NextStep::Respond(match decision {
             ProxyDecision::Redirect(mut redirect) => {
                 if self.uses_stale.load(Ordering::Relaxed) {
@@ -168,8 +170,32 @@ impl HandleRequest<'_> {
             ProxyDecision::ShowRecord(reason) => return NextStep::Show(reason),
             ProxyDecision::ShowJson => return NextStep::Json,
             ProxyDecision::ShowLocations(xml) => self.page.xml(xml, Freshness::NoStore),
-            ProxyDecision::NotFound(reason) => self.page.error(&about(reason.into()), missing),
-            ProxyDecision::Refused(reason) => self.page.error(&about(reason.into()), Freshness::NoStore),
+            ProxyDecision::NotFound(reason) => {
+                self.error_page(reason.into(), chain.handle(), None, |page| self.page.error(&page, missing))
+            }
+            ProxyDecision::Refused(reason) => {
+                let show = |page: ErrorPage<'_>| self.page.error(&page, Freshness::NoStore);
+                self.error_page(reason.into(), chain.handle(), None, show)
+            }
+        })
+    }
+
+    /// Shows the page about an error, with the contact for the prefix and the reason why it is not
+    /// active.
+    fn error_page(
+        &self,
+        error: PageError,
+        handle: Handle<'_>,
+        reason: Option<&str>,
+        show: impl FnOnce(ErrorPage<'_>) -> GatewayResponse,
+    ) -> GatewayResponse {
+        let notice = self.state.notice(handle, self.peer.address);
+        let contact = notice.contact.as_deref().or(self.page.settings.pages.contact.as_deref());
+        let message = notice.message.as_deref().filter(|_| !notice.is_active());
+        let page = ErrorPage::new(self.page.frame, error).about(handle).with_notice(contact, message);
+        show(match reason {
+            Some(reason) => page.because(reason),
+            None => page,
         })
     }
 
@@ -179,8 +205,11 @@ impl HandleRequest<'_> {
         let is_complete = self.inherit(&mut locations, origin, handle).await;
         let is_choice = locations.candidates().nth(1).is_some();
         let accept = locations.depends_on_accept().then(|| AcceptTypes::parse(&self.accept()));
+        let countries = self.rules.countries.as_ref().filter(|_| is_choice);
+        let country = countries.and_then(|countries| countries.country(self.peer.address));
         let request = ProxyRequest {
             accept: accept.as_ref(),
+            country: country.as_deref(),
             random: if is_choice { u64::from_le_bytes(handle_auth::random()) } else { 0 },
             ..self.proxy
         };
@@ -280,13 +309,13 @@ impl HandleRequest<'_> {
             | ResponseCode::PREFIX_REFERRAL => PageError::UnknownPrefix,
             _ => PageError::Invalid,
         };
-        let page = ErrorPage::new(self.page.frame, error).about(handle);
-        let page = if answer.text.is_empty() { page } else { page.because(answer.text) };
-        match error.status() {
-            404 => self.page.error(&page, Freshness::Seconds(self.page.settings.caching.negative_s)),
+        let negative = Freshness::Seconds(self.page.settings.caching.negative_s);
+        let reason = Some(answer.text).filter(|text| !text.is_empty());
+        self.error_page(error, handle, reason, |page| match error.status() {
+            404 => self.page.error(&page, negative),
             502.. => self.page.try_again(page),
             _ => self.page.error(&page, Freshness::NoStore),
-        }
+        })
     }
 
     /// The answer when upstream gave none. It never says that the handle does not exist.
@@ -297,7 +326,7 @@ impl HandleRequest<'_> {
             _ => PageError::Upstream,
         };
         let reason = failure.to_string();
-        self.page.try_again(ErrorPage::new(self.page.frame, error).about(handle).because(&reason))
+        self.error_page(error, handle, Some(&reason), |page| self.page.try_again(page))
     }
 
     /// The answer of the JSON API to the same request.

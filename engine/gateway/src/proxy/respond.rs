@@ -1,15 +1,17 @@
 //! Responses of the proxy.
 
 use crate::config::Config;
+use crate::identifiers::BackendAnswer;
 use crate::pages::{
     ADMIN_SCRIPT, ADMIN_SCRIPT_PATH, CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS,
     RedirectPage, STYLE, STYLE_PATH,
 };
-use crate::redirect::ProxyRedirect;
+use crate::redirect::{ProxyRedirect, redirect_target};
 use crate::reply::{
     CacheableBody, Freshness, GatewayResponse, RequestHeaders, cache_control, empty, http_date, names_html,
     response, set_number,
 };
+use handle_daemon::clock::now_unix_s;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
 
@@ -76,6 +78,30 @@ impl PageRequest<'_> {
         response
     }
 
+    /// The answer of a back end; `None` if it is not one for clients. Browsers run no scripts in it.
+    pub(super) fn relay(&self, answer: BackendAnswer, schemes: &[String]) -> Option<GatewayResponse> {
+        let status = answer.status;
+        if status.is_redirection() {
+            let target = redirect_target(answer.location.as_deref()?, b"", schemes)?;
+            let redirect = ProxyRedirect { status: status.as_u16(), ..ProxyRedirect::to(target.as_str(), 0) };
+            return Some(self.redirect(redirect, now_unix_s()));
+        }
+        if !matches!(status.as_u16(), 200 | 400 | 404 | 410) {
+            return None;
+        }
+        let mut relayed = response(status, "application/octet-stream", answer.body);
+        let headers = relayed.headers_mut();
+        if let Some(content_type) = answer.content_type {
+            headers.insert(header::CONTENT_TYPE, content_type);
+        }
+        headers
+            .insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'"));
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.append(header::VARY, HeaderValue::from_static("Accept"));
+        Some(relayed)
+    }
+
     fn set_page_headers(&self, headers: &mut HeaderMap) {
         let policy = HeaderValue::from_static(CONTENT_SECURITY_POLICY);
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -94,7 +120,7 @@ impl PageRequest<'_> {
 
     /// A redirect. Browsers get a page with it, whose language does not divide what caches keep.
     pub(super) fn redirect(&self, redirect: ProxyRedirect, now_unix_s: u32) -> GatewayResponse {
-        let ProxyRedirect { status, location, cache_s, vary_accept } = redirect;
+        let ProxyRedirect { status, location, cache_s, vary_accept, is_private } = redirect;
         let status = match status {
             // Nothing of a form is for the target.
             307 | 308 if *self.head.method == Method::POST => StatusCode::SEE_OTHER,
@@ -117,7 +143,11 @@ impl PageRequest<'_> {
         if let Some(expires) = http_date(u64::from(now_unix_s) + u64::from(keeps_s)) {
             headers.insert(header::EXPIRES, expires);
         }
-        headers.insert(header::CACHE_CONTROL, cache_control(Freshness::Seconds(keeps_s), keeps_s));
+        let mut caching = cache_control(Freshness::Seconds(keeps_s), keeps_s);
+        if is_private {
+            caching = HeaderValue::try_from(format!("private, max-age={keeps_s}")).unwrap_or(caching);
+        }
+        headers.insert(header::CACHE_CONTROL, caching);
         if vary_accept {
             headers.append(header::VARY, HeaderValue::from_static("Accept"));
         }

@@ -1,0 +1,309 @@
+//! Identifiers that are not handles, served below a path: by a template of their URL, or by a back
+//! end over HTTP.
+//!
+//! - What a client sends is percent-encoded where it stands in a URL, and never has segments that
+//!   lead elsewhere, so neither the host nor the directory of a target depends on it.
+//! - A back end is at one address of the configuration. Its redirects are passed to the client and
+//!   never followed, and its answers are bounded in time and length.
+
+mod backend;
+
+pub use backend::{Backend, BackendAnswer, BackendError};
+
+use crate::proxy::config::is_web_url;
+use crate::redirect::redirect_target;
+use crate::target;
+use anyhow::{Context as _, ensure};
+use handle_daemon::settings::{SettingRule, SettingType};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use regex::{Regex, RegexBuilder};
+use serde::{Deserialize, Serialize};
+
+/// One `[[target]]` of the settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IdentifierTarget {
+    /// With what the path begins, without a slash before it, such as `ark:` or `isbn/`.
+    pub path: String,
+    /// A regular expression that the whole rest of the path must match.
+    pub pattern: Option<String>,
+    /// The URL of the target, with `{0}` for the whole rest and `{1}` to `{9}` for the groups of the
+    /// pattern.
+    pub template: Option<String>,
+    /// The URL of a back end, with the same places.
+    pub backend: Option<String>,
+    /// The time that the back end has for an answer.
+    pub timeout_ms: Option<u32>,
+    /// Most bytes of an answer of the back end.
+    pub bytes_max: Option<usize>,
+    /// Requests to the back end at a time.
+    pub requests: Option<usize>,
+}
+
+impl SettingType for IdentifierTarget {
+    fn type_name() -> String {
+        "table".to_owned()
+    }
+}
+
+/// What is allowed in the settings.
+pub const TARGETS: SettingRule<Vec<IdentifierTarget>> = SettingRule {
+    words: "at most 256; each with `path` and either `template` or `backend`",
+    check: |targets| IdentifierRules::new(targets).map(|_| ()).map_err(|error| format!("has {error:#}")),
+};
+
+/// Most rules.
+const RULES_MAX: usize = 256;
+/// Most bytes of a compiled pattern.
+const PATTERN_BYTES_MAX: usize = 1 << 18;
+/// Longest identifier.
+const IDENTIFIER_LEN_MAX: usize = 2048;
+/// The bounds of a back end, if others are not set.
+const TIMEOUT_MS: u32 = 5000;
+const BYTES_MAX: usize = 1 << 20;
+const REQUESTS: usize = 64;
+
+/// What is encoded where an identifier stands in a URL.
+const NOT_IN_TEMPLATES: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
+
+/// The rules of all identifiers.
+#[derive(Debug, Default)]
+pub struct IdentifierRules(Vec<IdentifierRule>);
+
+#[derive(Debug)]
+struct IdentifierRule {
+    path: String,
+    pattern: Option<Regex>,
+    goal: IdentifierGoal,
+}
+
+#[derive(Debug)]
+enum IdentifierGoal {
+    Template(String),
+    Backend(Backend),
+}
+
+/// What a path leads to.
+#[derive(Debug)]
+pub enum IdentifierMatch<'r> {
+    /// A redirect to this URL.
+    Redirect(String),
+    /// A request for this path to a back end.
+    Ask(&'r Backend, String),
+    /// An identifier that must not stand in a URL.
+    Invalid,
+}
+
+impl IdentifierRules {
+    /// Compiles the rules.
+    ///
+    /// # Errors
+    /// The rule that is not valid, and why.
+    pub fn new(targets: &[IdentifierTarget]) -> anyhow::Result<Self> {
+        ensure!(targets.len() <= RULES_MAX, "{} entries: it may have {RULES_MAX}", targets.len());
+        let rules = targets.iter().map(|target| {
+            IdentifierRule::new(target).with_context(|| format!("the entry with path {:?}", target.path))
+        });
+        Ok(Self(rules.collect::<anyhow::Result<_>>()?))
+    }
+
+    /// The first rule for a percent-encoded path, which begins with a slash. Redirects lead only to
+    /// `schemes`.
+    #[must_use]
+    pub fn find(&self, path: &str, schemes: &[String]) -> Option<IdentifierMatch<'_>> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let path = target::decode(path.strip_prefix('/')?).ok()?;
+        self.0.iter().find_map(|rule| rule.apply(&path, schemes))
+    }
+}
+
+impl IdentifierRule {
+    fn new(rule: &IdentifierTarget) -> anyhow::Result<Self> {
+        let path = &rule.path;
+        let is_own = ["api", "api/", "static/", "admin/"].iter().any(|own| path.starts_with(own));
+        ensure!(
+            !path.is_empty() && !path.starts_with(|c: char| c == '/' || c.is_ascii_digit()) && !is_own,
+            "`path` is empty, begins with a slash or a digit as handles do, or is one of the gateway"
+        );
+        let compile = |pattern: &String| {
+            let anchored = format!("^(?:{pattern})$");
+            RegexBuilder::new(&anchored).size_limit(PATTERN_BYTES_MAX).build()
+        };
+        let pattern = rule.pattern.as_ref().map(compile).transpose().context("`pattern` is not valid")?;
+        let groups = pattern.as_ref().map_or(1, Regex::captures_len);
+        let check = |template: &str| {
+            let known = (0..groups.min(10))
+                .fold(template.to_owned(), |text, at| text.replace(&format!("{{{at}}}"), ""));
+            ensure!(!known.contains(['{', '}']), "a place in braces that the pattern does not have");
+            Ok(())
+        };
+        let goal = match (&rule.template, &rule.backend) {
+            (Some(template), None) => {
+                check(template)?;
+                let fixed = template.split('{').next().unwrap_or_default();
+                // The scheme, and the host if there is one, are fixed.
+                let is_url = redirect_target(
+                    fixed,
+                    b"",
+                    &[fixed.split(':').next().unwrap_or_default().to_ascii_lowercase()],
+                )
+                .is_some();
+                let has_path = !fixed.contains("://") || fixed.splitn(4, '/').count() == 4;
+                ensure!(
+                    is_url && has_path,
+                    "`template` must begin with a scheme, and a host followed by a slash"
+                );
+                IdentifierGoal::Template(template.clone())
+            }
+            (None, Some(backend)) => {
+                check(backend)?;
+                let url = backend.split('{').next().unwrap_or_default();
+                ensure!(
+                    is_web_url(url) && url.splitn(4, '/').count() == 4,
+                    "`backend` must begin with http:// and a host followed by a slash"
+                );
+                IdentifierGoal::Backend(Backend::new(
+                    backend,
+                    rule.timeout_ms.unwrap_or(TIMEOUT_MS),
+                    rule.bytes_max.unwrap_or(BYTES_MAX),
+                    rule.requests.unwrap_or(REQUESTS),
+                )?)
+            }
+            _ => anyhow::bail!("neither or both of `template` and `backend`"),
+        };
+        Ok(Self { path: path.clone(), pattern, goal })
+    }
+
+    fn apply<'r>(&'r self, path: &str, schemes: &[String]) -> Option<IdentifierMatch<'r>> {
+        let head = path.get(..self.path.len()).filter(|head| head.eq_ignore_ascii_case(&self.path))?;
+        let rest = &path[head.len()..];
+        if rest.is_empty() {
+            return None;
+        }
+        let groups: Vec<&str> = match &self.pattern {
+            Some(pattern) => {
+                let captures = pattern.captures(rest)?;
+                captures.iter().map(|group| group.map_or("", |group| group.as_str())).collect()
+            }
+            None => vec![rest],
+        };
+        let leads_elsewhere = rest.split('/').any(|segment| matches!(segment, "." | ".."));
+        if rest.len() > IDENTIFIER_LEN_MAX || leads_elsewhere || rest.contains(char::is_control) {
+            return Some(IdentifierMatch::Invalid);
+        }
+        Some(match &self.goal {
+            IdentifierGoal::Template(template) => {
+                match redirect_target(&filled(template, &groups), b"", schemes) {
+                    Some(target) => IdentifierMatch::Redirect(target.into()),
+                    None => IdentifierMatch::Invalid,
+                }
+            }
+            IdentifierGoal::Backend(backend) => {
+                IdentifierMatch::Ask(backend, filled(backend.path_template(), &groups))
+            }
+        })
+    }
+}
+
+/// The template with the groups in their places, percent-encoded. What is filled in is not looked at
+/// again.
+fn filled(template: &str, groups: &[&str]) -> String {
+    let (mut text, mut rest) = (String::new(), template);
+    while let Some(at) = rest.find('{') {
+        text.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let number = rest.get(1..2).and_then(|digit| digit.parse::<usize>().ok());
+        match number.filter(|_| rest.get(2..3) == Some("}")) {
+            Some(number) => {
+                let group = groups.get(number).copied().unwrap_or_default();
+                text.extend(utf8_percent_encode(group, NOT_IN_TEMPLATES));
+                rest = &rest[3..];
+            }
+            None => {
+                text.push('{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redirect::SCHEMES;
+
+    fn rules(toml_text: &str) -> anyhow::Result<IdentifierRules> {
+        #[derive(Deserialize)]
+        struct Targets {
+            target: Vec<IdentifierTarget>,
+        }
+        IdentifierRules::new(&toml::from_str::<Targets>(toml_text)?.target)
+    }
+
+    fn shown(rules: &IdentifierRules, path: &str) -> String {
+        match rules.find(path, &SCHEMES.map(str::to_owned)) {
+            None => "none".to_owned(),
+            Some(IdentifierMatch::Redirect(url)) => url,
+            Some(IdentifierMatch::Ask(_, path)) => format!("ask {path}"),
+            Some(IdentifierMatch::Invalid) => "invalid".to_owned(),
+        }
+    }
+
+    #[test]
+    fn paths_lead_to_filled_templates() {
+        let rules = rules(
+            "[[target]]\npath = 'ark:'\npattern = '/?([0-9]{5})/(.+)'\ntemplate = 'https://n2t.example/ark:{1}/{2}?q={0}'\n\
+             [[target]]\npath = 'isbn/'\ntemplate = 'urn:isbn:{0}'\n\
+             [[target]]\npath = 'orcid/'\nbackend = 'http://127.0.0.1:9/people?id={0}'\n",
+        )
+        .unwrap();
+        for (path, target) in [
+            ("/ark:/12345/x", "https://n2t.example/ark:12345/x?q=/12345/x"),
+            ("/ARK:12345/a%20b%26c%3Fd", "https://n2t.example/ark:12345/a%20b%26c%3Fd?q=12345/a%20b%26c%3Fd"),
+            ("/ark:12345/{1}", "https://n2t.example/ark:12345/%7B1%7D?q=12345/%7B1%7D"),
+            ("/ark:12345/../x", "invalid"),
+            ("/ark:12345/%2e%2e/x", "invalid"),
+            ("/ark:12345/a%0Ab", "none"),
+            ("/ark:abc/x", "none"),
+            ("/isbn/978-3", "urn:isbn:978-3"),
+            ("/isbn/", "none"),
+            ("/isbn/%ff", "none"),
+            ("/orcid/0000-1&x=y", "ask /people?id=0000-1%26x%3Dy"),
+            ("/orcid/..%2Fadmin", "invalid"),
+            ("/20.500.1/x", "none"),
+        ] {
+            assert_eq!(shown(&rules, path), target, "{path}");
+        }
+        let long = format!("/isbn/{}", "9".repeat(IDENTIFIER_LEN_MAX + 1));
+        assert_eq!(shown(&rules, &long), "invalid");
+    }
+
+    #[test]
+    fn rules_that_leave_the_host_to_the_client_are_refused() {
+        for bad in [
+            "path = ''\ntemplate = 'https://a.example/{0}'",
+            "path = '/x'\ntemplate = 'https://a.example/{0}'",
+            "path = '10.5/'\ntemplate = 'https://a.example/{0}'",
+            "path = 'api/x'\ntemplate = 'https://a.example/{0}'",
+            "path = 'x'",
+            "path = 'x'\ntemplate = 'https://a.example/{0}'\nbackend = 'http://a.example/{0}'",
+            "path = 'x'\ntemplate = 'https://{0}/'",
+            "path = 'x'\ntemplate = 'https://a.example{0}'",
+            "path = 'x'\ntemplate = '{0}'",
+            "path = 'x'\ntemplate = 'https://a.example/{1}'",
+            "path = 'x'\npattern = '('\ntemplate = 'https://a.example/{0}'",
+            "path = 'x'\npattern = '(\\w{1000}){1000}'\ntemplate = 'https://a.example/{0}'",
+            "path = 'x'\nbackend = 'http://{0}/'",
+            "path = 'x'\nbackend = 'https://a.example/{0}'",
+            "path = 'x'\nbackend = 'file:///etc/{0}'",
+            "path = 'x'\nbackend = 'http://a.example/{0}'\nrequests = 0",
+        ] {
+            assert!(rules(&format!("[[target]]\n{bad}")).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The parts of a prefix's namespace for people: its contact, and why it is not active.
+
+use crate::record::HttpQuestion;
+use crate::server::GatewayState;
+use handle_client::question::AnswerWants;
+use handle_client::{driver, namespace};
+use handle_proto::Handle;
+use handle_template::Notice;
+use std::net::IpAddr;
+
+impl GatewayState {
+    /// The notice about the prefix of `handle`, from the set or from answers that are cached. Nothing
+    /// waits: resolving a handle of another service asks for the record of its prefix first.
+    pub(super) fn notice(&self, handle: Handle<'_>, source: IpAddr) -> Notice {
+        let questions = namespace::questions(handle, AnswerWants::default());
+        let notices = questions.into_iter().filter_map(|question| {
+            let http_question = HttpQuestion { question, refers: true, source };
+            if let Some(notice) =
+                self.answer_here(&http_question, |answer| Notice::of_record(answer.values.iter()))
+            {
+                return notice;
+            }
+            let cache = &self.upstream.as_ref()?.client().cache;
+            Notice::of_record(cache.get(&http_question.question, driver::now())?.values().iter())
+        });
+        notices.fold(Notice::default(), |outer, inner| inner.or(outer))
+    }
+}

@@ -1,0 +1,85 @@
+//! What requests to the proxy depend on besides records: made once from the settings, and again at
+//! a reload.
+
+use crate::agency::AgencyTable;
+use crate::config::Config;
+use crate::country::CountryDatabase;
+use crate::identifiers::IdentifierRules;
+use crate::input::InputRules;
+use crate::redirect::RedirectRules;
+use std::sync::Arc;
+
+/// The rules in force.
+#[derive(Debug)]
+pub struct ProxyRules {
+    /// How handles are written in requests.
+    pub input: InputRules,
+    /// The same with an encoding before the handle, if that is accepted.
+    pub encoded_input: Option<InputRules>,
+    /// Where redirects may lead.
+    pub redirect: RedirectRules,
+    /// The countries of clients.
+    pub countries: Option<Arc<CountryDatabase>>,
+    /// Agencies by prefix.
+    pub agencies: Arc<AgencyTable>,
+    /// Identifiers that are not handles.
+    pub identifiers: IdentifierRules,
+}
+
+impl ProxyRules {
+    /// Reads the files that `config` names.
+    ///
+    /// # Errors
+    /// One sentence with the likely cause.
+    pub fn open(config: &Config) -> anyhow::Result<Self> {
+        let countries = config.country_database.as_deref().map(CountryDatabase::open).transpose()?;
+        Self::of(config, countries.map(Arc::new), Arc::new(AgencyTable::open(&config.agencies)?))
+    }
+
+    /// The rules after a reload. A file that cannot be read, or is damaged, leaves what was read
+    /// before in force; the error is returned beside the rules.
+    ///
+    /// # Errors
+    /// When the settings themselves are not valid.
+    pub fn reopened(&self, config: &Config) -> anyhow::Result<(Self, Vec<String>)> {
+        let mut errors = Vec::new();
+        let countries = match config.country_database.as_deref().map(CountryDatabase::open) {
+            Some(Ok(countries)) => Some(Arc::new(countries)),
+            Some(Err(error)) => {
+                errors.push(error.to_string());
+                self.countries.clone()
+            }
+            None => None,
+        };
+        let agencies = match AgencyTable::open(&config.agencies) {
+            Ok(agencies) => Arc::new(agencies),
+            Err(error) => {
+                errors.push(error.to_string());
+                Arc::clone(&self.agencies)
+            }
+        };
+        Ok((Self::of(config, countries, agencies)?, errors))
+    }
+
+    fn of(
+        config: &Config,
+        countries: Option<Arc<CountryDatabase>>,
+        agencies: Arc<AgencyTable>,
+    ) -> anyhow::Result<Self> {
+        let proxy = &config.proxy;
+        let hosts = [&proxy.hosts[..], &proxy.reference_hosts].concat();
+        let rules = |modifier| InputRules::new(&[], modifier, &[]).with_hosts_only(&hosts);
+        Ok(Self {
+            input: rules(false),
+            encoded_input: proxy.charset_modifier.then(|| rules(true)),
+            redirect: RedirectRules {
+                schemes: proxy.schemes.clone(),
+                aliases_max: proxy.aliases,
+                ..RedirectRules::default()
+            },
+            countries,
+            agencies,
+            identifiers: IdentifierRules::new(&config.target)?,
+        })
+    }
+}

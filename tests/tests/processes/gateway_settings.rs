@@ -1,0 +1,249 @@
+//! Settings of the proxy of `handle-gateway`, seen from outside: countries, names, contacts, agencies,
+//! and identifiers that are not handles.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use crate::gateway_proxy::gateway_of;
+use handle_gateway::settings::{GatewayHooks, reload};
+use handle_gateway::{Config, Gateway};
+use handle_tests::country_file::country_file;
+use handle_tests::gateway_server::get;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+const HERE: &str = "<locations><location href=\"https://de.example/\" country=\"DE\"/>\
+    <location href=\"https://fr.example/\" country=\"fr\"/><location href=\"https://other.example/\"/></locations>";
+
+const NAMESPACE: &str = "<namespace><contact>pids@example.org</contact><status>inactive</status>\
+    <statusmsg>This prefix has moved.</statusmsg></namespace>";
+
+/// Records under the prefixes 1234, 5678 and `jis@x`, in ascending order.
+const RECORDS: &[(&str, &[(&str, &str)])] = &[
+    ("0.na/1234", &[("HS_NAMESPACE", NAMESPACE)]),
+    ("1234/country", &[("10320/loc", HERE)]),
+    ("1234/news", &[("URL", "news:comp.dcom"), ("DESC", "x")]),
+    ("1234/url", &[("URL", "https://example.org/url")]),
+    ("1234/日本", &[("URL", "https://example.org/ja")]),
+    ("5678/x", &[("URL", "https://example.org/x")]),
+    ("latin1@x/y", &[("URL", "https://example.org/literal")]),
+];
+
+#[test]
+fn countries_choose_locations_and_a_damaged_file_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("countries.mmdb");
+    let loopback = Ipv4Addr::new(127, 0, 0, 0);
+    std::fs::write(&path, country_file(&[(loopback, 8, "DE"), (Ipv4Addr::new(192, 0, 2, 0), 24, "FR")]))
+        .unwrap();
+    let served =
+        gateway_of(RECORDS, &["1234", "0.NA"], |config| config.country_database = Some(path.clone()));
+    let config = served.gateway.state().settings.current_shared();
+    drop(served);
+    let read = {
+        let config = Config::clone(&config);
+        Box::new(move || Ok(config.clone()))
+    };
+    // The set is in a directory that is gone with the gateway.
+    let served = gateway_of(RECORDS, &["1234", "0.NA"], |_| ());
+    let hooks = GatewayHooks { read_config: Some(read), set_log: None };
+    let snapshot = served.gateway.state().settings.current().snapshot.clone();
+    let gateway = Gateway::start_with(&Config { snapshot, ..Config::clone(&config) }, hooks).unwrap();
+    let location = || {
+        let answer = get(gateway.addresses()[0], "/1234/country", "");
+        assert!(answer.header("cache-control").unwrap().starts_with("private, "), "{answer:?}");
+        answer.header("location").unwrap().to_owned()
+    };
+    assert_eq!(location(), "https://de.example/");
+    std::fs::write(&path, country_file(&[(loopback, 8, "FR")])).unwrap();
+    assert_eq!(reload(gateway.state())["ok"], true);
+    assert_eq!(location(), "https://fr.example/");
+    for damaged in [&b""[..], b"not a database", &country_file(&[(loopback, 8, "DE")])[..100]] {
+        std::fs::write(&path, damaged).unwrap();
+        let report = reload(gateway.state());
+        assert_eq!(report["ok"], false, "{report}");
+        assert!(report["error"].as_str().unwrap().contains("`country_database`"), "{report}");
+        assert_eq!(location(), "https://fr.example/", "the old one stays in force");
+    }
+    std::fs::write(&path, country_file(&[(Ipv4Addr::new(192, 0, 2, 0), 24, "FR")])).unwrap();
+    assert_eq!(reload(gateway.state())["ok"], true);
+    assert_eq!(location(), "https://other.example/", "the country is not known");
+}
+
+#[test]
+fn a_missing_file_of_countries_is_named_at_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("none.mmdb");
+    let served = gateway_of(RECORDS, &["1234"], |_| ());
+    let snapshot = served.gateway.state().settings.current().snapshot.clone();
+    let listen = vec![([127, 0, 0, 1], 0).into()];
+    let config = Config { snapshot, listen, country_database: Some(path.clone()), ..Config::default() };
+    let error = Gateway::start(&config).unwrap_err().to_string();
+    assert!(error.starts_with("`country_database`: cannot read "), "{error}");
+    assert!(error.contains(path.to_str().unwrap()) && !error.contains('\n'), "{error}");
+}
+
+#[test]
+fn names_and_schemes_are_those_of_the_settings() {
+    let served = gateway_of(RECORDS, &["1234", "0.NA", "5678"], |config| {
+        config.pages.service_name = "Identifiers of Example".to_owned();
+        config.pages.contact = Some("help@example.org".to_owned());
+        config.pages.help_url = Some("https://example.org/help?a=b".to_owned());
+        config.proxy.schemes = vec!["http".to_owned(), "https".to_owned()];
+        config.proxy.hosts = vec!["pid.example.org".to_owned()];
+        config.proxy.reference_hosts = vec!["old.example.org".to_owned()];
+    });
+    let page = |target: &str| get(served.address(), target, "Accept: text/html\r\n");
+    assert!(page("/").text().contains("Identifiers of Example"));
+    let help = page("/help.html");
+    assert_eq!((help.status, help.header("location")), (302, Some("https://example.org/help?a=b")));
+    let missing = page("/1234/none");
+    assert_eq!(missing.status, 404);
+    for text in ["pids@example.org", "This prefix has moved."] {
+        assert!(missing.text().contains(text), "the namespace of the prefix says so: {}", missing.text());
+    }
+    assert!(
+        page("/5678/none").text().contains("help@example.org"),
+        "without a namespace, the contact of the settings"
+    );
+    let news = page("/1234/news");
+    assert_eq!((news.status, news.header("location")), (200, None));
+    let without = gateway_of(RECORDS, &["1234"], |config| config.proxy.schemes = vec!["ftp".to_owned()]);
+    assert_eq!(get(without.address(), "/1234/url", "").status, 200, "nothing is redirected to https");
+}
+
+#[test]
+fn an_encoding_before_a_handle_counts_if_it_is_switched_on() {
+    let prefixes = ["1234", "0.NA", "latin1@x"];
+    let (on, off) = (
+        gateway_of(RECORDS, &prefixes, |config| config.proxy.charset_modifier = true),
+        gateway_of(RECORDS, &prefixes, |_| ()),
+    );
+    for (target, with, without) in [
+        ("/jis@1234/%1B$BF%7CK%5C%1B(B", 302, 400),
+        ("/sjis@1234/%93%FA%96%7B", 302, 400),
+        ("/sjis@1234/%93", 400, 400),
+        ("/nonsense@1234/x", 400, 400),
+        ("/1234/%E6%97%A5%E6%9C%AC", 302, 302),
+        ("/latin1@x/y", 302, 302),
+    ] {
+        let status = |address: SocketAddr| get(address, target, "").status;
+        assert_eq!((status(on.address()), status(off.address())), (with, without), "{target}");
+    }
+    assert_eq!(get(on.address(), "/latin1@x/y", "").header("location"), Some("https://example.org/literal"));
+}
+
+#[test]
+fn agencies_are_named_by_prefix_in_the_form_of_doi_org() {
+    let served = gateway_of(RECORDS, &["1234", "0.NA"], |config| {
+        config.agencies.prefixes = vec!["1234 Example Agency".to_owned()];
+        config.agencies.names = 5;
+    });
+    let answer = get(served.address(), "/doiRA/1234,1234%2Furl,1234/none,9999/x,%20", "");
+    assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json;charset=utf-8")));
+    let expected = serde_json::json!([
+        { "DOI": "1234", "RA": "Example Agency" },
+        { "DOI": "1234/url", "RA": "Example Agency" },
+        { "DOI": "1234/none", "status": "DOI does not exist" },
+        { "DOI": "9999/x", "status": "Unknown prefix" },
+        { "DOI": "", "status": "Invalid DOI" },
+    ]);
+    assert_eq!(answer.json(), expected);
+    let many = get(served.address(), "/doiRA/1234,1234,1234,1234,1234,1234", "").json();
+    assert_eq!(many.as_array().unwrap().len(), 5);
+    let without = gateway_of(RECORDS, &["1234"], |_| ());
+    assert_eq!(
+        get(without.address(), "/doiRA/1234", "").header("content-type"),
+        Some("text/html;charset=utf-8")
+    );
+}
+
+/// A back end that answers every request with these bytes after a time, and its address. The heads of
+/// requests are sent to the receiver.
+fn backend(answer: Vec<u8>, after: Duration) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, heads) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut head = [0; 4096];
+            let len = stream.read(&mut head).unwrap_or_default();
+            if sender.send(String::from_utf8_lossy(&head[..len]).into_owned()).is_err() {
+                return;
+            }
+            std::thread::sleep(after);
+            let _ = stream.write_all(&answer);
+        }
+    });
+    (address, heads)
+}
+
+fn target(text: &str) -> Vec<handle_gateway::identifiers::IdentifierTarget> {
+    vec![toml::from_str(text).unwrap()]
+}
+
+#[test]
+fn other_identifiers_are_served_by_templates_and_back_ends() {
+    let with = |rule: String| gateway_of(RECORDS, &["1234"], |config| config.target = target(&rule));
+    let served = with(
+        "path = 'ark:'\npattern = '([0-9]{5})/(.+)'\ntemplate = 'https://n2t.example/{1}/{2}'".to_owned(),
+    );
+    let ask = |target: &str| get(served.address(), target, "");
+    assert_eq!(ask("/ark:12345/a%20b").header("location"), Some("https://n2t.example/12345/a%20b"));
+    assert_eq!(ask("/ark:12345/..%2Fx").status, 400);
+    assert_eq!(ask("/1234/url").header("location"), Some("https://example.org/url"));
+
+    let json = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 8\r\n\r\n{\"a\": 1}";
+    let (address, heads) = backend(json.to_vec(), Duration::ZERO);
+    let served = with(format!("path = 'orcid/'\nbackend = 'http://{address}/people?id={{0}}'"));
+    let answer =
+        get(served.address(), "/orcid/0000-1&admin=true", "Accept: application/json\r\nCookie: secret\r\n");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "{\"a\": 1}"));
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    assert_eq!(answer.header("content-security-policy"), Some("sandbox; default-src 'none'"));
+    let head = heads.recv().unwrap();
+    assert!(head.starts_with("GET /people?id=0000-1%26admin%3Dtrue HTTP/1.1\r\n"), "{head}");
+    assert!(head.contains("accept: application/json") && !head.to_lowercase().contains("cookie"), "{head}");
+    assert_eq!(get(served.address(), "/orcid/..%2F..%2Fadmin", "").status, 400);
+    assert!(heads.try_recv().is_err(), "nothing was asked");
+}
+
+#[test]
+fn back_ends_are_bounded_and_their_redirects_are_not_followed() {
+    let rule = |address: SocketAddr| {
+        format!("path = 'x/'\nbackend = 'http://{address}/{{0}}'\ntimeout_ms = 300\nbytes_max = 1000")
+    };
+    let ask = |answer: &str, after| {
+        let (address, _heads) = backend(answer.as_bytes().to_vec(), after);
+        let served = gateway_of(RECORDS, &["1234"], |config| config.target = target(&rule(address)));
+        let since = Instant::now();
+        let answer = get(served.address(), "/x/1", "");
+        assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+        answer
+    };
+    let long = format!("HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n{}", "x".repeat(1001));
+    for (answer, after, status) in [
+        (&*long, Duration::ZERO, 502),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab", Duration::from_millis(800), 504),
+        ("no HTTP at all", Duration::ZERO, 502),
+        ("HTTP/1.1 500 Failed\r\nContent-Length: 0\r\n\r\n", Duration::ZERO, 502),
+        (
+            "HTTP/1.1 302 Found\r\nLocation: javascript:alert(1)\r\nContent-Length: 0\r\n\r\n",
+            Duration::ZERO,
+            502,
+        ),
+        ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Duration::ZERO, 404),
+    ] {
+        let got = ask(answer, after);
+        assert_eq!(got.status, status, "{answer}");
+        assert_eq!(got.header("retry-after").is_some(), status >= 502, "{answer}");
+    }
+    let internal = TcpListener::bind("127.0.0.1:0").unwrap();
+    internal.set_nonblocking(true).unwrap();
+    let url = format!("http://{}/secret", internal.local_addr().unwrap());
+    let got =
+        ask(&format!("HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n"), Duration::ZERO);
+    assert_eq!((got.status, got.header("location")), (302, Some(&*url)), "the client may follow it");
+    assert!(internal.accept().is_err(), "the gateway does not");
+}
