@@ -7,6 +7,7 @@
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
 //! - [`control`]: the control socket.
 //! - [`http`]: the part of HTTP that a scraper needs.
+//! - [`line_log`]: a log with a line for each request.
 //! - [`listen`]: addresses that cannot be bound, and the limit of open files.
 //! - [`log`]: what is logged, and how to change it.
 //! - [`metrics`](mod@metrics): the table of metrics, and everything that is made from it.
@@ -36,6 +37,7 @@ pub mod connections;
 pub mod control;
 pub mod http;
 pub mod identity;
+pub mod line_log;
 pub mod listen;
 pub mod log;
 pub mod metrics;

@@ -5,12 +5,10 @@
 //! - An entry has no query, no credentials, and of the address only the bits that may be logged.
 //! - The file is opened again by a reload, for log rotation.
 
-use anyhow::Context as _;
-use crossbeam_queue::ArrayQueue;
 use handle_auth::source::Network;
+use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingType;
-use handle_daemon::shutdown::Shutdown;
 use hyper::header::{self, HeaderMap, HeaderName};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
@@ -18,13 +16,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
-use std::io::{Write as _, stdout};
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 settings! {
     /// The log of requests. Queries and credentials are not logged.
@@ -63,14 +59,6 @@ impl SettingType for RequestLogFormat {
     }
 }
 
-/// Interval at which the queue is emptied.
-const WRITE_INTERVAL: Duration = Duration::from_millis(20);
-/// The same while nothing is logged.
-const WRITE_INTERVAL_IDLE: Duration = Duration::from_millis(320);
-/// Mode of the file: its owner may write, its group may read.
-const MODE: u32 = 0o640;
-/// Bytes that are written in one call.
-const WRITE_LEN: usize = 64 << 10;
 /// Most bytes of a path in the log.
 const PATH_LEN_MAX: usize = 2048;
 /// Most bytes of other texts that clients send.
@@ -140,7 +128,7 @@ impl RequestLogEntry {
     }
 
     /// Appends the line, with its line end.
-    fn write(&self, format: RequestLogFormat, out: &mut String) {
+    pub fn write(&self, format: RequestLogFormat, out: &mut String) {
         let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
         // Writing to a string cannot fail.
         let _ = match format {
@@ -194,27 +182,20 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// The queue that workers fill.
+/// The log: the queue that workers fill, and its counters.
 #[derive(Debug)]
 pub struct RequestLog {
-    path: Option<PathBuf>,
-    queue: ArrayQueue<RequestLogEntry>,
-    reopens: AtomicBool,
-    written: AtomicU64,
-    lost: AtomicU64,
+    lines: Arc<LineLog<RequestLogEntry>>,
+    /// Entries that did not fit into the queue.
+    dropped: AtomicU64,
 }
 
 impl RequestLog {
     /// The log that `config` describes.
     #[must_use]
     pub fn new(config: &RequestLogConfig) -> Self {
-        Self {
-            path: config.path.clone(),
-            queue: ArrayQueue::new(config.queue_lines),
-            reopens: AtomicBool::new(false),
-            written: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
-        }
+        let lines = LineLog::new("the log of requests", config.path.clone(), config.queue_lines);
+        Self { lines: Arc::new(lines), dropped: AtomicU64::new(0) }
     }
 
     /// Logs a request that has been answered.
@@ -222,113 +203,30 @@ impl RequestLog {
         entry.status = response.status;
         entry.body_len = response.body_len;
         entry.took_us = u64::try_from(response.since.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if self.queue.push(entry).is_err() {
-            self.lost.fetch_add(1, Ordering::Relaxed);
+        if !self.lines.push(entry) {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Opens the file again before the next line, because it may have been renamed.
     pub fn reopen(&self) {
-        self.reopens.store(true, Ordering::Relaxed);
+        self.lines.reopen();
     }
 
     /// Lines that were written, and lines that were lost because the queue was full or the file
     /// could not be written.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        (self.written.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
+        let (written, failed) = self.lines.counts();
+        (written, failed + self.dropped.load(Ordering::Relaxed))
     }
 
     /// The writer of the lines.
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn writer(&self) -> anyhow::Result<RequestLogWriter<'_>> {
-        let file = self.path.as_deref().map(open).transpose().with_context(|| {
-            let path = self.path.clone().unwrap_or_default();
-            format!("cannot write the log of requests {} (check: ls -ld of its directory)", path.display())
-        })?;
-        Ok(RequestLogWriter { log: self, file, is_failing: false })
-    }
-}
-
-fn open(path: &Path) -> std::io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(MODE).open(path)
-}
-
-/// The end of the log that writes.
-#[derive(Debug)]
-pub struct RequestLogWriter<'l> {
-    log: &'l RequestLog,
-    file: Option<File>,
-    is_failing: bool,
-}
-
-impl RequestLogWriter<'_> {
-    /// Writes lines until `shutdown`, and then the remaining ones.
-    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> RequestLogFormat) {
-        let mut interval = WRITE_INTERVAL;
-        loop {
-            // Read before the queue is emptied, so that entries queued before the stop are written.
-            let is_last = shutdown.is_stopped();
-            interval = match self.log.queue.is_empty() {
-                true => (2 * interval).min(WRITE_INTERVAL_IDLE),
-                false => WRITE_INTERVAL,
-            };
-            self.write_queue(format());
-            if is_last {
-                return;
-            }
-            shutdown.poll(&mut [], Some(interval));
-        }
-    }
-
-    /// Writes what is in the queue now.
-    fn write_queue(&mut self, format: RequestLogFormat) {
-        if self.log.reopens.swap(false, Ordering::Relaxed)
-            && let Some(path) = &self.log.path
-        {
-            match open(path) {
-                Ok(file) => self.file = Some(file),
-                Err(error) => {
-                    tracing::error!(path = %path.display(), %error, "cannot reopen the log of requests; continuing with the old file");
-                }
-            }
-        }
-        let (mut text, mut lines) = (String::new(), 0);
-        // Bounded, so that lines are written even if the queue is filled as fast as it is emptied.
-        for _ in 0..self.log.queue.capacity() {
-            let Some(entry) = self.log.queue.pop() else { break };
-            entry.write(format, &mut text);
-            lines += 1;
-            if text.len() >= WRITE_LEN {
-                self.write(&mut text, &mut lines);
-            }
-        }
-        self.write(&mut text, &mut lines);
-    }
-
-    fn write(&mut self, text: &mut String, lines: &mut u64) {
-        if text.is_empty() {
-            return;
-        }
-        let written = match &mut self.file {
-            Some(file) => file.write_all(text.as_bytes()),
-            None => stdout().lock().write_all(text.as_bytes()),
-        };
-        match &written {
-            Ok(()) => self.log.written.fetch_add(*lines, Ordering::Relaxed),
-            Err(error) => {
-                // Logged once for each series of failures, not once for each line.
-                if !self.is_failing {
-                    tracing::error!(%error, "the log of requests cannot be written");
-                }
-                self.log.lost.fetch_add(*lines, Ordering::Relaxed)
-            }
-        };
-        self.is_failing = written.is_err();
-        text.clear();
-        *lines = 0;
+    pub fn writer(&self) -> Result<LineLogWriter<RequestLogEntry>, LineLogError> {
+        self.lines.writer()
     }
 }
 
@@ -336,6 +234,7 @@ impl RequestLogWriter<'_> {
 mod tests {
     use super::*;
     use hyper::Request;
+    use std::path::Path;
 
     fn entry(target: &str, config: &RequestLogConfig) -> RequestLogEntry {
         let request = Request::builder()
@@ -393,12 +292,12 @@ mod tests {
             RequestLogConfig { path: Some(path.clone()), queue_lines: 2, ..RequestLogConfig::default() };
         let log = RequestLog::new(&config);
         let mut writer = log.writer().unwrap();
-        let record = |count: usize, writer: &mut RequestLogWriter<'_>| {
+        let record = |count: usize, writer: &mut LineLogWriter<RequestLogEntry>| {
             for _ in 0..count {
                 let response = LoggedResponse { status: 200, body_len: None, since: Instant::now() };
                 log.record(entry("/", &config), response);
             }
-            writer.write_queue(RequestLogFormat::Combined);
+            writer.write_queue(RequestLogFormat::Combined, RequestLogEntry::write);
         };
         record(3, &mut writer);
         assert_eq!(log.counts(), (2, 1));

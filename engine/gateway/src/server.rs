@@ -7,7 +7,7 @@ use crate::places::{BodyBytes, SourcePlaces};
 use crate::proxy::rules::ProxyRules;
 use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
-use crate::request_log::RequestLog;
+use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
@@ -256,11 +256,11 @@ impl Gateway {
             })?;
         }
         // Opened here, so that a file that cannot be written keeps the process from starting.
-        drop(self.state.request_log.writer()?);
+        let writer = self.state.request_log.writer()?;
         let state = Arc::clone(&self.state);
-        self.start_helper("request-log", move || match state.request_log.writer() {
-            Ok(writer) => writer.run(&state.shutdown, || state.settings.current().request_log.format),
-            Err(error) => tracing::error!("{error:#}"),
+        self.start_helper("request-log", move || {
+            let format = || state.settings.current().request_log.format;
+            writer.run(&state.shutdown, format, RequestLogEntry::write);
         })?;
         if let Some(control) = control {
             let state = Arc::clone(&self.state);

@@ -4,7 +4,8 @@ use crate::config::Config;
 use crate::counters::CounterShards;
 use crate::live::ServedSet;
 use crate::observe;
-use crate::query_log::{self, QueryLog};
+use crate::query_log::line::QueryLogEntry;
+use crate::query_log::{QueryLog, QueryLogWriter};
 use crate::settings::{self, LiveSettings};
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
@@ -340,7 +341,7 @@ impl Server {
         &mut self,
         control: Option<ControlSocket>,
         scrapes: Option<ScrapeEndpoint>,
-        log_writer: Option<query_log::QueryLogWriter>,
+        log_writer: Option<QueryLogWriter>,
     ) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
         let watcher = std::thread::Builder::new()
@@ -366,7 +367,8 @@ impl Server {
         if let Some(writer) = log_writer {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name("query-log".into()).spawn(move || {
-                writer.run(&shared.shutdown, || shared.settings.current().config.query_log.format)
+                let format = || shared.settings.current().config.query_log.format;
+                writer.run(&shared.shutdown, format, QueryLogEntry::write);
             });
             self.helpers.push(thread.context("cannot start the thread of the query log")?);
         }

@@ -9,44 +9,27 @@ pub mod line;
 pub mod settings;
 
 use crate::counters::{Counters, Transport};
-use anyhow::Context as _;
-use crossbeam_queue::ArrayQueue;
-use handle_daemon::shutdown::Shutdown;
+use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
 use handle_proto::ResponseCode;
 use line::{QueryLogEntry, RequestSummary};
 pub use settings::{QueryLogFormat, QueryLogSettings};
-use std::fs::{File, OpenOptions, Permissions};
-use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which the writer checks the queue. A queue of 1024 then suffices for 50,000 lines a
-/// second.
-const WRITE_INTERVAL: Duration = Duration::from_millis(20);
-/// Interval at which the writer checks the queue while nothing is logged.
-const WRITE_INTERVAL_IDLE: Duration = Duration::from_millis(320);
-/// Mode of the file: its owner may write, its group may read.
-const MODE: u32 = 0o640;
-/// Bytes that are written in one call.
-const WRITE_LEN: usize = 64 << 10;
+/// The writing end of the log.
+pub type QueryLogWriter = LineLogWriter<QueryLogEntry>;
 
-/// The log: the queue that workers fill, and its counters.
+/// The log: the queue that workers fill, and the lines of the current second.
 #[derive(Debug)]
 pub struct QueryLog {
-    path: PathBuf,
-    queue: ArrayQueue<QueryLogEntry>,
+    lines: Arc<LineLog<QueryLogEntry>>,
     /// Start of the log, from which seconds are counted; a wall clock that is set back would repeat
     /// some.
     started: Instant,
     /// A second in the upper half, and the number of its lines in the lower.
     second: AtomicU64,
-    reopen: AtomicBool,
-    written: AtomicU64,
-    failed: AtomicU64,
 }
 
 impl QueryLog {
@@ -55,33 +38,25 @@ impl QueryLog {
     ///
     /// # Errors
     /// When the file cannot be opened.
-    pub fn open(settings: &QueryLogSettings) -> anyhow::Result<Option<(Arc<Self>, QueryLogWriter)>> {
-        let Some(path) = settings.path.clone() else { return Ok(None) };
-        let file = open(&path).with_context(|| {
-            format!("cannot write the query log {} (check: ls -ld of its directory)", path.display())
-        })?;
-        let log = Arc::new(Self {
-            path,
-            queue: ArrayQueue::new(settings.queue_lines),
-            started: Instant::now(),
-            second: AtomicU64::new(0),
-            reopen: AtomicBool::new(false),
-            written: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-        });
-        let writer = QueryLogWriter { log: Arc::clone(&log), file, torn: false };
-        Ok(Some((log, writer)))
+    pub fn open(settings: &QueryLogSettings) -> Result<Option<(Arc<Self>, QueryLogWriter)>, LineLogError> {
+        if settings.path.is_none() {
+            return Ok(None);
+        }
+        let lines = LineLog::new("the query log", settings.path.clone(), settings.queue_lines);
+        let lines = Arc::new(lines);
+        let writer = lines.writer()?;
+        Ok(Some((Arc::new(Self { lines, started: Instant::now(), second: AtomicU64::new(0) }), writer)))
     }
 
     /// Opens the file again before the next line, because it was renamed.
     pub fn reopen(&self) {
-        self.reopen.store(true, Ordering::Relaxed);
+        self.lines.reopen();
     }
 
     /// Number of lines written, and of lines lost because the file could not be written.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
-        (self.written.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed))
+        self.lines.counts()
     }
 
     /// Whether `second` may have another line, with a limit of `lines_max` for each second.
@@ -181,106 +156,20 @@ impl QueryLogTap {
         let before = self.received.saturating_duration_since(since).as_micros();
         entry.unix_us = self.unix_us.saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
         entry.took_us = u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);
-        match self.log.queue.push(entry) {
-            Ok(()) => counters.query_log_queued.add(1),
-            Err(_) => counters.query_log_dropped_full.add(1),
+        match self.log.lines.push(entry) {
+            true => counters.query_log_queued.add(1),
+            false => counters.query_log_dropped_full.add(1),
         }
-    }
-}
-
-/// The writing end of the log.
-#[derive(Debug)]
-pub struct QueryLogWriter {
-    log: Arc<QueryLog>,
-    file: File,
-    /// Whether the last write failed, perhaps within a line.
-    torn: bool,
-}
-
-impl QueryLogWriter {
-    /// Writes lines in `format` until `shutdown`, and then the remaining ones.
-    pub fn run(mut self, shutdown: &Shutdown, format: impl Fn() -> QueryLogFormat) {
-        let mut interval = WRITE_INTERVAL;
-        loop {
-            // Read before the queue is emptied, so that entries queued before the stop are written.
-            let is_last = shutdown.is_stopped();
-            interval = match self.log.queue.is_empty() {
-                true => (2 * interval).min(WRITE_INTERVAL_IDLE),
-                false => WRITE_INTERVAL,
-            };
-            self.write_all(format());
-            if is_last {
-                return;
-            }
-            shutdown.poll(&mut [], Some(interval));
-        }
-    }
-
-    /// Writes what is in the queue now.
-    fn write_all(&mut self, format: QueryLogFormat) {
-        if self.log.reopen.swap(false, Ordering::Relaxed) {
-            match open(&self.log.path) {
-                Ok(file) => (self.file, self.torn) = (file, false),
-                Err(error) => {
-                    tracing::error!(path = %self.log.path.display(), %error, "cannot reopen the query log; continuing with the old file");
-                }
-            }
-        }
-        let mut text = String::new();
-        let mut lines = 0;
-        // Bounded, so that the lines are written even if the queue is filled as fast as it is
-        // emptied.
-        for _ in 0..self.log.queue.capacity() {
-            let Some(entry) = self.log.queue.pop() else { break };
-            entry.write(format, &mut text);
-            lines += 1;
-            if text.len() >= WRITE_LEN {
-                self.write(&mut text, &mut lines);
-            }
-        }
-        self.write(&mut text, &mut lines);
-    }
-
-    fn write(&mut self, text: &mut String, lines: &mut u64) {
-        if text.is_empty() {
-            return;
-        }
-        if self.torn {
-            text.insert(0, '\n');
-        }
-        match self.file.write_all(text.as_bytes()) {
-            Ok(()) => {
-                self.torn = false;
-                self.log.written.fetch_add(*lines, Ordering::Relaxed);
-            }
-            Err(error) => {
-                // Logged once for each series of failures, not once for each line.
-                if !self.torn {
-                    tracing::error!(path = %self.log.path.display(), %error, "the query log cannot be written");
-                }
-                self.torn = true;
-                self.log.failed.fetch_add(*lines, Ordering::Relaxed);
-            }
-        }
-        text.clear();
-        *lines = 0;
-    }
-}
-
-fn open(path: &Path) -> std::io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.append(true).mode(MODE);
-    match options.clone().create_new(true).open(path) {
-        // Sets the mode explicitly, so that the group may read the file under any umask.
-        Ok(file) => file.set_permissions(Permissions::from_mode(MODE)).map(|()| file),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => options.open(path),
-        Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_daemon::line_log::MODE;
+    use handle_daemon::shutdown::Shutdown;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::path::{Path, PathBuf};
 
     fn log(change: impl FnOnce(&mut QueryLogSettings)) -> (QueryLogTap, QueryLogWriter, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();
@@ -291,6 +180,11 @@ mod tests {
         change(&mut settings);
         let (log, writer) = QueryLog::open(&settings).unwrap().unwrap();
         (QueryLogTap::new(log, &settings), writer, directory)
+    }
+
+    /// The file of the log.
+    fn path_of(tap: &QueryLogTap) -> PathBuf {
+        tap.settings.path.clone().unwrap()
     }
 
     fn record(tap: &mut QueryLogTap, counters: &Counters, ip: &str) {
@@ -305,6 +199,7 @@ mod tests {
     fn a_second_has_as_many_lines_as_told_over_all_workers_and_the_rest_is_counted() {
         let (tap, mut writer, _directory) =
             log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
+        let path = path_of(&tap);
         let counters = [Counters::default(), Counters::default()];
         let (log, other) = (Arc::clone(&tap.log), QueryLogTap::new(Arc::clone(&tap.log), &tap.settings));
         let mut taps = [tap, other];
@@ -321,49 +216,52 @@ mod tests {
         taps[0].set_time(start, Duration::ZERO);
         record(&mut taps[0], &counters[0], "192.0.2.1");
         assert_eq!(sum(|c| c.query_log_dropped_rate.get()), 19);
-        writer.write_all(QueryLogFormat::Handle);
+        writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
         assert_eq!(log.counts(), (30, 0));
-        assert_eq!(lines(&log.path).len(), 30);
+        assert_eq!(lines(&path).len(), 30);
     }
 
     #[test]
     fn a_full_queue_drops_and_counts() {
         let (mut tap, mut writer, _directory) = log(|settings| settings.queue_lines = 4);
+        let path = path_of(&tap);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.set_time(log.started, Duration::ZERO);
         (0..6).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_full.get()), (4, 2));
-        writer.write_all(QueryLogFormat::Handle);
+        writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
         record(&mut tap, &counters, "192.0.2.1");
         assert_eq!(counters.query_log_queued.get(), 5, "there is room again");
         let shutdown = Shutdown::new().unwrap();
         shutdown.stop();
-        writer.run(&shutdown, || QueryLogFormat::Handle);
-        assert_eq!(lines(&log.path).len(), 5, "what is left is written at the end");
+        writer.run(&shutdown, || QueryLogFormat::Handle, QueryLogEntry::write);
+        assert_eq!(lines(&path).len(), 5, "what is left is written at the end");
     }
 
     #[test]
     fn one_of_some_is_logged() {
         let (mut tap, mut writer, _directory) = log(|settings| settings.sample_every = 3);
+        let path = path_of(&tap);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.set_time(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.1"));
-        writer.write_all(QueryLogFormat::Handle);
-        assert_eq!(lines(&log.path).len(), 2);
+        writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
+        assert_eq!(lines(&path).len(), 2);
     }
 
     #[test]
     fn other_settings_hold_from_the_next_answer_on() {
         let (mut tap, mut writer, _directory) =
             log(|settings| (settings.sample_every, settings.lines_per_second) = (3, 1));
+        let path = path_of(&tap);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         tap.set_time(log.started, Duration::ZERO);
         (0..8).for_each(|_| record(&mut tap, &counters, "192.0.2.77"));
         assert_eq!((counters.query_log_queued.get(), counters.query_log_dropped_rate.get()), (1, 1));
         tap.set(&QueryLogSettings { whole_addresses: true, ..QueryLogSettings::default() });
         record(&mut tap, &counters, "192.0.2.77");
-        writer.write_all(QueryLogFormat::Json);
-        let lines = lines(&log.path);
+        writer.write_queue(QueryLogFormat::Json, QueryLogEntry::write);
+        let lines = lines(&path);
         assert!(lines.len() == 2 && lines[0].contains("192.0.2.0"), "{lines:?}");
         assert!(
             lines[1].contains("192.0.2.77"),
@@ -373,14 +271,15 @@ mod tests {
 
     #[test]
     fn an_answer_that_took_longer_has_the_time_at_which_it_was_asked_for() {
-        let (mut tap, _writer, _directory) = log(|_| {});
-        let counters = Counters::default();
+        let (mut tap, mut writer, _directory) = log(|_| {});
+        let (path, counters) = (path_of(&tap), Counters::default());
         let since = Instant::now();
         tap.set_time(since + Duration::from_millis(40), Duration::from_secs(1_800_000_000));
         let (ip, code) = ([192, 0, 2, 1].into(), ResponseCode::SUCCESS);
         tap.record_since(since, Transport::Tcp, ip, b"", code, &counters);
-        let entry = tap.log.queue.pop().unwrap();
-        assert_eq!(entry.unix_us, 1_799_999_999_960_000);
+        writer.write_queue(QueryLogFormat::Json, QueryLogEntry::write);
+        let lines = lines(&path);
+        assert!(lines[0].contains("\"time\":\"2027-01-15T07:59:59.960000Z\""), "{lines:?}");
     }
 
     #[test]
@@ -403,25 +302,26 @@ mod tests {
     #[test]
     fn a_renamed_file_goes_on_until_it_is_opened_again() {
         let (mut tap, mut writer, directory) = log(|_| {});
+        let path = path_of(&tap);
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         let mut one = |writer: &mut QueryLogWriter| {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all(QueryLogFormat::Handle);
+            writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
         };
         one(&mut writer);
-        let mode = std::fs::metadata(&log.path).unwrap().permissions().mode();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, MODE, "{mode:o}");
         let old = directory.path().join("query.log.1");
-        std::fs::rename(&log.path, &old).unwrap();
+        std::fs::rename(&path, &old).unwrap();
         one(&mut writer);
-        assert!(!log.path.exists());
+        assert!(!path.exists());
         log.reopen();
         one(&mut writer);
-        assert_eq!((lines(&old).len(), lines(&log.path).len()), (2, 1));
+        assert_eq!((lines(&old).len(), lines(&path).len()), (2, 1));
         // The directory is gone; logging continues into the open file.
         let moved = directory.path().join("query.log.2");
-        std::fs::rename(&log.path, &moved).unwrap();
-        std::fs::create_dir(&log.path).unwrap();
+        std::fs::rename(&path, &moved).unwrap();
+        std::fs::create_dir(&path).unwrap();
         log.reopen();
         one(&mut writer);
         assert_eq!((lines(&moved).len(), log.counts()), (2, (4, 0)));
@@ -433,12 +333,12 @@ mod tests {
         let (counters, log) = (Counters::default(), Arc::clone(&tap.log));
         for _ in 0..3 {
             record(&mut tap, &counters, "192.0.2.1");
-            writer.write_all(QueryLogFormat::Handle);
+            writer.write_queue(QueryLogFormat::Handle, QueryLogEntry::write);
         }
         assert_eq!((log.counts(), counters.query_log_queued.get()), ((0, 3), 3));
         let settings =
             QueryLogSettings { path: Some("/nowhere/query.log".into()), ..QueryLogSettings::default() };
-        let error = format!("{:#}", QueryLog::open(&settings).unwrap_err());
+        let error = QueryLog::open(&settings).unwrap_err().to_string();
         assert!(error.contains("/nowhere/query.log"), "{error}");
         assert!(QueryLog::open(&QueryLogSettings::default()).unwrap().is_none(), "off unless it is named");
     }
