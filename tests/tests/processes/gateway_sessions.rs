@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use data_encoding::BASE64;
+use handle_admin::store::{Store, Transaction};
 use handle_auth::digest::mac;
 use handle_auth::{PrivateKey, PublicKey};
 use handle_daemon::callers::{
@@ -12,6 +13,7 @@ use handle_daemon::callers::{
 use handle_gateway::Config;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
+use handle_proto::{Value, Values};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls,
@@ -282,6 +284,37 @@ fn refusals_offer_both_schemes_and_the_server_proves_itself() {
     let public = pair.ask("GET", "/api/handles/TST/HALF", &header, "");
     assert_eq!(public.status, 200);
     assert!(public.list("www-authenticate").contains("serverSignature="));
+}
+
+#[test]
+fn the_signature_of_the_server_proves_nobody() {
+    let keys = &fixture("servers.json")["keys"];
+    let public = |id: &str| hex(&keys[id]["handle_public_hex"]);
+    let (server, own) = (public("server"), public("admin_rsa"));
+    let pair = pair_with(
+        move |config| {
+            let store = Store::open(&config.store).unwrap();
+            let put = move |transaction: &mut Transaction<'_>| {
+                let values = [Value::new(1, b"HS_PUBKEY", &server), Value::new(2, b"HS_PUBKEY", &own)];
+                transaction.put(b"TST/SERVER", Values::build(values, &mut Vec::new()))
+            };
+            store.change(put).unwrap();
+        },
+        |_| (),
+    );
+    let asked = json!({ "cnonce": BASE64.encode(b"c") }).to_string();
+    for identity in ["1:TST/SERVER", "0:TST/SERVER"] {
+        let opened = pair.ask("POST", "/api/sessions", "Content-Type: application/json\r\n", &asked).json();
+        let body = json!({
+            "sessionId": opened["sessionId"], "id": identity, "type": "HS_PUBKEY", "alg": "SHA256",
+            "cnonce": BASE64.encode(b"c"), "signature": opened["serverSignature"],
+        });
+        let answer =
+            pair.ask("PUT", "/api/sessions/this", "Content-Type: application/json\r\n", &body.to_string());
+        assert_eq!(answer.status, 401, "{identity}: {}", answer.text());
+    }
+    let (id, nonce) = pair.open();
+    assert_eq!(pair.sign_in(&id, &nonce, "0:TST/SERVER").json()["id"], "2:TST/SERVER");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
 use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest};
 use handle_proto::code::DigestAlgorithm;
+use handle_proto::data::PublicKey;
 use handle_proto::name::BLANK;
 use handle_proto::wire::auth::{self, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
@@ -96,6 +97,8 @@ impl AdminService {
         };
         for candidate in self.caller_candidates(proof, kind)? {
             let outcome = match &candidate {
+                // This server signs nonces for everybody who asks.
+                KeyCandidate::Key(key) if self.is_server_key(&key.data) => continue,
                 KeyCandidate::Key(key) => {
                     self.check_proof(&checked, kind, key, origin).ok_or(CallerRefusal::Busy)?
                 }
@@ -107,6 +110,17 @@ impl AdminService {
             }
         }
         Err(CallerRefusal::Wrong)
+    }
+
+    /// Whether `data` is the public key of this server, in whatever form.
+    fn is_server_key(&self, data: &[u8]) -> bool {
+        let Some(server) = self.site.server() else { return false };
+        match (PublicKey::decode(server.public_key), PublicKey::decode(data)) {
+            // Another exponent may verify the same signatures.
+            (Ok(PublicKey::Rsa { n: own, .. }), Ok(PublicKey::Rsa { n, .. })) => own == n,
+            (Ok(PublicKey::Dsa { y: own, .. }), Ok(PublicKey::Dsa { y, .. })) => own == y,
+            _ => false,
+        }
     }
 
     /// The keys of the claimed identity, or the verdict of its service.
