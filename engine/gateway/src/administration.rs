@@ -120,7 +120,12 @@ impl AdministrationService {
         source: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Some(_place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        let Some(place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        // The place belongs to the work, which goes on when the client has gone away.
+        let work = move || {
+            let _place = place;
+            work()
+        };
         tokio::task::spawn_blocking(work).await.map_err(|_| ServiceError::Bug)
     }
 
@@ -180,14 +185,13 @@ impl AdministrationService {
         identity: Option<Arc<ClientIdentity>>,
         work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Some(_place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
         let mut client = self.client(identity);
-        let worked = tokio::task::spawn_blocking(move || {
+        let worked = self.run(source, move || {
             let worked = work(&mut client);
             Administrator::end_sessions([&mut client]);
             worked
         });
-        worked.await.map_err(|_| ServiceError::Bug)?.map_err(ServiceError::Ask)
+        worked.await?.map_err(ServiceError::Ask)
     }
 
     /// Lets `exchange` use a connection of its own for a client at `source`, within the bounds of number and time.
@@ -204,5 +208,54 @@ impl AdministrationService {
         };
         let exchanged = tokio::time::timeout(self.patience, exchange).await;
         exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{self, Receiver};
+
+    fn service() -> AdministrationService {
+        let address = Some(SocketAddr::from(([127, 0, 0, 1], 1)));
+        let config = AdminConfig { address, requests: 1, ..AdminConfig::default() };
+        AdministrationService::open(&config, None).unwrap().unwrap()
+    }
+
+    /// Starts a request, which the client gives up while its work goes on.
+    async fn give_up<T>(request: impl Future<Output = Result<T, ServiceError>>) {
+        let given_up = tokio::time::timeout(Duration::from_millis(20), request).await;
+        assert!(given_up.is_err(), "the work has not ended");
+    }
+
+    async fn until_free(service: &AdministrationService, source: IpAddr) {
+        let started = std::time::Instant::now();
+        while !matches!(service.run(source, || ()).await, Ok(())) {
+            assert!(started.elapsed() < Duration::from_secs(10), "the place is not given back");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_keeps_its_place_until_its_work_has_ended() {
+        let (service, source) = (service(), IpAddr::from([192, 0, 2, 1]));
+        let waits = |release: Receiver<()>| assert!(release.recv().is_err());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (release, released) = mpsc::channel();
+            give_up(service.run(source, move || waits(released))).await;
+            assert!(matches!(service.run(source, || ()).await, Err(ServiceError::Busy)));
+            drop(release);
+            until_free(&service, source).await;
+            let (release, released) = mpsc::channel();
+            give_up(service.ask(source, None, move |_| {
+                waits(released);
+                Ok(())
+            }))
+            .await;
+            assert!(matches!(service.ask(source, None, |_| Ok(())).await, Err(ServiceError::Busy)));
+            drop(release);
+            until_free(&service, source).await;
+        });
     }
 }

@@ -9,12 +9,14 @@ use handle_daemon::callers::{
     CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, NONCE_LEN, NONCE_START_LEN,
     read_frame, write_frame,
 };
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedMutexGuard;
 use zeroize::Zeroizing;
 
 /// A nonce that callers sign.
@@ -60,15 +62,23 @@ pub struct CallerService {
     patience: Duration,
     start: Mutex<Option<NonceStart>>,
     /// Held while a new start is asked for.
-    asking: tokio::sync::Mutex<()>,
+    asking: Arc<tokio::sync::Mutex<()>>,
+    ending: Mutex<EndingSessions>,
+}
+
+/// Sessions that `handle-admin` has not yet been told to end. One thread at a time tells it.
+#[derive(Debug, Default)]
+struct EndingSessions {
+    ids: VecDeque<CallerSessionId>,
+    is_told: bool,
 }
 
 impl CallerService {
     /// The service at `socket`, which may take `patience` for each answer.
     #[must_use]
     pub fn new(socket: &Path, patience: Duration) -> Self {
-        let asking = tokio::sync::Mutex::new(());
-        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), asking }
+        let (asking, ending) = (Arc::default(), Mutex::default());
+        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), asking, ending }
     }
 
     /// A fresh nonce; `None` when `handle-admin` does not answer.
@@ -77,11 +87,11 @@ impl CallerService {
         let start = match young() {
             Some(start) => start,
             None => {
-                let _asking = self.asking.lock().await;
+                let asking = Arc::clone(&self.asking).lock_owned().await;
                 // Another request may have asked in the meantime.
                 match young() {
                     Some(start) => start,
-                    None => self.ask_start().await?,
+                    None => self.ask_start(asking).await?,
                 }
             }
         };
@@ -101,20 +111,30 @@ impl CallerService {
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    async fn ask_start(self: &Arc<Self>) -> Option<NonceStart> {
-        let (service, since) = (Arc::clone(self), Instant::now());
-        let asked = tokio::task::spawn_blocking(move || service.exchange(&CallerRequest::NonceStart));
-        match asked.await {
-            Ok(Ok(CallerReply::NonceStart { start: bytes, valid_ms })) => {
+    /// Asks for a new start. `asking` is held until `handle-admin` has answered, even if the request
+    /// that needs the start is given up.
+    async fn ask_start(self: &Arc<Self>, asking: OwnedMutexGuard<()>) -> Option<NonceStart> {
+        let service = Arc::clone(self);
+        let asked = tokio::task::spawn_blocking(move || {
+            let _asking = asking;
+            service.new_start()
+        });
+        asked.await.ok().flatten()
+    }
+
+    fn new_start(&self) -> Option<NonceStart> {
+        let since = Instant::now();
+        match self.exchange(&CallerRequest::NonceStart) {
+            Ok(CallerReply::NonceStart { start: bytes, valid_ms }) => {
                 let start = NonceStart { bytes, since, valid: Duration::from_millis(valid_ms.into()) };
                 *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
                 Some(start)
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 tracing::warn!(%error, socket = %self.socket.display(), "handle-admin gives no nonces");
                 None
             }
-            Ok(Ok(_)) | Err(_) => None,
+            Ok(_) => None,
         }
     }
 
@@ -163,10 +183,42 @@ impl CallerService {
         }
     }
 
-    /// Ends a session. Blocks. A session that cannot be ended ends after a while.
-    pub fn end(&self, id: CallerSessionId) {
-        if let Err(error) = self.exchange(&CallerRequest::End(id)) {
-            tracing::debug!(%error, "a session ends by itself");
+    fn ending(&self) -> MutexGuard<'_, EndingSessions> {
+        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a session ended, on a thread that may wait. A session that cannot be ended, or for which
+    /// `waiting_max` others wait, ends by itself after a while.
+    pub fn end(self: &Arc<Self>, id: CallerSessionId, waiting_max: usize) {
+        let mut ending = self.ending();
+        if ending.ids.len() >= waiting_max {
+            tracing::debug!("a session ends by itself: too many sessions end");
+            return;
+        }
+        ending.ids.push_back(id);
+        if !ending.is_told {
+            ending.is_told = true;
+            let service = Arc::clone(self);
+            drop(tokio::task::spawn_blocking(move || service.end_waiting()));
+        }
+    }
+
+    fn end_waiting(&self) {
+        loop {
+            let next = {
+                let mut ending = self.ending();
+                let next = ending.ids.pop_front();
+                ending.is_told = next.is_some();
+                next
+            };
+            let Some(id) = next else { return };
+            if let Err(error) = self.exchange(&CallerRequest::End(id)) {
+                let mut ending = self.ending();
+                let count = ending.ids.len() + 1;
+                *ending = EndingSessions::default();
+                tracing::debug!(%error, count, "sessions end by themselves");
+                return;
+            }
         }
     }
 
@@ -178,5 +230,51 @@ impl CallerService {
         write_frame(&stream, &request.encode())?;
         let reply: Zeroizing<Vec<u8>> = read_frame(&stream)?;
         CallerReply::decode(&reply).ok_or_else(|| ErrorKind::InvalidData.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// A `handle-admin` that does not answer, and how many requests have reached it.
+    fn silent(directory: &Path) -> (Arc<CallerService>, Arc<AtomicUsize>) {
+        let socket = directory.join("callers.sock");
+        let (listener, count) = (UnixListener::bind(&socket).unwrap(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&count);
+        std::thread::spawn(move || {
+            let mut kept = Vec::new();
+            for stream in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                kept.push(stream);
+            }
+        });
+        (Arc::new(CallerService::new(&socket, Duration::from_millis(500))), count)
+    }
+
+    #[test]
+    fn requests_that_are_given_up_and_sessions_that_end_occupy_one_thread_each() {
+        let directory = tempfile::tempdir().unwrap();
+        let (service, count) = silent(directory.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for _ in 0..5 {
+                let given_up = tokio::time::timeout(Duration::from_millis(20), service.nonce()).await;
+                assert!(given_up.is_err(), "handle-admin does not answer");
+            }
+            assert_eq!(count.load(Ordering::SeqCst), 1, "for nonces");
+            for number in 0..5 {
+                service.end([number; 16], 3);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(count.load(Ordering::SeqCst), 2, "and for sessions");
+            let ending = service.ending();
+            assert!(ending.is_told && ending.ids.len() <= 3, "{ending:?}");
+        });
+        drop(runtime);
+        let ending = service.ending();
+        assert!(!ending.is_told && ending.ids.is_empty(), "nobody waits for a service that is gone");
     }
 }

@@ -179,8 +179,7 @@ pub fn end(state: &GatewayState, identity: Option<Arc<ClientIdentity>>) {
     if let (Some(service), Some(identity)) = (service(state), identity)
         && let IdentityKey::Session(key) = &identity.key
     {
-        let (service, id) = (Arc::clone(service), key.id);
-        drop(tokio::task::spawn_blocking(move || service.end(id)));
+        service.end(key.id, state.settings.current().sessions.sessions);
     }
 }
 
