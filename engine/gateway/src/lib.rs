@@ -29,6 +29,7 @@
 //!   not.
 //! - [`proxies`], [`rate_limit`]: whose request it is, and how many its source may make.
 //! - [`request_log`]: a line for each request.
+//! - [`selection`]: the values that a request names.
 //! - [`places`]: how much of this process one source may occupy.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
@@ -104,6 +105,7 @@ pub mod refusal;
 pub mod reply;
 pub mod request_log;
 pub mod route;
+pub mod selection;
 pub mod server;
 pub mod sessions;
 pub mod set;

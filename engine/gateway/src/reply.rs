@@ -75,7 +75,9 @@ impl CacheableBody {
         settings: &Config,
     ) -> GatewayResponse {
         let (caching, compression) = (&settings.caching, &settings.compression);
+        // What a HEAD request asks about is not compressed only to be dropped.
         let is_compressible = compression.enabled
+            && *request_headers.method != Method::HEAD
             && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
         let coding = is_compressible.then(|| ContentCoding::choose(request_headers.headers)).flatten();
         let has_tag = caching.headers && status == StatusCode::OK;
@@ -93,7 +95,7 @@ impl CacheableBody {
         if let Some(coding) = coding.filter(|_| !is_known) {
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.token()));
         }
-        if status.is_success() {
+        if status.is_success() || compression.enabled {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         }
         if has_tag {
@@ -219,11 +221,12 @@ pub fn preflight(request_headers: RequestHeaders<'_>) -> Option<GatewayResponse>
 
 /// Allows scripts of other origins to read the response.
 pub fn allow_origin(request_headers: RequestHeaders<'_>, response: &mut GatewayResponse) {
-    let Some(origin) = request_headers.headers.get(header::ORIGIN) else { return };
     let headers = response.headers_mut();
+    // Also without an origin: a cache must not show this response to a script.
+    headers.append(header::VARY, HeaderValue::from_static("Origin"));
+    let Some(origin) = request_headers.headers.get(header::ORIGIN) else { return };
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
-    headers.append(header::VARY, HeaderValue::from_static("Origin"));
 }
 
 /// Sets a header to a number.

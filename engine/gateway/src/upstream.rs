@@ -210,6 +210,21 @@ impl Drop for RenewedQuestion {
     }
 }
 
+/// A question that has to be asked. Dropping it without an outcome lets another one be asked.
+struct PendingQuestion<'q> {
+    failures: &'q FailureMemory,
+    question: &'q Question,
+    is_settled: bool,
+}
+
+impl Drop for PendingQuestion<'_> {
+    fn drop(&mut self) {
+        if !self.is_settled {
+            self.failures.give_back(self.question, driver::now().ms);
+        }
+    }
+}
+
 impl Upstream {
     /// Reads the files that `config` names; `None` if nobody is to be asked.
     ///
@@ -265,20 +280,20 @@ impl Upstream {
             return Ok(UpstreamAnswer::stale(stale, question));
         }
         let stale = stale.filter(|stale| stale.expired_ms < services.stale_if_error_ms);
-        if services.failures.concerns(question) {
-            if let Some(answer) = services.client.cache.get(question, driver::now()) {
-                return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
-            }
-            if let Some(error) = services.failures.refuses(question, driver::now().ms) {
-                services.refused_count.fetch_add(1, Ordering::Relaxed);
-                return services.stale_or(stale, question, Err(UpstreamError::Lookup(error)));
-            }
+        let place = services.places.take(source, services.limits);
+        if (place.is_none() || services.failures.concerns(question))
+            && let Some(answer) = services.client.cache.get(question, driver::now())
+        {
+            return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
         }
-        let Some(_place) = services.places.take(source, services.limits) else {
-            let cached = services.client.cache.get(question, driver::now());
-            let cached = cached.map(|answer| answer.spelt(&question.handle)).ok_or(UpstreamError::Busy);
-            return services.stale_or(stale, question, cached);
+        let Some(_place) = place else {
+            return services.stale_or(stale, question, Err(UpstreamError::Busy));
         };
+        // Last, because a question that is not refused here has to be asked.
+        if let Some(error) = services.failures.refuses(question, driver::now().ms) {
+            services.refused_count.fetch_add(1, Ordering::Relaxed);
+            return services.stale_or(stale, question, Err(UpstreamError::Lookup(error)));
+        }
         let outcome = services.resolve(question).await;
         services.stale_or(stale, question, outcome)
     }
@@ -316,14 +331,14 @@ impl UpstreamServices {
     /// Asks the question again, unless that is under way or has just failed.
     fn renew(self: &Arc<Self>, source: IpAddr, question: &Question) {
         let key = self.failures.key(question);
-        if self.failures.refuses(question, driver::now().ms).is_some() {
-            return;
-        }
         let Some(place) = self.places.take(source, self.limits) else { return };
         if !self.renewing().insert(key) {
             return;
         }
         let renewed = RenewedQuestion { services: Arc::clone(self), key };
+        if self.failures.refuses(question, driver::now().ms).is_some() {
+            return;
+        }
         let question = question.clone();
         tokio::spawn(async move {
             // What it finds is in the cache, or remembered as a failure.
@@ -334,7 +349,9 @@ impl UpstreamServices {
 
     /// Resolves a question, and remembers whether that failed.
     async fn resolve(&self, question: &Question) -> Result<SharedAnswer, UpstreamError> {
+        let mut pending = PendingQuestion { failures: &self.failures, question, is_settled: false };
         let resolved = self.driver.resolve(question, &LookupOptions::default()).await;
+        pending.is_settled = true;
         match &resolved.outcome {
             Err(LookupError::NoService { code: Some(ResponseCode::HANDLE_NOT_FOUND), .. }) => {}
             Err(error) => self.failures.note(question, error, driver::now().ms),

@@ -29,3 +29,13 @@ pub const MATCHED_UNIT_LEN: usize = 4 << 10;
 pub const VALUES_MAX: usize = limit::VALUES_COUNT_MAX;
 /// Most bytes of an answer, and of all intermediate texts.
 pub const BUILT_LEN_MAX: usize = 1 << 20;
+
+/// Most equals signs between one `<` and the next, and so most attributes of an element: parsers
+/// compare each attribute with those before it.
+pub const XML_ATTRIBUTES_MAX: usize = 256;
+
+/// Whether no element of `xml` can have more than [`XML_ATTRIBUTES_MAX`] attributes.
+#[must_use]
+pub fn has_few_attributes(xml: &str) -> bool {
+    xml.split('<').all(|element| element.matches('=').count() <= XML_ATTRIBUTES_MAX)
+}

@@ -1,7 +1,7 @@
 //! HS_NAMESPACE: the templates in its XML.
 
 use crate::language::{Template, TemplateReader, TooDeep};
-use crate::limit::{XML_LEN_MAX, XML_NODES_MAX};
+use crate::limit::{XML_LEN_MAX, XML_NODES_MAX, has_few_attributes};
 use crate::pattern::InvalidPattern;
 use handle_proto::{Value, fold};
 use roxmltree::{Document, Node, ParsingOptions};
@@ -33,6 +33,8 @@ pub enum NamespaceError {
     NotUtf8,
     /// It is not XML, has a document type, or more than [`XML_NODES_MAX`] nodes.
     NotXml(String),
+    /// An element has more than [`XML_ATTRIBUTES_MAX`](crate::limit::XML_ATTRIBUTES_MAX) attributes.
+    TooManyAttributes,
     /// Its elements are nested too deep.
     TooDeep,
 }
@@ -45,6 +47,7 @@ impl fmt::Display for NamespaceError {
             }
             Self::NotUtf8 => f.write_str("the namespace is not UTF-8"),
             Self::NotXml(why) => write!(f, "the namespace is not XML: {why}"),
+            Self::TooManyAttributes => f.write_str("an element of the namespace has too many attributes"),
             Self::TooDeep => f.write_str("elements of the namespace are nested too deep"),
         }
     }
@@ -67,6 +70,9 @@ pub(crate) fn with_root<T>(
         return Err(NamespaceError::TooLong(xml.len()));
     }
     let text = std::str::from_utf8(xml).map_err(|_| NamespaceError::NotUtf8)?;
+    if !has_few_attributes(text) {
+        return Err(NamespaceError::TooManyAttributes);
+    }
     let options =
         ParsingOptions { allow_dtd: false, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
     let document = Document::parse_with_options(text, options)
@@ -153,7 +159,7 @@ impl ReferencedTemplates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::XML_DEPTH_MAX;
+    use crate::limit::{XML_ATTRIBUTES_MAX, XML_DEPTH_MAX};
 
     fn parse(xml: &str) -> Result<Namespace, NamespaceError> {
         Namespace::parse(xml.as_bytes(), true)
@@ -198,6 +204,13 @@ mod tests {
         // The root of the document counts as a node.
         let many = |count: u32| format!("<ns>{}</ns>", "<a/>".repeat(count as usize));
         assert!(parse(&many(XML_NODES_MAX - 2)).is_ok());
+        let attributes = |count: usize| {
+            let attributes: String = (0..count).map(|number| format!(" a{number}=''")).collect();
+            format!("<namespace><template{attributes}/></namespace>")
+        };
+        assert_ne!(parse(&attributes(XML_ATTRIBUTES_MAX)).err(), Some(NamespaceError::TooManyAttributes));
+        let error = parse(&attributes(XML_ATTRIBUTES_MAX + 1)).unwrap_err();
+        assert_eq!(error, NamespaceError::TooManyAttributes);
         assert!(matches!(parse(&many(XML_NODES_MAX - 1)), Err(NamespaceError::NotXml(_))));
         // Deeper than any stack: parsed without recursion, and refused at the latest for its
         // length.

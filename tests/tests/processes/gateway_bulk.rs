@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::gateway::site_of;
+use handle_gateway::selection::SELECTION_LEN_MAX;
 use handle_gateway::{Config, Gateway};
 use handle_server::config::Datapath;
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, get, post, serve_over_http};
@@ -115,6 +116,30 @@ fn a_request_has_as_many_names_as_allowed() {
         assert_eq!(post(address, "/api/resolve", DOCUMENT, body.as_bytes()).status, status, "{count}");
         let body = "\"10.5072/URL-ONE\"\n".repeat(count);
         assert_eq!(post(address, "/api/resolve", LINES, body.as_bytes()).status, status, "{count}");
+    }
+}
+
+#[test]
+fn a_request_names_indexes_and_types_up_to_a_length() {
+    let served = gateway(|_| ());
+    let address = served.address();
+    for (len, status) in [(SELECTION_LEN_MAX - 4, 200), (SELECTION_LEN_MAX - 3, 400)] {
+        let kind = "a".repeat(len);
+        let one = get(address, &format!("/api/handles/10.5072/multi?type={kind}"), "");
+        let query = post(address, &format!("/api/resolve?type={kind}"), DOCUMENT, br#"{"handles":[]}"#);
+        let body = json!({ "handles": ["10.5072/multi"], "type": kind }).to_string();
+        let many = post(address, "/api/resolve", DOCUMENT, body.as_bytes());
+        for answer in [one, query, many] {
+            assert_eq!(answer.status, status, "{len}: {}", answer.text());
+            assert!(
+                status == 200 || answer.text().contains("Too many indexes and types"),
+                "{}",
+                answer.text()
+            );
+        }
+        // The proxy ignores what it cannot use: this is the same as no type.
+        let page = get(address, &format!("/10.5072/multi?noredirect&type={kind}"), "Accept: text/html\r\n");
+        assert_eq!(page.status, if status == 200 { 404 } else { 200 }, "{len}: {}", page.text());
     }
 }
 

@@ -5,6 +5,7 @@ use crate::api::caller::Caller;
 use crate::api::{ApiRequest, status_of};
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::reply::{Freshness, GatewayResponse, set_number};
+use crate::selection::ValueSelection;
 use crate::server::GatewayState;
 use crate::target;
 use crate::upstream::UpstreamError;
@@ -59,16 +60,13 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
 /// One sentence that names the parameter.
 fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, String> {
     let parameters = &request.parameters;
-    let index =
-        |text: &str| text.parse::<i32>().map_err(|_| format!("Invalid index: {text:?} is not a number"));
-    let indexes = parameters.all("index").map(index).collect::<Result<Vec<_>, _>>()?;
+    let selection = ValueSelection::of_parameters(parameters)?;
     let wants = AnswerWants {
         certified: parameters.flag("cert").unwrap_or_default(),
         authoritative: parameters.flag("auth").unwrap_or_default(),
         public_only: parameters.flag("publicOnly").unwrap_or(true),
     };
-    let types = parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect();
-    let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants };
+    let question = selection.question(handle.as_bytes(), wants);
     let refers = !parameters.flag("doNotRefer").unwrap_or_default();
     Ok(HttpQuestion { question, refers, source: request.peer.address })
 }

@@ -9,9 +9,9 @@ use crate::api::{ApiRefusal, ApiRequest};
 use crate::record::HttpQuestion;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
+use crate::selection::ValueSelection;
 use crate::server::GatewayState;
 use crate::stream::{self, BodySender, ClientGone, ResponseBody};
-use handle_client::Question;
 use handle_client::question::AnswerWants;
 use handle_proto::ResponseCode;
 use handle_proto::json::Json;
@@ -22,14 +22,15 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Parts of the answer that wait to be sent.
 const PARTS_MAX: usize = 4;
 /// Bytes of answers that wait for those before them, from which on no further name is read.
 const MADE_LEN_MAX: usize = 1 << 20;
-/// Names after whose answers other connections of the worker get their turn.
-const TURN: usize = 32;
+/// Time after which other connections of the worker get their turn.
+const TURN: Duration = Duration::from_millis(1);
 
 /// How many documents the body of a request or response is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,7 @@ type BulkName = Result<String, String>;
 #[derive(Debug)]
 struct BulkQuestion {
     names: Vec<BulkName>,
-    indexes: Vec<i32>,
-    types: Vec<Vec<u8>>,
+    selection: ValueSelection,
     wants: AnswerWants,
     refers: bool,
     source: IpAddr,
@@ -132,15 +132,9 @@ async fn read_question(
         ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
     })?;
     let parameters = &request.parameters;
-    let mut indexes = Vec::new();
-    for text in parameters.all("index") {
-        let index = text.parse().map_err(|_| bad(&format!("Invalid index: {text:?} is not a number")))?;
-        indexes.push(index);
-    }
     let mut question = BulkQuestion {
         names: Vec::new(),
-        indexes,
-        types: parameters.all("type").map(|kind| kind.as_bytes().to_vec()).collect(),
+        selection: ValueSelection::of_parameters(parameters).map_err(|message| bad(&message))?,
         wants: AnswerWants {
             certified: parameters.flag("cert").unwrap_or_default(),
             authoritative: parameters.flag("auth").unwrap_or_default(),
@@ -204,18 +198,18 @@ impl BulkQuestion {
         self.names = handles.iter().enumerate().map(name).collect();
         for index in items(json.get("index")) {
             let number = index.as_i64().and_then(|number| i32::try_from(number).ok());
-            self.indexes.push(number.ok_or_else(|| format!("Invalid index: {index} is not a number"))?);
+            let number = number.ok_or_else(|| format!("Invalid index: {index} is not a number"))?;
+            self.selection.add_index(number).map_err(|error| error.to_string())?;
         }
         for kind in items(json.get("type")) {
             let kind = kind.as_str().ok_or_else(|| format!("Invalid type: {kind} is not a string"))?;
-            self.types.push(kind.as_bytes().to_vec());
+            self.selection.add_type(kind.as_bytes()).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     fn about(&self, handle: &str) -> HttpQuestion {
-        let (indexes, types) = (self.indexes.clone(), self.types.clone());
-        let question = Question { handle: handle.as_bytes().to_vec(), indexes, types, wants: self.wants };
+        let question = self.selection.question(handle.as_bytes(), self.wants);
         HttpQuestion { question, refers: self.refers, source: self.source }
     }
 }
@@ -271,6 +265,7 @@ async fn answer_all(
 ) -> Result<(), ClientGone> {
     let questions_max = state.settings.current().bulk.questions;
     let mut queue = AnswerQueue::new(form, sender);
+    let mut since = Instant::now();
     queue.begin().await?;
     for (at, name) in question.names.iter().enumerate() {
         state.counters.bulk_names.add();
@@ -282,8 +277,9 @@ async fn answer_all(
         while queue.asked.len() >= questions_max || (queue.is_full() && !queue.asked.is_empty()) {
             queue.receive().await?;
         }
-        if at % TURN == TURN - 1 {
+        if since.elapsed() >= TURN {
             tokio::task::yield_now().await;
+            since = Instant::now();
         }
     }
     while !queue.asked.is_empty() {

@@ -1,6 +1,7 @@
 //! The XML of one 10320/loc value.
 
 use super::Attributes;
+use handle_template::limit::has_few_attributes;
 use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt;
 
@@ -30,6 +31,9 @@ pub enum LocationError {
     NotUtf8,
     /// They are not XML, have a document type, or more than [`XML_NODES_MAX`] nodes.
     NotXml(String),
+    /// An element has more attributes than
+    /// [`XML_ATTRIBUTES_MAX`](handle_template::limit::XML_ATTRIBUTES_MAX).
+    TooManyAttributes,
     /// The root element has another name than `locations`.
     NotLocations(String),
     /// Elements are nested deeper than [`XML_DEPTH_MAX`].
@@ -46,6 +50,7 @@ impl fmt::Display for LocationError {
             }
             Self::NotUtf8 => f.write_str("the locations are not UTF-8"),
             Self::NotXml(why) => write!(f, "the locations are not XML: {why}"),
+            Self::TooManyAttributes => f.write_str("an element has too many attributes"),
             Self::NotLocations(name) => write!(f, "the root element is {name}, not locations"),
             Self::TooDeep => write!(f, "elements are nested deeper than {XML_DEPTH_MAX}"),
             Self::TooMany(count) => write!(f, "{count} locations; at most {LOCATIONS_MAX} are allowed"),
@@ -67,6 +72,9 @@ impl LocationDocument {
         }
         let text = str::from_utf8(xml).map_err(|_| LocationError::NotUtf8)?;
         let text = text.trim_start_matches('\u{feff}').trim();
+        if !has_few_attributes(text) {
+            return Err(LocationError::TooManyAttributes);
+        }
         let options =
             ParsingOptions { allow_dtd: false, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options)

@@ -275,6 +275,8 @@ fn xml_that_is_not_a_list_of_locations_is_refused() {
     let very_deep = "<locations>".to_owned() + &"<a>".repeat(20_000);
     let many = format!("<locations>{}</locations>", "<location href='a'/>".repeat(257));
     let wide = format!("<locations>{}</locations>", "<a/>".repeat(5000));
+    let attributes: String = (0..257).map(|number| format!(" a{number}='1'")).collect();
+    let crowded = format!("<locations><location{attributes}/></locations>");
     let long = format!("<locations>{}</locations>", " ".repeat(XML_LEN_MAX));
     for (xml, expected) in [
         (bomb, "NotXml"),
@@ -286,7 +288,8 @@ fn xml_that_is_not_a_list_of_locations_is_refused() {
         ("<location href='a'/>", "NotLocations"),
         (&deep, "TooDeep"),
         (&very_deep, "NotXml"),
-        (&many, "TooMany"),
+        (&many, "TooMany("),
+        (&crowded, "TooManyAttributes"),
         (&wide, "NotXml"),
         (&long, "TooLong"),
     ] {

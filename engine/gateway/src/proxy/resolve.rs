@@ -109,12 +109,7 @@ impl HandleRequest<'_> {
     /// The question for the requested values of `handle`.
     fn question(&self, handle: Handle<'_>) -> HttpQuestion {
         let parameters = self.proxy.parameters;
-        let question = Question {
-            handle: handle.0.to_vec(),
-            indexes: parameters.indexes.clone(),
-            types: parameters.types.clone(),
-            wants: self.wants(),
-        };
+        let question = parameters.selection.question(handle.0, self.wants());
         HttpQuestion { question, refers: true, source: self.peer.address }
     }
 
@@ -297,7 +292,7 @@ impl HandleRequest<'_> {
 
     /// The page about an answer without values.
     fn fail(&self, answer: &RecordAnswer<'_>, handle: Handle<'_>) -> GatewayResponse {
-        let is_all = self.proxy.parameters.indexes.is_empty() && self.proxy.parameters.types.is_empty();
+        let is_all = self.proxy.parameters.selection.is_empty();
         let error = match answer.code {
             ResponseCode::HANDLE_NOT_FOUND => PageError::NotFound,
             ResponseCode::VALUES_NOT_FOUND if !is_all => PageError::NoSuchValues,

@@ -1,8 +1,8 @@
 //! The query of a request to the proxy.
 
+use crate::selection::ValueSelection;
 use handle_client::reference::HandleReference;
 use handle_proto::Value;
-use handle_proto::value::type_matches;
 use percent_encoding::percent_decode;
 
 /// Most parameters of a query that are read.
@@ -34,10 +34,8 @@ pub struct ProxyParameters {
     pub authoritative: bool,
     /// Require an answer that is signed by the server.
     pub certified: bool,
-    /// Indexes of the requested values.
-    pub indexes: Vec<i32>,
-    /// Types of further requested values.
-    pub types: Vec<Vec<u8>>,
+    /// The requested values. What would make it too long does not count.
+    pub selection: ValueSelection,
     /// Bytes to append to the URL of the redirect.
     pub urlappend: Option<Vec<u8>>,
     /// Name and value of an attribute that the location should have.
@@ -62,8 +60,12 @@ impl ProxyParameters {
 
     /// Adds the options that a reference in the request has itself.
     pub fn add(&mut self, reference: &HandleReference) {
-        self.indexes.extend(reference.indexes.iter().filter_map(|index| i32::try_from(*index).ok()));
-        self.types.extend(reference.types.iter().map(|kind| kind.as_bytes().to_vec()));
+        for index in reference.indexes.iter().filter_map(|index| i32::try_from(*index).ok()) {
+            let _ = self.selection.add_index(index);
+        }
+        for kind in &reference.types {
+            let _ = self.selection.add_type(kind.as_bytes());
+        }
         for (name, value) in &reference.options {
             self.set(name, value.as_bytes().to_vec());
         }
@@ -76,8 +78,12 @@ impl ProxyParameters {
             "ignore_aliases" => self.ignore_aliases = true,
             "auth" => self.authoritative = is_true(&text()),
             "cert" => self.certified = is_true(&text()),
-            "index" => self.indexes.extend(text().trim().parse::<i32>().ok()),
-            "type" => self.types.push(value),
+            "index" => {
+                let _ = text().trim().parse().map(|index| self.selection.add_index(index));
+            }
+            "type" => {
+                let _ = self.selection.add_type(&value);
+            }
             "urlappend" => {
                 self.urlappend.get_or_insert(value);
             }
@@ -94,15 +100,13 @@ impl ProxyParameters {
     /// Whether a value is requested: by its index or by its type, or because nothing is selected.
     #[must_use]
     pub fn selects(&self, value: &Value<'_>) -> bool {
-        self.indexes.is_empty() && self.types.is_empty()
-            || self.indexes.contains(&value.index)
-            || self.types.iter().any(|kind| type_matches(kind, value.kind))
+        self.selection.selects(value)
     }
 
     /// Whether an alias is followed. A selection by type asks for the values of the record itself.
     #[must_use]
     pub const fn follows_aliases(&self) -> bool {
-        !self.ignore_aliases && self.types.is_empty()
+        !self.ignore_aliases && !self.selection.has_types()
     }
 
     /// Whether the record is shown instead of a redirect.

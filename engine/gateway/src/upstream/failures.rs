@@ -5,8 +5,10 @@
 //!   prefix are refused, except for one in each such time. Its answer ends the refusal.
 //!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
-//! which the service does not answer.
+//! which the service does not answer. Neither do failures of questions for signed answers, and those
+//! that do not tell whether the servers work ([`is_outage`]).
 
+use handle_client::exchange::AttemptError;
 use handle_client::{LookupError, Question};
 use handle_proto::fold;
 use std::collections::HashMap;
@@ -58,6 +60,18 @@ impl RememberedFailure {
     }
 }
 
+/// Whether a failure tells that the servers of a prefix do not work, whatever they are asked.
+const fn is_outage(error: &LookupError) -> bool {
+    use AttemptError::{Ended, NoAddress, Partial, Refused, Silence, Unreachable};
+    match error {
+        LookupError::TooSlow { .. } => true,
+        LookupError::AllFailed { last, .. } => {
+            matches!(last, Silence | Partial | Unreachable | Ended | NoAddress | Refused(_))
+        }
+        _ => false,
+    }
+}
+
 impl FailureMemory {
     /// Remembers nothing yet.
     #[must_use]
@@ -88,7 +102,8 @@ impl FailureMemory {
     }
 
     /// The failure because of which a question is not asked now. If this returns `None` for a prefix
-    /// that is refused, the caller has to ask: until it has an answer, the others are refused.
+    /// that is refused, the caller has to ask, and to report the outcome by [`note`](Self::note),
+    /// [`forget`](Self::forget) or [`give_back`](Self::give_back): until then, others are refused.
     pub fn refuses(&self, question: &Question, now_ms: u64) -> Option<LookupError> {
         let mut known = self.known();
         let own = known.get(&self.key(question)).filter(|failure| now_ms < failure.until_ms);
@@ -96,7 +111,7 @@ impl FailureMemory {
             return Some(own.error.clone());
         }
         let of_prefix = known.get_mut(&self.prefix_key(question))?;
-        if !of_prefix.is_closed(&self.limits) {
+        if !of_prefix.is_closed(&self.limits) || of_prefix.is_over(now_ms, &self.limits) {
             return None;
         }
         if now_ms < of_prefix.until_ms {
@@ -116,7 +131,9 @@ impl FailureMemory {
         let until_ms = now_ms + self.limits.keeps_ms;
         let before = known.get(&prefix_key).filter(|failure| !failure.is_over(now_ms, &self.limits));
         let count = before.map_or(0, |failure| failure.count).saturating_add(1);
-        for (key, count, is_of_prefix) in [(key, 1, false), (prefix_key, count, true)] {
+        let counts = !question.wants.certified && is_outage(error);
+        let of_prefix = counts.then_some((prefix_key, count, true));
+        for (key, count, is_of_prefix) in [Some((key, 1, false)), of_prefix].into_iter().flatten() {
             if known.len() >= self.limits.entries_max && !known.contains_key(&key) {
                 known.retain(|_, failure| !failure.is_over(now_ms, &self.limits));
             }
@@ -126,6 +143,14 @@ impl FailureMemory {
                 any.map(|any| known.remove(&any));
             }
             known.insert(key, RememberedFailure { error: error.clone(), until_ms, count, is_of_prefix });
+        }
+    }
+
+    /// Allows another question about a prefix that is refused: the one that was allowed has ended
+    /// without an outcome.
+    pub fn give_back(&self, question: &Question, now_ms: u64) {
+        if let Some(of_prefix) = self.known().get_mut(&self.prefix_key(question)) {
+            of_prefix.until_ms = of_prefix.until_ms.min(now_ms);
         }
     }
 
@@ -151,7 +176,7 @@ mod tests {
         Question::all(handle.as_bytes())
     }
 
-    const ERROR: LookupError = LookupError::TooManyRequests;
+    const ERROR: LookupError = LookupError::TooSlow { handle: Vec::new() };
 
     #[test]
     fn a_question_that_failed_is_refused_for_its_time_and_others_are_not() {
@@ -166,6 +191,31 @@ mod tests {
         assert_eq!(memory.refuses(&certified, 1_001), None, "another question");
         memory.forget(&question("a/x"));
         assert!(!memory.concerns(&question("a/x")));
+    }
+
+    #[test]
+    fn whoever_asks_cannot_close_a_prefix_or_keep_it_closed() {
+        let memory = memory(16);
+        let server = ([192, 0, 2, 1], 2641).into();
+        let failed = |last| LookupError::AllFailed { handle: Vec::new(), attempts: 1, server, last };
+        for handle in ["a/1", "a/2", "a/3"] {
+            memory.note(&question(handle), &failed(AttemptError::TooLong), 0);
+            memory.note(&question(handle), &LookupError::TooManyRequests, 0);
+            let mut certified = question(handle);
+            certified.wants.certified = true;
+            memory.note(&certified, &ERROR, 0);
+        }
+        assert_eq!(memory.refuses(&question("a/9"), 1), None, "nothing tells that the servers are down");
+        for handle in ["a/1", "a/2", "a/3"] {
+            memory.note(&question(handle), &failed(AttemptError::Silence), 0);
+        }
+        assert!(memory.refuses(&question("a/9"), 1).is_some());
+        assert_eq!(memory.refuses(&question("a/9"), 6_000), None, "it has to ask");
+        assert!(memory.refuses(&question("a/8"), 6_001).is_some());
+        memory.give_back(&question("a/9"), 6_002);
+        assert_eq!(memory.refuses(&question("a/8"), 6_002), None, "the one that asked has gone away");
+        assert_eq!(memory.refuses(&question("a/8"), 900_000), None, "the failures are long ago");
+        assert_eq!(memory.refuses(&question("a/9"), 900_001), None);
     }
 
     #[test]
