@@ -118,8 +118,8 @@ async fn act(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayR
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
             .await;
     }
-    let body = match read_body(request.state, body, usize::MAX).await {
-        Ok(body) => Zeroizing::new(body),
+    let (body, _room) = match read_body(request.state, body, usize::MAX).await {
+        Ok((body, room)) => (Zeroizing::new(body), room),
         Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
     };
     if path == "/sign-in" {

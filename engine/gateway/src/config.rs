@@ -81,13 +81,15 @@ settings! {
         live header_bytes: usize = 32 << 10, 8192..=1 << 20;
         /// Most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
-        /// Bytes of all bodies that are being received. A request that needs more gets status 503.
+        /// Bytes of all bodies of requests that are being received or answered. A request that needs
+        /// more gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
         /// Time for the head of a request, and between two requests of a connection.
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for the body of a request.
         live body_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time after which a client that does not read is disconnected.
+        /// Time after which a client that does not read is disconnected; over HTTP/2, also one that
+        /// leaves a single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for requests under way to finish when the process stops.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;

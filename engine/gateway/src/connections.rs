@@ -5,7 +5,8 @@
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
 //! - [`stream`]: the streams below them.
 //! - [`body`]: the bodies of responses.
-//! - [`activity`]: what these tell each other about the requests of a connection.
+//! - [`activity`]: what these tell each other about the requests of a connection; [`waiting`]: about
+//!   its answers.
 
 pub mod activity;
 pub mod body;
@@ -13,6 +14,7 @@ pub mod http1;
 pub mod http2;
 pub mod prelude;
 pub mod stream;
+pub mod waiting;
 
 use crate::admission;
 use crate::config::Config;
@@ -22,7 +24,7 @@ use crate::server::GatewayState;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{Request, Response, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
 use std::convert::Infallible;
 use std::fmt;
@@ -50,6 +52,8 @@ pub enum ConnectionError {
     HeadLate,
     /// The head of a request was too long.
     HeadTooLong,
+    /// The client did not take bytes of an answer for too long.
+    Stalled,
 }
 
 impl fmt::Display for ConnectionError {
@@ -60,6 +64,7 @@ impl fmt::Display for ConnectionError {
             Self::Http(error) => error.fmt(f),
             Self::HeadLate => f.write_str("the head of a request did not arrive in time"),
             Self::HeadTooLong => f.write_str("the head of a request is too long"),
+            Self::Stalled => f.write_str("the client did not read an answer in time"),
         }
     }
 }
@@ -116,17 +121,19 @@ impl ServedConnection {
         let _guard = BugGuard(&self.state);
         let now = Instant::now();
         let (parts, body) = request.into_parts();
+        // With HTTP/1.1, an answer waits when its connection does.
+        let progress = (parts.version == Version::HTTP_2).then(|| self.activity.answers.begin());
         match admission::answer_at_once(self, &parts, &body, now) {
             Ok(response) => {
                 self.activity.note_request(now);
-                ResponseFuture::AtOnce(Some(response.map(ConnectionBody::whole)))
+                ResponseFuture::AtOnce(Some(response.map(|body| ConnectionBody::whole(body, progress))))
             }
             // The futures of requests are large, and this one is moved.
             Err(peer) => ResponseFuture::Later(Box::pin(async move {
                 let _guard = BugGuard(&self.state);
                 let running = RunningRequest::begin(&self.activity);
                 let response = admission::answer(self, peer, parts, body, now).await;
-                response.map(|body| ConnectionBody::new(body, running))
+                response.map(|body| ConnectionBody::new(body, running, progress))
             })),
         }
     }

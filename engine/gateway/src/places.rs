@@ -66,7 +66,7 @@ impl Drop for SourcePlace {
     }
 }
 
-/// Bytes of the bodies that are being received, over all connections.
+/// Bytes of the bodies of requests that are being received or answered, over all connections.
 #[derive(Debug, Default)]
 pub struct BodyBytes(Arc<AtomicUsize>);
 
@@ -78,6 +78,12 @@ pub struct BodyRoom {
 }
 
 impl BodyBytes {
+    /// Number of bytes.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Room for a body that is about to arrive.
     #[must_use]
     pub fn room(&self) -> BodyRoom {
@@ -130,6 +136,7 @@ mod tests {
         drop(other);
         assert!(one.grow(40, 100));
         drop(one);
+        assert_eq!(all.count(), 0);
         assert!(all.room().grow(100, 100));
     }
 }

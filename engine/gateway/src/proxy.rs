@@ -54,7 +54,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     }
     let form = match is_form(parts) {
         true => match read_body(state, body, FORM_LEN_MAX).await {
-            Ok(form) => Some(String::from_utf8_lossy(&form).into_owned()),
+            Ok((form, room)) => Some((String::from_utf8_lossy(&form).into_owned(), room)),
             Err(status) => {
                 let settings = state.settings.current();
                 return HttpRefusal::of_body(status).respond(parts.uri.path(), &parts.headers, &settings);
@@ -62,6 +62,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         },
         false => None,
     };
+    let (form, _room) = form.unzip();
     let since = Instant::now();
     let settings = state.settings.current_shared();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };

@@ -60,7 +60,7 @@ async fn dispatch(
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
         return match read_body(state, body, native::BODY_LEN_MAX).await {
-            Ok(message) => native::answer(state, peer.address, &message).await,
+            Ok((message, _room)) => native::answer(state, peer.address, &message).await,
             Err(status) => {
                 let settings = state.settings.current();
                 HttpRefusal::of_body(status).respond(path, &parts.headers, &settings)
@@ -102,7 +102,8 @@ async fn api(
 }
 
 /// Reads the body of a request: at most `len_max` bytes and what `limits.body_bytes` allows, within
-/// the bounds of time and of all bodies together.
+/// the bounds of time and of all bodies together. Its bytes count as long as the room is kept, which
+/// is until they are no longer used for the answer.
 ///
 /// # Errors
 /// The status for a body that is too long, too slow or broken, or for which there is no room.
@@ -110,14 +111,14 @@ pub(crate) async fn read_body(
     state: &GatewayState,
     body: Incoming,
     len_max: usize,
-) -> Result<Vec<u8>, StatusCode> {
+) -> Result<(Vec<u8>, BodyRoom), StatusCode> {
     let settings = state.settings.current_shared();
     let limits = &settings.limits;
     let len_max = len_max.min(limits.body_bytes);
     let patience = Duration::from_millis(limits.body_ms.into());
     let collected = collect(state, body, len_max, limits.bodies_bytes);
     let read = tokio::time::timeout(patience, collected).await;
-    let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT)).map(|(bytes, _)| bytes);
+    let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
     if read.is_err() {
         state.counters.bodies_refused.add();
     }

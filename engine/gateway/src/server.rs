@@ -50,7 +50,7 @@ pub struct GatewayState {
     pub counters: GatewayCounters,
     /// Open connections by source.
     pub connections: Arc<SourcePlaces>,
-    /// Bodies of requests that are being received.
+    /// Bodies of requests that are being received or answered.
     pub bodies: BodyBytes,
     /// The administration service.
     pub admin: Option<AdministrationService>,

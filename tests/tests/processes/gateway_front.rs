@@ -6,9 +6,9 @@
 use handle_gateway::Config;
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange, get, serve_over_http};
 use handle_tests::vectors::VectorSource;
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 const HANDLE: &str = "/api/handles/10.5072/URL-ONE";
 
@@ -172,4 +172,141 @@ fn browsers_find_an_icon_and_crawlers_what_they_may_read() {
     assert_eq!((icon.status, icon.header("content-type")), (200, Some("image/svg+xml")));
     let robots = get(served.address(), "/robots.txt", "");
     assert_eq!((robots.status, robots.text().as_str()), (200, "User-agent: *\nDisallow: /api/\n"));
+}
+
+/// A frame of HTTP/2. RFC 9113 section 4.1.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const WINDOW_UPDATE: u8 = 8;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+/// Time for which clients of these tests may leave an answer.
+const WRITE: Duration = Duration::from_millis(500);
+
+/// Begins a connection whose client allows no byte of any answer.
+fn begin_without_window(address: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let no_window = [0, 4, 0, 0, 0, 0];
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&frame(SETTINGS, 0, 0, &no_window)).unwrap();
+    stream
+}
+
+/// The fields of a request: indexes of the static table, and literals. RFC 7541.
+fn fields(method: u8, path: &str) -> Vec<u8> {
+    let path_len = u8::try_from(path.len()).unwrap();
+    [&[method, 0x86, 0x01, 1, b'x', 0x04, path_len], path.as_bytes()].concat()
+}
+
+fn get_over_http2(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields(0x82, HANDLE))
+}
+
+/// A name of [`resolve_over_http2`], and their number.
+const NAME: (&str, usize) = ("\"10.5072/URL-ONE\"\n", 900);
+
+/// A request to resolve many names, whose answer has some 180 KB.
+fn resolve_over_http2(stream: u32) -> Vec<u8> {
+    let media = b"application/x-ndjson";
+    let content_type = [&[0x0f, 16, u8::try_from(media.len()).unwrap()], &media[..]].concat();
+    let head = [fields(0x83, "/api/resolve"), content_type].concat();
+    let names = NAME.0.repeat(NAME.1);
+    [frame(HEADERS, END_HEADERS, stream, &head), frame(DATA, END_STREAM, stream, names.as_bytes())].concat()
+}
+
+/// Reads until the connection ends, and calls `meanwhile` every 10 ms. Returns the bytes read and
+/// the time that it took.
+fn read_to_end(stream: &mut TcpStream, mut meanwhile: impl FnMut(&mut TcpStream)) -> (Vec<u8>, Duration) {
+    let (since, mut read, mut room) = (Instant::now(), Vec::new(), [0; 4096]);
+    while since.elapsed() < Duration::from_secs(10) {
+        match stream.read(&mut room) {
+            Ok(0) => return (read, since.elapsed()),
+            Ok(len) => read.extend_from_slice(&room[..len]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => meanwhile(stream),
+            Err(_) => return (read, since.elapsed()),
+        }
+    }
+    panic!("the connection does not end");
+}
+
+/// Number of frames of one kind in `bytes`.
+fn count(mut bytes: &[u8], kind: u8) -> usize {
+    let mut count = 0;
+    while let [a, b, c, of_frame, ..] = *bytes {
+        count += usize::from(of_frame == kind);
+        bytes = bytes.get(9 + u32::from_be_bytes([0, a, b, c]) as usize..).unwrap_or_default();
+    }
+    count
+}
+
+/// Whether `check` becomes true within seconds.
+fn comes_true(check: impl Fn() -> bool) -> bool {
+    let since = Instant::now();
+    while !check() && since.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    check()
+}
+
+#[test]
+fn a_client_that_leaves_one_answer_loses_its_connection() {
+    let served = gateway(|config| config.limits.write_ms = WRITE.as_millis().try_into().unwrap());
+    let state = served.gateway.state();
+    for (request, room) in [(get_over_http2(1), 0), (resolve_over_http2(1), NAME.0.len() * NAME.1)] {
+        let mut stream = begin_without_window(served.address());
+        stream.write_all(&request).unwrap();
+        let mut most = 0;
+        let (read, took) = read_to_end(&mut stream, |_| most = most.max(state.bodies.count()));
+        assert_eq!(most, room, "the body of a request counts until it is answered");
+        assert_eq!((count(&read, HEADERS), count(&read, DATA)), (1, 0), "an answer without its body");
+        assert!(took > WRITE - Duration::from_millis(100) && took < 3 * WRITE, "{took:?}");
+        assert!(comes_true(|| state.connections.count() == 0 && state.bodies.count() == 0));
+    }
+    assert_eq!(state.counters.connections_failed.get(), 2);
+    assert_eq!(state.counters.bugs.get(), 0);
+}
+
+#[test]
+fn other_answers_of_the_connection_do_not_help_one_that_is_left() {
+    let served = gateway(|config| config.limits.write_ms = WRITE.as_millis().try_into().unwrap());
+    let mut stream = begin_without_window(served.address());
+    let mut next = 1;
+    let (read, took) = read_to_end(&mut stream, |stream| {
+        if next < 401 {
+            // All answers but the first are taken at once.
+            let window = frame(WINDOW_UPDATE, 0, next, &(1_u32 << 16).to_be_bytes());
+            let window = if next == 1 { Vec::new() } else { window };
+            let _ = stream.write_all(&[get_over_http2(next), window].concat());
+            next += 2;
+        }
+    });
+    assert!(count(&read, DATA) > 10, "the others are answered");
+    assert!(took > WRITE - Duration::from_millis(100) && took < 3 * WRITE, "{took:?}");
+}
+
+#[test]
+fn an_answer_may_be_taken_slowly() {
+    let served = gateway(|config| {
+        config.limits.write_ms = WRITE.as_millis().try_into().unwrap();
+        config.limits.header_ms = 1000;
+    });
+    let mut stream = begin_without_window(served.address());
+    stream.write_all(&get_over_http2(1)).unwrap();
+    let (mut times, since) = (0, Instant::now());
+    let (read, took) = read_to_end(&mut stream, |stream| {
+        // 5 bytes each 150 ms.
+        if times < 20 && since.elapsed() > times * Duration::from_millis(150) {
+            times += 1;
+            let _ = stream.write_all(&frame(WINDOW_UPDATE, 0, 1, &5_u32.to_be_bytes()));
+        }
+    });
+    assert_eq!(count(&read, DATA), 20);
+    assert!(took > 20 * Duration::from_millis(150) && took < Duration::from_secs(3) + 3 * WRITE, "{took:?}");
 }

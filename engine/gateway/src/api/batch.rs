@@ -14,6 +14,7 @@ use crate::api::resolve::{BulkForm, streamed};
 use crate::api::{ApiRefusal, ApiRequest, challenge, respond, status_of, unauthorized, unsupported};
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
+use crate::places::BodyRoom;
 use crate::reply::{GatewayResponse, set_number};
 use crate::route::collect;
 use crate::server::GatewayState;
@@ -66,7 +67,7 @@ pub(super) async fn batch(
         return busy(state, request, StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY, message);
     };
     let settings = state.settings.current_shared();
-    let (reader, key) = match read_body(state, request, &settings.bulk, body).await {
+    let (reader, key, room) = match read_body(state, request, &settings.bulk, body).await {
         Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, None),
     };
@@ -78,7 +79,7 @@ pub(super) async fn batch(
     let (sender, body) = ResponseBody::streamed((settings.bulk.result_bytes / PART_LEN).max(1));
     let (counting, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
     stream::spawn(state, async move {
-        let _place = place;
+        let _held = (place, room);
         let work = BatchWork { state: counting, patience, records_max };
         // A body without its end tells the client that the rest is missing.
         let _ = work.run(connection, reader, sender).await;
@@ -86,17 +87,17 @@ pub(super) async fn batch(
     streamed(BulkForm::Lines, body)
 }
 
-/// The lines of the body; with a key, after the whole body has arrived.
+/// The lines of the body; with a key, after the whole body has arrived, which takes room.
 async fn read_body(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     config: &BulkConfig,
     body: Incoming,
-) -> Result<(LineReader, Option<RequestKey>), ApiRefusal> {
+) -> Result<(LineReader, Option<RequestKey>, Option<BodyRoom>), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
     let patience = Duration::from_millis(limits.body_ms.into());
     let Some(name) = key_of(request.head.headers)? else {
-        return Ok((LineReader::of_body(body, config.line_bytes, patience), None));
+        return Ok((LineReader::of_body(body, config.line_bytes, patience), None, None));
     };
     let collected = collect(state, body, config.body_bytes, limits.bodies_bytes);
     let collected =
@@ -118,7 +119,8 @@ async fn read_body(
     if count > records_max {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(records_max)));
     }
-    Ok((LineReader::of_bytes(bytes, config.line_bytes, patience).with_room(room), Some((name, digest))))
+    let reader = LineReader::of_bytes(bytes, config.line_bytes, patience);
+    Ok((reader, Some((name, digest)), Some(room)))
 }
 
 fn too_many(records_max: usize) -> String {

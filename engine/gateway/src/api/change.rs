@@ -5,6 +5,7 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::places::BodyRoom;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
 use crate::server::GatewayState;
@@ -79,14 +80,15 @@ pub async fn change(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => identity,
     };
-    let change = match read_change(state, request, &name, body).await {
-        Ok(change) => change,
+    let (change, room) = match read_change(state, request, &name, body).await {
+        Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
     let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
     let deletes = *request.head.method == Method::DELETE;
     let changed =
         admin.ask(request.peer.address, Some(Arc::<ClientIdentity>::clone(&identity)), move |client| {
+            let _room = room;
             carry_out(client, &change)
         });
     match changed.await {
@@ -119,13 +121,13 @@ fn show(
     respond(state, request, status, ApiBody::failure(outcome.code, message, Some(name)))
 }
 
-/// Reads what is to be changed, from parameters and body.
+/// Reads what is to be changed, from parameters and body, and the room of the body.
 async fn read_change(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     name: &str,
     body: Incoming,
-) -> Result<RecordChange, ApiRefusal> {
+) -> Result<(RecordChange, Option<BodyRoom>), ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if name.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
@@ -149,14 +151,14 @@ async fn read_change(
     if deletes {
         let kind =
             if index_texts.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
-        return Ok(RecordChange { handle, kind, overwrites });
+        return Ok((RecordChange { handle, kind, overwrites }, None));
     }
     let media = request.head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_json = media.and_then(|media| media.split(';').next());
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
         return Err(bad("Unsupported media type: send application/json"));
     }
-    let body = read_body(state, body, usize::MAX).await.map_err(|status| {
+    let (body, room) = read_body(state, body, usize::MAX).await.map_err(|status| {
         ApiRefusal::new(
             status,
             ResponseCode::PROTOCOL_ERROR,
@@ -181,7 +183,7 @@ async fn read_change(
     } else {
         ChangeKind::PutValues(values)
     };
-    Ok(RecordChange { handle, kind, overwrites })
+    Ok((RecordChange { handle, kind, overwrites }, Some(room)))
 }
 
 /// The values in the body of a PUT for the handle `name`; `None` if the body is refused.

@@ -6,6 +6,7 @@
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
 use crate::api::{ApiRefusal, ApiRequest};
+use crate::places::BodyRoom;
 use crate::record::HttpQuestion;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
@@ -83,6 +84,8 @@ type BulkName = Result<String, String>;
 struct BulkQuestion {
     names: Vec<BulkName>,
     selection: ValueSelection,
+    /// The room of the body that has the names.
+    _room: BodyRoom,
     wants: AnswerWants,
     refers: bool,
     source: IpAddr,
@@ -127,7 +130,7 @@ async fn read_question(
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     let form = BulkForm::of_body(request.head.headers)
         .ok_or_else(|| bad("Unsupported media type: send application/json or application/x-ndjson"))?;
-    let body = read_body(state, body, usize::MAX).await.map_err(|status| {
+    let (body, room) = read_body(state, body, usize::MAX).await.map_err(|status| {
         let message = "The body is too long, or did not arrive in time";
         ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
     })?;
@@ -135,6 +138,7 @@ async fn read_question(
     let mut question = BulkQuestion {
         names: Vec::new(),
         selection: ValueSelection::of_parameters(parameters).map_err(|message| bad(&message))?,
+        _room: room,
         wants: AnswerWants {
             certified: parameters.flag("cert").unwrap_or_default(),
             authoritative: parameters.flag("auth").unwrap_or_default(),

@@ -1,5 +1,6 @@
 //! What the stream of a connection, its requests and its timeouts tell each other.
 
+use super::waiting::WaitingAnswers;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,6 +18,8 @@ pub struct ConnectionActivity {
     running: AtomicU32,
     /// Whether an answer waits for the client to read.
     is_writing: AtomicBool,
+    /// With HTTP/2, the answers that wait for the client to read.
+    pub answers: Arc<WaitingAnswers>,
     /// Since when the client may send a request, in milliseconds after `started`.
     idle_since_ms: AtomicU64,
     /// Whether the bytes at hand belong to a request that has been handed on.
@@ -56,6 +59,7 @@ impl ConnectionActivity {
             head_len_max,
             running: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),
+            answers: Arc::default(),
             idle_since_ms: AtomicU64::new(0),
             is_head_read: AtomicBool::new(false),
             is_head_too_long: AtomicBool::new(false),
@@ -84,6 +88,12 @@ impl ConnectionActivity {
         self.running.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a request is being answered, or an answer waits for the client to read.
+    #[must_use]
+    pub fn is_answering(&self) -> bool {
+        self.is_busy() || self.is_writing.load(Ordering::Relaxed) || !self.answers.is_empty()
+    }
+
     /// Notes whether an answer waits for the client to read.
     pub fn set_writing(&self, is_writing: bool) {
         if self.is_writing.load(Ordering::Relaxed) != is_writing {
@@ -97,7 +107,7 @@ impl ConnectionActivity {
     #[must_use]
     pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
         let now = Instant::now();
-        if self.is_busy() || self.is_writing.load(Ordering::Relaxed) {
+        if self.is_answering() {
             return Some(now + timeout);
         }
         let since = Duration::from_millis(self.idle_since_ms.load(Ordering::Relaxed));

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -58,7 +58,7 @@ impl Http2Config {
 }
 
 /// Serves the requests in `stream`. Without a request for as long as the setting `header_ms` says,
-/// the connection ends; answers that the client has not read by then get `write_ms`.
+/// the connection ends, and so it does when an answer waits for its client for `write_ms`.
 ///
 /// # Errors
 /// When the connection ends because of an error.
@@ -79,6 +79,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
     let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_told_to_stop(stopping)));
     let (mut is_ending, mut is_late) = (false, false);
+    let answers = Arc::clone(&served.activity.answers);
     poll_fn(|context| {
         loop {
             if let Poll::Ready(result) = connection.as_mut().poll(context) {
@@ -86,15 +87,26 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
             let mut ends = false;
             if timer.as_mut().poll(context).is_ready() {
+                let stalls_at = answers.stall_deadline(write_timeout);
+                if stalls_at.is_some_and(|at| at <= Instant::now()) {
+                    return Poll::Ready(Err(ConnectionError::Stalled));
+                }
                 match served.activity.deadline(header_timeout) {
-                    Some(deadline) => timer.as_mut().reset(deadline.into()),
+                    Some(deadline) => {
+                        let deadline = stalls_at.map_or(deadline, |at| at.min(deadline));
+                        timer.as_mut().reset(deadline.into());
+                    }
                     None if is_late => return Poll::Ready(Err(ConnectionError::Late)),
                     None => {
                         (ends, is_late) = (true, true);
-                        let deadline = tokio::time::Instant::now() + write_timeout;
-                        timer.as_mut().reset(deadline);
+                        timer.as_mut().reset((Instant::now() + write_timeout).into());
                     }
                 }
+            } else if served.activity.is_answering()
+                && timer.deadline() > (Instant::now() + write_timeout).into()
+            {
+                // An answer may begin to wait while nobody polls the connection.
+                timer.as_mut().reset((Instant::now() + write_timeout).into());
             } else if is_ending || stopped.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             } else {

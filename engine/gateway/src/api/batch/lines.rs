@@ -1,6 +1,5 @@
 //! The lines of a body, as they arrive.
 
-use crate::places::BodyRoom;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use std::time::Duration;
@@ -22,8 +21,6 @@ pub(super) struct BodyLine {
 pub(super) struct LineReader {
     /// The body, until all of it has been read.
     body: Option<Incoming>,
-    /// The room that a whole body takes.
-    _room: Option<BodyRoom>,
     buffer: Vec<u8>,
     /// Where the next line begins.
     start: usize,
@@ -47,7 +44,6 @@ impl LineReader {
     pub(super) const fn of_bytes(buffer: Vec<u8>, line_len_max: usize, patience: Duration) -> Self {
         Self {
             body: None,
-            _room: None,
             buffer,
             start: 0,
             scanned: 0,
@@ -56,11 +52,6 @@ impl LineReader {
             is_too_long: false,
             patience,
         }
-    }
-
-    /// Keeps the room of a body that has arrived.
-    pub(super) fn with_room(self, room: BodyRoom) -> Self {
-        Self { _room: Some(room), ..self }
     }
 
     /// The next line that is not blank; `None` behind the last one.
