@@ -5,7 +5,7 @@
 use handle_auth::source::SourceList;
 use handle_daemon::settings;
 use handle_daemon::settings::{NETWORKS, SettingType};
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
@@ -61,12 +61,14 @@ pub fn client_address(
         ClientHeader::Forwarded => (header::FORWARDED, forwarded_for),
         ClientHeader::XForwardedFor => (X_FORWARDED_FOR, node_address),
     };
-    let lines: Vec<&str> = headers.get_all(name).iter().map(|line| line.to_str().unwrap_or("")).collect();
-    let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
+    // Each part by itself: what a client has written must not spoil what its proxy has appended.
+    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    let hops = lines.iter().rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
     let mut client = peer;
     for hop in hops.take(HOPS_MAX) {
         // What stands before something unreadable cannot be believed.
-        let Some(address) = address_of(hop.trim()) else { break };
+        let hop = str::from_utf8(hop).ok().and_then(|hop| address_of(hop.trim()));
+        let Some(address) = hop else { break };
         client = address;
         if !trusted.contains(client) {
             break;
@@ -94,11 +96,16 @@ fn node_address(text: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hyper::header::HeaderValue;
 
     fn found(header: ClientHeader, lines: &[&'static str]) -> String {
+        let lines: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
+        found_in(header, &lines)
+    }
+
+    fn found_in(header: ClientHeader, lines: &[&[u8]]) -> String {
         let name = if header == ClientHeader::Forwarded { header::FORWARDED } else { X_FORWARDED_FOR };
-        let headers = lines.iter().map(|line| (name.clone(), HeaderValue::from_static(line))).collect();
+        let headers =
+            lines.iter().map(|line| (name.clone(), HeaderValue::from_bytes(line).unwrap())).collect();
         let trusted = SourceList::parse(&["10.0.0.0/8".to_owned(), "2001:db8::/32".to_owned()]).unwrap();
         client_address([10, 0, 0, 1].into(), &headers, header, &trusted).to_string()
     }
@@ -121,6 +128,18 @@ mod tests {
             assert_eq!(found(ClientHeader::XForwardedFor, lines), client, "{lines:?}");
         }
         assert_eq!(found(ClientHeader::Off, &["192.0.2.1"]), "10.0.0.1");
+    }
+
+    #[test]
+    fn bytes_of_a_client_do_not_hide_the_address_that_its_proxy_appends() {
+        for line in
+            [&b"\xff, 192.0.2.1"[..], b"\xff,192.0.2.1, 10.0.0.2", b"198.51.100.9, \xc3\xa4, 192.0.2.1"]
+        {
+            assert_eq!(found_in(ClientHeader::XForwardedFor, &[line]), "192.0.2.1", "{line:?}");
+        }
+        assert_eq!(found_in(ClientHeader::XForwardedFor, &[b"192.0.2.1, \xff"]), "10.0.0.1");
+        assert_eq!(found_in(ClientHeader::XForwardedFor, &[b"\xff", b"192.0.2.1"]), "192.0.2.1");
+        assert_eq!(found_in(ClientHeader::Forwarded, &[b"for=\xff, for=192.0.2.1"]), "192.0.2.1");
     }
 
     #[test]
