@@ -47,23 +47,44 @@ impl SourceCounts {
     /// one more.
     #[must_use]
     pub fn has_room(&self, address: IpAddr, most: usize) -> bool {
+        self.has_room_for(address, 1, most)
+    }
+
+    /// Whether the source of `address`, which may have `most`, and the networks around it may have
+    /// `number` more.
+    #[must_use]
+    pub fn has_room_for(&self, address: IpAddr, number: usize, most: usize) -> bool {
         self.networks(address).all(|(network, times)| {
-            self.counts.get(&network).is_none_or(|&count| count < most.saturating_mul(times))
+            let count = self.counts.get(&network).copied().unwrap_or(0);
+            count.saturating_add(number) <= most.saturating_mul(times)
         })
     }
 
     /// Counts one more of `address`.
     pub fn add(&mut self, address: IpAddr) {
+        self.add_number(address, 1);
+    }
+
+    /// Counts `number` more of `address`.
+    pub fn add_number(&mut self, address: IpAddr, number: usize) {
+        if number == 0 {
+            return;
+        }
         for (network, _) in self.networks(address) {
-            *self.counts.entry(network).or_default() += 1;
+            *self.counts.entry(network).or_default() += number;
         }
     }
 
     /// Counts one less of `address`, which was counted before.
     pub fn remove(&mut self, address: IpAddr) {
+        self.remove_number(address, 1);
+    }
+
+    /// Counts `number` less of `address`, which were counted before.
+    pub fn remove_number(&mut self, address: IpAddr, number: usize) {
         for (network, _) in self.networks(address) {
             if let Some(count) = self.counts.get_mut(&network) {
-                *count -= 1;
+                *count = count.saturating_sub(number);
                 if *count == 0 {
                     self.counts.remove(&network);
                 }

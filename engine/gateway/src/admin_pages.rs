@@ -32,7 +32,6 @@ use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
-use zeroize::Zeroizing;
 
 settings! {
     /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
@@ -118,8 +117,8 @@ async fn act(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayR
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
             .await;
     }
-    let (body, _room) = match read_body(request.state, body, usize::MAX).await {
-        Ok((body, room)) => (Zeroizing::new(body), room),
+    let (body, _room) = match read_body(request.state, request.peer.address, body, usize::MAX).await {
+        Ok(read) => read,
         Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
     };
     if path == "/sign-in" {

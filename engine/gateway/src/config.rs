@@ -6,6 +6,7 @@ use crate::agency::AgenciesConfig;
 use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
 use crate::identifiers::{IdentifierTarget, TARGETS};
+use crate::places::BodyLimits;
 use crate::proxies::ProxiesConfig;
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
@@ -84,6 +85,8 @@ settings! {
         /// Bytes of all bodies of requests that are being received or answered. A request that needs
         /// more gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
+        /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
+        live bodies_bytes_per_source <= bodies_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
         /// Time for the head of a request, and between two requests of a connection.
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for the body of a request.
@@ -95,6 +98,14 @@ settings! {
         live drain_ms: u32 = 5000, 0..=HOUR_MS;
         /// Most bytes of a line on the control socket.
         live control_line_bytes: usize = 4096, 64..=1 << 20;
+    }
+}
+
+impl GatewayLimits {
+    /// Bounds of the bytes of bodies.
+    #[must_use]
+    pub const fn bodies(&self) -> BodyLimits {
+        BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes_per_source }
     }
 }
 

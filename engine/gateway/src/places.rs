@@ -3,7 +3,6 @@
 
 use handle_daemon::source_counts::SourceCounts;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How many places there are.
@@ -67,13 +66,23 @@ impl Drop for SourcePlace {
 }
 
 /// Bytes of the bodies of requests that are being received or answered, over all connections.
-#[derive(Debug, Default)]
-pub struct BodyBytes(Arc<AtomicUsize>);
+#[derive(Clone, Debug, Default)]
+pub struct BodyBytes(Arc<Mutex<TakenPlaces>>);
+
+/// How many bytes there are for bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyLimits {
+    /// Bytes of all bodies.
+    pub bytes: usize,
+    /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
+    pub per_source: usize,
+}
 
 /// The bytes of one body, given back when it is dropped.
 #[derive(Debug)]
 pub struct BodyRoom {
-    all: Arc<AtomicUsize>,
+    all: BodyBytes,
+    source: IpAddr,
     len: usize,
 }
 
@@ -81,29 +90,42 @@ impl BodyBytes {
     /// Number of bytes.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.taken().count
     }
 
-    /// Room for a body that is about to arrive.
+    /// Room for a body that is about to arrive from `source`.
     #[must_use]
-    pub fn room(&self) -> BodyRoom {
-        BodyRoom { all: Arc::clone(&self.0), len: 0 }
+    pub fn room(&self, source: IpAddr) -> BodyRoom {
+        BodyRoom { all: self.clone(), source, len: 0 }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BodyRoom {
-    /// Adds `len` bytes that have arrived. Returns false when all bodies together have more than
-    /// `most`.
+    /// Adds `len` bytes that have arrived. Returns false, and adds nothing, when all bodies together,
+    /// or those of the source, would have more than allowed.
     #[must_use]
-    pub fn grow(&mut self, len: usize, most: usize) -> bool {
-        self.len += len;
-        self.all.fetch_add(len, Ordering::Relaxed) + len <= most
+    pub fn grow(&mut self, len: usize, limits: BodyLimits) -> bool {
+        let mut taken = self.all.taken();
+        let fits = taken.count.saturating_add(len) <= limits.bytes
+            && taken.sources.has_room_for(self.source, len, limits.per_source);
+        if fits {
+            taken.sources.add_number(self.source, len);
+            taken.count += len;
+            self.len += len;
+        }
+        fits
     }
 }
 
 impl Drop for BodyRoom {
     fn drop(&mut self) {
-        self.all.fetch_sub(self.len, Ordering::Relaxed);
+        let mut taken = self.all.taken();
+        taken.sources.remove_number(self.source, self.len);
+        taken.count -= self.len;
     }
 }
 
@@ -128,15 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn bodies_have_as_many_bytes_together_as_allowed() {
-        let all = BodyBytes::default();
-        let (mut one, mut other) = (all.room(), all.room());
-        assert!(one.grow(60, 100) && other.grow(40, 100));
-        assert!(!other.grow(1, 100));
+    fn bodies_have_as_many_bytes_together_and_of_one_source_as_allowed() {
+        let (all, limits) = (BodyBytes::default(), BodyLimits { bytes: 100, per_source: 60 });
+        let [one, other] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(|address| all.room(address.into()));
+        let (mut one, mut other) = (one, other);
+        assert!(one.grow(30, limits) && other.grow(40, limits));
+        let mut same = all.room([192, 0, 2, 1].into());
+        assert!(!same.grow(31, limits), "61 of one source");
+        assert!(same.grow(30, limits), "60 of one source, 100 in all");
+        assert!(!other.grow(1, limits), "101 in all");
+        drop((one, same));
+        assert!(other.grow(20, limits));
+        assert!(!other.grow(1, limits), "61 of the other source");
+        assert!(all.room([192, 0, 2, 1].into()).grow(40, limits));
         drop(other);
-        assert!(one.grow(40, 100));
-        drop(one);
-        assert_eq!(all.count(), 0);
-        assert!(all.room().grow(100, 100));
+        assert!(all.count() == 0 && all.taken().sources.is_empty());
     }
 }

@@ -53,7 +53,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         return response;
     }
     let form = match is_form(parts) {
-        true => match read_body(state, body, FORM_LEN_MAX).await {
+        true => match read_body(state, peer.address, body, FORM_LEN_MAX).await {
             Ok((form, room)) => Some((String::from_utf8_lossy(&form).into_owned(), room)),
             Err(status) => {
                 let settings = state.settings.current();

@@ -121,8 +121,8 @@ fn bad_requests_are_refused_and_harm_nothing() {
 }
 
 #[test]
-fn bodies_that_do_not_end_take_bounded_memory_together() {
-    let served = gateway(|config| config.limits.bodies_bytes = 1 << 20);
+fn bodies_that_do_not_end_take_bounded_memory_for_each_source() {
+    let served = gateway(|config| config.limits.bodies_bytes_per_source = 1 << 20);
     let address = served.address();
     let message = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
     let head =
@@ -140,7 +140,7 @@ fn bodies_that_do_not_end_take_bounded_memory_together() {
     while refused_count() == 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert_eq!(refused_count(), 1, "four of 261,000 bytes fit in 1 MiB");
+    assert_eq!(refused_count(), 1, "four of 261,000 bytes fit in the 1 MiB of a source");
     drop(open);
     assert_eq!(get(address, HANDLE, "").status, 200);
 }

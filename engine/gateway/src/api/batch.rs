@@ -99,7 +99,8 @@ async fn read_body(
     let Some(name) = key_of(request.head.headers)? else {
         return Ok((LineReader::of_body(body, config.line_bytes, patience), None, None));
     };
-    let collected = collect(state, body, config.body_bytes, limits.bodies_bytes);
+    let room = state.bodies.room(request.peer.address);
+    let collected = collect(room, body, config.body_bytes, limits.bodies());
     let collected =
         tokio::time::timeout(patience, collected).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
     let refuse = |status, message: &str| ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message);
@@ -112,9 +113,9 @@ async fn read_body(
         let is_record = |line: &&[u8]| !line.trim_ascii().is_empty();
         let count = bytes.split(|&byte| byte == b'\n').filter(is_record).count();
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
-        (bytes, count, digest)
+        (bytes, room, count, digest)
     });
-    let (bytes, count, digest) =
+    let (bytes, room, count, digest) =
         digested.await.map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "The request met a bug"))?;
     if count > records_max {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(records_max)));

@@ -158,7 +158,7 @@ async fn read_change(
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
         return Err(bad("Unsupported media type: send application/json"));
     }
-    let (body, room) = read_body(state, body, usize::MAX).await.map_err(|status| {
+    let (body, room) = read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
         ApiRefusal::new(
             status,
             ResponseCode::PROTOCOL_ERROR,

@@ -130,7 +130,7 @@ async fn read_question(
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     let form = BulkForm::of_body(request.head.headers)
         .ok_or_else(|| bad("Unsupported media type: send application/json or application/x-ndjson"))?;
-    let (body, room) = read_body(state, body, usize::MAX).await.map_err(|status| {
+    let (body, room) = read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
         let message = "The body is too long, or did not arrive in time";
         ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
     })?;

@@ -319,9 +319,9 @@ fn named(request: &ApiRequest<'_>) -> Option<SessionId> {
     credentials(request).flatten().and_then(|credentials| credentials.session())
 }
 
-async fn read_json(state: &GatewayState, body: Incoming) -> Json {
+async fn read_json(state: &GatewayState, source: IpAddr, body: Incoming) -> Json {
     // At most 64 KB each, for the little that is kept of them.
-    let read = read_body(state, body, BODY_LEN_MAX).await;
+    let read = read_body(state, source, body, BODY_LEN_MAX).await;
     read.ok().and_then(|(bytes, _room)| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null)
 }
 
@@ -332,7 +332,7 @@ fn basic_identity(request: &ApiRequest<'_>) -> Option<Option<ClientIdentity>> {
 }
 
 async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
-    let json = read_json(state, body).await;
+    let json = read_json(state, request.peer.address, body).await;
     let Some(mut session) = open(state, request.peer.address).await else {
         return super::unsupported(state, request, "The administration service did not answer");
     };
@@ -370,7 +370,7 @@ async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse
 
 async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
     let of_header = credentials(request).flatten();
-    let json = read_json(state, body).await;
+    let json = read_json(state, request.peer.address, body).await;
     let given = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));
     let Some(session) = given.session().and_then(|id| find(state, id)) else {
         return empty(StatusCode::UNAUTHORIZED);

@@ -1,8 +1,10 @@
 //! The lines of a body, as they arrive.
 
+use crate::route::append;
 use http_body_util::BodyExt as _;
 use hyper::body::{Bytes, Incoming};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// The body did not arrive whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +23,7 @@ pub(super) struct BodyLine {
 pub(super) struct LineReader {
     /// The body, until all of it has been read.
     body: Option<Incoming>,
-    buffer: Vec<u8>,
+    buffer: Zeroizing<Vec<u8>>,
     /// Where the next line begins.
     start: usize,
     /// Up to where there is no line end.
@@ -37,11 +39,15 @@ pub(super) struct LineReader {
 impl LineReader {
     /// Reads a body that arrives.
     pub(super) fn of_body(body: Incoming, line_len_max: usize, patience: Duration) -> Self {
-        Self { body: Some(body), ..Self::of_bytes(Vec::new(), line_len_max, patience) }
+        Self { body: Some(body), ..Self::of_bytes(Zeroizing::default(), line_len_max, patience) }
     }
 
     /// Reads a body that has arrived.
-    pub(super) const fn of_bytes(buffer: Vec<u8>, line_len_max: usize, patience: Duration) -> Self {
+    pub(super) const fn of_bytes(
+        buffer: Zeroizing<Vec<u8>>,
+        line_len_max: usize,
+        patience: Duration,
+    ) -> Self {
         Self {
             body: None,
             buffer,
@@ -101,7 +107,7 @@ impl LineReader {
             self.buffer.drain(..self.start);
             self.scanned -= self.start;
             self.start = 0;
-            self.buffer.extend_from_slice(&data);
+            append(&mut self.buffer, &data);
         }
     }
 
@@ -148,7 +154,7 @@ mod tests {
 
     /// The lines of a body that arrives in parts of `part_len` bytes.
     fn lines(text: &str, part_len: usize, line_len_max: usize) -> Vec<(u32, Option<String>)> {
-        let mut reader = LineReader::of_bytes(Vec::new(), line_len_max, Duration::ZERO);
+        let mut reader = LineReader::of_bytes(Zeroizing::default(), line_len_max, Duration::ZERO);
         let mut found = Vec::new();
         for part in text.as_bytes().chunks(part_len) {
             reader.put(Some(Frame::data(Bytes::copy_from_slice(part))));
