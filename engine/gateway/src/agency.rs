@@ -17,6 +17,8 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
 settings! {
     /// Which agency runs a prefix. Without `prefixes` and `file`, nothing is answered.
@@ -128,8 +130,10 @@ pub(crate) async fn answer(
         return None;
     }
     let mut answers = Vec::new();
+    // For all names together: one client can ask for many that are far away.
+    let deadline = Instant::now() + Duration::from_millis(settings.upstream.timeout_ms.into());
     for name in names.split(',').take(settings.agencies.names) {
-        answers.push(agency_of(state, peer, &rules.agencies, name).await);
+        answers.push(agency_of(state, peer, &rules.agencies, name, deadline).await);
     }
     let bytes = serde_json::to_vec(&answers).unwrap_or_default();
     let freshness = Freshness::Seconds(settings.caching.negative_s);
@@ -137,8 +141,15 @@ pub(crate) async fn answer(
     Some(body.respond(StatusCode::OK, request_headers, &settings))
 }
 
-/// The entry about one percent-encoded name: a prefix, or a handle that must exist.
-async fn agency_of(state: &GatewayState, peer: HttpPeer, agencies: &AgencyTable, name: &str) -> Value {
+/// The entry about one percent-encoded name: a prefix, or a handle that must exist. Other services
+/// are waited for until `deadline`.
+async fn agency_of(
+    state: &GatewayState,
+    peer: HttpPeer,
+    agencies: &AgencyTable,
+    name: &str,
+    deadline: Instant,
+) -> Value {
     let Ok(name) = target::decode(name) else {
         return json!({ "DOI": name, "status": "Invalid DOI" });
     };
@@ -153,9 +164,9 @@ async fn agency_of(state: &GatewayState, peer: HttpPeer, agencies: &AgencyTable,
     if suffix.is_some() {
         let question = Question::all(name.as_bytes());
         let http_question = HttpQuestion { question, refers: true, source: peer.address };
-        let code = state.answer(&http_question, |answer| answer.code).await;
-        // A service that does not answer says nothing about the handle.
-        if code == Ok(ResponseCode::HANDLE_NOT_FOUND) {
+        let code = timeout_at(deadline, state.answer(&http_question, |answer| answer.code)).await;
+        // A service that does not answer in time says nothing about the handle.
+        if code == Ok(Ok(ResponseCode::HANDLE_NOT_FOUND)) {
             return json!({ "DOI": name, "status": "DOI does not exist" });
         }
     }

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::gateway::site_of;
 use crate::gateway_proxy::gateway_of;
 use handle_gateway::settings::{GatewayHooks, reload};
 use handle_gateway::{Config, Gateway};
@@ -156,6 +157,26 @@ fn agencies_are_named_by_prefix_in_the_form_of_doi_org() {
         get(without.address(), "/doiRA/1234", "").header("content-type"),
         Some("text/html;charset=utf-8")
     );
+}
+
+#[test]
+fn the_names_of_one_request_for_agencies_have_one_deadline() {
+    // It takes questions and does not answer them.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let site = site_of(silent.local_addr().unwrap(), directory.path());
+    let served = gateway_of(RECORDS, &["1234", "0.NA"], |config| {
+        config.agencies.prefixes = vec!["9 Example Agency".to_owned()];
+        config.upstream.resolver_site = Some(site);
+        config.upstream.timeout_ms = 400;
+    });
+    let names: Vec<String> = (0..30).map(|number| format!("9.{number}/x")).collect();
+    let since = Instant::now();
+    let answer = get(served.address(), &format!("/doiRA/{}", names.join(",")), "");
+    let took = since.elapsed();
+    assert!(took > Duration::from_millis(300) && took < Duration::from_millis(1600), "{took:?}");
+    let expected = names.iter().map(|name| serde_json::json!({ "DOI": name, "RA": "Example Agency" }));
+    assert_eq!(answer.json(), serde_json::Value::from_iter(expected));
 }
 
 /// A back end that answers every request with these bytes after a time, and its address. The heads of
