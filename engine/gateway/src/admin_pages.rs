@@ -251,9 +251,6 @@ impl<'r> AdminRequest<'r> {
 
     /// The notice when the service did not answer.
     fn unanswered(&self, error: &ServiceError) -> (StatusCode, AdminNotice) {
-        if let ServiceError::Ask(error) = error {
-            tracing::warn!(%error, "the administration service did not answer a page");
-        }
         let status = match error {
             ServiceError::Busy => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_GATEWAY,

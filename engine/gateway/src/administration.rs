@@ -4,6 +4,7 @@
 //! administrator does, and answers its challenges with the credentials of the HTTP client.
 
 use crate::callers::CallerService;
+use crate::failure_series::FailureSeries;
 use crate::places::{PlaceLimits, SourcePlace, SourcePlaces};
 use anyhow::ensure;
 use handle_auth::PublicKey;
@@ -11,11 +12,12 @@ use handle_client::Allowances;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_daemon::settings;
 use handle_daemon::site::SiteRecord;
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 settings! {
     /// The administration service, for changes and for what is not public.
@@ -49,6 +51,15 @@ impl AdminConfig {
     }
 }
 
+/// Whether the service cannot be reached, or takes too long. Other errors may be due to a request.
+pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
+    use ErrorKind as Kind;
+    matches!(kind, Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable)
+        || matches!(kind, Kind::NotFound | Kind::PermissionDenied)
+        // A blocking socket fails with `WouldBlock` when its time is over.
+        || matches!(kind, Kind::TimedOut | Kind::WouldBlock)
+}
+
 /// What callers are told without a socket for many changes.
 pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
 
@@ -75,6 +86,8 @@ pub struct AdministrationService {
     limits: PlaceLimits,
     answer_len_max: usize,
     callers: Option<Arc<CallerService>>,
+    failures: FailureSeries,
+    bulk_failures: FailureSeries,
 }
 
 impl AdministrationService {
@@ -102,7 +115,21 @@ impl AdministrationService {
         let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
         let answer_len_max = config.answer_bytes;
         let bulk_socket = config.bulk_socket.clone();
-        Ok(Some(Self { address, bulk_socket, patience, key, places, limits, answer_len_max, callers }))
+        let bulk_path = bulk_socket.as_deref().unwrap_or(Path::new("-"));
+        let (failures, bulk_failures) =
+            (FailureSeries::new(address), FailureSeries::new(bulk_path.display()));
+        Ok(Some(Self {
+            address,
+            bulk_socket,
+            patience,
+            key,
+            places,
+            limits,
+            answer_len_max,
+            callers,
+            failures,
+            bulk_failures,
+        }))
     }
 
     /// What proves callers, if there is such a socket.
@@ -191,7 +218,28 @@ impl AdministrationService {
             Administrator::end_sessions([&mut client]);
             worked
         });
-        worked.await?.map_err(ServiceError::Ask)
+        let worked = worked.await?;
+        match &worked {
+            Err(error @ (AskError::Connect(_) | AskError::Late)) => self.note_failure(error),
+            Err(error) => tracing::debug!(%error, "a request to the administration service failed"),
+            Ok(_) => self.note_answer(),
+        }
+        worked.map_err(ServiceError::Ask)
+    }
+
+    /// Logs that the service does not answer, once for a series of failures.
+    fn note_failure(&self, error: &impl Display) {
+        self.failures.note(Some(error), Instant::now());
+    }
+
+    /// Logs that the service answers again.
+    fn note_answer(&self) {
+        self.failures.note(None::<&str>, Instant::now());
+    }
+
+    /// The failures at the socket for changes of many records.
+    pub(crate) const fn bulk_failures(&self) -> &FailureSeries {
+        &self.bulk_failures
     }
 
     /// Lets `exchange` use a connection of its own for a client at `source`, within the bounds of number and time.
@@ -207,7 +255,14 @@ impl AdministrationService {
             return Err(ErrorKind::ResourceBusy.into());
         };
         let exchanged = tokio::time::timeout(self.patience, exchange).await;
-        exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+        let exchanged = exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+        match &exchanged {
+            Err(error) if is_unreachable(error.kind()) => self.note_failure(error),
+            // The message may be the cause.
+            Err(error) => tracing::debug!(%error, "handle-admin did not answer a message"),
+            Ok(_) => self.note_answer(),
+        }
+        exchanged
     }
 }
 
@@ -256,6 +311,35 @@ mod tests {
             assert!(matches!(service.ask(source, None, |_| Ok(())).await, Err(ServiceError::Busy)));
             drop(release);
             until_free(&service, source).await;
+        });
+    }
+
+    /// Whether a further failure would be logged.
+    fn would_log(service: &AdministrationService) -> bool {
+        service.failures.note(Some("refused"), Instant::now())
+    }
+
+    #[test]
+    fn a_service_that_cannot_be_reached_is_logged_once_and_a_full_table_is_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let source = IpAddr::from([127, 0, 0, 1]);
+            let fail = |kind: ErrorKind| async move { Err::<(), _>(io::Error::from(kind)) };
+            let unreachable = service();
+            unreachable.exchange(source, fail(ErrorKind::ConnectionRefused)).await.unwrap_err();
+            assert!(!would_log(&unreachable), "it is logged already");
+            unreachable.exchange(source, async { Ok(()) }).await.unwrap();
+            assert!(!unreachable.failures.note(None::<&str>, Instant::now()), "its end is logged already");
+            let late = service();
+            late.ask(source, None, |_| Err::<(), _>(AskError::Late)).await.unwrap_err();
+            assert!(!would_log(&late), "it is logged already");
+            let full = service();
+            let place = full.place(source).unwrap();
+            let busy = full.exchange(source, fail(ErrorKind::ConnectionRefused)).await.unwrap_err();
+            assert_eq!(busy.kind(), ErrorKind::ResourceBusy);
+            drop(place);
+            full.exchange(source, fail(ErrorKind::FileTooLarge)).await.unwrap_err();
+            assert!(would_log(&full), "neither a full table nor a request that fails is logged");
         });
     }
 }

@@ -3,6 +3,8 @@
 //! The gateway passes proofs on and cannot make them: a nonce begins with bytes of `handle-admin`,
 //! which verifies what a caller has signed with the keys of the caller.
 
+use crate::administration::is_unreachable;
+use crate::failure_series::FailureSeries;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey, SessionKey};
 use handle_daemon::callers::{
@@ -64,6 +66,7 @@ pub struct CallerService {
     /// Held while a new start is asked for.
     asking: Arc<tokio::sync::Mutex<()>>,
     ending: Mutex<EndingSessions>,
+    failures: FailureSeries,
 }
 
 /// Sessions that `handle-admin` has not yet been told to end. One thread at a time tells it.
@@ -78,7 +81,8 @@ impl CallerService {
     #[must_use]
     pub fn new(socket: &Path, patience: Duration) -> Self {
         let (asking, ending) = (Arc::default(), Mutex::default());
-        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), asking, ending }
+        let failures = FailureSeries::new(socket.display());
+        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), asking, ending, failures }
     }
 
     /// A fresh nonce; `None` when `handle-admin` does not answer.
@@ -130,11 +134,7 @@ impl CallerService {
                 *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
                 Some(start)
             }
-            Err(error) => {
-                tracing::warn!(%error, socket = %self.socket.display(), "handle-admin gives no nonces");
-                None
-            }
-            Ok(_) => None,
+            Ok(_) | Err(_) => None,
         }
     }
 
@@ -156,11 +156,7 @@ impl CallerService {
                 }
                 Err(CallerError::Refused(refusal))
             }
-            Ok(_) => Err(CallerError::Unreachable),
-            Err(error) => {
-                tracing::warn!(%error, socket = %self.socket.display(), "handle-admin proves no callers");
-                Err(CallerError::Unreachable)
-            }
+            Ok(_) | Err(_) => Err(CallerError::Unreachable),
         }
     }
 
@@ -224,6 +220,19 @@ impl CallerService {
 
     /// One request, and its reply.
     fn exchange(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
+        let exchanged = self.exchange_once(request);
+        match &exchanged {
+            Err(error) if is_unreachable(error.kind()) => self.failures.note(Some(error), Instant::now()),
+            Err(error) => {
+                tracing::debug!(%error, "a request to handle-admin about a caller failed");
+                false
+            }
+            Ok(_) => self.failures.note(None::<&str>, Instant::now()),
+        };
+        exchanged
+    }
+
+    fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
         let stream = UnixStream::connect(&self.socket)?;
         stream.set_read_timeout(Some(self.patience))?;
         stream.set_write_timeout(Some(self.patience))?;

@@ -86,6 +86,7 @@ pub mod connections;
 pub mod control;
 pub mod counters;
 pub mod country;
+pub mod failure_series;
 pub mod fast_path;
 pub mod identifiers;
 pub mod input;

@@ -56,7 +56,6 @@ pub async fn answer(state: &GatewayState, source: IpAddr, bytes: &[u8]) -> Gatew
                 Ok(answer) => respond(answer),
                 Err(error) => {
                     state.counters.forward_failures.add();
-                    tracing::warn!(admin = %admin.address(), %error, "handle-admin did not answer a message");
                     refuse(&error, settings.upstream.retry_after_s)
                 }
             }

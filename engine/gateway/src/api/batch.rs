@@ -30,7 +30,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
@@ -72,6 +72,10 @@ pub(super) async fn batch(
         Err(refusal) => return refusal.respond(state, request, None),
     };
     let opened = bulk::open(socket, admin.patience(), identity, request.peer.address, key.as_ref()).await;
+    match &opened {
+        Err(BulkError::Lost(error)) => admin.bulk_failures().note(Some(error), Instant::now()),
+        _ => admin.bulk_failures().note(None::<&str>, Instant::now()),
+    };
     let connection = match opened {
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),
@@ -153,7 +157,6 @@ fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> G
             respond(state, request, StatusCode::UNPROCESSABLE_ENTITY, body)
         }
         BulkError::Lost(error) => {
-            tracing::warn!(%error, "the administration service did not take changes (`admin.bulk_socket`)");
             let status = match error.kind() {
                 ErrorKind::TimedOut => StatusCode::GATEWAY_TIMEOUT,
                 _ => StatusCode::BAD_GATEWAY,

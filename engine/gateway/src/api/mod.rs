@@ -233,9 +233,6 @@ fn admin_refusal(
         ServiceError::Ask(_) => (StatusCode::BAD_GATEWAY, ResponseCode::ERROR),
         ServiceError::Bug => (StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR),
     };
-    if let ServiceError::Ask(error) = error {
-        tracing::warn!(%error, "the administration service did not answer a request of the API");
-    }
     let body = ApiBody::failure(code, Some("The administration service did not answer"), about);
     let mut response = respond(state, request, status, body);
     set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
