@@ -5,7 +5,7 @@
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
 //! - [`stream`]: the streams below them.
 //! - [`body`]: the bodies of responses.
-//! - [`activity`]: what these tell each other about the requests of a connection; [`waiting`]: about
+//! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]: about
 //!   its answers.
 
 pub mod activity;
@@ -13,8 +13,8 @@ pub mod body;
 pub mod http1;
 pub mod http2;
 pub mod prelude;
+pub mod progress;
 pub mod stream;
-pub mod waiting;
 
 use crate::admission;
 use crate::config::Config;

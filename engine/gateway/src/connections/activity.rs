@@ -1,6 +1,6 @@
 //! What the stream of a connection, its requests and its timeouts tell each other.
 
-use super::waiting::WaitingAnswers;
+use super::progress::WaitingAnswers;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! The body of a response on its connection.
 
 use super::activity::RunningRequest;
-use super::waiting::{AnswerBytes, AnswerProgress};
+use super::progress::{AnswerBytes, AnswerProgress};
 use crate::stream::ResponseBody;
 use hyper::body::{Body, Frame, SizeHint};
 use std::io;
