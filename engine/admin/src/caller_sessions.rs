@@ -4,9 +4,9 @@
 //! A nonce begins with bytes from here, so a proof cannot be older than they are, and each nonce
 //! counts once. Strangers leave no state here: only a proof that was verified does.
 
+use crate::store::key;
 use handle_auth::challenge::{CoveredBytes, verify_in_session};
 use handle_daemon::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
-use handle_proto::fold;
 use handle_proto::wire::list::Reference;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -37,11 +37,14 @@ struct NonceStart {
     used: HashSet<[u8; NONCE_START_LEN]>,
 }
 
+/// An identity: the name under which the store would keep its record, and the index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct CallerIdentity(Vec<u8>, i32);
+
 /// A session.
 #[derive(Debug)]
 struct CallerSession {
-    handle: Vec<u8>,
-    index: i32,
+    identity: CallerIdentity,
     secret: CallerSessionSecret,
     started_ms: u64,
     used_ms: u64,
@@ -54,20 +57,27 @@ impl CallerSession {
         now_ms.saturating_sub(self.used_ms) >= self.idle_ms
             || now_ms.saturating_sub(self.started_ms) >= self.age_ms
     }
-
-    fn is_of(&self, identity: Reference<'_>) -> bool {
-        self.index == identity.index && fold::eq(&self.handle, identity.handle)
-    }
 }
 
 /// The sessions of callers, and the nonces that count.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct CallerSessions {
     starts: VecDeque<NonceStart>,
     sessions: HashMap<CallerSessionId, CallerSession>,
+    folds: bool,
 }
 
 impl CallerSessions {
+    /// No sessions yet. `folds` tells whether the service folds local names.
+    #[must_use]
+    pub fn new(folds: bool) -> Self {
+        Self { starts: VecDeque::new(), sessions: HashMap::new(), folds }
+    }
+
+    fn identity(&self, reference: Reference<'_>) -> CallerIdentity {
+        CallerIdentity(key(reference.handle, self.folds), reference.index)
+    }
+
     /// Makes `random` the start of further nonces.
     pub fn start_nonces(&mut self, random: [u8; NONCE_START_LEN], limits: &CallerSessionLimits, now_ms: u64) {
         self.starts.retain(|start| now_ms.saturating_sub(start.issued_ms) < start.valid_ms);
@@ -110,10 +120,11 @@ impl CallerSessions {
         limits: &CallerSessionLimits,
         now_ms: u64,
     ) -> bool {
+        let identity = self.identity(identity);
         let mut own: Vec<(u64, CallerSessionId)> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.is_of(identity))
+            .filter(|(_, session)| session.identity == identity)
             .map(|(id, session)| (session.used_ms, *id))
             .collect();
         if own.len() >= limits.per_identity {
@@ -130,8 +141,7 @@ impl CallerSessions {
             return false;
         }
         let session = CallerSession {
-            handle: identity.handle.to_vec(),
-            index: identity.index,
+            identity,
             secret,
             started_ms: now_ms,
             used_ms: now_ms,
@@ -152,13 +162,14 @@ impl CallerSessions {
         now_ms: u64,
     ) -> bool {
         let Some((id, _)) = answer.split_first_chunk::<16>() else { return false };
+        let identity = self.identity(identity);
         let Some(session) = self.sessions.get_mut(id) else { return false };
         if session.is_over(now_ms) {
             self.sessions.remove(id);
             return false;
         }
         let is_right =
-            session.is_of(identity) && verify_in_session(covered, answer, &*session.secret).is_ok();
+            session.identity == identity && verify_in_session(covered, answer, &*session.secret).is_ok();
         if is_right {
             session.used_ms = now_ms;
         }
@@ -209,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_nonce_counts_once_while_it_is_young_and_only_from_here() {
-        let mut table = CallerSessions::default();
+        let mut table = CallerSessions::new(true);
         table.start_nonces([1; 16], &LIMITS, 0);
         let nonce = |start: u8, end: u8| [[start; 16], [end; 16]].concat();
         assert!(table.is_open(&nonce(1, 5), 999) && table.take(&nonce(1, 5), &LIMITS, 999));
@@ -229,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_session_authenticates_its_identity_until_it_ends() {
-        let mut table = CallerSessions::default();
+        let mut table = CallerSessions::new(true);
         assert!(begin(&mut table, 1, 300, 0));
         assert!(verify(&mut table, 1, 300, 99));
         assert!(!verify(&mut table, 1, 301, 99), "another identity");
@@ -246,8 +257,20 @@ mod tests {
     }
 
     #[test]
+    fn names_are_compared_as_the_store_compares_them() {
+        for folds in [true, false] {
+            let mut table = CallerSessions::new(folds);
+            let reference = |handle: &'static [u8]| Reference { handle, index: 1 };
+            assert!(table.begin([1; 16], Zeroizing::new([1; 32]), reference(b"10.1/a"), &LIMITS, 0));
+            let answer = answer_in_session(&COVERED, &[1; 16], &[1; 32]);
+            assert!(table.verify(reference(b"10.1/a"), &COVERED, &answer, 0));
+            assert_eq!(table.verify(reference(b"10.1/A"), &COVERED, &answer, 0), folds);
+        }
+    }
+
+    #[test]
     fn sessions_are_bounded_in_all_and_by_identity() {
-        let mut table = CallerSessions::default();
+        let mut table = CallerSessions::new(true);
         assert!(begin(&mut table, 1, 300, 0) && begin(&mut table, 2, 300, 1));
         assert!(begin(&mut table, 3, 300, 2));
         assert!(!verify(&mut table, 1, 300, 2) && verify(&mut table, 2, 300, 2), "the oldest is displaced");

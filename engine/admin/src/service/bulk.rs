@@ -191,7 +191,7 @@ impl AdminService {
     ) -> Result<BulkCaller, BulkRefusal> {
         let identity = (begin.identity.index, begin.identity.handle.to_vec());
         let Some(key) = begin.key else { return Ok(BulkCaller { identity, source, key: None }) };
-        let scope = BulkScope::new(begin.identity, key.name);
+        let scope = BulkScope::new(begin.identity, key.name, self.store.folds());
         let bounds = BulkKeyBounds {
             keys: config.keys,
             results: config.results,

@@ -239,6 +239,7 @@ impl AdminService {
         challenges: Challenges,
         audit: Audit,
     ) -> Self {
+        let caller_sessions = Mutex::new(CallerSessions::new(store.folds()));
         Self {
             store,
             site: Arc::clone(&in_force.rules.site),
@@ -249,7 +250,7 @@ impl AdminService {
             sessions: None,
             remote: None,
             referrals: None,
-            caller_sessions: Mutex::default(),
+            caller_sessions,
             costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),

@@ -6,9 +6,8 @@
 
 use super::guard::guarded;
 use super::schema;
-use super::{StoreError, Transaction};
+use super::{StoreError, Transaction, key};
 use handle_daemon::bulk::{BulkKey, BulkResult};
-use handle_proto::fold;
 use handle_proto::wire::list::Reference;
 use redb::{ReadableTable as _, ReadableTableMetadata as _};
 
@@ -22,11 +21,12 @@ const STATE_LEN: usize = 32 + 8 + 8 + 4 + 4;
 pub struct BulkScope(Vec<u8>);
 
 impl BulkScope {
-    /// The scope of the key called `name` of `identity`.
+    /// The scope of the key called `name` of `identity`; `folds` tells whether the service folds
+    /// local names.
     #[must_use]
-    pub fn new(identity: Reference<'_>, name: &[u8]) -> Self {
+    pub fn new(identity: Reference<'_>, name: &[u8], folds: bool) -> Self {
         let mut bytes = identity.index.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&fold::folded(identity.handle));
+        bytes.extend_from_slice(&key(identity.handle, folds));
         // The name of a key has visible characters only.
         bytes.push(0);
         bytes.extend_from_slice(name);
@@ -226,7 +226,7 @@ mod tests {
     const BOUNDS: BulkKeyBounds = BulkKeyBounds { keys: 3, results: 100, age_ms: 1000 };
 
     fn scope(name: &str) -> BulkScope {
-        BulkScope::new(Reference { handle: b"0.NA/1", index: 300 }, name.as_bytes())
+        BulkScope::new(Reference { handle: b"0.NA/1", index: 300 }, name.as_bytes(), true)
     }
 
     fn open(store: &Store, name: &str, digest: u8, now: u64, bounds: BulkKeyBounds) -> BulkKeyState {
@@ -276,6 +276,13 @@ mod tests {
         assert_eq!(kept(&store, number, 1, 2), [2]);
         assert_eq!(kept(&store, number, 10, 20), [0; 0]);
         assert_eq!(kept(&store, number + 1, 1, 20), [0; 0]);
+    }
+
+    #[test]
+    fn keys_belong_to_the_names_that_the_store_distinguishes() {
+        let scope = |handle, folds| BulkScope::new(Reference { handle, index: 1 }, b"k", folds);
+        assert_eq!(scope(b"10.1/a", true), scope(b"10.1/A", true));
+        assert_ne!(scope(b"10.1/a", false), scope(b"10.1/A", false));
     }
 
     #[test]
