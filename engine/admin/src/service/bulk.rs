@@ -17,7 +17,9 @@ use crate::store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transacti
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
-use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkRequest, BulkResult, TEXT_LEN_MAX, covered};
+use handle_daemon::bulk::{
+    BulkBegin, BulkChange, BulkKey, BulkRequest, BulkResult, KEY_LEN_MAX, TEXT_LEN_MAX, covered,
+};
 use handle_daemon::clock::{now_unix_ms, now_unix_s};
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::name::BLANK;
@@ -55,7 +57,16 @@ impl From<OperationRefusal> for BulkRefusal {
 
 const KEY_DROPPED: OperationRefusal =
     OperationRefusal::new(ResponseCode::ERROR, "The key of the request was dropped meanwhile.");
+const BAD_KEY_NAME: OperationRefusal = OperationRefusal::new(
+    ResponseCode::PROTOCOL_ERROR,
+    "The key of a request has 1 to 255 visible characters of ASCII.",
+);
 const NO_RESULT: &str = "The result of this change was not kept.";
+
+/// Whether `name` may be that of a key: 1 to [`KEY_LEN_MAX`] visible characters of ASCII.
+fn is_key_name(name: &[u8]) -> bool {
+    (1..=KEY_LEN_MAX).contains(&name.len()) && name.iter().all(|byte| matches!(byte, b' '..=b'~'))
+}
 
 impl BulkCaller {
     fn reference(&self) -> Reference<'_> {
@@ -191,6 +202,9 @@ impl AdminService {
     ) -> Result<BulkCaller, BulkRefusal> {
         let identity = (begin.identity.index, begin.identity.handle.to_vec());
         let Some(key) = begin.key else { return Ok(BulkCaller { identity, source, key: None }) };
+        if !is_key_name(key.name) {
+            return Err(BAD_KEY_NAME.into());
+        }
         let scope = BulkScope::new(begin.identity, key.name, self.store.folds());
         let bounds = BulkKeyBounds {
             keys: config.keys,
@@ -424,4 +438,19 @@ fn shown(number: u32, op_code: OpCode, handle: &[u8], answer: &OperationAnswer) 
     let result = BulkResult { number, code, text };
     let changed = answer.effect().changed;
     ChangeResult { result, op_code, handle: handle.to_vec(), changed, is_new: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_keys_are_short_and_visible() {
+        for name in [&b"a"[..], b"!~", b"a b", &[b'k'; KEY_LEN_MAX]] {
+            assert!(is_key_name(name), "{name:?}");
+        }
+        for name in [&b""[..], b"a\0", b"\x7f", "é".as_bytes(), &[b'k'; KEY_LEN_MAX + 1]] {
+            assert!(!is_key_name(name), "{name:?}");
+        }
+    }
 }

@@ -25,11 +25,9 @@ impl BulkScope {
     /// local names.
     #[must_use]
     pub fn new(identity: Reference<'_>, name: &[u8], folds: bool) -> Self {
-        let mut bytes = identity.index.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&key(identity.handle, folds));
-        // The name of a key has visible characters only.
-        bytes.push(0);
-        bytes.extend_from_slice(name);
+        let handle = key(identity.handle, folds);
+        let len = u32::try_from(handle.len()).unwrap_or(u32::MAX);
+        let bytes = [&identity.index.to_be_bytes()[..], &len.to_be_bytes(), &handle, name].concat();
         Self(bytes)
     }
 }
@@ -283,6 +281,13 @@ mod tests {
         let scope = |handle, folds| BulkScope::new(Reference { handle, index: 1 }, b"k", folds);
         assert_eq!(scope(b"10.1/a", true), scope(b"10.1/A", true));
         assert_ne!(scope(b"10.1/a", false), scope(b"10.1/A", false));
+    }
+
+    #[test]
+    fn no_bytes_of_a_handle_are_taken_for_the_name_of_a_key() {
+        let scope = |handle, name| BulkScope::new(Reference { handle, index: 1 }, name, true);
+        assert_ne!(scope(b"10.1/A", b"B\0C"), scope(b"10.1/A\0B", b"C"));
+        assert_ne!(scope(b"10.1/A", b"BC"), scope(b"10.1/AB", b"C"));
     }
 
     #[test]
