@@ -40,10 +40,14 @@ settings! {
         restart idle_ms: u32 = 120_000, 1..=3_600_000;
         /// Keys of repeatable requests that are kept. One more drops the oldest.
         restart keys: usize = 10_000, 1..=1 << 24;
+        /// Of these, for one identity. One more drops its own oldest.
+        restart keys_per_identity <= keys: usize = 2500, 1..=1 << 24;
         /// How long a key is kept.
         restart keys_s: u32 = 86_400, 1..=31_536_000;
         /// Results of changes that are kept for all keys. More drop the oldest keys.
         restart results: usize = 2_000_000, 1..=1 << 40;
+        /// Of these, for one identity. More drop its own oldest keys and results.
+        restart results_per_identity <= results: usize = 500_000, 1..=1 << 40;
     }
 }
 

@@ -29,7 +29,7 @@ use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
 /// A proven caller.
@@ -37,7 +37,45 @@ use zeroize::Zeroizing;
 pub struct BulkCaller {
     identity: (i32, Vec<u8>),
     source: SocketAddr,
-    key: Option<(BulkScope, u64)>,
+    key: Option<OpenedKey>,
+}
+
+/// The key of a request, which is in progress as long as this exists.
+#[derive(Debug)]
+struct OpenedKey {
+    scope: BulkScope,
+    request: RequestInProgress,
+}
+
+/// The numbers of the requests with a key that are in progress; a number may be there repeatedly.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RequestsInProgress(Arc<Mutex<Vec<u64>>>);
+
+impl RequestsInProgress {
+    fn numbers(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, number: u64) -> RequestInProgress {
+        self.numbers().push(number);
+        RequestInProgress { all: self.clone(), number }
+    }
+}
+
+/// A request with a key, in progress until this is dropped.
+#[derive(Debug)]
+struct RequestInProgress {
+    all: RequestsInProgress,
+    number: u64,
+}
+
+impl Drop for RequestInProgress {
+    fn drop(&mut self) {
+        let mut numbers = self.all.numbers();
+        if let Some(at) = numbers.iter().position(|&number| number == self.number) {
+            numbers.swap_remove(at);
+        }
+    }
 }
 
 /// Why a caller gets no results.
@@ -96,6 +134,8 @@ struct ChangeGroup {
     in_force: Arc<ActiveRules>,
     identity: (i32, Vec<u8>),
     key: Option<(BulkScope, u64)>,
+    /// Results that are kept for the identity.
+    results_max: usize,
     changes: Arc<Vec<QueuedChange>>,
     /// The part of `changes` that is carried out.
     range: std::ops::Range<usize>,
@@ -208,17 +248,25 @@ impl AdminService {
         let scope = BulkScope::new(begin.identity, key.name, self.store.folds());
         let bounds = BulkKeyBounds {
             keys: config.keys,
+            keys_per_identity: config.keys_per_identity,
             results: config.results,
+            results_per_identity: config.results_per_identity,
             age_ms: u64::from(config.keys_s) * 1000,
         };
         let (looked_up, name, now_ms) = (scope.clone(), key.name.to_vec(), now_unix_ms());
-        let state = self.store.change(move |transaction| {
+        let requests = self.bulk_requests.clone();
+        let opened = self.store.change(move |transaction| {
             let key = BulkKey { name: &name, digest: key.digest };
-            transaction.open_bulk_key(&looked_up, &key, &bounds, now_ms)
+            let in_use = requests.numbers().iter().copied().collect();
+            Ok(match transaction.open_bulk_key(&looked_up, &key, &bounds, &in_use, now_ms)? {
+                // Before another key can be opened, which might drop this one.
+                BulkKeyState::SameBody(number) => Some(requests.begin(number)),
+                BulkKeyState::OtherBody => None,
+            })
         });
-        match state.map_err(|error| self.store_refusal(&error))? {
-            BulkKeyState::SameBody(number) => Ok(BulkCaller { identity, source, key: Some((scope, number)) }),
-            BulkKeyState::OtherBody => Err(BulkRefusal::OtherBody),
+        match opened.map_err(|error| self.store_refusal(&error))? {
+            Some(request) => Ok(BulkCaller { identity, source, key: Some(OpenedKey { scope, request }) }),
+            None => Err(BulkRefusal::OtherBody),
         }
     }
 
@@ -251,7 +299,8 @@ impl AdminService {
             let group = ChangeGroup {
                 in_force: self.in_force(),
                 identity: caller.identity.clone(),
-                key: caller.key.clone(),
+                key: caller.key.as_ref().map(|key| (key.scope.clone(), key.request.number)),
+                results_max: config.results_per_identity,
                 changes: Arc::clone(&changes),
                 range: first..last,
                 facts: facts.take().unwrap_or_default(),
@@ -321,7 +370,7 @@ impl ChangeGroup {
         }
         if let Some((scope, number)) = &self.key {
             let new: Vec<BulkResult> = made[repeated..].iter().map(|made| made.result.clone()).collect();
-            transaction.keep_bulk_results(scope, *number, &new)?;
+            transaction.keep_bulk_results(scope, *number, &new, self.results_max)?;
         }
         Ok(Some(made))
     }
@@ -443,6 +492,16 @@ fn shown(number: u32, op_code: OpCode, handle: &[u8], answer: &OperationAnswer) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_is_in_progress_until_its_last_connection_ends() {
+        let requests = RequestsInProgress::default();
+        let (first, second, other) = (requests.begin(1), requests.begin(1), requests.begin(2));
+        drop(first);
+        assert!(requests.numbers().contains(&1) && requests.numbers().contains(&2));
+        drop((second, other));
+        assert_eq!(*requests.numbers(), [0; 0]);
+    }
 
     #[test]
     fn names_of_keys_are_short_and_visible() {

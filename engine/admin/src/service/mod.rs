@@ -77,6 +77,8 @@ pub struct AdminService {
     referrals: Option<ReferralResolver>,
     /// The sessions of callers of `handle-gateway`.
     caller_sessions: Mutex<CallerSessions>,
+    /// The requests of `handle-gateway` with a key that are in progress.
+    bulk_requests: bulk::RequestsInProgress,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
     in_force: RwLock<Arc<ActiveRules>>,
@@ -251,6 +253,7 @@ impl AdminService {
             remote: None,
             referrals: None,
             caller_sessions,
+            bulk_requests: bulk::RequestsInProgress::default(),
             costly: None,
             in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),

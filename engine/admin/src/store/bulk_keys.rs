@@ -9,10 +9,15 @@ use super::schema;
 use super::{StoreError, Transaction, key};
 use handle_daemon::bulk::{BulkKey, BulkResult};
 use handle_proto::wire::list::Reference;
-use redb::{ReadableTable as _, ReadableTableMetadata as _};
+use redb::{ReadableTable as _, ReadableTableMetadata as _, Table, WriteTransaction};
+use std::collections::HashSet;
 
 /// Keys dropped at most when another one is added, so that other changes do not wait for long.
 const DROPPED_MAX: usize = 16;
+/// Keys or rows of results dropped at most when results are added.
+const MADE_ROOM_MAX: usize = 1024;
+/// Most bytes of the text of a result that are kept.
+const KEPT_TEXT_LEN_MAX: usize = 128;
 /// Bytes of an encoded state.
 const STATE_LEN: usize = 32 + 8 + 8 + 4 + 4;
 
@@ -30,15 +35,27 @@ impl BulkScope {
         let bytes = [&identity.index.to_be_bytes()[..], &len.to_be_bytes(), &handle, name].concat();
         Self(bytes)
     }
+
+    /// The part of a scope that stands for the identity; `None` for scopes of older
+    /// software, without the length of the handle.
+    fn owner(scope: &[u8]) -> Option<&[u8]> {
+        let (len, _) = scope.get(4..)?.split_first_chunk()?;
+        scope.get(..(u32::from_be_bytes(*len) as usize).checked_add(8)?)
+    }
 }
 
-/// How many keys and results are kept, and for how long. The oldest keys are dropped first.
+/// How many keys and results are kept, and for how long. The oldest keys are dropped first: those of
+/// the same identity beyond its own bounds, and those of all beyond the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkKeyBounds {
     /// Keys.
     pub keys: usize,
+    /// Keys of one identity.
+    pub keys_per_identity: usize,
     /// Results of all keys.
     pub results: usize,
+    /// Results of all keys of one identity.
+    pub results_per_identity: usize,
     /// Milliseconds since the first request with a key.
     pub age_ms: u64,
 }
@@ -93,7 +110,8 @@ impl KeyRecord {
 }
 
 impl Transaction<'_> {
-    /// Looks `key` of `scope` up, and adds it if it is not there. Drops keys beyond `bounds`.
+    /// Looks `key` of `scope` up, and adds it if it is not there. Drops keys beyond `bounds`, but of
+    /// the requests `in_use` only those of the same identity.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -102,24 +120,47 @@ impl Transaction<'_> {
         scope: &BulkScope,
         key: &BulkKey<'_>,
         bounds: &BulkKeyBounds,
+        in_use: &HashSet<u64>,
         now_unix_ms: u64,
     ) -> Result<BulkKeyState, StoreError> {
-        self.drop_old_keys(bounds, now_unix_ms)?;
+        self.drop_old_keys(bounds, in_use, now_unix_ms)?;
         if let Some(known) = self.bulk_key(scope)? {
             return Ok(match known.digest == key.digest {
                 true => BulkKeyState::SameBody(known.number),
                 false => BulkKeyState::OtherBody,
             });
         }
-        guarded(self.file, || {
+        self.with_bulk_tables(|tables, all| {
+            let Some(owner) = BulkScope::owner(&scope.0) else { return Ok(()) };
+            for _ in 0..DROPPED_MAX {
+                let (keys, results) = tables.owned_by(owner)?;
+                let has_room = keys < bounds.keys_per_identity as u64;
+                if has_room && results <= bounds.results_per_identity as u64 {
+                    break;
+                }
+                let Some(oldest) = tables.oldest_of(owner)? else { break };
+                *all = all.saturating_sub(tables.drop_key(oldest)?);
+            }
+            Ok(())
+        })?;
+        let number = guarded(self.file, || {
             let number = self.meta.get(schema::BULK_LAST)?.map_or(0, |last| last.value()) + 1;
             self.meta.insert(schema::BULK_LAST, number)?;
+            Ok(number)
+        })?;
+        self.with_bulk_tables(|tables, _| {
             let record = KeyRecord { digest: key.digest, number, unix_ms: now_unix_ms, done: 0, count: 0 };
-            self.begun.open_table(schema::BULK_KEYS)?.insert(&*scope.0, &record.encode()[..])?;
-            self.begun.open_table(schema::BULK_NUMBERS)?.insert(number, &*scope.0)?;
-            self.writes_count += 1;
-            Ok(BulkKeyState::SameBody(number))
-        })
+            tables.keys.insert(&*scope.0, &record.encode()[..])?;
+            tables.numbers.insert(number, &*scope.0)?;
+            if let Some(owner) = BulkScope::owner(&scope.0) {
+                tables.owned.insert((owner, number), ())?;
+                let (keys, results) = tables.owned_by(owner)?;
+                tables.owners.insert(owner, (keys + 1, results))?;
+            }
+            Ok(())
+        })?;
+        self.writes_count += 1;
+        Ok(BulkKeyState::SameBody(number))
     }
 
     /// The largest number of a change that was carried out for the request `number`; `None` if its
@@ -152,7 +193,8 @@ impl Transaction<'_> {
         })
     }
 
-    /// Keeps results of the request `number`, in ascending order.
+    /// Keeps results of the request `number`, in ascending order, with shortened texts. If its
+    /// identity has more than `per_identity` results then, its oldest ones are dropped.
     ///
     /// # Errors
     /// When the file cannot be written, or the key was dropped.
@@ -161,6 +203,7 @@ impl Transaction<'_> {
         scope: &BulkScope,
         number: u64,
         results: &[BulkResult],
+        per_identity: usize,
     ) -> Result<(), StoreError> {
         let (Some(first), Some(last)) = (results.first(), results.last()) else { return Ok(()) };
         let known = self.bulk_key(scope)?.filter(|record| record.number == number);
@@ -168,13 +211,26 @@ impl Transaction<'_> {
         let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
         (record.done, record.count) = (record.done.max(last.number), record.count.saturating_add(count));
         let mut bytes = Vec::new();
-        results.iter().for_each(|result| result.encode(&mut bytes));
-        guarded(self.file, || {
-            self.begun.open_table(schema::BULK_RESULTS)?.insert((number, first.number), &*bytes)?;
-            self.begun.open_table(schema::BULK_KEYS)?.insert(&*scope.0, &record.encode()[..])?;
-            let all = self.meta.get(schema::BULK_RESULTS_COUNT)?.map_or(0, |all| all.value());
-            self.meta.insert(schema::BULK_RESULTS_COUNT, all + u64::from(count))?;
-            self.writes_count += 1;
+        for result in results {
+            let text = shortened(&result.text).to_owned();
+            BulkResult { text, ..*result }.encode(&mut bytes);
+        }
+        self.with_bulk_tables(|tables, all| {
+            tables.results.insert((number, first.number), &*bytes)?;
+            tables.keys.insert(&*scope.0, &record.encode()[..])?;
+            *all += u64::from(count);
+            let Some(owner) = BulkScope::owner(&scope.0) else { return Ok(()) };
+            let (keys, results) = tables.owned_by(owner)?;
+            tables.owners.insert(owner, (keys, results + u64::from(count)))?;
+            for _ in 0..MADE_ROOM_MAX {
+                if tables.owned_by(owner)?.1 <= per_identity as u64 {
+                    break;
+                }
+                *all = all.saturating_sub(match tables.oldest_of(owner)? {
+                    Some(oldest) if oldest != number => tables.drop_key(oldest)?,
+                    _ => tables.drop_row(number, scope)?,
+                });
+            }
             Ok(())
         })
     }
@@ -186,32 +242,141 @@ impl Transaction<'_> {
         })
     }
 
-    /// Drops the oldest keys while there are too many keys or results, or they are too old.
-    fn drop_old_keys(&mut self, bounds: &BulkKeyBounds, now_unix_ms: u64) -> Result<(), StoreError> {
-        guarded(self.file, || {
-            let mut keys = self.begun.open_table(schema::BULK_KEYS)?;
-            let mut numbers = self.begun.open_table(schema::BULK_NUMBERS)?;
-            let mut results = self.begun.open_table(schema::BULK_RESULTS)?;
-            let mut all = self.meta.get(schema::BULK_RESULTS_COUNT)?.map_or(0, |all| all.value());
+    /// Drops the oldest keys while there are too many keys or results, or they are too old. Those
+    /// in use stay.
+    fn drop_old_keys(
+        &mut self,
+        bounds: &BulkKeyBounds,
+        in_use: &HashSet<u64>,
+        now_unix_ms: u64,
+    ) -> Result<(), StoreError> {
+        self.with_bulk_tables(|tables, all| {
             for _ in 0..DROPPED_MAX {
-                let oldest = numbers.first()?.map(|(number, scope)| (number.value(), scope.value().to_vec()));
-                let Some((number, scope)) = oldest else { break };
-                let record = keys.get(&*scope)?.map(|state| KeyRecord::decode(state.value())).transpose()?;
-                let record = record.ok_or(StoreError::Damaged("a bulk key has no state"))?;
+                let Some((number, record)) = tables.oldest_but(in_use)? else { break };
                 let is_old = now_unix_ms.saturating_sub(record.unix_ms) > bounds.age_ms;
-                let is_too_much = all > bounds.results as u64 || keys.len()? >= bounds.keys as u64;
+                let is_too_much = *all > bounds.results as u64 || tables.keys.len()? >= bounds.keys as u64;
                 if !is_old && !is_too_much {
                     break;
                 }
-                results.retain_in((number, 0)..=(number, u32::MAX), |_, _| false)?;
-                keys.remove(&*scope)?;
-                numbers.remove(number)?;
-                all = all.saturating_sub(record.count.into());
+                *all = all.saturating_sub(tables.drop_key(number)?);
+            }
+            Ok(())
+        })
+    }
+
+    /// Runs `work` on the tables about keys and on the number of all results.
+    fn with_bulk_tables(
+        &mut self,
+        work: impl FnOnce(&mut BulkTables<'_>, &mut u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        guarded(self.file, || {
+            let before = self.meta.get(schema::BULK_RESULTS_COUNT)?.map_or(0, |all| all.value());
+            let (mut tables, mut all) = (BulkTables::open(self.begun)?, before);
+            work(&mut tables, &mut all)?;
+            self.writes_count += tables.writes_count;
+            if all != before {
                 self.meta.insert(schema::BULK_RESULTS_COUNT, all)?;
                 self.writes_count += 1;
             }
             Ok(())
         })
+    }
+}
+
+/// The beginning of `text` that is kept.
+fn shortened(text: &str) -> &str {
+    let ends = text.char_indices().map(|(at, character)| at + character.len_utf8());
+    &text[..ends.take_while(|&end| end <= KEPT_TEXT_LEN_MAX).last().unwrap_or(0)]
+}
+
+/// The tables about keys.
+struct BulkTables<'t> {
+    keys: Table<'t, &'static [u8], &'static [u8]>,
+    numbers: Table<'t, u64, &'static [u8]>,
+    results: Table<'t, (u64, u32), &'static [u8]>,
+    owned: Table<'t, (&'static [u8], u64), ()>,
+    owners: Table<'t, &'static [u8], (u64, u64)>,
+    writes_count: u64,
+}
+
+impl<'t> BulkTables<'t> {
+    fn open(begun: &'t WriteTransaction) -> Result<Self, StoreError> {
+        Ok(Self {
+            keys: begun.open_table(schema::BULK_KEYS)?,
+            numbers: begun.open_table(schema::BULK_NUMBERS)?,
+            results: begun.open_table(schema::BULK_RESULTS)?,
+            owned: begun.open_table(schema::BULK_OWNED)?,
+            owners: begun.open_table(schema::BULK_OWNERS)?,
+            writes_count: 0,
+        })
+    }
+
+    /// Keys and results of an identity.
+    fn owned_by(&self, owner: &[u8]) -> Result<(u64, u64), StoreError> {
+        Ok(self.owners.get(owner)?.map_or((0, 0), |counts| counts.value()))
+    }
+
+    /// The number of the oldest key of an identity.
+    fn oldest_of(&self, owner: &[u8]) -> Result<Option<u64>, StoreError> {
+        let oldest = self.owned.range((owner, 0)..=(owner, u64::MAX))?.next().transpose()?;
+        Ok(oldest.map(|(key, _)| key.value().1))
+    }
+
+    /// The oldest key that is not in use.
+    fn oldest_but(&self, in_use: &HashSet<u64>) -> Result<Option<(u64, KeyRecord)>, StoreError> {
+        for row in self.numbers.iter()? {
+            let (number, scope) = row?;
+            if !in_use.contains(&number.value()) {
+                return Ok(Some((number.value(), self.record(scope.value())?)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn record(&self, scope: &[u8]) -> Result<KeyRecord, StoreError> {
+        let record = self.keys.get(scope)?.map(|state| KeyRecord::decode(state.value())).transpose()?;
+        record.ok_or(StoreError::Damaged("a bulk key has no state"))
+    }
+
+    /// Drops the key of the request `number`; returns how many results went with it.
+    fn drop_key(&mut self, number: u64) -> Result<u64, StoreError> {
+        let Some(scope) = self.numbers.remove(number)?.map(|scope| scope.value().to_vec()) else {
+            return Err(StoreError::Damaged("a bulk key has no number"));
+        };
+        let count = u64::from(self.record(&scope)?.count);
+        self.keys.remove(&*scope)?;
+        self.results.retain_in((number, 0)..=(number, u32::MAX), |_, _| false)?;
+        if let Some(owner) = BulkScope::owner(&scope)
+            && self.owned.remove((owner, number))?.is_some()
+        {
+            match self.owned_by(owner)? {
+                (..=1, _) => drop(self.owners.remove(owner)?),
+                (keys, results) => {
+                    drop(self.owners.insert(owner, (keys - 1, results.saturating_sub(count)))?);
+                }
+            }
+        }
+        self.writes_count += 1;
+        Ok(count)
+    }
+
+    /// Drops the oldest row of results of the request `number`; returns how many these are.
+    fn drop_row(&mut self, number: u64, scope: &BulkScope) -> Result<u64, StoreError> {
+        let row = self.results.range((number, 0)..=(number, u32::MAX))?.next().transpose()?;
+        let Some(row) = row.map(|(key, row)| (key.value(), row.value().to_vec())) else { return Ok(0) };
+        let decoded =
+            BulkResult::decode_all(&row.1).ok_or(StoreError::Damaged("bulk results do not decode"))?;
+        self.results.remove(row.0)?;
+        let mut record = self.record(&scope.0)?;
+        let count = u32::try_from(decoded.len()).unwrap_or(u32::MAX);
+        record.count = record.count.saturating_sub(count);
+        self.keys.insert(&*scope.0, &record.encode()[..])?;
+        if let Some(owner) = BulkScope::owner(&scope.0) {
+            let (keys, results) = self.owned_by(owner)?;
+            self.owners.insert(owner, (keys, results.saturating_sub(count.into())))?;
+        }
+        self.writes_count += 1;
+        Ok(count.into())
     }
 }
 
@@ -221,17 +386,46 @@ mod tests {
     use crate::store::{Store, StoreConfig};
     use handle_proto::ResponseCode;
 
-    const BOUNDS: BulkKeyBounds = BulkKeyBounds { keys: 3, results: 100, age_ms: 1000 };
+    const BOUNDS: BulkKeyBounds = BulkKeyBounds {
+        keys: 3,
+        keys_per_identity: 100,
+        results: 100,
+        results_per_identity: 1000,
+        age_ms: 1000,
+    };
 
     fn scope(name: &str) -> BulkScope {
         BulkScope::new(Reference { handle: b"0.NA/1", index: 300 }, name.as_bytes(), true)
+    }
+
+    /// Opens the key `name` of an identity of its own, while the requests `in_use` are in progress.
+    fn open_as(
+        store: &Store,
+        index: i32,
+        name: &str,
+        bounds: BulkKeyBounds,
+        in_use: &[u64],
+    ) -> (BulkScope, u64) {
+        let scope = BulkScope::new(Reference { handle: b"0.NA/1", index }, name.as_bytes(), true);
+        let (own, name, in_use) = (scope.clone(), name.to_owned(), in_use.iter().copied().collect());
+        let opened = store.change(move |transaction| {
+            let key = BulkKey { name: name.as_bytes(), digest: [1; 32] };
+            transaction.open_bulk_key(&own, &key, &bounds, &in_use, 0)
+        });
+        let BulkKeyState::SameBody(number) = opened.unwrap() else { panic!("one body") };
+        (scope, number)
+    }
+
+    fn is_kept(store: &Store, (scope, number): &(BulkScope, u64)) -> bool {
+        let (scope, number) = (scope.clone(), *number);
+        store.change(move |transaction| transaction.bulk_done(&scope, number)).unwrap().is_some()
     }
 
     fn open(store: &Store, name: &str, digest: u8, now: u64, bounds: BulkKeyBounds) -> BulkKeyState {
         let name = name.to_owned();
         let opened = store.change(move |transaction| {
             let key = BulkKey { name: name.as_bytes(), digest: [digest; 32] };
-            transaction.open_bulk_key(&scope(&name), &key, &bounds, now)
+            transaction.open_bulk_key(&scope(&name), &key, &bounds, &HashSet::new(), now)
         });
         opened.unwrap()
     }
@@ -242,7 +436,7 @@ mod tests {
             .map(|number| BulkResult { number, code: ResponseCode(number.cast_signed()), text: "t".into() })
             .collect();
         store
-            .change(move |transaction| transaction.keep_bulk_results(&scope(&name), number, &results))
+            .change(move |transaction| transaction.keep_bulk_results(&scope(&name), number, &results, 1000))
             .unwrap();
     }
 
@@ -316,5 +510,71 @@ mod tests {
             BulkKeyState::SameBody(5)
         );
         assert_eq!(held(&store), [false; 4], "more than 1000 ms");
+    }
+
+    #[test]
+    fn an_identity_drops_its_own_keys_and_nobody_elses() {
+        let store = Store::in_memory(&StoreConfig::default(), true).unwrap();
+        let bounds = BulkKeyBounds { keys: 8, keys_per_identity: 2, ..BOUNDS };
+        let other = open_as(&store, 1, "other", bounds, &[]);
+        let own = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| open_as(&store, 2, name, bounds, &[]));
+        assert!(is_kept(&store, &other));
+        assert_eq!(
+            own.map(|key| is_kept(&store, &key)),
+            [false, false, false, false, false, false, true, true]
+        );
+        // What was dropped does not count any more.
+        let again = open_as(&store, 2, "i", bounds, &[]);
+        assert!(is_kept(&store, &again) && is_kept(&store, &other));
+    }
+
+    #[test]
+    fn an_identity_has_so_many_results() {
+        let store = Store::in_memory(&StoreConfig::default(), true).unwrap();
+        let keep = |(scope, number): &(BulkScope, u64), range: std::ops::RangeInclusive<u32>| {
+            let (scope, number, text) = (scope.clone(), *number, "t".to_owned());
+            let code = ResponseCode::SUCCESS;
+            let results: Vec<_> =
+                range.map(|number| BulkResult { number, code, text: text.clone() }).collect();
+            store
+                .change(move |transaction| transaction.keep_bulk_results(&scope, number, &results, 10))
+                .unwrap();
+        };
+        let other = open_as(&store, 1, "other", BOUNDS, &[]);
+        keep(&other, 1..=10);
+        let (first, second) = (open_as(&store, 2, "a", BOUNDS, &[]), open_as(&store, 2, "b", BOUNDS, &[]));
+        keep(&first, 1..=4);
+        keep(&second, 1..=6);
+        assert!(is_kept(&store, &first), "ten results");
+        keep(&second, 7..=7);
+        assert!(!is_kept(&store, &first) && is_kept(&store, &second), "its own oldest key");
+        keep(&second, 8..=11);
+        assert_eq!(kept(&store, second.1, 1, 20), [7, 8, 9, 10, 11], "its own oldest results");
+        assert_eq!(kept(&store, other.1, 1, 20).len(), 10);
+        let all = store.change(|transaction| {
+            Ok(transaction.meta.get(schema::BULK_RESULTS_COUNT)?.map_or(0, |all| all.value()))
+        });
+        assert_eq!(all.unwrap(), 15);
+    }
+
+    #[test]
+    fn requests_in_progress_are_not_dropped_for_others() {
+        let store = Store::in_memory(&StoreConfig::default(), true).unwrap();
+        let (used, unused) = (open_as(&store, 1, "a", BOUNDS, &[]), open_as(&store, 2, "b", BOUNDS, &[]));
+        for index in 3..9 {
+            open_as(&store, index, "c", BOUNDS, &[used.1]);
+        }
+        assert!(is_kept(&store, &used) && !is_kept(&store, &unused));
+        open_as(&store, 9, "c", BOUNDS, &[]);
+        assert!(!is_kept(&store, &used), "over");
+    }
+
+    #[test]
+    fn texts_are_kept_in_part() {
+        for (len, expected) in [(0, 0), (127, 127), (128, 128), (129, 128), (512, 128)] {
+            assert_eq!(shortened(&"t".repeat(len)).len(), expected);
+        }
+        assert_eq!(shortened(&"é".repeat(100)).len(), 128);
+        assert_eq!(shortened(&["t", &"é".repeat(100)].concat()).len(), 127);
     }
 }

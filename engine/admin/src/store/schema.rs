@@ -15,6 +15,10 @@ pub(super) const BULK_KEYS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition:
 pub(super) const BULK_NUMBERS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("bulk_numbers");
 /// Results by the number of the request and that of the first change.
 pub(super) const BULK_RESULTS: TableDefinition<'_, (u64, u32), &[u8]> = TableDefinition::new("bulk_results");
+/// Numbers of requests by identity, so for each identity from the oldest on.
+pub(super) const BULK_OWNED: TableDefinition<'_, (&[u8], u64), ()> = TableDefinition::new("bulk_owned");
+/// Keys and results of each identity.
+pub(super) const BULK_OWNERS: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("bulk_owners");
 /// Numbers by name; the constants below are the names.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
