@@ -110,8 +110,8 @@ impl CallerSessions {
         found.is_some_and(|known| known.used.len() < limits.sessions && known.used.insert(end))
     }
 
-    /// Starts a session for `identity`, which has been proven. Returns false if there is no room.
-    #[must_use]
+    /// Starts a session for `identity`, which has been proven. If there is no room, the session that
+    /// was not used for longest ends, of the identity that has most of them.
     pub fn begin(
         &mut self,
         id: CallerSessionId,
@@ -119,7 +119,7 @@ impl CallerSessions {
         identity: Reference<'_>,
         limits: &CallerSessionLimits,
         now_ms: u64,
-    ) -> bool {
+    ) {
         let identity = self.identity(identity);
         let mut own: Vec<(u64, CallerSessionId)> = self
             .sessions
@@ -137,8 +137,10 @@ impl CallerSessions {
         if self.sessions.len() >= limits.sessions {
             self.sessions.retain(|_, session| !session.is_over(now_ms));
         }
-        if self.sessions.len() >= limits.sessions {
-            return false;
+        // More than one only after the limit was lowered.
+        while self.sessions.len() >= limits.sessions {
+            let Some(displaced) = self.to_displace() else { break };
+            self.sessions.remove(&displaced);
         }
         let session = CallerSession {
             identity,
@@ -149,7 +151,17 @@ impl CallerSessions {
             age_ms: limits.age_ms,
         };
         self.sessions.insert(id, session);
-        true
+    }
+
+    /// The session that was not used for longest, of the identities with most sessions.
+    fn to_displace(&self) -> Option<CallerSessionId> {
+        let mut held: HashMap<&CallerIdentity, usize> = HashMap::new();
+        for session in self.sessions.values() {
+            *held.entry(&session.identity).or_default() += 1;
+        }
+        let most = held.values().max()?;
+        let of_these = self.sessions.iter().filter(|(_, session)| held[&session.identity] == *most);
+        of_these.min_by_key(|(_, session)| session.used_ms).map(|(id, _)| *id)
     }
 
     /// Whether `answer`, to a challenge that covers `covered`, was made in a session of `identity`.
@@ -209,8 +221,8 @@ mod tests {
         Reference { handle: b"0.NA/20.500.1", index }
     }
 
-    fn begin(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) -> bool {
-        table.begin([id; 16], Zeroizing::new([id; 32]), identity(index), &LIMITS, now_ms)
+    fn begin(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) {
+        table.begin([id; 16], Zeroizing::new([id; 32]), identity(index), &LIMITS, now_ms);
     }
 
     fn verify(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) -> bool {
@@ -241,7 +253,7 @@ mod tests {
     #[test]
     fn a_session_authenticates_its_identity_until_it_ends() {
         let mut table = CallerSessions::new(true);
-        assert!(begin(&mut table, 1, 300, 0));
+        begin(&mut table, 1, 300, 0);
         assert!(verify(&mut table, 1, 300, 99));
         assert!(!verify(&mut table, 1, 301, 99), "another identity");
         assert!(!verify(&mut table, 2, 300, 99), "no such session");
@@ -249,9 +261,9 @@ mod tests {
         assert!(!table.verify(identity(300), &COVERED, &forged, 99), "another secret");
         assert!(verify(&mut table, 1, 300, 198), "used at 99");
         assert!(!verify(&mut table, 1, 300, 250), "too old");
-        assert!(begin(&mut table, 1, 300, 300));
+        begin(&mut table, 1, 300, 300);
         assert!(!verify(&mut table, 1, 300, 400), "idle");
-        assert!(begin(&mut table, 1, 300, 400));
+        begin(&mut table, 1, 300, 400);
         table.end([1; 16]);
         assert!(!verify(&mut table, 1, 300, 400));
     }
@@ -261,7 +273,7 @@ mod tests {
         for folds in [true, false] {
             let mut table = CallerSessions::new(folds);
             let reference = |handle: &'static [u8]| Reference { handle, index: 1 };
-            assert!(table.begin([1; 16], Zeroizing::new([1; 32]), reference(b"10.1/a"), &LIMITS, 0));
+            table.begin([1; 16], Zeroizing::new([1; 32]), reference(b"10.1/a"), &LIMITS, 0);
             let answer = answer_in_session(&COVERED, &[1; 16], &[1; 32]);
             assert!(table.verify(reference(b"10.1/a"), &COVERED, &answer, 0));
             assert_eq!(table.verify(reference(b"10.1/A"), &COVERED, &answer, 0), folds);
@@ -271,12 +283,24 @@ mod tests {
     #[test]
     fn sessions_are_bounded_in_all_and_by_identity() {
         let mut table = CallerSessions::new(true);
-        assert!(begin(&mut table, 1, 300, 0) && begin(&mut table, 2, 300, 1));
-        assert!(begin(&mut table, 3, 300, 2));
-        assert!(!verify(&mut table, 1, 300, 2) && verify(&mut table, 2, 300, 2), "the oldest is displaced");
-        assert!(begin(&mut table, 4, 301, 2));
-        assert!(!begin(&mut table, 5, 302, 2), "three in all");
-        assert!(begin(&mut table, 5, 302, 200), "the others are over");
+        begin(&mut table, 1, 300, 0);
+        begin(&mut table, 2, 300, 1);
+        begin(&mut table, 3, 300, 2);
+        assert!(!verify(&mut table, 1, 300, 2) && verify(&mut table, 2, 300, 3), "the oldest is displaced");
+        begin(&mut table, 4, 301, 4);
+        assert_eq!(table.count(), 3);
+        begin(&mut table, 5, 302, 4);
+        assert!(!verify(&mut table, 3, 300, 4), "the oldest of the identity with most, used at 2");
+        let others = [(2, 300), (4, 301), (5, 302)];
+        assert!(others.into_iter().all(|(id, index)| verify(&mut table, id, index, 5 + u64::from(id))));
+        begin(&mut table, 6, 303, 20);
+        assert!(!verify(&mut table, 2, 300, 20), "the oldest of all, where each has one");
+        assert!(verify(&mut table, 6, 303, 20) && verify(&mut table, 4, 301, 20));
+        begin(&mut table, 7, 304, 200);
+        assert_eq!(table.count(), 1, "the others are over");
+        let lowered = CallerSessionLimits { sessions: 1, ..LIMITS };
+        begin(&mut table, 8, 305, 200);
+        table.begin([9; 16], Zeroizing::new([9; 32]), identity(306), &lowered, 200);
         assert_eq!(table.count(), 1);
     }
 }

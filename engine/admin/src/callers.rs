@@ -21,7 +21,7 @@ settings! {
         restart socket: Option<PathBuf> = None;
         /// Connections to this socket at a time; others wait. Each request uses one.
         restart connections: usize = 64, 1..=1024;
-        /// Sessions of callers.
+        /// Sessions of callers. One more displaces the oldest of the identity with most sessions.
         live sessions: usize = 16_384, 1..=1 << 20;
         /// Of these, for one identity. One more displaces its oldest.
         live sessions_per_identity <= sessions: usize = 64, 1..=1 << 20;

@@ -67,7 +67,7 @@ pub enum CallerRefusal {
     Wrong,
     /// Its nonce is not from here, is too old, or has been used.
     Stale,
-    /// There is no room for another session, or too much work waits.
+    /// Too much work waits.
     Busy,
     /// The service of the identity was asked and did not answer.
     Unanswered,
