@@ -4,9 +4,13 @@
 //! A nonce begins with bytes from here, so a proof cannot be older than they are, and each nonce
 //! counts once. Strangers leave no state here: only a proof that was verified does.
 
+use crate::operation::CandidateKey;
 use crate::store::key;
+use handle_auth::Digest;
 use handle_auth::challenge::{CoveredBytes, verify_in_session};
+use handle_auth::digest::digest;
 use handle_daemon::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -26,6 +30,36 @@ pub struct CallerSessionLimits {
     pub idle_ms: u64,
     /// Milliseconds after which a session ends.
     pub age_ms: u64,
+    /// Milliseconds after which the key of an identity of another service is looked up again.
+    pub recheck_ms: u64,
+}
+
+/// The key with which an identity was proven. The session ends when the identity no longer has it.
+#[derive(Clone, Debug)]
+pub struct ProvenKey {
+    /// The type of its value.
+    pub kind: &'static [u8],
+    /// The index of its value.
+    pub index: i32,
+    digest: Option<Digest>,
+}
+
+impl ProvenKey {
+    /// The key in the value `key` of type `kind`.
+    #[must_use]
+    pub fn new(kind: &'static [u8], key: &CandidateKey) -> Self {
+        Self { kind, index: key.index, digest: digest_of(key) }
+    }
+
+    /// Whether `key` is this one.
+    #[must_use]
+    pub fn is(&self, key: &CandidateKey) -> bool {
+        self.index == key.index && self.digest.is_some() && self.digest == digest_of(key)
+    }
+}
+
+fn digest_of(key: &CandidateKey) -> Option<Digest> {
+    digest(DigestAlgorithm::SHA256, [&key.data[..]])
 }
 
 #[derive(Debug)]
@@ -46,6 +80,11 @@ struct CallerIdentity(Vec<u8>, i32);
 struct CallerSession {
     identity: CallerIdentity,
     secret: CallerSessionSecret,
+    /// `None` if only another service knows the key, which is secret.
+    key: Option<ProvenKey>,
+    /// When another service was last asked about the key.
+    asked_ms: u64,
+    recheck_ms: u64,
     started_ms: u64,
     used_ms: u64,
     idle_ms: u64,
@@ -110,13 +149,14 @@ impl CallerSessions {
         found.is_some_and(|known| known.used.len() < limits.sessions && known.used.insert(end))
     }
 
-    /// Starts a session for `identity`, which has been proven. If there is no room, the session that
+    /// Starts a session for `identity`, which has been proven with `key`. If there is no room, the session that
     /// was not used for longest ends, of the identity that has most of them.
     pub fn begin(
         &mut self,
         id: CallerSessionId,
         secret: CallerSessionSecret,
         identity: Reference<'_>,
+        key: Option<ProvenKey>,
         limits: &CallerSessionLimits,
         now_ms: u64,
     ) {
@@ -145,6 +185,9 @@ impl CallerSessions {
         let session = CallerSession {
             identity,
             secret,
+            key,
+            asked_ms: now_ms,
+            recheck_ms: limits.recheck_ms,
             started_ms: now_ms,
             used_ms: now_ms,
             idle_ms: limits.idle_ms,
@@ -188,6 +231,22 @@ impl CallerSessions {
         is_right
     }
 
+    /// The key with which the identity of a session was proven, and whether it is time to ask
+    /// another service about it. `None` if there is no such session, or no key to look up.
+    #[must_use]
+    pub fn proven_key(&self, id: CallerSessionId, now_ms: u64) -> Option<(ProvenKey, bool)> {
+        let session = self.sessions.get(&id)?;
+        let is_due = now_ms.saturating_sub(session.asked_ms) >= session.recheck_ms;
+        Some((session.key.clone()?, is_due))
+    }
+
+    /// Another service has confirmed the key of a session.
+    pub fn confirm(&mut self, id: CallerSessionId, now_ms: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.asked_ms = now_ms;
+        }
+    }
+
     /// Ends a session.
     pub fn end(&mut self, id: CallerSessionId) {
         self.sessions.remove(&id);
@@ -213,8 +272,14 @@ mod tests {
     use handle_auth::challenge::answer_in_session;
     use zeroize::Zeroizing;
 
-    const LIMITS: CallerSessionLimits =
-        CallerSessionLimits { nonce_ms: 1000, sessions: 3, per_identity: 2, idle_ms: 100, age_ms: 250 };
+    const LIMITS: CallerSessionLimits = CallerSessionLimits {
+        nonce_ms: 1000,
+        sessions: 3,
+        per_identity: 2,
+        idle_ms: 100,
+        age_ms: 250,
+        recheck_ms: 50,
+    };
     const COVERED: CoveredBytes<'_> = [b"nonce", b"digest"];
 
     fn identity(index: i32) -> Reference<'static> {
@@ -222,7 +287,7 @@ mod tests {
     }
 
     fn begin(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) {
-        table.begin([id; 16], Zeroizing::new([id; 32]), identity(index), &LIMITS, now_ms);
+        table.begin([id; 16], Zeroizing::new([id; 32]), identity(index), None, &LIMITS, now_ms);
     }
 
     fn verify(table: &mut CallerSessions, id: u8, index: i32, now_ms: u64) -> bool {
@@ -269,11 +334,26 @@ mod tests {
     }
 
     #[test]
+    fn a_key_is_that_of_its_index_and_content_and_another_service_is_asked_now_and_then() {
+        let value = |index, data: &[u8]| CandidateKey { index, data: Zeroizing::new(data.to_vec()) };
+        let key = ProvenKey::new(b"HS_PUBKEY", &value(300, b"key"));
+        assert!(key.is(&value(300, b"key")));
+        assert!(!key.is(&value(300, b"other")) && !key.is(&value(301, b"key")));
+        let mut table = CallerSessions::new(true);
+        table.begin([1; 16], Zeroizing::new([1; 32]), identity(300), Some(key), &LIMITS, 0);
+        let is_due = |table: &CallerSessions, now_ms| table.proven_key([1; 16], now_ms).unwrap().1;
+        assert!(!is_due(&table, 49) && is_due(&table, 50));
+        table.confirm([1; 16], 50);
+        assert!(!is_due(&table, 99) && is_due(&table, 100));
+        assert!(table.proven_key([2; 16], 0).is_none());
+    }
+
+    #[test]
     fn names_are_compared_as_the_store_compares_them() {
         for folds in [true, false] {
             let mut table = CallerSessions::new(folds);
             let reference = |handle: &'static [u8]| Reference { handle, index: 1 };
-            table.begin([1; 16], Zeroizing::new([1; 32]), reference(b"10.1/a"), &LIMITS, 0);
+            table.begin([1; 16], Zeroizing::new([1; 32]), reference(b"10.1/a"), None, &LIMITS, 0);
             let answer = answer_in_session(&COVERED, &[1; 16], &[1; 32]);
             assert!(table.verify(reference(b"10.1/a"), &COVERED, &answer, 0));
             assert_eq!(table.verify(reference(b"10.1/A"), &COVERED, &answer, 0), folds);
@@ -300,7 +380,7 @@ mod tests {
         assert_eq!(table.count(), 1, "the others are over");
         let lowered = CallerSessionLimits { sessions: 1, ..LIMITS };
         begin(&mut table, 8, 305, 200);
-        table.begin([9; 16], Zeroizing::new([9; 32]), identity(306), &lowered, 200);
+        table.begin([9; 16], Zeroizing::new([9; 32]), identity(306), None, &lowered, 200);
         assert_eq!(table.count(), 1);
     }
 }

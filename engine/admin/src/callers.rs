@@ -31,6 +31,10 @@ settings! {
         live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
         /// Time after which every session ends.
         live session_ms: u32 = DAY_MS, 1000..=DAY_MS;
+        /// Time after which the key of a session is looked up again if another service has the
+        /// identity, for which `remote.cache_s` counts too. A key in the own store is looked up
+        /// whenever the session is used.
+        live recheck_ms: u32 = 30_000, 1000..=DAY_MS;
     }
 }
 
@@ -44,6 +48,7 @@ impl CallersConfig {
             per_identity: self.sessions_per_identity,
             idle_ms: self.idle_ms as u64,
             age_ms: self.session_ms as u64,
+            recheck_ms: self.recheck_ms as u64,
         }
     }
 }

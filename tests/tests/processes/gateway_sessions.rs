@@ -224,6 +224,31 @@ fn sessions_end_with_the_one_behind_them() {
 }
 
 #[test]
+fn a_session_ends_when_its_identity_loses_the_key() {
+    let pair = pair();
+    let record = hex(&fixture("servers.json")["keys"]["admin_rsa"]["handle_public_hex"]);
+    let put = |index: i32, key: &[u8]| {
+        let key = key.to_vec();
+        let put = move |transaction: &mut Transaction<'_>| {
+            let values = [Value::new(index, b"HS_PUBKEY", &key)];
+            transaction.put(b"0.NA/TST", Values::build(values, &mut Vec::new()))
+        };
+        pair.administration.server().shared().service.store.change(put).unwrap();
+    };
+    let id = pair.signed_in();
+    put(300, &record);
+    assert_eq!(pair.status(&id), 200, "the same key");
+    put(300, &hex(&fixture("servers.json")["keys"]["mirror"]["handle_public_hex"]));
+    assert_eq!(pair.status(&id), 401, "another key");
+    put(300, &record);
+    assert_eq!(pair.status(&id), 401, "it has ended");
+    let id = pair.signed_in();
+    assert_eq!(pair.status(&id), 200);
+    put(303, &record);
+    assert_eq!(pair.status(&id), 401, "another index");
+}
+
+#[test]
 fn sessions_expire_when_they_are_idle() {
     let pair = pair_with(|_| (), |config| config.sessions.idle_ms = 1000);
     let id = pair.signed_in();

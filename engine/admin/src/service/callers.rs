@@ -5,14 +5,14 @@ use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
 use super::prove::{ProofOutcome, wrong_key};
 use crate::audit::AuditLine;
-use crate::caller_sessions::CallerSessionLimits;
-use crate::operation::{NotHere, keys};
+use crate::caller_sessions::{CallerSessionLimits, ProvenKey};
+use crate::operation::{NotHere, OperationRefusal, keys};
 use crate::remote::{RemoteFailure, RemoteInquiry};
 use crate::store::StoreError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
-use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest};
+use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::PublicKey;
 use handle_proto::name::BLANK;
@@ -22,6 +22,11 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{OpCode, ResponseCode, Version};
 use std::net::{IpAddr, SocketAddr};
 use zeroize::Zeroizing;
+
+const NOT_CHECKED: OperationRefusal = OperationRefusal::new(
+    ResponseCode::AUTHENTICATION_ERROR,
+    "The key of the session could not be checked: the service of its identity did not answer.",
+);
 
 impl AdminService {
     /// Answers `handle-gateway`. May block on other services.
@@ -53,18 +58,49 @@ impl AdminService {
     pub(super) fn prove_in_session<'a>(&self, claim: &ChallengeClaim<'a>) -> ProofOutcome<'a> {
         let (identity, now_ms) = (claim.answer.identity, self.now_ms());
         let (covered, answer) = (claim.challenge.covered(), claim.answer.signed_response);
-        match self.caller_sessions().verify(identity, &covered, answer, now_ms) {
-            true => ProofOutcome::Proven(identity),
-            false => ProofOutcome::Response(wrong_key(identity)),
+        let wrong = || ProofOutcome::Response(wrong_key(identity));
+        let is_right = self.caller_sessions().verify(identity, &covered, answer, now_ms);
+        let Some((id, _)) = answer.split_first_chunk().filter(|_| is_right) else { return wrong() };
+        match self.still_has_key(identity, *id) {
+            Ok(true) => ProofOutcome::Proven(identity),
+            Ok(false) => {
+                self.caller_sessions().end(*id);
+                wrong()
+            }
+            Err(refused) => ProofOutcome::Response(refused.into()),
         }
+    }
+
+    /// Whether `identity` still has the key with which its session `id` was started. Without an
+    /// answer of the service of the identity nobody is proven, as outside sessions.
+    fn still_has_key(&self, identity: Reference<'_>, id: CallerSessionId) -> Result<bool, OperationRefusal> {
+        let now_ms = self.now_ms();
+        let Some((proven, is_due)) = self.caller_sessions().proven_key(id, now_ms) else { return Ok(true) };
+        let identity = Reference { index: proven.index, ..identity };
+        let snapshot = self.store.snapshot().map_err(|error| self.store_refusal(&error))?;
+        let (in_force, most) = (self.in_force(), self.in_force().effort.keys_tried);
+        match keys(&snapshot, &in_force.rules, identity, proven.kind, most) {
+            Ok(keys) => return Ok(keys.iter().any(|key| proven.is(key))),
+            Err(NotHere::Store(error)) => return Err(self.store_refusal(&error)),
+            Err(NotHere::Remote) if !is_due => return Ok(true),
+            Err(NotHere::Remote) => {}
+        }
+        let Some(remote) = &self.remote else { return Ok(false) };
+        let values = remote.begin_inquiry().public_keys(identity).map_err(|_| NOT_CHECKED)?;
+        let found = super::candidates::public_keys(&values, identity, most);
+        let has_key = found.iter().any(|it| matches!(it, KeyCandidate::Key(key) if proven.is(key)));
+        if has_key {
+            self.caller_sessions().confirm(id, now_ms);
+        }
+        Ok(has_key)
     }
 
     fn prove_caller(&self, proof: &CallerProof<'_>, limits: &CallerSessionLimits) -> CallerReply {
         if !self.caller_sessions().is_open(proof.nonce, self.now_ms()) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
-        let index = match self.proven_index(proof) {
-            Ok(index) => index,
+        let (index, key) = match self.proven_index(proof) {
+            Ok(proven) => proven,
             Err(refusal) => return CallerReply::Refused(refusal),
         };
         let (id, secret) = (handle_auth::random(), Zeroizing::new(handle_auth::random()));
@@ -73,13 +109,13 @@ impl AdminService {
         if !sessions.take(proof.nonce, limits, now_ms) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
-        sessions.begin(id, secret.clone(), identity, limits, now_ms);
+        sessions.begin(id, secret.clone(), identity, key, limits, now_ms);
         CallerReply::Proven { id, secret, index }
     }
 
-    /// The index of the identity for which `proof` is right. With index 0 it is that of a public key
+    /// The index of the identity for which `proof` is right, and the key. With index 0 it is that of a public key
     /// that matches, and stays 0 for secret keys, as in deployed servers.
-    fn proven_index(&self, proof: &CallerProof<'_>) -> Result<i32, CallerRefusal> {
+    fn proven_index(&self, proof: &CallerProof<'_>) -> Result<(i32, Option<ProvenKey>), CallerRefusal> {
         let kind = match proof.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,
             auth::SECRET_KEY => auth::SECRET_KEY,
@@ -104,7 +140,12 @@ impl AdminService {
             };
             if outcome.is_ok() {
                 let is_public = kind == auth::PUBLIC_KEY;
-                return Ok(if is_public { candidate.index(proof.identity) } else { proof.identity.index });
+                let index = if is_public { candidate.index(proof.identity) } else { proof.identity.index };
+                let key = match &candidate {
+                    KeyCandidate::Key(key) => Some(ProvenKey::new(kind, key)),
+                    KeyCandidate::Remote(_) => None,
+                };
+                return Ok((index, key));
             }
         }
         Err(CallerRefusal::Wrong)
