@@ -84,10 +84,40 @@ fn read(parameters: &Parameters<'_>, name: &str, accepts_md5: bool) -> Result<Ve
     names[..3].iter().try_for_each(|name| field(name).map(drop))?;
     let fields = names.iter().filter_map(|name| Some((*name, parameters.first(name)?)));
     let fields = fields.chain([("id", &*name), ("type", "HS_SECKEY")]);
+    // `handle-admin` would charge its work to the gateway, and so to all its callers.
+    let letters: String = field("alg")?.chars().filter(char::is_ascii_alphanumeric).collect();
+    if letters.to_ascii_uppercase().starts_with("PBKDF2") {
+        return Err("PBKDF2 is not verified over HTTP: open a session instead");
+    }
     let proof = HandleCredentials::of_fields(fields).proof(accepts_md5).map_err(|_| "Unknown algorithm")?;
     if nonce.len().max(proof.client_nonce.len()) > NONCE_LEN_MAX {
         return Err("A nonce is too long");
     }
     let (client_nonce, signed_response) = (proof.client_nonce, proof.signed_response);
     Ok(Verification { handle: handle.as_bytes().to_vec(), index, nonce, client_nonce, signed_response })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn macs_are_verified_and_those_with_pbkdf2_refused() {
+        let of = |algorithm: &str| {
+            let query = format!(
+                "nonce=AAAA&cnonce=AAAA&signature=AAAA&salt=AAAA&iterations=10000&length=160&alg={algorithm}"
+            );
+            let asked = read(&Parameters::parse(&query), "300%3A0.NA/TST", false);
+            asked.map(|verification| (verification.index, verification.handle))
+        };
+        for algorithm in ["HMAC-SHA256", "SHA1", "HmacSHA1"] {
+            assert_eq!(of(algorithm), Ok((300, b"0.NA/TST".to_vec())), "{algorithm}");
+        }
+        for algorithm in ["PBKDF2WithHmacSHA1", "pbkdf2-hmac-sha1", "PBKDF2HmacSHA1"] {
+            assert!(of(algorithm).is_err_and(|why| why.starts_with("PBKDF2")), "{algorithm}");
+        }
+        for algorithm in ["MD5", "-PBKDF2-HMAC-SHA1", "P-BKDF2HmacSHA1"] {
+            assert!(of(algorithm).is_err(), "{algorithm}");
+        }
+    }
 }
