@@ -24,7 +24,7 @@ use data_encoding::BASE64URL_NOPAD;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::settings;
 use handle_proto::ResponseCode;
-use handle_proto::printable::Printable;
+use handle_proto::printable::{Printable, is_unprintable};
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
@@ -188,11 +188,14 @@ impl<'r> AdminRequest<'r> {
 
     /// What pages show of who is signed in.
     fn user(&self) -> Option<AdminUser> {
-        let session = self.session.as_ref()?;
-        let identity = session.identity.as_ref()?;
-        let name = String::from_utf8_lossy(&identity.handle);
-        let identity = Printable(&format!("{}:{name}", identity.index)).to_string();
-        Some(AdminUser { identity, csrf: token(session.id) })
+        let identity = Printable(&self.identity_name()?).to_string();
+        Some(AdminUser { identity, csrf: token(self.session.as_ref()?.id) })
+    }
+
+    /// The identity as `index:handle`.
+    fn identity_name(&self) -> Option<String> {
+        let identity = self.session.as_ref()?.identity.as_ref()?;
+        Some(format!("{}:{}", identity.index, String::from_utf8_lossy(&identity.handle)))
     }
 
     fn csrf(&self) -> String {
@@ -260,13 +263,14 @@ impl<'r> AdminRequest<'r> {
 
     /// The option of `hdl` that names the identity.
     fn hdl_auth(&self) -> String {
-        self.user().map_or_else(String::new, |user| format!("--auth {} --key KEY", quoted(&user.identity)))
+        self.identity_name()
+            .map_or_else(String::new, |identity| format!("--auth {} --key KEY", quoted(&identity)))
     }
 
     /// The option of `curl` that names the identity.
     fn curl_auth(&self) -> String {
-        self.user().map_or_else(String::new, |user| {
-            format!("-u {}", quoted(&user.identity.replace('%', "%25").replace(':', "%3A")))
+        self.identity_name().map_or_else(String::new, |identity| {
+            format!("-u {}", quoted(&identity.replace('%', "%25").replace(':', "%3A")))
         })
     }
 
@@ -301,6 +305,18 @@ fn quoted(word: &str) -> String {
     crate::pages::shell_quoted(word)
 }
 
+/// A word for a POSIX shell that is no option of its program. It stands behind all options.
+fn operand(word: &str) -> String {
+    let end = if word.starts_with('-') { "-- " } else { "" };
+    format!("{end}{}", quoted(word))
+}
+
+/// Those commands that can be copied: without control characters, and others that do not show.
+fn copyable(mut commands: Vec<String>) -> Vec<String> {
+    commands.retain(|command| !command.contains(is_unprintable));
+    commands
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,6 +333,14 @@ mod tests {
         assert_eq!(of(&format!("a=b; {COOKIE}={text}; c=d")), Some(id));
         assert_eq!(of(&format!("x{COOKIE}={text}")), None);
         assert_eq!((of(""), of(&format!("{COOKIE}=short"))), (None, None));
+    }
+
+    #[test]
+    fn commands_have_no_options_and_no_control_characters_of_a_name() {
+        assert_eq!(operand("--config=x/y z"), "-- '--config=x/y z'");
+        assert_eq!([operand("20.500/-x"), operand("it's")], ["20.500/-x", r"'it'\''s'"]);
+        let commands = ["a\nrm -rf x", "b\x1b[2J", "c\u{202e}", "d"].map(|name| format!("hdl {name}"));
+        assert_eq!(copyable(commands.to_vec()), ["hdl d"]);
     }
 
     #[test]

@@ -150,7 +150,9 @@ fn records_are_created_changed_copied_and_deleted() {
         created.text()
     );
     let page = pages.get(&who, "/admin/record?handle=TST/PAGE&done=created").text();
-    for text in ["Created.", "https://example.org/&#60;one&#62;", "hdl handle update TST/PAGE", "curl -u "] {
+    for text in
+        ["Created.", "https://example.org/&#60;one&#62;", " TST/PAGE 1:URL=https://example.org/", "curl -u "]
+    {
         assert!(page.contains(text), "{text}: {page}");
     }
     assert_eq!(pages.post(&who, "/admin/record", &new).status, 409, "it exists");

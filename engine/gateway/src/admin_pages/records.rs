@@ -1,7 +1,7 @@
 //! Records: listing, creating, changing, copying and deleting them.
 
 use super::form::{self, ValueChanges};
-use super::{AdminRequest, encoded, error, quoted};
+use super::{AdminRequest, copyable, encoded, error, operand, quoted};
 use crate::administration::ServiceError;
 use crate::api::change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
 use crate::api::listing;
@@ -94,14 +94,14 @@ pub(super) async fn list(
         None => &page.prefix,
     };
     let record = [PREFIX_RECORDS, authority.as_bytes()].concat();
-    page.commands = vec![
-        format!("hdl handle list {} {}", quoted(authority), request.hdl_auth()),
+    page.commands = copyable(vec![
+        format!("hdl handle list {} {}", request.hdl_auth(), operand(authority)),
         format!(
             "curl {} {}",
             request.curl_auth(),
             quoted(&format!("{}api/handles?prefix={}", request.frame.base, encoded(authority)))
         ),
-    ];
+    ]);
     let found = ask(request, identity, move |client| listing::of_prefix(client, &record)).await;
     let (code, mut names) = match found {
         Ok(found) => found,
@@ -140,16 +140,20 @@ fn edit_page<'r>(
     let commands = if is_new || handle.is_empty() {
         Vec::new()
     } else {
-        vec![
-            format!("hdl handle update {} 1:URL=https://example.org/ {}", quoted(handle), request.hdl_auth()),
-            format!("hdl handle delete {} {}", quoted(handle), request.hdl_auth()),
+        copyable(vec![
+            format!(
+                "hdl handle update {} {} 1:URL=https://example.org/",
+                request.hdl_auth(),
+                operand(handle)
+            ),
+            format!("hdl handle delete {} {}", request.hdl_auth(), operand(handle)),
             format!(
                 "curl {} -X PUT -H 'Content-Type: application/json' -d @record.json {}",
                 request.curl_auth(),
                 request.api_url(handle, "")
             ),
             format!("curl {} -X DELETE {}", request.curl_auth(), request.api_url(handle, "")),
-        ]
+        ])
     };
     EditPage {
         frame: request.frame,
@@ -175,14 +179,14 @@ pub(super) fn new(
     let mut row = form::empty_row(&[], request.texts());
     row.kind = "URL".to_owned();
     let mut page = edit_page(request, handle, vec![row, form::owner_row(identity, request.texts())], true);
-    page.commands = vec![
-        format!("hdl handle create 20.500.12345/new 1:URL=https://example.org/ {}", request.hdl_auth()),
+    page.commands = copyable(vec![
+        format!("hdl handle create {} 20.500.12345/new 1:URL=https://example.org/", request.hdl_auth()),
         format!(
             "curl {} -X PUT -H 'Content-Type: application/json' -d @record.json {}",
             request.curl_auth(),
             request.api_url("20.500.12345/new", "?overwrite=false")
         ),
-    ];
+    ]);
     request.html(StatusCode::OK, page.html())
 }
 

@@ -1,7 +1,7 @@
 //! Upload of many records, as CSV or as lines of JSON.
 
 use super::records::apply;
-use super::{AdminRequest, error, guard};
+use super::{AdminRequest, copyable, error, guard};
 use crate::api::change::{ChangeKind, RecordChange};
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
@@ -35,7 +35,7 @@ fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
         frame: request.frame,
         user: request.user(),
         notice: None,
-        commands: vec![format!("hdl batch records.txt {}", request.hdl_auth())],
+        commands: copyable(vec![format!("hdl batch {} records.txt", request.hdl_auth())]),
         csrf: request.csrf(),
         text: String::new(),
         results: String::new(),
