@@ -106,7 +106,10 @@ fn split_secret(body: &[u8]) -> (Option<Zeroizing<Vec<u8>>>, Vec<u8>) {
             Some(encoded) => {
                 let plus = |byte: &u8| if *byte == b'+' { b' ' } else { *byte };
                 let spaced: Zeroizing<Vec<u8>> = Zeroizing::new(encoded.iter().map(plus).collect());
-                secret = Some(Zeroizing::new(percent_decode(&spaced).collect::<Vec<u8>>()));
+                // As long as it can be: a vector that grows leaves a copy behind, which is not zeroed.
+                let mut decoded = Zeroizing::new(Vec::with_capacity(encoded.len()));
+                decoded.extend(percent_decode(&spaced));
+                secret = Some(decoded);
             }
             None => {
                 others.extend_from_slice(field);
@@ -142,6 +145,7 @@ mod tests {
     fn the_secret_of_a_form_is_decoded_apart_from_the_rest() {
         let (secret, others) = split_secret(b"id=300%3Aa%2Fb&secret=open+sesame%2B%00&x=1");
         assert_eq!(secret.as_deref().map(|it| &it[..]), Some(&b"open sesame+\0"[..]));
+        assert_eq!(secret.map(|it| it.capacity()), Some("open+sesame%2B%00".len()), "it did not grow");
         assert_eq!(others, b"id=300%3Aa%2Fb&x=1&");
         assert!(split_secret(b"id=x").0.is_none());
     }
