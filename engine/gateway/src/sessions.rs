@@ -10,6 +10,7 @@ use handle_auth::source;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::settings;
 use handle_daemon::settings::DAY_MS;
+use handle_proto::fold;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
@@ -21,6 +22,8 @@ settings! {
     pub struct SessionsConfig {
         /// Sessions with an identity. A further one gets status 503.
         live sessions: usize = 16_384, 1..=1 << 20;
+        /// Of these, for one identity. One more displaces its oldest.
+        live per_identity: usize = 64, 1..=1 << 20;
         /// Time after which such a session ends if it is not used.
         live idle_ms: u32 = 1_800_000, 1000..=DAY_MS;
         /// Time after which it ends in any case.
@@ -85,6 +88,25 @@ pub struct HttpSession {
     pub identity: Option<Arc<ClientIdentity>>,
 }
 
+/// Why a session does not get an identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthenticateError {
+    /// There are as many sessions with an identity as allowed.
+    Full,
+    /// The session has ended, or got another nonce, since it was found.
+    Changed,
+}
+
+/// The identities of sessions that were displaced, whose sessions at `handle-admin` are to end.
+pub type Displaced = Vec<Arc<ClientIdentity>>;
+
+/// An identity: its handle with its case folded, and its index.
+type IdentityName = (Vec<u8>, i32);
+
+fn name_of(identity: &ClientIdentity) -> IdentityName {
+    (fold::folded(&identity.handle), identity.index)
+}
+
 #[derive(Debug)]
 struct KeptSession {
     nonce: CallerNonce,
@@ -117,6 +139,8 @@ struct SessionTable {
     /// All of these, the oldest first; ids of sessions that are gone are skipped.
     oldest: VecDeque<SessionId>,
     unproven_count: usize,
+    /// Those with an identity, the oldest first.
+    proven: HashMap<IdentityName, VecDeque<SessionId>>,
 }
 
 impl HttpSessions {
@@ -163,32 +187,41 @@ impl HttpSessions {
         }
     }
 
-    /// Gives a new session, or the one with this id, an identity. Returns false if there are as many
-    /// as allowed.
-    #[must_use]
-    pub fn authenticate(
+    /// Adds a session with the id and nonce of `session` and an identity.
+    ///
+    /// # Errors
+    /// When there are as many as allowed.
+    pub fn add(
         &self,
-        id: SessionId,
-        nonce: CallerNonce,
+        session: HttpSession,
         identity: Arc<ClientIdentity>,
         limits: &SessionsConfig,
         now: Instant,
-    ) -> bool {
+    ) -> Result<Displaced, AuthenticateError> {
+        self.table().prove(session, identity, limits, now)
+    }
+
+    /// Gives `session`, as it was found when the proof began, an identity and the nonce `next`.
+    ///
+    /// # Errors
+    /// When the session has ended or changed in the meantime, or there are as many as allowed.
+    pub fn authenticate(
+        &self,
+        session: &HttpSession,
+        next: CallerNonce,
+        identity: Arc<ClientIdentity>,
+        limits: &SessionsConfig,
+        now: Instant,
+    ) -> Result<Displaced, AuthenticateError> {
         let mut table = self.table();
-        if table.sessions.len() - table.unproven_count >= limits.sessions {
-            let is_over = |session: &KeptSession| session.identity.is_some() && session.is_over(limits, now);
-            table.sessions.retain(|_, session| !is_over(session));
+        let is_unchanged = |kept: &KeptSession| {
+            kept.nonce == session.nonce
+                && kept.identity.as_ref().is_none_or(|known| fold::eq(&known.handle, &identity.handle))
+        };
+        if !table.sessions.get(&session.id).is_some_and(is_unchanged) {
+            return Err(AuthenticateError::Changed);
         }
-        let is_proven = |session: &KeptSession| session.identity.is_some();
-        let was_proven = table.sessions.get(&id).is_some_and(is_proven);
-        if !was_proven && table.sessions.len() - table.unproven_count >= limits.sessions {
-            return false;
-        }
-        let source = table.sessions.get(&id).map_or(IpAddr::from([0; 4]), |session| session.source);
-        table.remove(id);
-        let kept = KeptSession { nonce, identity: Some(identity), source, started: now, used: now };
-        table.sessions.insert(id, kept);
-        true
+        table.prove(HttpSession { id: session.id, nonce: next, identity: None }, identity, limits, now)
     }
 
     /// Ends a session, and returns the identity that it had.
@@ -216,7 +249,58 @@ impl SessionTable {
                 }
             }
         }
+        if let Some(name) = session.identity.as_deref().map(name_of)
+            && let Some(own) = self.proven.get_mut(&name)
+        {
+            own.retain(|other| *other != id);
+            if own.is_empty() {
+                self.proven.remove(&name);
+            }
+        }
         Some(session)
+    }
+
+    /// Adds a session with an identity, which may be there without one, and returns the identities of
+    /// those that it displaces.
+    fn prove(
+        &mut self,
+        session: HttpSession,
+        identity: Arc<ClientIdentity>,
+        limits: &SessionsConfig,
+        now: Instant,
+    ) -> Result<Displaced, AuthenticateError> {
+        let HttpSession { id, nonce, .. } = session;
+        let (name, mut displaced) = (name_of(&identity), Vec::new());
+        let is_own = |table: &Self| table.sessions.get(&id).is_some_and(|it| it.identity.is_some());
+        if !is_own(self) {
+            while let Some(own) = self.proven.get(&name)
+                && own.len() >= limits.per_identity
+                && let Some(&oldest) = own.front()
+            {
+                displaced.extend(self.remove(oldest).and_then(|session| session.identity));
+            }
+            if self.is_full(limits) {
+                let is_over = |it: &KeptSession| it.identity.is_some() && it.is_over(limits, now);
+                let over = self.sessions.iter().filter(|(_, it)| is_over(it)).map(|(id, _)| *id);
+                for id in over.collect::<Vec<_>>() {
+                    self.remove(id);
+                }
+            }
+            if self.is_full(limits) {
+                return Err(AuthenticateError::Full);
+            }
+        }
+        let before = self.remove(id);
+        let source = before.map_or(IpAddr::from([0; 4]), |session| session.source);
+        let kept = KeptSession { nonce, identity: Some(identity), source, started: now, used: now };
+        self.sessions.insert(id, kept);
+        self.proven.entry(name).or_default().push_back(id);
+        Ok(displaced)
+    }
+
+    /// Whether there are as many sessions with an identity as allowed.
+    fn is_full(&self, limits: &SessionsConfig) -> bool {
+        self.sessions.len() - self.unproven_count >= limits.sessions
     }
 
     /// Removes what is over, and what has to go for another session without an identity.
@@ -254,6 +338,7 @@ mod tests {
     fn limits() -> SessionsConfig {
         SessionsConfig {
             sessions: 2,
+            per_identity: 2,
             idle_ms: 1000,
             session_ms: 3000,
             unproven: 4,
@@ -267,9 +352,25 @@ mod tests {
         SessionId([number; 16])
     }
 
-    fn identity() -> Arc<ClientIdentity> {
+    fn identity(index: i32) -> Arc<ClientIdentity> {
         let key = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
-        Arc::new(ClientIdentity { handle: b"0.NA/20.500.1".to_vec(), index: 300, key })
+        Arc::new(ClientIdentity { handle: b"0.NA/20.500.1".to_vec(), index, key })
+    }
+
+    /// Gives a new session, or the one with this number, an identity of its own.
+    fn prove(table: &HttpSessions, number: u8, nonce: u8, now: Instant) -> bool {
+        prove_as(table, number, nonce, i32::from(number), now).is_ok()
+    }
+
+    fn prove_as(
+        table: &HttpSessions,
+        number: u8,
+        nonce: u8,
+        index: i32,
+        now: Instant,
+    ) -> Result<Displaced, AuthenticateError> {
+        let session = HttpSession { id: id(number), nonce: [nonce; 32], identity: None };
+        table.add(session, identity(index), &limits(), now)
     }
 
     #[test]
@@ -287,7 +388,7 @@ mod tests {
         let (table, limits, now) = (HttpSessions::default(), limits(), Instant::now());
         let [one, other] = [[192, 0, 2, 1], [192, 0, 2, 2]].map(IpAddr::from);
         let found = |number| table.find(id(number), &limits, now).is_some();
-        assert!(table.authenticate(id(9), [0; 32], identity(), &limits, now));
+        assert!(prove(&table, 9, 0, now));
         for number in 1..=3 {
             table.open(id(number), [0; 32], one, &limits, now);
         }
@@ -314,25 +415,73 @@ mod tests {
         assert!(table.find(id(1), &limits, at(1999)).is_some());
         assert!(table.find(id(1), &limits, at(2000)).is_none(), "without an identity");
         table.open(id(2), [0; 32], source, &limits, start);
-        assert!(table.authenticate(id(2), [1; 32], identity(), &limits, start));
+        assert!(prove(&table, 2, 1, start));
         for ms in [999, 1998, 2997] {
             assert!(table.find(id(2), &limits, at(ms)).is_some_and(|session| session.nonce == [1; 32]));
         }
         assert!(table.find(id(2), &limits, at(3000)).is_none(), "too old");
-        assert!(table.authenticate(id(3), [0; 32], identity(), &limits, start));
+        assert!(prove(&table, 3, 0, start));
         assert!(table.find(id(3), &limits, at(1000)).is_none(), "idle");
         assert_eq!(table.counts(), (0, 0));
     }
 
     #[test]
     fn there_is_a_number_of_sessions_with_an_identity() {
-        let (table, limits, now) = (HttpSessions::default(), limits(), Instant::now());
-        let authenticate = |number, now| table.authenticate(id(number), [0; 32], identity(), &limits, now);
+        let (table, now) = (HttpSessions::default(), Instant::now());
+        let authenticate = |number, now| prove(&table, number, 0, now);
         assert!(authenticate(1, now) && authenticate(2, now));
         assert!(!authenticate(3, now));
         assert!(authenticate(2, now), "again");
         assert!(table.end(id(1)).is_some() && table.end(id(1)).is_none());
         assert!(authenticate(3, now));
         assert!(authenticate(4, now + Duration::from_secs(1)), "the others are over");
+    }
+
+    #[test]
+    fn an_identity_displaces_only_its_own_oldest_session_above_its_number() {
+        let (table, now) = (HttpSessions::default(), Instant::now());
+        let limits = SessionsConfig { sessions: 4, ..limits() };
+        let add = |number: u8, handle: &[u8], index| {
+            let session = HttpSession { id: id(number), nonce: [0; 32], identity: None };
+            let key = IdentityKey::Secret(Zeroizing::new(vec![number]));
+            let identity = Arc::new(ClientIdentity { handle: handle.to_vec(), index, key });
+            table.add(session, identity, &limits, now).map(|displaced| displaced.len())
+        };
+        let found = |number| table.find(id(number), &limits, now).is_some();
+        assert_eq!([add(1, b"0.NA/1", 300), add(2, b"0.na/1", 300), add(3, b"0.NA/1", 301)], [Ok(0); 3]);
+        assert_eq!(add(4, b"0.NA/1", 300), Ok(1), "one above its two, whatever the case");
+        assert!(!found(1) && found(2) && found(3) && found(4));
+        assert_eq!(add(4, b"0.NA/1", 300), Ok(0), "again");
+        assert_eq!(add(5, b"0.NA/2", 300), Ok(0));
+        assert_eq!(add(6, b"0.NA/3", 300), Err(AuthenticateError::Full));
+        assert_eq!(add(6, b"0.NA/1", 300), Ok(1), "its own place");
+        assert!(!found(2) && found(4) && found(5) && found(6));
+        for number in 3..=6 {
+            table.end(id(number));
+        }
+        assert!(table.table().proven.is_empty() && table.counts() == (0, 0));
+    }
+
+    #[test]
+    fn a_proof_counts_only_for_the_session_as_it_was_found() {
+        let (table, limits, now) = (HttpSessions::default(), limits(), Instant::now());
+        let open = || table.open(id(1), [1; 32], IpAddr::from([192, 0, 2, 1]), &limits, now);
+        let ended = open();
+        table.end(id(1));
+        let proven = |session: &HttpSession, next: u8, identity| {
+            table.authenticate(session, [next; 32], identity, &limits, now)
+        };
+        assert_eq!(proven(&ended, 2, identity(300)).err(), Some(AuthenticateError::Changed), "ended");
+        assert!(table.find(id(1), &limits, now).is_none(), "and stays so");
+        let session = open();
+        assert!(proven(&session, 2, identity(300)).is_ok());
+        assert_eq!(proven(&session, 3, identity(301)).err(), Some(AuthenticateError::Changed), "overtaken");
+        let session = table.find(id(1), &limits, now).unwrap();
+        assert_eq!(session.identity.as_ref().map(|it| it.index), Some(300));
+        let key = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
+        let other = Arc::new(ClientIdentity { handle: b"0.NA/20.500.2".to_vec(), index: 300, key });
+        assert_eq!(proven(&session, 3, other).err(), Some(AuthenticateError::Changed), "another identity");
+        assert!(proven(&session, 3, identity(300)).is_ok());
+        assert_eq!(table.counts(), (1, 0));
     }
 }

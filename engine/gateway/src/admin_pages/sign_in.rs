@@ -6,7 +6,7 @@ use crate::api::sessions::{self, SignInError, proof_with_secret};
 use crate::pages::admin::{AdminNotice, SignInPage};
 use crate::parameters::Parameters;
 use crate::reply::GatewayResponse;
-use crate::sessions::SessionId;
+use crate::sessions::{HttpSession, SessionId};
 use data_encoding::BASE64;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey};
@@ -61,10 +61,16 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     // A new id, which nobody can have prepared.
     let (id, settings) = (SessionId::new(random()), request.state.settings.current_shared());
     let (limits, now) = (&settings.sessions, Instant::now());
-    if !request.state.sessions.authenticate(id, random(), identity.clone(), limits, now) {
-        sessions::end(request.state, Some(identity));
-        let busy = Some(error(request.texts().unreachable));
-        return page(request, StatusCode::SERVICE_UNAVAILABLE, busy, name).await;
+    let session = HttpSession { id, nonce: random(), identity: None };
+    match request.state.sessions.add(session, identity.clone(), limits, now) {
+        Ok(displaced) => {
+            displaced.into_iter().for_each(|identity| sessions::end(request.state, Some(identity)));
+        }
+        Err(_) => {
+            sessions::end(request.state, Some(identity));
+            let busy = Some(error(request.texts().unreachable));
+            return page(request, StatusCode::SERVICE_UNAVAILABLE, busy, name).await;
+        }
     }
     with_cookie(request.see_other("admin/"), &id.secret_text(), "")
 }

@@ -8,7 +8,7 @@ use crate::callers::{CallerError, CallerService, ServerSignature};
 use crate::reply::{GatewayResponse, empty};
 use crate::route::read_body;
 use crate::server::GatewayState;
-use crate::sessions::{HttpSession, SessionId};
+use crate::sessions::{AuthenticateError, HttpSession, SessionId};
 use data_encoding::BASE64;
 use handle_auth::challenge::answer_with_mac;
 use handle_auth::random;
@@ -63,6 +63,15 @@ impl From<CallerError> for SignInError {
             CallerError::Refused(CallerRefusal::Busy) => Self::Busy,
             CallerError::Refused(CallerRefusal::Unanswered) | CallerError::Unreachable => Self::Unreachable,
             CallerError::Refused(CallerRefusal::Wrong | CallerRefusal::Unsupported) => Self::NotVerified,
+        }
+    }
+}
+
+impl From<AuthenticateError> for SignInError {
+    fn from(error: AuthenticateError) -> Self {
+        match error {
+            AuthenticateError::Full => Self::Busy,
+            AuthenticateError::Changed => Self::Stale,
         }
     }
 }
@@ -164,9 +173,12 @@ async fn sign_in(
     };
     let settings = state.settings.current_shared();
     let (limits, now) = (&settings.sessions, Instant::now());
-    if !state.sessions.authenticate(session.id, next, Arc::clone(&identity), limits, now) {
-        end(state, Some(identity));
-        return Err(SignInError::Busy);
+    match state.sessions.authenticate(session, next, Arc::clone(&identity), limits, now) {
+        Ok(displaced) => displaced.into_iter().for_each(|identity| end(state, Some(identity))),
+        Err(error) => {
+            end(state, Some(identity));
+            return Err(error.into());
+        }
     }
     if let Some(before) = &session.identity {
         end(state, Some(Arc::clone(before)));
