@@ -5,21 +5,19 @@
 //! connecting: each caller is challenged, and each change is decided with the rights of the caller.
 //! Connections, and changes in one commit, are bounded.
 
+use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, BulkCaller, BulkRefusal};
-use anyhow::Context as _;
 use handle_daemon::bulk::{
     BEGIN_LEN_MAX, BulkReply, BulkRequest, FRAME_CHANGES_MAX, FRAME_LEN_MAX, put_frame,
 };
-use handle_daemon::sessions::Holder;
 use handle_daemon::settings;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
 use zeroize::Zeroizing;
 
 settings! {
@@ -51,94 +49,49 @@ settings! {
     }
 }
 
-/// The bound socket. Its file is removed when this is dropped.
-#[derive(Debug)]
-pub struct BulkSocket {
-    holder: Holder,
+/// Binds the socket at `path`, with the mode of `config`.
+///
+/// # Errors
+/// When another process is listening there, a different kind of file has the path, or the
+/// directory does not allow it.
+pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<LocalSocket> {
+    let config = LocalSocketConfig {
+        setting: "bulk.socket",
+        peer: "handle-gateway",
+        mode: config.mode,
+        uids: config.uids.clone(),
+        connections: config.connections,
+    };
+    LocalSocket::bind(path, config)
 }
 
-impl BulkSocket {
-    /// Binds the socket at `path`, with the mode of `config`.
-    ///
-    /// # Errors
-    /// When another process is listening there, a different kind of file has the path, or the
-    /// directory does not allow it.
-    pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<Self> {
-        let bound = Holder::bind(path, false).and_then(Holder::take_place).and_then(|holder| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode))?;
-            Ok(holder)
-        });
-        let holder = bound.with_context(|| {
-            format!(
-                "cannot take changes of handle-gateway at {} (`bulk.socket`; check: ls -ld of its directory)",
-                path.display()
-            )
-        })?;
-        Ok(Self { holder })
-    }
-
-    /// Has `service` carry out changes until `stopping` is true.
-    ///
-    /// # Errors
-    /// When the runtime cannot watch the socket.
-    pub fn serve(
-        self,
-        service: &Arc<AdminService>,
-        config: &BulkConfig,
-        stopping: watch::Receiver<bool>,
-    ) -> anyhow::Result<()> {
-        let listener = UnixListener::from_std(self.holder.listener()?)?;
-        tokio::spawn(accept(self, listener, Arc::clone(service), config.clone(), stopping));
-        Ok(())
-    }
+/// Has `service` carry out the changes at `socket` until `stopping` is true.
+///
+/// # Errors
+/// When the runtime cannot watch the socket.
+pub fn serve(
+    socket: LocalSocket,
+    service: &Arc<AdminService>,
+    config: &BulkConfig,
+    stopping: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let (counting, service) = (Arc::clone(service), Arc::clone(service));
+    let config = Arc::new(config.clone());
+    let refuse = move || counting.counters.bulk_refused.add();
+    socket.serve(stopping, refuse, move |stream, stopping| {
+        let (service, config) = (Arc::clone(&service), Arc::clone(&config));
+        async move { carry_out(stream, &service, &config, stopping).await }
+    })
 }
 
-async fn accept(
-    socket: BulkSocket,
-    listener: UnixListener,
-    service: Arc<AdminService>,
-    config: BulkConfig,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let connections = Arc::new(Semaphore::new(config.connections));
-    let config = Arc::new(config);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|&stops| stops) => break,
-        };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-            continue;
-        };
-        let own = rustix::process::geteuid().as_raw();
-        let user = stream.peer_cred().map(|peer| peer.uid());
-        let is_known = user.as_ref().is_ok_and(|&uid| uid == own || config.uids.contains(&uid));
-        let place = Arc::clone(&connections).try_acquire_owned();
-        let (true, Ok(place)) = (is_known, place) else {
-            service.counters.bulk_refused.add();
-            tracing::warn!(user = user.ok(), is_known, "a connection to `bulk.socket` is refused");
-            continue;
-        };
-        let (service, config, stopping) = (Arc::clone(&service), Arc::clone(&config), stopping.clone());
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = talk(stream, &service, &config, stopping).await {
-                tracing::debug!(%error, "a connection of handle-gateway went away");
-            }
-        });
-    }
-    drop(socket);
-}
-
-/// A frame is not one that belongs here.
+/// The error for a frame that cannot be parsed.
 fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "a frame cannot be parsed: is handle-gateway of another version?")
 }
 
 /// Proves the caller, and carries out changes until the peer closes the connection or the server
 /// stops.
-async fn talk(
+async fn carry_out(
     mut stream: UnixStream,
     service: &Arc<AdminService>,
     config: &Arc<BulkConfig>,

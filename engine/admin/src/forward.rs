@@ -5,16 +5,15 @@
 //! separately from those of clients that connect here. Only processes of the same user are
 //! accepted.
 
+use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, ListPages, ReceivedMessage};
-use anyhow::Context as _;
-use handle_daemon::sessions::Holder;
 use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use handle_daemon::settings;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use zeroize::Zeroizing;
 
@@ -37,84 +36,43 @@ settings! {
     }
 }
 
-/// The bound socket. Its file is removed when this is dropped.
-#[derive(Debug)]
-pub struct ForwardSocket {
-    holder: Holder,
+/// Binds the socket at `path`, with access for this user only.
+///
+/// # Errors
+/// When another process is listening there, a different kind of file has the path, or the
+/// directory does not allow it.
+pub fn bind(path: &Path, config: &ForwardConfig) -> anyhow::Result<LocalSocket> {
+    let config = LocalSocketConfig {
+        setting: "forward.socket",
+        peer: "handled",
+        mode: 0o600,
+        uids: Vec::new(),
+        connections: config.connections,
+    };
+    LocalSocket::bind(path, config)
 }
 
-impl ForwardSocket {
-    /// Binds the socket at `path`, with access for this user only.
-    ///
-    /// # Errors
-    /// When another process is listening there, a different kind of file has the path, or the
-    /// directory does not allow it.
-    pub fn bind(path: &Path) -> anyhow::Result<Self> {
-        let holder = Holder::bind(path, false).and_then(Holder::take_place);
-        let holder = holder.with_context(|| {
-            format!(
-                "cannot take requests of handled at {} (`forward.socket`; check: ls -ld of its directory)",
-                path.display()
-            )
-        })?;
-        Ok(Self { holder })
-    }
-
-    /// Has `service` answer requests until `stopping` is true.
-    ///
-    /// # Errors
-    /// When the runtime cannot watch the socket.
-    pub fn serve(
-        self,
-        service: &Arc<AdminService>,
-        config: &ForwardConfig,
-        stopping: watch::Receiver<bool>,
-    ) -> anyhow::Result<()> {
-        let listener = UnixListener::from_std(self.holder.listener()?)?;
-        tokio::spawn(accept(self, listener, Arc::clone(service), config.clone(), stopping));
-        Ok(())
-    }
-}
-
-async fn accept(
-    socket: ForwardSocket,
-    listener: UnixListener,
-    service: Arc<AdminService>,
-    config: ForwardConfig,
-    mut stopping: watch::Receiver<bool>,
-) {
-    let connections = Arc::new(Semaphore::new(config.connections));
+/// Has `service` answer the requests at `socket` until `stopping` is true.
+///
+/// # Errors
+/// When the runtime cannot watch the socket.
+pub fn serve(
+    socket: LocalSocket,
+    service: &Arc<AdminService>,
+    config: &ForwardConfig,
+    stopping: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    let (counting, service) = (Arc::clone(service), Arc::clone(service));
     let work = Arc::new(Semaphore::new(config.requests));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopping.wait_for(|&stops| stops) => break,
-        };
-        let Ok((stream, _)) = accepted else {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            continue;
-        };
-        let counters = &service.counters;
-        let is_own = stream.peer_cred().is_ok_and(|peer| peer.uid() == rustix::process::geteuid().as_raw());
-        let place = Arc::clone(&connections).try_acquire_owned();
-        let (true, Ok(place)) = (is_own, place) else {
-            counters.forwarded_refused.add();
-            tracing::warn!(is_own, "a connection to `forward.socket` is refused");
-            continue;
-        };
-        let (service, work, stopping) = (Arc::clone(&service), Arc::clone(&work), stopping.clone());
-        tokio::spawn(async move {
-            let _place = place;
-            if let Err(error) = talk(stream, &service, &work, stopping).await {
-                tracing::debug!(%error, "a connection of handled went away");
-            }
-        });
-    }
-    drop(socket);
+    let refuse = move || counting.counters.forwarded_refused.add();
+    socket.serve(stopping, refuse, move |stream, stopping| {
+        let (service, work) = (Arc::clone(&service), Arc::clone(&work));
+        async move { answer(stream, &service, &work, stopping).await }
+    })
 }
 
 /// Answers on one connection until the peer closes it or the server stops.
-async fn talk(
+async fn answer(
     mut stream: UnixStream,
     service: &Arc<AdminService>,
     work: &Semaphore,

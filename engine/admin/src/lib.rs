@@ -7,6 +7,7 @@
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
 //!   that do not understand referrals.
 //! - [`bulk`]: changes of many records that `handle-gateway` hands over.
+//! - [`local_socket`]: the socket of the last two.
 //! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
@@ -28,6 +29,7 @@ pub mod counters;
 pub mod disk;
 pub mod forward;
 pub mod health;
+pub mod local_socket;
 pub mod maintenance;
 pub mod observe;
 pub mod operation;

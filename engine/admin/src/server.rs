@@ -1,12 +1,11 @@
 //! Starts and stops the parts of the process.
 
 use crate::audit::Audit;
-use crate::bulk::BulkSocket;
 use crate::callers;
 use crate::config::Config;
 use crate::connections;
 use crate::costly::CostlyWork;
-use crate::forward::ForwardSocket;
+use crate::local_socket::LocalSocket;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::publish::{StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
@@ -16,6 +15,7 @@ use crate::service::reply::ReplySealer;
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
 use crate::store::Store;
+use crate::{bulk, forward};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
@@ -184,15 +184,16 @@ impl BoundPorts {
 
 /// The sockets at which other processes of this host hand over work.
 struct LocalSockets {
-    forward: Option<ForwardSocket>,
-    bulk: Option<BulkSocket>,
+    forward: Option<LocalSocket>,
+    bulk: Option<LocalSocket>,
 }
 
 impl LocalSockets {
     fn bind(config: &Config) -> anyhow::Result<Self> {
-        let forward = config.forward.socket.as_deref().map(ForwardSocket::bind).transpose()?;
+        let forward = config.forward.socket.as_deref();
+        let forward = forward.map(|path| forward::bind(path, &config.forward)).transpose()?;
         let bulk = config.bulk.socket.as_deref();
-        let bulk = bulk.map(|path| BulkSocket::bind(path, &config.bulk)).transpose()?;
+        let bulk = bulk.map(|path| bulk::bind(path, &config.bulk)).transpose()?;
         Ok(Self { forward, bulk })
     }
 }
@@ -238,11 +239,11 @@ fn start_tasks(
         let listener = tokio::net::TcpListener::from_std(listener)?;
         tokio::spawn(connections::serve(listener, Arc::clone(&state.connections)));
     }
-    if let Some(forward) = sockets.forward {
-        forward.serve(&state.service, &config.forward, state.stopping())?;
+    if let Some(socket) = sockets.forward {
+        forward::serve(socket, &state.service, &config.forward, state.stopping())?;
     }
-    if let Some(bulk) = sockets.bulk {
-        bulk.serve(&state.service, &config.bulk, state.stopping())?;
+    if let Some(socket) = sockets.bulk {
+        bulk::serve(socket, &state.service, &config.bulk, state.stopping())?;
     }
     tokio::spawn(check_disks(Arc::clone(state)));
     if config.store.log_days > 0 {
