@@ -6,7 +6,7 @@
 //!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
 //! which the service does not answer. Neither do failures of questions for signed answers, and those
-//! that do not tell whether the servers work ([`is_outage`]).
+//! that do not tell whether the servers work (`is_outage`).
 
 use handle_client::exchange::AttemptError;
 use handle_client::{LookupError, Question};
