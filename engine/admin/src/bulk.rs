@@ -1,9 +1,9 @@
-//! Changes of many records that `handle-gateway` hands over through a local socket, for one caller
-//! at each connection ([`handle_daemon::bulk`]).
+//! Changes of many records, which `handle-gateway` hands over through a local socket. Each
+//! connection serves one caller ([`handle_daemon::bulk`]).
 //!
-//! Users that are not in the list of the socket are turned away. The others still prove nothing by
-//! connecting: each caller is challenged, and each change is decided with the rights of the caller.
-//! Connections, and changes in one commit, are bounded.
+//! Connections of other users than the configured ones are refused. Connecting gives no rights:
+//! each caller is challenged, and each change is decided with the rights of the caller.
+//! Connections, and changes in one commit, are limited.
 
 use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, BulkCaller, BulkRefusal};
@@ -24,25 +24,26 @@ settings! {
     /// Changes of many records at once, which `handle-gateway` hands over
     /// ([administration.md](../administration.md#many-changes-at-once)).
     pub struct BulkConfig {
-        /// UNIX socket at which `handle-gateway` hands them over; none if not set.
+        /// UNIX socket for `handle-gateway`; none if not set.
         restart socket: Option<PathBuf> = None;
-        /// Mode of the file of the socket, as a decimal or, in TOML, octal number (`0o660`).
+        /// File mode of the socket, as a decimal or, in TOML, octal number (`0o660`).
         restart mode: u32 = 0o600, 0..=0o777;
-        /// Numbers of the users whose processes may connect, besides the user of `handle-admin`.
+        /// User ids whose processes may connect, besides the user of `handle-admin`.
         restart uids: Vec<u32> = Vec::new();
-        /// Connections to this socket at a time.
+        /// Maximum number of connections to this socket.
         restart connections: usize = 32, 1..=1024;
-        /// Changes that are made durable together.
+        /// Maximum number of changes in one commit.
         restart commit_changes: usize = 256, 1..=FRAME_CHANGES_MAX;
-        /// Time for which a connection may be silent, and in which its peer reads results.
+        /// Timeout of a connection without requests, and for its peer to read results.
         restart idle_ms: u32 = 120_000, 1..=3_600_000;
-        /// Keys of repeatable requests that are kept. One more drops the oldest.
+        /// Maximum number of keys of repeatable requests. A new key displaces the oldest.
         restart keys: usize = 10_000, 1..=1 << 24;
         /// Of these, for one identity. One more drops its own oldest.
         restart keys_per_identity <= keys: usize = 2500, 1..=1 << 24;
         /// How long a key is kept.
         restart keys_s: u32 = 86_400, 1..=31_536_000;
-        /// Results of changes that are kept for all keys. More drop the oldest keys.
+        /// Maximum number of results that are kept for all keys. Beyond it, the oldest keys are
+        /// dropped.
         restart results: usize = 2_000_000, 1..=1 << 40;
         /// Of these, for one identity. More drop its own oldest keys and results.
         restart results_per_identity <= results: usize = 500_000, 1..=1 << 40;
@@ -147,7 +148,7 @@ async fn prove(
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
             return Err(malformed());
         };
-        answering.prove_bulk(&begin, nonce, auth_type, signed_response, &config).ok_or_else(malformed)
+        answering.verify_bulk_caller(&begin, nonce, auth_type, signed_response, &config).ok_or_else(malformed)
     });
     match proven.await?? {
         Ok(caller) => {
@@ -170,7 +171,7 @@ async fn refuse(stream: &mut UnixStream, refusal: &BulkRefusal, patience: Durati
     }
 }
 
-/// Sends a frame to a peer that reads.
+/// Sends a frame, for which the peer has `patience` to read it.
 async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, patience: Duration) -> io::Result<()> {
     let mut frame = Vec::new();
     put_frame(&mut frame, |out| reply.encode(out));

@@ -1,8 +1,8 @@
-//! The sessions of callers of `handle-gateway`: the nonces that they may sign, and the secrets with
-//! which their requests are authenticated afterwards. Time and random bytes come in as arguments.
+//! The sessions of callers of `handle-gateway`: the nonces that callers sign, and the secrets that
+//! authenticate their requests afterwards. Time and random bytes are arguments.
 //!
-//! A nonce begins with bytes from here, so a proof cannot be older than they are, and each nonce
-//! counts once. Strangers leave no state here: only a proof that was verified does.
+//! A nonce begins with random bytes of this process, so no proof is older than these, and each
+//! nonce is accepted once. Only verified proofs add state.
 
 use crate::operation::CandidateKey;
 use crate::store::key;
@@ -14,21 +14,21 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use std::collections::{HashMap, HashSet, VecDeque};
 
-/// Starts of nonces that count at a time. `handle-gateway` asks for one from time to time.
+/// Maximum number of valid starts of nonces. `handle-gateway` requests new ones regularly.
 const STARTS_MAX: usize = 64;
 
 /// Bounds of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerSessionLimits {
-    /// Milliseconds for which a nonce counts.
+    /// Milliseconds for which a nonce is valid.
     pub nonce_ms: u64,
-    /// Most sessions.
+    /// Maximum number of sessions.
     pub sessions: usize,
-    /// Most sessions of one identity. A further one displaces its oldest.
+    /// Maximum number of sessions of one identity. A new one displaces its oldest.
     pub per_identity: usize,
-    /// Milliseconds after which a session ends if it is not used.
+    /// Milliseconds without use after which a session ends.
     pub idle_ms: u64,
-    /// Milliseconds after which a session ends.
+    /// Milliseconds after which a session ends in any case.
     pub age_ms: u64,
     /// Milliseconds after which the key of an identity of another service is looked up again.
     pub recheck_ms: u64,
@@ -67,7 +67,7 @@ struct NonceStart {
     bytes: [u8; NONCE_START_LEN],
     issued_ms: u64,
     valid_ms: u64,
-    /// The ends of the nonces that have been used.
+    /// The ends of used nonces.
     used: HashSet<[u8; NONCE_START_LEN]>,
 }
 
@@ -127,7 +127,7 @@ impl CallerSessions {
         self.starts.push_back(NonceStart { bytes: random, issued_ms, valid_ms, used: HashSet::new() });
     }
 
-    /// Whether a proof with `nonce` may count.
+    /// Whether `nonce` is valid and unused.
     #[must_use]
     pub fn is_open(&self, nonce: &[u8], now_ms: u64) -> bool {
         let Some((start, end)) = split(nonce) else { return false };
@@ -137,8 +137,8 @@ impl CallerSessions {
         })
     }
 
-    /// Takes `nonce`, which does not count again. Returns false if it does not count, or if so many
-    /// were used that there is no room to remember it.
+    /// Marks `nonce` as used. Returns false if it is not valid, or if too many nonces with this
+    /// start were used.
     #[must_use]
     pub fn take(&mut self, nonce: &[u8], limits: &CallerSessionLimits, now_ms: u64) -> bool {
         if !self.is_open(nonce, now_ms) {
@@ -252,14 +252,14 @@ impl CallerSessions {
         self.sessions.remove(&id);
     }
 
-    /// Number of sessions, with those that are over and not removed yet.
+    /// Number of sessions, including expired ones that have not been removed yet.
     #[must_use]
     pub fn count(&self) -> usize {
         self.sessions.len()
     }
 }
 
-/// The start and end of a nonce of the right length.
+/// Splits a nonce of the right length into start and end.
 fn split(nonce: &[u8]) -> Option<([u8; NONCE_START_LEN], [u8; NONCE_START_LEN])> {
     let nonce: &[u8; NONCE_LEN] = nonce.try_into().ok()?;
     let (start, end) = nonce.split_at(NONCE_START_LEN);

@@ -1,4 +1,4 @@
-//! The socket at which `handle-gateway` has callers over HTTP proven.
+//! The socket at which `handle-gateway` verifies callers over HTTP.
 
 use crate::caller_sessions::CallerSessionLimits;
 use crate::state::AdminState;
@@ -16,20 +16,20 @@ use std::time::Duration;
 settings! {
     /// Callers over HTTP ([gateway.md](../gateway.md#sessions)).
     pub struct CallersConfig {
-        /// UNIX socket at which `handle-gateway`, running as the same user, has callers proven;
-        /// none if not set.
+        /// UNIX socket at which `handle-gateway`, running as the same user, verifies callers; none
+        /// if not set.
         restart socket: Option<PathBuf> = None;
-        /// Connections to this socket at a time; others wait. Each request uses one.
+        /// Maximum number of connections to this socket; others wait. Each request uses one.
         restart connections: usize = 64, 1..=1024;
         /// Sessions of callers. One more displaces the oldest of the identity with most sessions.
         live sessions: usize = 16_384, 1..=1 << 20;
-        /// Of these, for one identity. One more displaces its oldest.
+        /// Of these, those of one identity. A new one displaces its oldest.
         live sessions_per_identity <= sessions: usize = 64, 1..=1 << 20;
-        /// Time in which a nonce can be signed.
+        /// Time for which a nonce is valid.
         live nonce_ms: u32 = 300_000, 1000..=3_600_000;
-        /// Time after which a session ends that is not used.
+        /// Time without use after which a session ends.
         live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
-        /// Time after which every session ends.
+        /// Time after which a session ends in any case.
         live session_ms: u32 = DAY_MS, 1000..=DAY_MS;
         /// Time after which the key of a session is looked up again if another service has the
         /// identity, for which `remote.cache_s` counts too. A key in the own store is looked up
@@ -53,7 +53,7 @@ impl CallersConfig {
     }
 }
 
-/// Time for a request to arrive and for its reply to leave.
+/// Timeout for reading a request, and for writing its reply.
 const FRAME_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Serves the socket until `shutdown` has stopped.
@@ -66,7 +66,7 @@ pub fn serve(socket: ControlSocket, shutdown: &Shutdown, state: Arc<AdminState>)
     });
 }
 
-/// Answers the one request of a connection.
+/// Answers the single request of a connection.
 fn talk(client: &UnixStream, state: &AdminState) -> io::Result<()> {
     client.set_read_timeout(Some(FRAME_PATIENCE))?;
     client.set_write_timeout(Some(FRAME_PATIENCE))?;

@@ -24,11 +24,10 @@ handle_daemon::event_counters! {
         /// Connections to `forward.socket` that were refused, because of another user or too many
         /// connections, or that sent invalid frames.
         forwarded_refused,
-        /// Changes handed over by `handle-gateway` at `bulk.socket`; repetitions that changed nothing
-        /// are not counted.
+        /// Changes handed over by `handle-gateway` at `bulk.socket`, without repetitions.
         bulk_changes,
-        /// Connections to `bulk.socket` that were refused, because of their user or because there were
-        /// too many.
+        /// Connections to `bulk.socket` that were refused, because of another user or too many
+        /// connections.
         bulk_refused,
         /// Requests that hit a bug; the log shows where.
         bugs,

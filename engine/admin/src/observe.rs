@@ -98,7 +98,7 @@ impl<'s> MetricsReading<'s> {
         })
     }
 
-    /// A number of each disk where it is known, by what is written there.
+    /// A number of each disk where it is known, labelled by the directory on it.
     fn disks<N: Into<MetricNumber>>(&self, number: fn(&DiskRoom) -> Option<N>) -> MetricSeries {
         MetricSeries::by_label(self.disks.iter().filter_map(|room| Some((room.of, number(room)?))))
     }
@@ -108,42 +108,44 @@ handle_daemon::metrics! {
     /// Requests, connections and the store.
     fn process_metrics<'s>(MetricsReading<'s>), "handle_admin_" {
         /// Requests answered.
-        counter requests [operation, code] = |it| MetricSeries::by_labels(it.counters.requests.by_operation());
+        counter requests [operation, code] = |reading| {
+            MetricSeries::by_labels(reading.counters.requests.by_operation())
+        };
         /// Bytes of incomplete requests, without the first 4096 of each; at most `tcp.input_bytes`.
-        gauge connections_input_bytes = |it| it.state.connections.input_len();
+        gauge connections_input_bytes = |reading| reading.state.connections.input_len();
         /// Open connections.
-        gauge connections_open = |it| it.state.connections.count();
+        gauge connections_open = |reading| reading.state.connections.count();
         /// Requests in progress, at most `tcp.requests`.
-        gauge requests_working = |it| it.state.connections.working();
+        gauge requests_working = |reading| reading.state.connections.working();
         /// Commits synced to disk.
-        counter store_commits = |it| it.commits.0;
+        counter store_commits = |reading| reading.commits.0;
         /// Changes in these commits; divided by commits, the number of changes that share one.
-        counter store_changes = |it| it.commits.1;
+        counter store_changes = |reading| reading.commits.1;
         /// Changes waiting for the writer, at most `store.queue_changes`.
-        gauge store_waiting = |it| it.service.store.waiting();
+        gauge store_waiting = |reading| reading.service.store.waiting();
         /// 1 after a write to the store has failed; the process then exits.
-        gauge store_failed = |it| it.service.store.failure().is_some();
+        gauge store_failed = |reading| reading.service.store.failure().is_some();
         /// Records in the store.
-        gauge store_records = |it| it.store.records;
+        gauge store_records = |reading| reading.store.records;
         /// Values of these records.
-        gauge store_values = |it| it.store.values;
+        gauge store_values = |reading| reading.store.values;
         /// Bytes of names and values.
-        gauge store_bytes = |it| it.store.bytes;
+        gauge store_bytes = |reading| reading.store.bytes;
         /// Homed prefixes.
-        gauge store_homed_prefixes = |it| it.store.homed_prefixes;
+        gauge store_homed_prefixes = |reading| reading.store.homed_prefixes;
         /// Number of the last transaction.
-        gauge store_last_transaction = |it| it.store.last_transaction;
+        gauge store_last_transaction = |reading| reading.store.last_transaction;
         /// Transactions in the log.
-        gauge store_log_transactions = |it| it.store.log_transactions;
+        gauge store_log_transactions = |reading| reading.store.log_transactions;
         /// Lines of the audit log: `written`, `left_out` because of their limits, or `lost` because
         /// the file could not be written; lost lines are in the log of the process.
-        counter audit_lines [event] = |it| MetricSeries::by_label(it.service.audit.counts());
+        counter audit_lines [event] = |reading| MetricSeries::by_label(reading.service.audit.counts());
         /// Free bytes on the file systems of `store`, `publish` and `audit`.
-        gauge disk_free_bytes [of] = |it| it.disks(|disk| disk.free_bytes);
+        gauge disk_free_bytes [of] = |reading| reading.disks(|disk| disk.free_bytes);
         /// 1 while fewer than `limits.disk_free_bytes` are free.
-        gauge disk_low [of] = |it| it.disks(|disk| Some(disk.is_low));
+        gauge disk_low [of] = |reading| reading.disks(|disk| Some(disk.is_low));
         /// Start time of the process, in seconds since 1970.
-        gauge start_time_seconds = |it| it.state.started_unix_ms() / 1000;
+        gauge start_time_seconds = |reading| reading.state.started_unix_ms() / 1000;
     }
 }
 
@@ -151,47 +153,47 @@ handle_daemon::metrics! {
     /// Challenges, costly work, sessions and other services.
     fn client_metrics<'s>(MetricsReading<'s>), "handle_admin_" {
         /// Challenges issued.
-        counter challenges_issued = |it| it.challenges.issued;
+        counter challenges_issued = |reading| reading.challenges.issued;
         /// Challenges answered, correctly or not.
-        counter challenges_answered = |it| it.challenges.taken;
+        counter challenges_answered = |reading| reading.challenges.taken;
         /// Challenges that expired without an answer.
-        counter challenges_expired = |it| it.challenges.expired;
+        counter challenges_expired = |reading| reading.challenges.expired;
         /// Challenges displaced by newer ones.
-        counter challenges_displaced = |it| it.challenges.displaced;
+        counter challenges_displaced = |reading| reading.challenges.displaced;
         /// Challenges waiting for an answer.
-        gauge challenges_waiting = |it| it.service.challenges().len();
+        gauge challenges_waiting = |reading| reading.service.challenges().len();
         /// Work done for requesters, in rounds of PBKDF2 and operations of equal cost.
-        counter costly_units = |it| it.costly.0;
+        counter costly_units = |reading| reading.costly.0;
         /// Requests refused because the queue for such work was full.
-        counter costly_refused = |it| it.costly.1;
+        counter costly_refused = |reading| reading.costly.1;
         /// Requests waiting for key exchanges, derived keys or signatures.
-        gauge costly_waiting = |it| it.costly.2;
+        gauge costly_waiting = |reading| reading.costly.2;
         /// Referrals for clients that do not understand them: `resolved`, `unresolved` because the
         /// other service did not answer, `refused` because there were too many.
-        counter referrals [event] = |it| referral_events(it.service);
+        counter referrals [event] = |reading| referral_events(reading.service);
         /// Sessions that this process keeps itself, for example while `handled` is down: `opened`,
         /// `ended` by their client, `expired`, `displaced` by newer ones, refused because the table
         /// is full (`refused_full`), or sent to TCP because too many unproven ones were set up over
         /// UDP (`sent_to_tcp`).
-        counter sessions [event] = |it| {
-            it.service.sessions().map(|all| MetricSeries::by_label(all.own().counts().by_name()))
+        counter sessions [event] = |reading| {
+            reading.service.sessions().map(|all| MetricSeries::by_label(all.own().counts().by_name()))
         };
         /// Open sessions that this process keeps itself.
-        gauge sessions_open = |it| it.service.sessions().map_or(0, |all| all.own().len());
+        gauge sessions_open = |reading| reading.service.sessions().map_or(0, |all| all.own().len());
         /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree on
         /// a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was valid
         /// and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted messages
         /// that were decrypted (`decrypted`) or could not be (`undecryptable`).
-        counter session_messages [event] = |it| {
-            it.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
+        counter session_messages [event] = |reading| {
+            reading.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
         };
         /// With `[remote]`: queries to other services about identities (`sent`), of these
         /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent because
         /// there were too many (`refused`), or because a recent query about the same handle got no
         /// answer (`recently_silent`).
-        counter remote [event] = |it| remote_events(it.service);
+        counter remote [event] = |reading| remote_events(reading.service);
         /// Requests waiting for other services, at most `remote.requests`.
-        gauge remote_waiting = |it| it.service.remote().map_or(0, RemoteServices::asking);
+        gauge remote_waiting = |reading| reading.service.remote().map_or(0, RemoteServices::asking);
     }
 }
 

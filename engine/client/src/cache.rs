@@ -4,9 +4,9 @@
 //! all values answers every question about its handle. Certified answers answer plain questions
 //! too; plain answers never answer certified questions.
 //!
-//! An answer that has expired can be kept for some time longer, for callers that serve it while they
-//! ask again, or when nobody answers ([`Cache::get_stale`]). A value with an absolute time to live
-//! ends at its instant in any case.
+//! An expired answer can be kept for some time, for callers that serve it while they renew it, or
+//! when no server answers ([`Cache::get_stale`]). A value with an absolute time to live is never
+//! served after that time.
 
 mod entry;
 mod table;
@@ -34,7 +34,7 @@ pub struct CacheLimits {
     pub negative_ttl_s: u32,
     /// Most seconds for which any answer is kept, whatever its time to live.
     pub ttl_max_s: u32,
-    /// Seconds for which an answer with values can be had from [`Cache::get_stale`] after its time.
+    /// Seconds for which [`Cache::get_stale`] returns an expired answer with values.
     pub stale_s: u32,
 }
 
@@ -61,12 +61,12 @@ pub struct CacheStats {
     pub bytes: u64,
 }
 
-/// An answer whose time is over.
+/// An expired answer.
 #[derive(Clone, Debug)]
 pub struct StaleAnswer {
     /// The answer.
     pub answer: SharedAnswer,
-    /// For how many milliseconds it has been over.
+    /// Milliseconds since it expired.
     pub expired_ms: u64,
 }
 
@@ -150,8 +150,8 @@ impl Cache {
         Some(if is_exact { answer } else { answer.selected(question).into() })
     }
 
-    /// The answer to `question` whose time is over, if there is one and no current one. It counts
-    /// neither as a hit nor as a miss.
+    /// The expired answer to `question`, if there is one and no current one. The counters of hits
+    /// and misses do not change.
     #[must_use]
     pub fn get_stale(&self, question: &Question, now: ClockReading) -> Option<StaleAnswer> {
         let stale_ms = u64::from(self.limits.stale_s) * 1000;

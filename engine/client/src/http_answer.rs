@@ -14,12 +14,12 @@ pub(crate) const CHUNK_HEAD_LEN_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedAnswer;
 
-/// What the head of an answer says.
+/// The relevant parts of the head of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswerHead {
     /// The status.
     pub status: u16,
-    /// Where it redirects to.
+    /// The target of a redirect.
     pub location: Option<Vec<u8>>,
     /// Whether the server closes the connection after it.
     pub closes: bool,
@@ -53,9 +53,9 @@ enum AnswerState {
 }
 
 impl HttpAnswerReader {
-    /// Reads as much of `input` as belongs to the answer and is complete, appends what it has of
-    /// the body to `body`, and returns the number of bytes read. The caller keeps the others, and
-    /// passes them again together with those that follow.
+    /// Reads the complete parts of the answer in `input`, appends those of the body to `body`, and
+    /// returns the number of bytes read. The caller keeps the other bytes, and passes them again
+    /// together with those that follow.
     ///
     /// # Errors
     /// When the bytes are not an answer.
@@ -85,8 +85,8 @@ impl HttpAnswerReader {
         matches!(self.state, AnswerState::Over | AnswerState::Trailers)
     }
 
-    /// Whether a body without chunks is being read: if the connection ends now, the body is what
-    /// has been read.
+    /// Whether a body without chunks is being read. If the connection ends now, such a body may be
+    /// used as far as it was read.
     #[must_use]
     pub const fn is_in_plain_body(&self) -> bool {
         matches!(self.state, AnswerState::Body(_))
@@ -105,7 +105,7 @@ impl HttpAnswerReader {
         let taken = left.min(input.len());
         body.extend_from_slice(&input[..taken]);
         self.state = match (is_chunk, left - taken) {
-            // Up to the end of the connection.
+            // Such a body ends with the connection.
             (false, _) if left == usize::MAX => AnswerState::Body(left),
             (false, 0) => AnswerState::Over,
             (false, left) => AnswerState::Body(left),
@@ -129,7 +129,7 @@ impl HttpAnswerReader {
         } else {
             self.head = Some(head_of(status, &response));
             self.state = match status {
-                // Neither has a body, whatever the head says.
+                // Answers with these statuses have no body, even if the head has a length.
                 204 | 304 => AnswerState::Over,
                 _ => body_of(response.headers)?,
             };

@@ -17,11 +17,11 @@ pub enum IdentityKey {
     Secret(Zeroizing<Vec<u8>>),
     /// The private key of an HS_PUBKEY value.
     Private(Box<PrivateKey>),
-    /// A session that the server has started for `handle-gateway`, after the identity was proven.
+    /// A session that the server has started for `handle-gateway` after it verified the identity.
     Session(SessionKey),
 }
 
-/// What a session of a caller of `handle-gateway` answers challenges with.
+/// The key that answers challenges in a session of a caller of `handle-gateway`.
 #[derive(Clone)]
 pub struct SessionKey {
     /// The number of the session.

@@ -25,7 +25,7 @@ const PROTECTED_SINCE: Version = Version::new(2, 7);
 #[derive(Debug)]
 pub(crate) struct OpenSession {
     pub(crate) id: i32,
-    /// The version of messages in it: that of the answer that set it up.
+    /// The version of its messages: that of the answer that set it up.
     pub(crate) version: Version,
     key: MacKey,
     counters: Mutex<MessageCounters>,
@@ -47,7 +47,7 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// In a group of 2048 bits, with a private value made from `random`.
+    /// A proposal in a group of 2048 bits, with a private value made from `random`.
     pub(crate) fn new(random: &[u8; PRIVATE_LEN]) -> Self {
         let pair = KeyPair::new(Group::modp_14(), random);
         Self { record: pair.public_record(), pair }
@@ -105,7 +105,7 @@ impl OpenSession {
     /// The message with a MAC and a new counter. Seal a message again to send it again.
     ///
     /// # Errors
-    /// When it is then too long.
+    /// When the sealed message is too long.
     pub(crate) fn sealed(&self, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
         let counter = {
             let mut counters = self.counters();
@@ -120,7 +120,7 @@ impl OpenSession {
     /// The message with everything after its envelope encrypted.
     ///
     /// # Errors
-    /// When it is then too long.
+    /// When the encrypted message is too long.
     pub(crate) fn encrypted(&self, message: &[u8]) -> Result<Vec<u8>, MessageTooLong> {
         let (envelope, plain) = Envelope::split(message).expect("a message of ours");
         encrypted(&envelope, &[&self.key.key().encrypt(envelope.version, &random(), plain)])

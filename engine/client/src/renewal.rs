@@ -39,7 +39,7 @@ const AGE_MAX_S: u32 = 86_400;
 const RETRY_S: u32 = 600;
 
 impl Renewal {
-    /// Records that a server has newer records, or reports that the known ones are outdated.
+    /// Notes that a server has newer records, or reports that the known ones are outdated.
     pub fn note_stale(&self) {
         self.state().is_stale = true;
     }
@@ -48,7 +48,7 @@ impl Renewal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a renewal is due and not under way. The caller then has to make it.
+    /// Whether a renewal is due and not in progress. If so, the caller has to make it.
     pub(crate) fn begins(&self, root: &Root, now: ClockReading) -> bool {
         if !self.automatic || root.trusted_keys.is_empty() {
             return false;

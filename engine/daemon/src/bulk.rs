@@ -19,13 +19,13 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// Maximum bytes of a change: a message with its envelope.
 pub const CHANGE_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
-/// Bytes of changes from which on no further change is added to a frame.
+/// Length of changes at which no further change is added to a frame.
 pub const FRAME_LEN: usize = 512 << 10;
 /// Changes in a frame.
 pub const FRAME_CHANGES_MAX: usize = 1024;
 /// Maximum length of a frame with changes.
 pub const FRAME_LEN_MAX: usize = FRAME_LEN + CHANGE_LEN_MAX + 16;
-/// Maximum length of a frame before the caller is proven.
+/// Maximum length of a frame before the caller is authenticated.
 pub const BEGIN_LEN_MAX: usize = HANDLE_LEN_MAX + KEY_LEN_MAX + 2048;
 /// Maximum bytes of the name of a key.
 pub const KEY_LEN_MAX: usize = 255;
@@ -34,7 +34,7 @@ pub const TEXT_LEN_MAX: usize = 512;
 /// Maximum length of a frame of results.
 pub const RESULTS_LEN_MAX: usize = FRAME_CHANGES_MAX * (TEXT_LEN_MAX + 16) + 16;
 
-/// Distinguishes what is proven here from requests of the handle protocol.
+/// Distinguishes these proofs from those for requests of the handle protocol.
 const CONTEXT: &[u8] = b"handle-admin bulk 1\0";
 
 /// A key under which a request may be repeated without being carried out twice.
@@ -57,10 +57,10 @@ pub struct BulkBegin<'a> {
     pub key: Option<BulkKey<'a>>,
 }
 
-/// A change and the number under which its result comes.
+/// A change and the number of its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkChange<'a> {
-    /// The number, larger than those of all changes before it.
+    /// The number, higher than those of all changes before it.
     pub number: u32,
     /// A request of the handle protocol, envelope first.
     pub message: &'a [u8],
@@ -75,7 +75,7 @@ pub enum BulkRequest<'a> {
     Proof {
         /// The type of the key, as in a native answer to a challenge.
         auth_type: &'a [u8],
-        /// What the key makes of [`covered`].
+        /// The MAC or signature of [`covered`].
         signed_response: &'a [u8],
     },
     /// Changes to carry out.
@@ -98,7 +98,7 @@ pub struct BulkResult {
 pub enum BulkReply<'a> {
     /// The nonce of a challenge.
     Challenge([u8; NONCE_LEN]),
-    /// The caller is proven.
+    /// The caller is authenticated.
     Accepted,
     /// The key belongs to a request with another body.
     OtherBody,
@@ -108,7 +108,7 @@ pub enum BulkReply<'a> {
     Results(Vec<BulkResult>),
 }
 
-/// What a proof covers beside the nonce: a digest of the first frame, without its length.
+/// The bytes that a proof covers beside the nonce: a digest of the first frame, without its length.
 #[must_use]
 pub fn covered(begin: &[u8]) -> Digest {
     request_digest(Version::CURRENT, &[CONTEXT, begin].concat())
@@ -262,7 +262,7 @@ impl<'a> BulkReply<'a> {
     }
 }
 
-/// The fields that are left of a frame.
+/// The remaining fields of a frame.
 struct BulkFields<'a>(&'a [u8]);
 
 impl<'a> BulkFields<'a> {

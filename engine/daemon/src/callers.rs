@@ -1,8 +1,9 @@
-//! What `handle-gateway` and `handle-admin` say to each other about callers over HTTP, over a local
-//! socket: one request and one reply, each with its length before it.
+//! Messages about callers over HTTP between `handle-gateway` and `handle-admin`, over a local
+//! socket: one request and one reply on each connection, each with its length before it.
 //!
-//! `handle-gateway` cannot vouch for anybody. It passes on what a caller has signed or authenticated,
-//! `handle-admin` verifies that with the keys of the caller, and starts a session for the identity.
+//! `handle-gateway` cannot authenticate anybody by itself. It forwards the signature or MAC of a
+//! caller; `handle-admin` verifies it with the keys of the caller, and starts a session for the
+//! identity.
 
 use handle_proto::error::Field;
 use handle_proto::wire::cursor::Cursor;
@@ -12,21 +13,21 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::IpAddr;
 use zeroize::Zeroizing;
 
-/// Bytes of the part of a nonce that `handle-admin` makes.
+/// Length of the part of a nonce that `handle-admin` makes.
 pub const NONCE_START_LEN: usize = 16;
-/// Bytes of a nonce: its start, and as many random bytes of `handle-gateway`.
+/// Length of a nonce: its start, and as many random bytes of `handle-gateway`.
 pub const NONCE_LEN: usize = 2 * NONCE_START_LEN;
 /// The number of a session.
 pub type CallerSessionId = [u8; 16];
 /// The secret of a session.
 pub type CallerSessionSecret = Zeroizing<[u8; 32]>;
-/// Most bytes of a request or reply.
+/// Maximum length of a request or reply.
 const FRAME_LEN_MAX: usize = 64 << 10;
 
-/// What a caller gives as proof of its identity.
+/// The proof of a caller for its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallerProof<'a> {
-    /// The nonce that the caller was told.
+    /// The nonce that the caller received.
     pub nonce: &'a [u8],
     /// The caller's own nonce.
     pub client_nonce: &'a [u8],
@@ -49,7 +50,7 @@ pub enum CallerRequest<'a> {
     Prove(CallerProof<'a>),
     /// Sign both nonces with the key of the server.
     Sign {
-        /// A nonce that begins with a start from here.
+        /// A nonce that begins with such a start.
         nonce: &'a [u8],
         /// The caller's own nonce.
         client_nonce: &'a [u8],
@@ -60,38 +61,38 @@ pub enum CallerRequest<'a> {
     End(CallerSessionId),
 }
 
-/// Why a proof does not count.
+/// Why a proof is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerRefusal {
     /// It was not made with a key of the identity.
     Wrong,
-    /// Its nonce is not from here, is too old, or has been used.
+    /// Its nonce has an unknown start, is too old, or was used before.
     Stale,
     /// Too much work waits.
     Busy,
     /// The service of the identity was asked and did not answer.
     Unanswered,
-    /// This server cannot do that.
+    /// This server does not support the request.
     Unsupported,
 }
 
 /// A reply of `handle-admin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallerReply {
-    /// The start of nonces, and the milliseconds for which they count.
+    /// The start of nonces, and their validity.
     NonceStart {
         /// The first bytes of nonces.
         start: [u8; NONCE_START_LEN],
         /// Milliseconds for which proofs with such nonces are accepted.
         valid_ms: u32,
     },
-    /// The proof is right; a session has started.
+    /// The proof is valid, and a session has started.
     Proven {
         /// The number of the session.
         id: CallerSessionId,
         /// Its secret.
         secret: CallerSessionSecret,
-        /// The index of the key that was found right.
+        /// The index of the key that verified the proof.
         index: i32,
     },
     /// The signature of the server.

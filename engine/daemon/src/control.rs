@@ -122,7 +122,7 @@ pub struct ControlSocket {
 
 impl ControlSocket {
     /// Binds the socket of `program` at `path`, for the owner only. With `take_over`, it is bound
-    /// beside `path` until [`take_place`](Self::take_place) is called.
+    /// beside `path` until [`move_into_place`](Self::move_into_place) is called.
     ///
     /// # Errors
     /// When another process answers at `path`, or the directory is not writable.
@@ -152,7 +152,7 @@ impl ControlSocket {
     ///
     /// # Errors
     /// When the directory is not writable.
-    pub fn take_place(&mut self) -> Result<(), ControlError> {
+    pub fn move_into_place(&mut self) -> Result<(), ControlError> {
         if let Some(private_path) = &self.private_path {
             std::fs::rename(private_path, &self.path)
                 .map_err(|error| ControlError::Replace(self.path.clone(), error))?;
@@ -311,7 +311,7 @@ mod tests {
             let mut next = ControlSocket::bind(&path, true, "echo").unwrap();
             assert_eq!(ask(&path, "status\n"), "{\"ok\":true}\n", "it is not replaced yet");
             shutdown.stop();
-            next.take_place().unwrap();
+            next.move_into_place().unwrap();
         });
         let other = directory.path().join("file");
         std::fs::write(&other, "").unwrap();

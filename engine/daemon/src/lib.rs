@@ -2,7 +2,7 @@
 //!
 //! - [`administrators`], [`identity`]: who may do what, as configured for every process.
 //! - [`bulk`]: changes of many records, from `handle-gateway` to `handle-admin`.
-//! - [`callers`]: what `handle-gateway` and `handle-admin` say to each other about callers over HTTP.
+//! - [`callers`]: messages about callers over HTTP between `handle-gateway` and `handle-admin`.
 //! - [`clock`]: the time of day.
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
 //! - [`control`]: the control socket.
@@ -10,7 +10,7 @@
 //! - [`line_log`]: a log with a line for each request.
 //! - [`listen`]: addresses that cannot be bound, and the limit of open files.
 //! - [`log`]: what is logged, and how to change it.
-//! - [`metrics`](mod@metrics): the table of metrics, and everything that is made from it.
+//! - [`metrics`](mod@metrics): the declarations of metrics, and their encoding.
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.

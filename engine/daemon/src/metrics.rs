@@ -1,4 +1,4 @@
-//! Metrics: each is declared in one place, and everything else about it is made from there.
+//! Metrics. Each is declared in one place, from which everything else about it is generated.
 //!
 //! - [`metrics!`](crate::metrics!) declares metrics with the expressions that read their values.
 //! - [`event_counters!`](crate::event_counters!) declares counters of a process; each of them is a
@@ -67,7 +67,7 @@ impl MetricKind {
         }
     }
 
-    /// What the names of series of this kind have behind the name of the metric.
+    /// The suffix of the names of series of this kind.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -87,7 +87,7 @@ pub struct MetricRow {
     pub kind: MetricKind,
     /// The names of its labels.
     pub labels: Vec<&'static str>,
-    /// What it says, in sentences.
+    /// Its description, in sentences.
     pub help: String,
     /// Values of the first label, with their meaning; empty if `help` says enough.
     pub values: Vec<(&'static str, &'static str)>,
@@ -101,10 +101,10 @@ impl MetricRow {
     }
 }
 
-/// Metrics that are together in one table of a page.
+/// Metrics that share a table of a page.
 #[derive(Clone, Debug)]
 pub struct MetricGroup {
-    /// The name of the group, which the page has at the place of the table.
+    /// The name of the group, which marks the place of the table in the page.
     pub name: &'static str,
     /// The metrics, in their order.
     pub rows: Vec<MetricRow>,
@@ -121,17 +121,17 @@ pub enum MetricNumber {
     Durations {
         /// Their sum, in seconds.
         sum_s: f64,
-        /// How many there are.
+        /// Their number.
         count: u64,
         /// Upper bounds in seconds, each with the durations between it and the one before.
         buckets: Vec<(f64, u64)>,
     },
-    /// The labels have it all.
+    /// No number: the information is in the labels.
     Labels,
 }
 
-/// The values of a metric: a number for each combination of values of its labels, or nothing if the
-/// part of the process that it is about is not in use.
+/// The values of a metric: a number for each combination of values of its labels, or none if its
+/// part of the process is not in use.
 #[derive(Clone, Debug)]
 pub struct MetricSeries(Option<Vec<(Vec<String>, MetricNumber)>>);
 
@@ -148,7 +148,7 @@ impl MetricSeries {
         Self::with_labels(numbers.into_iter().map(|(labels, number)| (labels.to_vec(), number)))
     }
 
-    /// The same, where only the metric itself knows how many labels it has.
+    /// The same, for a number of labels that is not known to the type.
     pub fn with_labels<N: Into<MetricNumber>>(numbers: impl IntoIterator<Item = (Vec<String>, N)>) -> Self {
         Self(Some(numbers.into_iter().map(|(labels, number)| (labels, number.into())).collect()))
     }
@@ -189,7 +189,7 @@ numbers! {
     f64, number => Self::Fraction(number);
 }
 
-/// A metric, and how its value is read from `S`.
+/// A metric, and the function that reads its value from `S`.
 #[derive(Clone, Debug)]
 pub struct Metric<S> {
     /// The metric.
@@ -203,12 +203,12 @@ pub fn rows<S>(table: Vec<Metric<S>>) -> Vec<MetricRow> {
     table.into_iter().map(|metric| metric.row).collect()
 }
 
-/// A number that any thread counts.
+/// A counter that any thread may increment.
 #[derive(Debug, Default)]
 pub struct EventCounter(AtomicU64);
 
 impl EventCounter {
-    /// Counts one more.
+    /// Adds one.
     pub fn add(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -345,7 +345,7 @@ macro_rules! metrics {
         $(#[$meta:meta])* $vis:vis fn $table:ident<$life:lifetime>($source:ty), $prefix:literal {
             $(
                 $(#[doc = $doc:literal])+
-                $kind:ident $name:ident $([$($label:ident),+])? = |$it:ident| $value:expr;
+                $kind:ident $name:ident $([$($label:ident),+])? = |$source_name:ident| $value:expr;
             )*
         }
     ) => {
@@ -358,7 +358,7 @@ macro_rules! metrics {
                     &[$($(stringify!($label)),+)?],
                     concat!($($doc),+),
                 ),
-                read: |$it: &$source| $crate::metrics::MetricSeries::from($value),
+                read: |$source_name: &$source| $crate::metrics::MetricSeries::from($value),
             },)*]
         }
     };
@@ -366,8 +366,8 @@ macro_rules! metrics {
 
 /// Declares a struct of counters, each of which is a metric; its doc comment is the help.
 ///
-/// The type behind `of` is that of each counter: it has `Default`, `Debug` and `get`. Further
-/// fields, which are no plain counters, stand behind `with`.
+/// The type behind `of` is that of each counter: it has `Default`, `Debug` and `get`. Fields that
+/// are not plain counters follow `with`.
 #[macro_export]
 macro_rules! event_counters {
     (
@@ -420,9 +420,9 @@ mod tests {
         fn table<'s>(Reading), "test_" {
             /// Answers by their
             /// `kind`.
-            counter answers [kind] = |it| MetricSeries::by_label(it.answers);
+            counter answers [kind] = |reading| MetricSeries::by_label(reading.answers);
             /// Only there while it is on.
-            gauge on = |it| it.is_on.then_some(true);
+            gauge on = |reading| reading.is_on.then_some(true);
             /// Seconds.
             counter cpu_seconds = |_it| 1.5;
             /// Times.

@@ -30,7 +30,7 @@ pub mod window;
 
 pub use config::SessionsConfig;
 pub use endpoint::{AnswerSealer, EndpointCounts, IncomingMessage, SessionEndpoint};
-pub use holder::{Holder, TakenChallenge};
+pub use holder::{OwnedSocket, TakenChallenge};
 pub use link::{JointSessions, LinkedSession};
 pub use session::{NewSession, Session, SessionIdentity, SessionKeys};
 pub use setup::{SetupError, SetupTerms, agree};

@@ -1,9 +1,10 @@
 //! The administration pages: `/admin/`, over TLS only.
 //!
-//! - Signing in is that of the JSON API: `handle-admin` verifies the identity, and the gateway has no
-//!   rights. The id of the session is in a cookie that scripts and other sites cannot use.
-//! - Every change comes with a token that only pages from here have, and browsers name their origin.
-//! - Pages work without scripts, but for key files and the progress of an upload.
+//! - Sign-in is that of the JSON API: `handle-admin` verifies the identity, and the gateway has no
+//!   rights. A cookie that scripts and other sites cannot use has the session id.
+//! - A change needs a token that only pages of this gateway have, and the right origin if the
+//!   browser names one.
+//! - Only key files and the progress of an upload need scripts.
 
 mod form;
 mod records;
@@ -38,16 +39,17 @@ settings! {
     pub struct AdminPagesConfig {
         /// Serve `/admin/`, if `admin.callers` and TLS are configured.
         live enabled: bool = true;
-        /// Handles on a page of a list.
+        /// Handles on each page of a list.
         live list_handles: usize = 100, 1..=10_000;
-        /// Most records of one upload. Browsers with scripts send larger ones in parts.
+        /// Maximum number of records of an upload. Browsers with scripts send larger uploads in
+        /// parts.
         live upload_records: usize = 1000, 1..=100_000;
     }
 }
 
 /// The cookie with the id of the session. Browsers accept the name for the whole host over TLS only.
 const COOKIE: &str = "__Host-handle-session";
-/// Bytes of a name that stand for themselves in a query.
+/// Bytes of a name that stay unencoded in a query.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'/');
 
 /// A request for an administration page.
@@ -56,13 +58,13 @@ struct AdminRequest<'r> {
     peer: HttpPeer,
     parts: &'r Parts,
     frame: PageFrame<'r>,
-    /// The session of the cookie, if it has an identity.
+    /// The session that the cookie names, if it has an identity.
     session: Option<HttpSession>,
 }
 
-/// Whether a path is that of an administration page, and there are any.
+/// Whether administration pages are served, and `path` is the path of one.
 #[must_use]
-pub fn is_asked(state: &GatewayState, path: &str) -> bool {
+pub fn is_served(state: &GatewayState, path: &str) -> bool {
     let is_path = path == "/admin" || path.starts_with("/admin/");
     let has_callers = || state.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
     is_path && has_callers() && state.tls.is_some() && state.settings.current().admin_pages.enabled
@@ -84,7 +86,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     let path = parts.uri.path().strip_prefix("/admin").unwrap_or_default().trim_end_matches('/');
     match parts.method {
         Method::GET | Method::HEAD => show(&request, path).await,
-        Method::POST => act(&request, path, body).await,
+        Method::POST => submit(&request, path, body).await,
         _ => {
             let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
@@ -111,9 +113,9 @@ async fn show(request: &AdminRequest<'_>, path: &str) -> GatewayResponse {
     }
 }
 
-async fn act(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayResponse {
+async fn submit(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayResponse {
     let texts = request.texts();
-    if !request.is_from_here() {
+    if !request.has_own_origin() {
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
             .await;
     }
@@ -133,14 +135,14 @@ async fn act(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayR
     };
     match path {
         "/sign-out" => sign_in::sign_out(request),
-        "/record" => records::act(request, identity, &form).await,
+        "/record" => records::submit(request, identity, &form).await,
         "/upload" => upload::upload(request, identity, &form).await,
         "/result.csv" => upload::download(form.first("result").unwrap_or_default()),
         _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
     }
 }
 
-/// Leads to the same page over TLS, on the same port.
+/// Redirects to the same page over TLS, on the same port.
 fn to_tls(parts: &Parts, base: &str) -> GatewayResponse {
     let secure = base.strip_prefix("http://").filter(|_| parts.method == Method::GET);
     let target = secure.and_then(|rest| {
@@ -186,7 +188,7 @@ impl<'r> AdminRequest<'r> {
         self.session.as_ref().and_then(|session| session.identity.as_ref())
     }
 
-    /// What pages show of who is signed in.
+    /// The signed-in user, as pages show it.
     fn user(&self) -> Option<AdminUser> {
         let identity = Printable(&self.identity_name()?).to_string();
         Some(AdminUser { identity, csrf: token(self.session.as_ref()?.id) })
@@ -204,13 +206,14 @@ impl<'r> AdminRequest<'r> {
 
     fn is_token(&self, text: &str) -> bool {
         self.session.as_ref().is_some_and(|session| {
-            // Hashes, so that the time of the comparison says nothing of the token.
+            // Hashes are compared, so that the time of the comparison reveals nothing about the
+            // token.
             Sha256::digest(token(session.id)) == Sha256::digest(text)
         })
     }
 
-    /// Whether the browser says that the form is from here. Programs need not say so.
-    fn is_from_here(&self) -> bool {
+    /// Whether the `Origin` header, if there is one, is that of this gateway. Programs may omit it.
+    fn has_own_origin(&self) -> bool {
         let origin = self.parts.headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
         origin.is_none_or(|origin| {
             self.frame.base.strip_suffix('/').is_some_and(|base| base.as_bytes() == origin)
@@ -226,7 +229,7 @@ impl<'r> AdminRequest<'r> {
         page
     }
 
-    /// Leads to another page.
+    /// Redirects to another page.
     fn see_other(&self, path: &str) -> GatewayResponse {
         let mut response = empty(StatusCode::SEE_OTHER);
         if let Ok(target) = HeaderValue::try_from(format!("{}{path}", self.frame.root())) {
@@ -236,7 +239,7 @@ impl<'r> AdminRequest<'r> {
         response
     }
 
-    /// What the service said about a request, and the status for it.
+    /// The status and notice for a request that the service refused.
     fn refusal(&self, code: ResponseCode, text: &str) -> (StatusCode, AdminNotice) {
         let texts = self.texts();
         let (status, message) = match code {
@@ -245,14 +248,14 @@ impl<'r> AdminRequest<'r> {
             ResponseCode::HANDLE_ALREADY_EXISTS => (StatusCode::CONFLICT, texts.exists.to_owned()),
             ResponseCode::SERVER_NOT_RESPONSIBLE => (StatusCode::BAD_REQUEST, texts.not_here.to_owned()),
             code => {
-                let said = if text.is_empty() { code.to_string() } else { Printable(text).to_string() };
-                (StatusCode::BAD_REQUEST, texts.refused.replacen("{}", &said, 1))
+                let reason = if text.is_empty() { code.to_string() } else { Printable(text).to_string() };
+                (StatusCode::BAD_REQUEST, texts.refused.replacen("{}", &reason, 1))
             }
         };
         (status, AdminNotice { text: message, is_error: true })
     }
 
-    /// The notice when the service did not answer.
+    /// The status and notice for a request that the service did not answer.
     fn unanswered(&self, error: &ServiceError) -> (StatusCode, AdminNotice) {
         let status = match error {
             ServiceError::Busy => StatusCode::SERVICE_UNAVAILABLE,
@@ -280,7 +283,7 @@ impl<'r> AdminRequest<'r> {
     }
 }
 
-/// Keeps a page out of caches, frames and other sites.
+/// Sets the headers that keep a page out of caches, frames and other sites.
 fn guard(page: &mut GatewayResponse) {
     let headers = page.headers_mut();
     for (name, value) in [
@@ -295,12 +298,12 @@ fn guard(page: &mut GatewayResponse) {
     }
 }
 
-/// A name in a query or path.
+/// Percent-encodes a name for a query or path.
 fn encoded(name: &str) -> String {
     utf8_percent_encode(name, IN_QUERY).to_string()
 }
 
-/// A word for a POSIX shell.
+/// Quotes a word for a POSIX shell.
 fn quoted(word: &str) -> String {
     crate::pages::shell_quoted(word)
 }

@@ -29,16 +29,16 @@ settings! {
         /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there are no
         /// sessions, and callers authenticate with secret keys only.
         restart callers: Option<PathBuf> = None;
-        /// UNIX socket at which `handle-admin` takes changes of many records: its `bulk.socket`. Without
-        /// it there is no `/api/batch`.
+        /// UNIX socket at which `handle-admin` accepts changes of many records: its `bulk.socket`.
+        /// Without it there is no `/api/batch`.
         restart bulk_socket: Option<PathBuf> = None;
         /// Time for each answer of it.
         restart answer_ms: u32 = 30_000, 1..=600_000;
         /// Requests that wait for it at a time. Further ones get status 503.
         restart requests: usize = 64, 1..=4096;
-        /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
+        /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart requests_per_source <= requests: usize = 16, 1..=4096;
-        /// Most bytes of the answer to a message that is forwarded.
+        /// Maximum length of the answer to a forwarded message.
         restart answer_bytes: usize = 64 << 20, 1 << 20..=1 << 32;
     }
 }
@@ -60,7 +60,7 @@ pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
         || matches!(kind, Kind::TimedOut | Kind::WouldBlock)
 }
 
-/// What callers are told without a socket for many changes.
+/// The message for callers if no socket for many changes is configured.
 pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
 
 /// Why the service did not answer.
@@ -132,16 +132,16 @@ impl AdministrationService {
         }))
     }
 
-    /// What proves callers, if there is such a socket.
+    /// The service that verifies callers, if its socket is configured.
     #[must_use]
     pub const fn callers(&self) -> Option<&Arc<CallerService>> {
         self.callers.as_ref()
     }
 
-    /// Runs `work` for a client at `source` on a thread that may wait, within the bounds of number.
+    /// Runs `work` for a client at `source` on a blocking thread, within the limits on requests.
     ///
     /// # Errors
-    /// When too many requests wait.
+    /// When too many requests are waiting.
     pub async fn run<T: Send + 'static>(
         &self,
         source: IpAddr,
@@ -168,19 +168,20 @@ impl AdministrationService {
         self.bulk_socket.as_deref()
     }
 
-    /// Time for each answer.
+    /// Timeout for each answer.
     #[must_use]
     pub const fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// A place among the requests that wait for the service, for a client at `source`.
+    /// A place among the requests to the service, for a client at `source`; `None` if all are
+    /// taken.
     #[must_use]
     pub fn place(&self, source: IpAddr) -> Option<SourcePlace> {
         self.places.take(source, self.limits)
     }
 
-    /// Most bytes of the answer to a message that is forwarded.
+    /// Maximum length of the answer to a forwarded message.
     #[must_use]
     pub const fn answer_len_max(&self) -> usize {
         self.answer_len_max
@@ -201,8 +202,8 @@ impl AdministrationService {
         client
     }
 
-    /// Lets `work` ask the service with this identity for a client at `source`, on a thread that may
-    /// wait.
+    /// Runs `work` with a client of the service that has this identity, for a client at `source`,
+    /// on a blocking thread.
     ///
     /// # Errors
     /// When too many requests wait, or the service does not answer.
@@ -242,7 +243,8 @@ impl AdministrationService {
         &self.bulk_failures
     }
 
-    /// Lets `exchange` use a connection of its own for a client at `source`, within the bounds of number and time.
+    /// Runs `exchange`, which opens its own connection, for a client at `source`, within the limits
+    /// on requests and time.
     ///
     /// # Errors
     /// When too many requests wait, or the exchange fails or takes too long.

@@ -1,4 +1,4 @@
-//! What a request passes before it is routed: the rules of HTTP that hyper does not enforce, and
+//! Checks of a request before it is routed: the rules of HTTP that hyper does not enforce, and
 //! limits.
 
 use crate::config::Config;
@@ -17,7 +17,7 @@ use hyper::http::request::Parts;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// The answer to a request for which nothing has to be waited for.
+/// Answers a request that can be answered without waiting.
 ///
 /// # Errors
 /// The client, if the request has to be routed.
@@ -60,7 +60,7 @@ pub async fn answer(
     response
 }
 
-/// Who asks: the other side of the connection, or whom a proxy names.
+/// The client: the peer of the connection, or the address that a trusted proxy names.
 fn client(served: &ServedConnection, settings: &Config, parts: &Parts) -> HttpPeer {
     let mut peer = served.peer;
     if served.is_trusted {
@@ -70,7 +70,7 @@ fn client(served: &ServedConnection, settings: &Config, parts: &Parts) -> HttpPe
     peer
 }
 
-/// Counts a request, and refuses it if its source has made as many as allowed.
+/// Counts a request, and refuses it if its source is beyond its rate.
 fn limit(state: &GatewayState, settings: &Config, address: IpAddr, now: Instant) -> Option<HttpRefusal> {
     let config = &settings.request_rate;
     if config.requests_per_s == 0 || state.settings.networks().exempt.contains(address) {
@@ -95,7 +95,7 @@ fn record(served: &ServedConnection, entry: RequestLogEntry, response: &GatewayR
 fn refuse(settings: &Config, parts: &Parts, refusal: HttpRefusal) -> GatewayResponse {
     let mut response = refusal.respond(parts.uri.path(), &parts.headers, settings);
     if parts.version < Version::HTTP_2 && !matches!(refusal, HttpRefusal::TooMany(_)) {
-        // Where the next request begins is uncertain.
+        // The end of the body is unknown, so no further request can be read.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
@@ -107,21 +107,21 @@ fn refusal(served: &ServedConnection, parts: &Parts, body: &Incoming) -> Option<
         return Some(HttpRefusal::Malformed(message));
     }
     if parts.version >= Version::HTTP_2 {
-        // hyper has its own limit of heads, and bodies have no other framing.
+        // hyper limits heads itself, and bodies have no other framing.
         return None;
     }
     if served.activity.exceeds_head() && head_len(parts) > served.settings.limits.header_bytes {
         return Some(HttpRefusal::HeadTooLong);
     }
-    // Of both headers, hyper obeys `Transfer-Encoding` and drops `Content-Length`; what another
-    // server before this one obeys is unknown. RFC 9112 section 6.1.
+    // hyper obeys `Transfer-Encoding` and drops `Content-Length`; a proxy in front may do the
+    // opposite. RFC 9112 section 6.1.
     let is_framed_twice = !body.is_end_stream()
         && parts.headers.contains_key(header::TRANSFER_ENCODING)
         && (parts.headers.contains_key(header::CONTENT_LENGTH) || served.activity.has_line("content-length"));
     is_framed_twice.then_some(HttpRefusal::Malformed("The request has Content-Length and Transfer-Encoding"))
 }
 
-/// A request of HTTP/1.1 names its host once. RFC 9112 section 3.2.
+/// A request of HTTP/1.1 has exactly one `Host` header. RFC 9112 section 3.2.
 fn check_host(parts: &Parts) -> Result<(), &'static str> {
     match parts.headers.get_all(header::HOST).iter().count() {
         0 if parts.version == Version::HTTP_11 => Err("The request has no Host header"),
@@ -130,7 +130,7 @@ fn check_host(parts: &Parts) -> Result<(), &'static str> {
     }
 }
 
-/// Bytes of the head of a request, without optional blanks.
+/// Length of the head of a request, without optional whitespace.
 fn head_len(parts: &Parts) -> usize {
     let line = parts.method.as_str().len() + " ".len() + target_len(parts) + " HTTP/1.1\r\n".len();
     let header = |(name, value): (&header::HeaderName, &HeaderValue)| {

@@ -1,4 +1,4 @@
-//! Which agency runs a prefix: `/doiRA/...`, as doi.org answers it.
+//! The registration agency of a prefix: `/doiRA/...`, in the format of doi.org.
 
 use crate::record::HttpQuestion;
 use crate::reply::{CacheableBody, Freshness, GatewayResponse, RequestHeaders};
@@ -21,21 +21,21 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 settings! {
-    /// Which agency runs a prefix. Without `prefixes` and `file`, nothing is answered.
+    /// The registration agencies of prefixes. Without `prefixes` and `file`, they are not served.
     pub struct AgenciesConfig {
-        /// Path of the answers, without slashes around it.
+        /// First segment of the path, without slashes.
         live path: String = "doiRA".to_owned(), PATH_RULE;
         /// Prefixes and the names of their agencies, as `10.5072 DataCite`. A prefix without an
-        /// entry has that of the prefix before its last dot.
+        /// entry has the agency of the prefix before its last dot.
         live prefixes: Vec<String> = Vec::new(), ENTRIES_RULE;
         /// File with further entries, one in each line. Lines that begin with `#` are comments.
         live file: Option<PathBuf> = None;
-        /// Most names in one request.
+        /// Maximum number of names in a request.
         live names: usize = 100, 1..=10_000;
     }
 }
 
-/// Longest file.
+/// Maximum length of the file.
 const FILE_LEN_MAX: u64 = 64 << 20;
 
 const PATH_RULE: SettingRule<String> = SettingRule {
@@ -57,7 +57,7 @@ const ENTRIES_RULE: SettingRule<Vec<String>> = SettingRule {
     },
 };
 
-/// The prefix, which is folded, and the name of an entry.
+/// The folded prefix and the agency of an entry.
 fn entry_of(entry: &str) -> Option<(String, &str)> {
     let (prefix, name) = entry.trim().split_once([' ', '\t'])?;
     let name = name.trim();
@@ -69,7 +69,7 @@ fn entry_of(entry: &str) -> Option<(String, &str)> {
 pub struct AgencyTable(HashMap<String, String>);
 
 impl AgencyTable {
-    /// Reads the entries of the settings and of their file, which come first.
+    /// Reads the entries of the settings and of the file. Entries of the file take precedence.
     ///
     /// # Errors
     /// One sentence with the likely cause.
@@ -102,7 +102,7 @@ impl AgencyTable {
         self.0.is_empty()
     }
 
-    /// The agency of a prefix, or of the nearest one from which it is derived.
+    /// The agency of a prefix, or of the nearest prefix from which it is derived.
     #[must_use]
     pub fn of(&self, prefix: &str) -> Option<&str> {
         let mut prefix = prefix.to_ascii_uppercase();
@@ -116,8 +116,7 @@ impl AgencyTable {
     }
 }
 
-/// The answer to a request for the agencies of names, which are separated by commas; `None` if the
-/// path is another one.
+/// The answer to a request for the agencies of names, separated by commas; `None` for other paths.
 pub(crate) async fn answer(
     state: &GatewayState,
     peer: HttpPeer,

@@ -1,6 +1,6 @@
 //! The local socket of `handle-admin` for changes of many records ([`handle_daemon::bulk`]).
 //!
-//! A connection is for one request of one caller, whose secret answers the challenge of
+//! A connection serves one request of one caller, whose secret answers the challenge of
 //! `handle-admin`.
 
 use handle_auth::challenge::{answer_in_session, answer_with_secret};
@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 /// Why changes are not carried out.
 #[derive(Debug)]
 pub enum BulkError {
-    /// `handle-admin` does not answer, or not as expected.
+    /// `handle-admin` does not answer, or its answer is malformed.
     Lost(io::Error),
     /// The key was used with another body.
     OtherBody,
@@ -43,10 +43,10 @@ impl From<io::Error> for BulkError {
 /// A key under which a request may be repeated: its name, and the digest of the body.
 pub type RequestKey = (String, [u8; 32]);
 
-/// Opens a connection for a caller, and proves the caller.
+/// Opens a connection for a caller, and authenticates the caller.
 ///
 /// # Errors
-/// When `handle-admin` is not there or refuses.
+/// When `handle-admin` cannot be reached or refuses.
 pub async fn open(
     path: &Path,
     patience: Duration,
@@ -56,21 +56,21 @@ pub async fn open(
 ) -> Result<UnixStream, BulkError> {
     let opened = tokio::time::timeout(patience, async {
         let mut stream = UnixStream::connect(path).await?;
-        let named = BulkBegin {
+        let begin_frame = BulkBegin {
             identity: Reference { handle: &identity.handle, index: identity.index },
             source,
             key: key.map(|(name, digest)| BulkKey { name: name.as_bytes(), digest: *digest }),
         };
         let mut begin = Vec::new();
-        BulkRequest::Begin(named).encode(&mut begin);
+        BulkRequest::Begin(begin_frame).encode(&mut begin);
         send(&mut stream, |out| out.extend_from_slice(&begin)).await?;
         let nonce = match BulkReply::decode(&receive(&mut stream, BEGIN_LEN_MAX).await?) {
             Some(BulkReply::Challenge(nonce)) => nonce,
             _ => return Err(malformed().into()),
         };
         // Deriving a key from the secret takes milliseconds.
-        let proving = Arc::clone(&identity);
-        let proof = tokio::task::spawn_blocking(move || prove(&proving, nonce, &begin));
+        let prover = Arc::clone(&identity);
+        let proof = tokio::task::spawn_blocking(move || prove(&prover, nonce, &begin));
         let proof = proof.await.map_err(io::Error::other)?;
         let (auth_type, proof) = proof.ok_or(BulkError::NoSecret)?;
         let proof = BulkRequest::Proof { auth_type, signed_response: &proof };
@@ -87,7 +87,7 @@ pub async fn open(
     opened.await.unwrap_or_else(|_| Err(io::Error::from(ErrorKind::TimedOut).into()))
 }
 
-/// The answer to the challenge. It covers the frame `begin`, so it proves nothing else.
+/// The answer to the challenge. It covers the frame `begin`, so it is valid for this request only.
 fn prove(
     identity: &ClientIdentity,
     nonce: [u8; NONCE_LEN],
@@ -110,7 +110,7 @@ fn prove(
 /// Receives the results of one frame of changes.
 ///
 /// # Errors
-/// When `handle-admin` is lost or refuses to go on.
+/// When the connection fails, or `handle-admin` refuses to continue.
 pub async fn receive_results(
     stream: &mut (impl AsyncRead + Unpin),
     patience: Duration,

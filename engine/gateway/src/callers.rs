@@ -1,7 +1,7 @@
-//! Callers over HTTP, proven by `handle-admin` at its local socket.
+//! Callers over HTTP, verified by `handle-admin` at its local socket.
 //!
-//! The gateway passes proofs on and cannot make them: a nonce begins with bytes of `handle-admin`,
-//! which verifies what a caller has signed with the keys of the caller.
+//! The gateway forwards proofs and cannot make them: a nonce begins with random bytes of
+//! `handle-admin`, which verifies the signature of a caller with the keys of the caller.
 
 use crate::administration::is_unreachable;
 use crate::failure_series::FailureSeries;
@@ -33,16 +33,16 @@ pub struct ServerSignature {
     pub signature: Vec<u8>,
 }
 
-/// Why a caller is not proven.
+/// Why a caller is not authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallerError {
-    /// `handle-admin` says so.
+    /// `handle-admin` refuses the proof.
     Refused(CallerRefusal),
-    /// `handle-admin` did not answer, or not what was asked.
+    /// `handle-admin` did not answer, or its answer is malformed.
     Unreachable,
 }
 
-/// The start of nonces, and until when it is used.
+/// The start of nonces, and its validity.
 #[derive(Clone, Copy, Debug)]
 struct NonceStart {
     bytes: [u8; NONCE_START_LEN],
@@ -51,8 +51,8 @@ struct NonceStart {
 }
 
 impl NonceStart {
-    /// Whether a nonce made now can be signed for half of the time at least.
-    fn is_young(&self) -> bool {
+    /// Whether a nonce made now stays valid for at least half of the time.
+    fn is_fresh(&self) -> bool {
         self.since.elapsed() < self.valid / 2
     }
 }
@@ -63,8 +63,8 @@ pub struct CallerService {
     socket: PathBuf,
     patience: Duration,
     start: Mutex<Option<NonceStart>>,
-    /// Held while a new start is asked for.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    /// Held while a new start is requested.
+    request_lock: Arc<tokio::sync::Mutex<()>>,
     ending: Mutex<EndingSessions>,
     failures: FailureSeries,
 }
@@ -77,25 +77,25 @@ struct EndingSessions {
 }
 
 impl CallerService {
-    /// The service at `socket`, which may take `patience` for each answer.
+    /// The service at `socket`, with the timeout `patience` for each answer.
     #[must_use]
     pub fn new(socket: &Path, patience: Duration) -> Self {
-        let (asking, ending) = (Arc::default(), Mutex::default());
+        let (request_lock, ending) = (Arc::default(), Mutex::default());
         let failures = FailureSeries::new(socket.display());
-        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), asking, ending, failures }
+        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), request_lock, ending, failures }
     }
 
     /// A fresh nonce; `None` when `handle-admin` does not answer.
     pub async fn nonce(self: &Arc<Self>) -> Option<CallerNonce> {
-        let young = || self.known_start().filter(NonceStart::is_young);
-        let start = match young() {
+        let fresh_start = || self.known_start().filter(NonceStart::is_fresh);
+        let start = match fresh_start() {
             Some(start) => start,
             None => {
-                let asking = Arc::clone(&self.asking).lock_owned().await;
-                // Another request may have asked in the meantime.
-                match young() {
+                let request_lock = Arc::clone(&self.request_lock).lock_owned().await;
+                // Another request may have received a start in the meantime.
+                match fresh_start() {
                     Some(start) => start,
-                    None => self.ask_start(asking).await?,
+                    None => self.request_start(request_lock).await?,
                 }
             }
         };
@@ -110,20 +110,20 @@ impl CallerService {
         *self.start.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the start of nonces: `handle-admin` no longer knows it.
+    /// Forgets the start of nonces, after `handle-admin` has restarted.
     pub fn forget_start(&self) {
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Asks for a new start. `asking` is held until `handle-admin` has answered, even if the request
+    /// Asks for a new start. `request_lock` is held until `handle-admin` has answered, even if the request
     /// that needs the start is given up.
-    async fn ask_start(self: &Arc<Self>, asking: OwnedMutexGuard<()>) -> Option<NonceStart> {
+    async fn request_start(self: &Arc<Self>, request_lock: OwnedMutexGuard<()>) -> Option<NonceStart> {
         let service = Arc::clone(self);
-        let asked = tokio::task::spawn_blocking(move || {
-            let _asking = asking;
+        let reply = tokio::task::spawn_blocking(move || {
+            let _request_lock = request_lock;
             service.new_start()
         });
-        asked.await.ok().flatten()
+        reply.await.ok().flatten()
     }
 
     fn new_start(&self) -> Option<NonceStart> {
@@ -138,12 +138,12 @@ impl CallerService {
         }
     }
 
-    /// Has a proof verified, and returns the identity with the session that `handle-admin` started.
+    /// Sends a proof to `handle-admin`, and returns the identity with the session that was started.
     /// Blocks.
     ///
     /// # Errors
-    /// When the proof does not count, or `handle-admin` does not answer.
-    pub fn prove(&self, proof: &CallerProof<'_>) -> Result<ClientIdentity, CallerError> {
+    /// When the proof is refused, or `handle-admin` does not answer.
+    pub fn verify(&self, proof: &CallerProof<'_>) -> Result<ClientIdentity, CallerError> {
         match self.exchange(&CallerRequest::Prove(*proof)) {
             Ok(CallerReply::Proven { id, secret, index }) => Ok(ClientIdentity {
                 handle: proof.identity.handle.to_vec(),
@@ -160,10 +160,10 @@ impl CallerService {
         }
     }
 
-    /// Has the server sign both nonces. Blocks.
+    /// Requests the signature of the server over both nonces. Blocks.
     ///
     /// # Errors
-    /// When it does not.
+    /// When `handle-admin` refuses or does not answer.
     pub fn sign(
         &self,
         nonce: &[u8],

@@ -14,7 +14,7 @@ settings! {
         live enabled: bool = true;
         /// Bodies of at least this many bytes are compressed.
         live least_bytes <= most_bytes: usize = 1024, 256..=1 << 30;
-        /// Longer bodies are not compressed: a worker answers nothing else meanwhile.
+        /// Longer bodies are not compressed, because a worker answers no other request meanwhile.
         live most_bytes: usize = 256 << 10, 256..=1 << 30;
     }
 }
@@ -30,16 +30,16 @@ pub enum ContentCoding {
     Zstd,
 }
 
-/// Levels at which a body takes about as long as with the others.
+/// Levels at which the three codings take about the same time.
 const BROTLI_QUALITY: i32 = 4;
 const BROTLI_WINDOW_BITS: i32 = 20;
 const ZSTD_LEVEL: i32 = 3;
 
 impl ContentCoding {
-    /// All codings; the first of those that a client likes equally is used.
+    /// All codings. Of those that a client prefers equally, the first is used.
     pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
 
-    /// Its name in `Content-Encoding`.
+    /// The name of the coding in `Content-Encoding`.
     #[must_use]
     pub const fn token(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl ContentCoding {
         }
     }
 
-    /// The coding that a client prefers; `None` for a body as it is.
+    /// The coding that a client prefers; `None` for an unencoded body.
     #[must_use]
     pub fn choose(headers: &HeaderMap) -> Option<Self> {
         let lists = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|list| list.to_str().ok());
@@ -97,7 +97,7 @@ impl ContentCoding {
     }
 }
 
-/// Encodes with the compressor of this thread, whose tables take a while to set up.
+/// Encodes with a compressor that this thread keeps, because setting up its tables is slow.
 fn zstd_encoded(bytes: &[u8]) -> Option<Vec<u8>> {
     thread_local! {
         static COMPRESSOR: RefCell<Option<zstd::bulk::Compressor<'static>>> = const { RefCell::new(None) };

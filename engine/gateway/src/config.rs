@@ -39,14 +39,14 @@ settings! {
         /// Verify every byte of new layers before they go live, as their publisher has done.
         live verify_new_layers: bool = true;
         /// File in the format of MaxMind (GeoLite2-Country and others) with the countries of
-        /// addresses, for locations that name a country. A reload reads it again; if it is damaged
-        /// then, the old one stays in force.
+        /// addresses, for locations that name a country. A reload reads it again and keeps the
+        /// previous data if the file is damaged.
         live country_database: Option<PathBuf> = None;
-        /// Identifiers that are not handles, each in a table `[[target]]`: `path` is what their paths
-        /// begin with, `pattern` a regular expression for the rest. `template` is the URL to which a
-        /// redirect leads, or `backend` the URL (`http`) that is asked, both with `{0}` for the rest
-        /// and `{1}` to `{9}` for the groups of the pattern. Bounds of a back end: `timeout_ms`
-        /// (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from one source).
+        /// Identifiers that are not handles, each in a table `[[target]]`: `path` is the start of
+        /// their paths, `pattern` a regular expression for the rest. `template` is the URL of a
+        /// redirect, or `backend` the URL (`http`) of a request, both with `{0}` for the rest and
+        /// `{1}` to `{9}` for the groups of the pattern. Limits of a back end: `timeout_ms` (5000),
+        /// `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section limits: GatewayLimits;
         section proxy: ProxyConfig;
@@ -122,20 +122,20 @@ settings! {
 }
 
 settings! {
-    /// Requests about many handles.
+    /// Requests about many records.
     pub struct BulkConfig {
-        /// Most names in one request to `/api/resolve`.
+        /// Maximum number of names in a request to `/api/resolve`.
         live names: usize = 1000, 1..=100_000;
-        /// Of these, how many are asked of other services at a time.
+        /// Of these, questions to other services in progress at a time.
         live questions: usize = 32, 1..=1024;
-        /// Most records in one request to `/api/batch`.
+        /// Maximum number of records in a request to `/api/batch`.
         live records: usize = 100_000, 1..=10_000_000;
-        /// Most bytes of a line of such a request.
+        /// Maximum length of a line of such a request.
         live line_bytes: usize = 2 << 20, 1024..=1 << 26;
-        /// Most bytes of the body of such a request with `Idempotency-Key`, which is read whole.
+        /// Maximum length of such a body with `Idempotency-Key`, which is kept in memory.
         live body_bytes: usize = 64 << 20, 1024..=1 << 32;
-        /// Bytes of results that wait for a client that sends before it reads. Then its body is
-        /// not read further.
+        /// Bytes of results that wait for a client that sends before it reads. Beyond them, its
+        /// body is not read.
         live result_bytes: usize = 16 << 20, 1 << 16..=1 << 32;
     }
 }

@@ -1,7 +1,7 @@
 //! Connections, from their first bytes to their end.
 //!
-//! - [`prelude`]: which protocols a connection speaks: TLS by its first byte, HTTP/2 by its preface
-//!   or by what was negotiated in the handshake, else HTTP/1.1.
+//! - [`prelude`]: the protocol of a connection: TLS by its first byte, HTTP/2 by its preface or the
+//!   negotiation in the handshake, else HTTP/1.1.
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
 //! - [`stream`]: the streams below them.
 //! - [`body`]: the bodies of responses.
@@ -39,7 +39,7 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Why a connection has ended before its time.
+/// Why a connection has failed.
 #[derive(Debug)]
 pub enum ConnectionError {
     /// The first bytes, or the handshake of TLS, did not arrive in time.
@@ -90,11 +90,11 @@ pub struct ServedConnection {
     pub state: Arc<GatewayState>,
     /// The settings at its start.
     pub settings: Arc<Config>,
-    /// The other side of the connection, or whom the PROXY protocol names.
+    /// The peer of the connection, or the client that the PROXY protocol names.
     pub peer: HttpPeer,
-    /// Whether it is a proxy that names clients in headers.
+    /// Whether the peer is a trusted proxy.
     pub is_trusted: bool,
-    /// Its requests.
+    /// The state of its requests.
     pub activity: Arc<ConnectionActivity>,
 }
 
@@ -116,7 +116,7 @@ impl ServedConnection {
         Self { state, settings, peer: HttpPeer { address, is_tls }, is_trusted, activity }
     }
 
-    /// Answers a request, at once if nothing has to be waited for.
+    /// Answers a request, without polling a future if nothing has to be waited for.
     fn answer(&self, request: Request<Incoming>) -> ResponseFuture<'_> {
         let _guard = BugGuard(&self.state);
         let now = Instant::now();
@@ -145,7 +145,7 @@ impl ServedConnection {
 
 /// The response to a request.
 enum ResponseFuture<'a> {
-    /// A response that is there; `None` once it has been taken.
+    /// A finished response; `None` once it has been taken.
     AtOnce(Option<Response<ConnectionBody>>),
     Later(Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>),
 }
@@ -178,7 +178,7 @@ pub async fn serve(
     let is_proxied = is_trusted && settings.proxies.proxy_protocol;
     // A proxy has connections of many clients.
     let per_source = if is_trusted { usize::MAX } else { settings.limits.connections_per_source };
-    // The number in all is that of the places of a worker.
+    // The total is limited by the places of the workers.
     let limits = |per_source| PlaceLimits { places: usize::MAX, per_source };
     let take = |address, per_source| {
         let place = state.connections.take(address, limits(per_source));
@@ -191,7 +191,7 @@ pub async fn serve(
     if place.is_none() {
         return Ok(());
     }
-    // Without it, small answers wait for the client's acknowledgements.
+    // Without `TCP_NODELAY`, small answers wait for acknowledgements of the client.
     let _ = stream.set_nodelay(true);
     let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
     let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
@@ -225,7 +225,7 @@ pub async fn serve(
     ended
 }
 
-/// What is read at the start of a connection, if it arrives in time.
+/// Waits for a read at the start of a connection, at most `header_timeout`.
 async fn in_time<T>(
     header_timeout: Duration,
     read: impl Future<Output = io::Result<T>>,
@@ -233,8 +233,8 @@ async fn in_time<T>(
     Ok(timeout(header_timeout, read).await.map_err(|_| ConnectionError::Late)??)
 }
 
-/// Waits until the process is told to stop.
-async fn until_told_to_stop(mut stopping: watch::Receiver<bool>) {
-    // An error means that the process is gone.
+/// Waits until the process stops serving.
+async fn until_stopping(mut stopping: watch::Receiver<bool>) {
+    // An error means that the sender is gone, as at the end of the process.
     drop(stopping.wait_for(|&stops| stops).await);
 }

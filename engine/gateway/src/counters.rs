@@ -7,9 +7,9 @@ handle_daemon::event_counters! {
     pub struct GatewayCounters of EventCounter, "handle_gateway_" {
         /// Requests to the JSON API.
         api_requests,
-        /// Names in requests to resolve many.
+        /// Names in requests to `/api/resolve`.
         bulk_names,
-        /// Lines in requests to change many records.
+        /// Lines in requests to `/api/batch`.
         bulk_records,
         /// Messages of the handle protocol in bodies of `POST`.
         native_requests,
@@ -35,15 +35,15 @@ handle_daemon::event_counters! {
         forward_failures,
         /// Connections that were accepted.
         connections,
-        /// Connections that were closed at once, because their source has as many as allowed.
+        /// Connections refused because their source has too many.
         connections_refused,
         /// Connections that ended with an error: malformed requests, timeouts, resets.
         connections_failed,
         /// Requests whose body was too long or too slow.
         bodies_refused,
-        /// Requests that got status 429, because their source has made as many as allowed.
+        /// Requests that got status 429, because their source exceeded its rate.
         requests_limited,
-        /// Requests that met a bug.
+        /// Requests that hit a bug.
         bugs,
     }
 }

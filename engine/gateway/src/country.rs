@@ -7,7 +7,7 @@ use std::io::{self, Read as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Longest file that is read. Files of countries have some 10 MB.
+/// Maximum length of the file. Country databases have about 10 MB.
 const FILE_LEN_MAX: u64 = 1 << 30;
 
 /// Countries by address.
@@ -15,7 +15,7 @@ pub struct CountryDatabase {
     reader: Reader<Vec<u8>>,
 }
 
-/// Why a file has no countries.
+/// Why a file cannot be used.
 #[derive(Debug)]
 pub struct CountryError {
     path: PathBuf,
@@ -75,7 +75,7 @@ impl CountryDatabase {
         Ok(Self { reader })
     }
 
-    /// The country of an address, as two letters of ISO 3166; `None` if it is not known.
+    /// The country of an address, as two letters of ISO 3166; `None` if it is unknown.
     #[must_use]
     pub fn country(&self, address: IpAddr) -> Option<String> {
         // The country of the network, or else that in which it is registered.

@@ -1,9 +1,9 @@
-//! The fast path: requests without parameters for records of the set, which are nearly all.
+//! The fast path: requests without parameters for records of the set, the most frequent ones.
 //!
-//! It answers without waiting, and with few allocations: a redirect to the first URL of a record, or
-//! the record as JSON. The general path is the definition; a test compares both. Everything that
-//! is not plain is left to it: other characters than those of most handles, aliases, 10320/loc,
-//! credentials, browsers, which get a page with a redirect.
+//! It answers without waiting and with few allocations: a redirect to the first URL of a record, or
+//! the record as JSON. The general path is the definition; a test compares both. It handles
+//! everything else: unusual characters, aliases, 10320/loc, credentials, and browsers, which get a
+//! page with a redirect.
 
 use crate::api::body::ApiBody;
 use crate::config::Config;
@@ -22,11 +22,11 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 
-/// Begins the path of a record in the JSON API.
+/// Start of the path of a record in the JSON API.
 const API_HANDLES: &str = "/api/handles/";
-/// Begins the name of the record of a prefix.
+/// Start of the name of a prefix record.
 const PREFIX_RECORD: &[u8] = b"0.NA/";
-/// Most bytes of a prefix.
+/// Maximum length of a prefix.
 const PREFIX_LEN_MAX: usize = 64;
 
 /// The answer to a plain request; `None` if it is left to the general path.
@@ -50,8 +50,8 @@ pub fn answer(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
     Some(response)
 }
 
-/// A handle in a path that stands for itself: the prefix has digits and dots, the rest letters,
-/// digits and a few signs.
+/// A handle in a path without percent-encoding: the prefix has digits and dots, the local name
+/// letters, digits and a few other characters.
 #[derive(Clone, Copy, Debug)]
 struct PlainHandle<'p> {
     text: &'p str,
@@ -116,7 +116,7 @@ fn redirect(state: &GatewayState, parts: &Parts, handle: PlainHandle<'_>) -> Opt
     Some(redirect_to(target, keeps_s(url.ttl, now), now, &settings))
 }
 
-/// The redirect to `target`, which may be cached for so many seconds.
+/// The redirect to `target`, which may be cached for `seconds`.
 fn redirect_to(target: HeaderValue, seconds: u32, now_unix_s: u32, settings: &Config) -> GatewayResponse {
     let seconds = seconds.min(settings.caching.seconds_max);
     let mut response = empty(StatusCode::FOUND);
@@ -130,8 +130,7 @@ fn redirect_to(target: HeaderValue, seconds: u32, now_unix_s: u32, settings: &Co
     response
 }
 
-/// The URL as the value of `Location`, if it has a host, and only characters of which none has to be
-/// encoded.
+/// The URL as the value of `Location`, if it has a host and no character that has to be encoded.
 fn plain_target(url: &[u8]) -> Option<HeaderValue> {
     let rest = url.strip_prefix(b"https://").or_else(|| url.strip_prefix(b"http://"))?;
     let is_plain = |byte: &u8| {

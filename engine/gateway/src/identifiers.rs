@@ -1,10 +1,10 @@
 //! Identifiers that are not handles, served below a path: by a template of their URL, or by a back
 //! end over HTTP.
 //!
-//! - What a client sends is percent-encoded where it stands in a URL, and never has segments that
-//!   lead elsewhere, so neither the host nor the directory of a target depends on it.
-//! - A back end is at one address of the configuration. Its redirects are passed to the client and
-//!   never followed, and its answers are bounded in time and length.
+//! - The input of a client is percent-encoded in a URL and never has `.` or `..` as a segment, so
+//!   neither the host nor the directory of a target depends on it.
+//! - A back end has an address in the configuration. Its redirects are passed to the client and
+//!   never followed, and its answers are limited in time and length.
 
 mod backend;
 
@@ -23,20 +23,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentifierTarget {
-    /// With what the path begins, without a slash before it, such as `ark:` or `isbn/`.
+    /// The start of the path, without a slash before it, such as `ark:` or `isbn/`.
     pub path: String,
     /// A regular expression that the whole rest of the path must match.
     pub pattern: Option<String>,
     /// The URL of the target, with `{0}` for the whole rest and `{1}` to `{9}` for the groups of the
     /// pattern.
     pub template: Option<String>,
-    /// The URL of a back end, with the same places.
+    /// The URL of a back end, with the same placeholders.
     pub backend: Option<String>,
-    /// The time that the back end has for an answer.
+    /// Timeout for an answer of the back end.
     pub timeout_ms: Option<u32>,
-    /// Most bytes of an answer of the back end.
+    /// Maximum length of an answer of the back end.
     pub bytes_max: Option<usize>,
-    /// Requests to the back end at a time.
+    /// Requests to the back end in progress.
     pub requests: Option<usize>,
 }
 
@@ -46,24 +46,24 @@ impl SettingType for IdentifierTarget {
     }
 }
 
-/// What is allowed in the settings.
+/// The rule for this setting.
 pub const TARGETS: SettingRule<Vec<IdentifierTarget>> = SettingRule {
     words: "at most 256; each with `path` and either `template` or `backend`",
     check: |targets| IdentifierRules::new(targets).map(|_| ()).map_err(|error| format!("has {error:#}")),
 };
 
-/// Most rules.
+/// Maximum number of rules.
 const RULES_MAX: usize = 256;
-/// Most bytes of a compiled pattern.
+/// Maximum size of a compiled pattern.
 const PATTERN_BYTES_MAX: usize = 1 << 18;
-/// Longest identifier.
+/// Maximum length of an identifier.
 const IDENTIFIER_LEN_MAX: usize = 2048;
-/// The bounds of a back end, if others are not set.
+/// Default limits of a back end.
 const TIMEOUT_MS: u32 = 5000;
 const BYTES_MAX: usize = 1 << 20;
 const REQUESTS: usize = 64;
 
-/// What is encoded where an identifier stands in a URL.
+/// The characters of an identifier that are percent-encoded in a URL.
 const NOT_IN_TEMPLATES: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/').remove(b':');
 
@@ -84,14 +84,14 @@ enum IdentifierGoal {
     Backend(Backend),
 }
 
-/// What a path leads to.
+/// The result of a rule for a path.
 #[derive(Debug)]
 pub enum IdentifierMatch<'r> {
     /// A redirect to this URL.
     Redirect(String),
     /// A request for this path to a back end.
     Ask(&'r Backend, String),
-    /// An identifier that must not stand in a URL.
+    /// An identifier that is not allowed in a URL.
     Invalid,
 }
 
@@ -99,7 +99,7 @@ impl IdentifierRules {
     /// Compiles the rules.
     ///
     /// # Errors
-    /// The rule that is not valid, and why.
+    /// The invalid rule and the reason.
     pub fn new(targets: &[IdentifierTarget]) -> anyhow::Result<Self> {
         ensure!(targets.len() <= RULES_MAX, "{} entries: it may have {RULES_MAX}", targets.len());
         let rules = targets.iter().map(|target| {
@@ -108,8 +108,8 @@ impl IdentifierRules {
         Ok(Self(rules.collect::<anyhow::Result<_>>()?))
     }
 
-    /// The first rule for a percent-encoded path, which begins with a slash. Redirects lead only to
-    /// `schemes`.
+    /// The result of the first rule for a percent-encoded path, which begins with a slash.
+    /// Redirects lead only to `schemes`.
     #[must_use]
     pub fn find(&self, path: &str, schemes: &[String]) -> Option<IdentifierMatch<'_>> {
         if self.0.is_empty() {
@@ -135,9 +135,9 @@ impl IdentifierRule {
         let pattern = rule.pattern.as_ref().map(compile).transpose().context("`pattern` is not valid")?;
         let groups = pattern.as_ref().map_or(1, Regex::captures_len);
         let check = |template: &str| {
-            let known = (0..groups.min(10))
+            let remainder = (0..groups.min(10))
                 .fold(template.to_owned(), |text, at| text.replace(&format!("{{{at}}}"), ""));
-            ensure!(!known.contains(['{', '}']), "a place in braces that the pattern does not have");
+            ensure!(!remainder.contains(['{', '}']), "a place in braces that the pattern does not have");
             Ok(())
         };
         let goal = match (&rule.template, &rule.backend) {
@@ -190,8 +190,8 @@ impl IdentifierRule {
             }
             None => vec![rest],
         };
-        let leads_elsewhere = rest.split('/').any(|segment| matches!(segment, "." | ".."));
-        if rest.len() > IDENTIFIER_LEN_MAX || leads_elsewhere || rest.contains(char::is_control) {
+        let has_dot_segment = rest.split('/').any(|segment| matches!(segment, "." | ".."));
+        if rest.len() > IDENTIFIER_LEN_MAX || has_dot_segment || rest.contains(char::is_control) {
             return Some(IdentifierMatch::Invalid);
         }
         Some(match &self.goal {
@@ -208,8 +208,8 @@ impl IdentifierRule {
     }
 }
 
-/// The template with the groups in their places, percent-encoded. What is filled in is not looked at
-/// again.
+/// The template with the percent-encoded groups in place of its placeholders. Braces in a group
+/// have no effect.
 fn filled(template: &str, groups: &[&str]) -> String {
     let (mut text, mut rest) = (String::new(), template);
     while let Some(at) = rest.find('{') {

@@ -3,9 +3,10 @@
 //! - [`config`]: the configuration, checked before anything starts.
 //! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
 //! - [`upstream`]: the Handle System, for handles that the set does not have.
-//! - [`administration`]: the service that makes changes and shows what is not public; [`bulk`]: its
+//! - [`administration`]: the service that makes changes and shows restricted values; [`bulk`]: its
 //!   socket for many changes.
-//! - [`callers`]: callers of the API, whose identity that service proves; [`sessions`]: their sessions.
+//! - [`callers`]: callers of the API, whose identity that service verifies; [`sessions`]: their
+//!   sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`fast_path`]: plain requests for records of the set.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
@@ -18,19 +19,19 @@
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
 //! - [`redirect`]: what a proxy does with a resolved record.
 //! - [`location`]: 10320/loc, the locations among which it chooses.
-//! - [`country`]: the country of a client. [`agency`]: which agency runs a prefix. [`identifiers`]:
-//!   what is served besides handles.
+//! - [`country`]: the country of a client. [`agency`]: the agency of a prefix. [`identifiers`]:
+//!   identifiers that are not handles.
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
 //! - [`route`]: which of these three answers a request.
 //! - [`tls`]: the certificate of this process.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
-//! - [`admission`], [`refusal`]: what a request passes before it is routed, and the answer if it does
-//!   not.
-//! - [`proxies`], [`rate_limit`]: whose request it is, and how many its source may make.
+//! - [`admission`], [`refusal`]: the checks of a request before it is routed, and the answers to
+//!   refused ones.
+//! - [`proxies`], [`rate_limit`]: the client of a request, and its limit on requests per second.
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
-//! - [`places`]: how much of this process one source may occupy.
+//! - [`places`]: limits by source on connections, requests and questions.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
 //! - [`control`], [`observe`], [`counters`]: what operators see.

@@ -269,7 +269,7 @@ impl LocationSet {
             || self.methods().any(|method| matches!(method, "ctype" | "media-type"))
     }
 
-    /// Whether the choice may be another one for another address of the client.
+    /// Whether the choice depends on the address of the client.
     #[must_use]
     pub fn depends_on_address(&self) -> bool {
         let names_clients = |name| self.candidates().any(|location| location.attribute(name).is_some());

@@ -23,7 +23,7 @@ use std::net::IpAddr;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Most bytes of a message with its envelope.
+/// Maximum length of a message with its envelope.
 pub const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
 /// The media type of messages.

@@ -92,13 +92,13 @@ handle_daemon::metrics! {
         counter cache_hits = |upstream| upstream.client().cache.stats().hits;
         /// Questions that the cache did not answer.
         counter cache_misses = |upstream| upstream.client().cache.stats().misses;
-        /// Cached answers that made room for others.
+        /// Cached answers evicted to make room for others.
         counter cache_evicted = |upstream| upstream.client().cache.stats().evicted;
-        /// Answers that were served after their time.
+        /// Expired answers that were served.
         counter cache_stale = |upstream| upstream.stale_count();
-        /// Questions that were not asked because of a remembered failure.
+        /// Questions that were not sent because of a recent failure.
         counter upstream_refused = |upstream| upstream.refused_count();
-        /// Questions that may be asked beside those under way.
+        /// Free places for questions to the Handle System.
         gauge upstream_places = |upstream| upstream.places_left();
     }
 }

@@ -43,10 +43,10 @@ pub const ICON_PATH: &str = "static/gateway.svg";
 /// The icon, as `image/svg+xml`.
 pub const ICON: &str = include_str!("pages/gateway.svg");
 
-/// What crawlers may read: everything but the JSON API.
+/// Rules for crawlers: everything but the JSON API is allowed.
 pub const ROBOTS: &str = "User-agent: *\nDisallow: /api/\n";
 
-/// The same header for administration pages, whose scripts come from here.
+/// The same header for administration pages, which have a script.
 pub const ADMIN_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; \
      script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// The path of the script of administration pages, below that of the proxy.

@@ -1,20 +1,20 @@
-//! Places for what clients occupy, of which one source may have a part: connections, questions to
-//! other services, requests to the administration service, and bytes of bodies.
+//! Limits on what clients occupy, in total and by source: connections, questions to other services,
+//! requests to the administration service, and bytes of bodies.
 
 use handle_daemon::source_counts::SourceCounts;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How many places there are.
+/// Limits on places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaceLimits {
-    /// Places in all.
+    /// Maximum number of places.
     pub places: usize,
-    /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
+    /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
     pub per_source: usize,
 }
 
-/// The places that are taken, by source.
+/// The taken places, by source.
 #[derive(Debug, Default)]
 pub struct SourcePlaces {
     taken: Mutex<TakenPlaces>,
@@ -26,7 +26,7 @@ struct TakenPlaces {
     count: usize,
 }
 
-/// A place, given back when it is dropped.
+/// A taken place, which is freed when this is dropped.
 #[derive(Debug)]
 pub struct SourcePlace {
     places: Arc<SourcePlaces>,
@@ -38,7 +38,7 @@ impl SourcePlaces {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for `address`; `None` when all places, or those of its source, are taken.
+    /// Takes a place for `address`; `None` when all places, or all places of its source, are taken.
     #[must_use]
     pub fn take(self: &Arc<Self>, address: IpAddr, limits: PlaceLimits) -> Option<SourcePlace> {
         let mut taken = self.taken();
@@ -50,7 +50,7 @@ impl SourcePlaces {
         Some(SourcePlace { places: Arc::clone(self), address })
     }
 
-    /// Number of places that are taken.
+    /// Number of taken places.
     #[must_use]
     pub fn count(&self) -> usize {
         self.taken().count
@@ -74,11 +74,11 @@ pub struct BodyBytes(Arc<Mutex<TakenPlaces>>);
 pub struct BodyLimits {
     /// Bytes of all bodies.
     pub bytes: usize,
-    /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
+    /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
     pub per_source: usize,
 }
 
-/// The bytes of one body, given back when it is dropped.
+/// The bytes of one body, which are released when this is dropped.
 #[derive(Debug)]
 pub struct BodyRoom {
     all: BodyBytes,

@@ -99,10 +99,10 @@ impl Program for GatewayProgram {
             std::thread::sleep(LOOK_INTERVAL);
         }
         readiness::stopping();
-        let was_told = gateway.state().is_draining();
+        let was_stopped = gateway.state().is_draining();
         tracing::info!("stopping: answering the requests under way");
         gateway.stop()?;
-        ensure!(was_told, "all workers have stopped because of errors; see the log");
+        ensure!(was_stopped, "all workers have stopped because of errors; see the log");
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
-//! Proxies in front of this process, and the addresses of clients that they tell.
+//! Proxies in front of this process, and the client addresses that they report.
 //!
-//! What a proxy says counts only if its own address is listed: every client can write such headers.
+//! Only headers of listed proxies are used, because every client can send such headers.
 
 use handle_auth::source::SourceList;
 use handle_daemon::settings;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 settings! {
-    /// Proxies in front of this process, such as load balancers. The address of a client that they
-    /// tell takes the place of their own in limits, in logs and in `10320/loc`.
+    /// Proxies in front of this process, such as load balancers. Limits, logs and `10320/loc` use
+    /// the client address that they report.
     pub struct ProxiesConfig {
-        /// Their addresses and networks. Nobody else is believed.
+        /// Their addresses and networks. Headers of other peers are ignored.
         live trusted: Vec<String> = Vec::new(), NETWORKS;
-        /// Header in which they name the client. They must remove or extend one that the client
+        /// Header with the address of the client. Proxies must remove or extend one that the client
         /// sends.
         live header: ClientHeader = ClientHeader::XForwardedFor;
-        /// Their connections begin with a header of the PROXY protocol, version 1 or 2. Connections
-        /// that do not are refused.
+        /// Expect a header of the PROXY protocol, version 1 or 2, on their connections. Connections
+        /// without it are refused.
         live proxy_protocol: bool = false;
     }
 }
 
-/// The header in which proxies name the client.
+/// The header with the address of the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientHeader {
@@ -43,7 +43,7 @@ impl SettingType for ClientHeader {
     }
 }
 
-/// Most proxies in a row that are followed to a client.
+/// Maximum number of proxies between a client and this process.
 const HOPS_MAX: usize = 32;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -66,7 +66,7 @@ pub fn client_address(
     let hops = lines.iter().rev().flat_map(|line| line.rsplit(|&byte| byte == b','));
     let mut client = peer;
     for hop in hops.take(HOPS_MAX) {
-        // What stands before something unreadable cannot be believed.
+        // Entries before a malformed one are not trusted.
         let hop = str::from_utf8(hop).ok().and_then(|hop| address_of(hop.trim()));
         let Some(address) = hop else { break };
         client = address;

@@ -36,9 +36,9 @@ use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-/// The path that leads to the help of the service.
+/// The path that redirects to the help of the service.
 const HELP_PATH: &str = "/help.html";
-/// Most bytes of the form.
+/// Maximum length of the form.
 const FORM_LEN_MAX: usize = 64 << 10;
 /// Seconds for which the page with the form may be cached.
 const FORM_KEEPS_S: u32 = 3600;
@@ -75,7 +75,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let page = PageRequest { head: request_headers, frame, settings: &settings };
-    if let Some(response) = beside_handles(state, peer, &page, &rules, parts).await {
+    if let Some(response) = answer_non_handle(state, peer, &page, &rules, parts).await {
         return response;
     }
     let query = match &form {
@@ -86,7 +86,8 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         Some(form) => input.handle_of_field(Parameters::parse(form).first("hdl").unwrap_or_default()),
         None => input.handle_of_path(parts.uri.path().as_bytes()),
     };
-    let has_literal = || parse(&rules.input).is_ok_and(|it| state.has_prefix_with_at(&it.handle));
+    let has_literal =
+        || parse(&rules.input).is_ok_and(|reference| state.has_prefix_with_at(&reference.handle));
     let encoded = rules.encoded_input.as_ref().filter(|_| !has_literal());
     let reference = match parse(encoded.unwrap_or(&rules.input)) {
         Ok(reference) => reference,
@@ -129,7 +130,7 @@ fn without_handle(form: &str) -> String {
 }
 
 impl GatewayState {
-    /// Whether the prefix of a handle has an `@` and is one of the set.
+    /// Whether the prefix of a handle has an `@` and is homed in the set.
     fn has_prefix_with_at(&self, handle: &str) -> bool {
         let prefix = handle.split_once('/').map_or(handle, |(prefix, _)| prefix);
         let is_homed = |set: &MappedSet| set.current().records().homed(&fold::folded(prefix.as_bytes()));
@@ -137,8 +138,8 @@ impl GatewayState {
     }
 }
 
-/// The answer to a request for something that is not a handle; `None` if it is one.
-async fn beside_handles(
+/// The answer to a request for an agency or another identifier; `None` for a handle.
+async fn answer_non_handle(
     state: &GatewayState,
     peer: HttpPeer,
     page: &PageRequest<'_>,

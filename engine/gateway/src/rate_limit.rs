@@ -1,7 +1,7 @@
 //! Limits on requests per second, by source.
 //!
-//! Each source has a bucket of which requests take and which time fills. The table of buckets has a
-//! fixed size; a source that is not in it takes the place of the one that has used least.
+//! Each source has a token bucket. The table of buckets has a fixed size; a new source replaces the
+//! one that has used least.
 
 use handle_auth::source::Network;
 use handle_daemon::settings;
@@ -12,30 +12,30 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 settings! {
-    /// Requests per second of one source. Further ones get 429 with `Retry-After`.
+    /// Limit on requests per second of each source. Further requests get 429 with `Retry-After`.
     pub struct RequestRateConfig {
-        /// Requests per second of a source, in the mean; 0 for no limit.
+        /// Average requests per second of a source; 0 for no limit.
         live requests_per_s: u32 = 0, 0..=1_000_000;
         /// Requests that a source may make at once.
         live burst: u32 = 200, 1..=1_000_000;
-        /// Bits of an IPv4 address that make a source.
+        /// Length of the prefix of an IPv4 address that identifies a source, in bits.
         live ipv4_bits: u8 = 32, 0..=32;
-        /// Bits of an IPv6 address that make a source.
+        /// Length of the prefix of an IPv6 address that identifies a source, in bits.
         live ipv6_bits: u8 = 64, 0..=128;
         /// Addresses and networks that are not limited.
         live exempt: Vec<String> = Vec::new(), NETWORKS;
-        /// Sources whose requests are counted at a time.
+        /// Number of sources in the table.
         restart sources: usize = 1 << 16, 1024..=1 << 24;
     }
 }
 
-/// Buckets among which one source looks for its own.
+/// Number of buckets in which a source can be.
 const WAYS: usize = 8;
 /// Locks over which the table is divided.
 const SHARDS: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What a source has used.
+/// The bucket of a source.
 #[derive(Clone, Copy, Debug, Default)]
 struct SourceBucket {
     /// A hash of the source; 0 for an unused bucket.
@@ -52,7 +52,7 @@ pub struct RequestRates {
     started: Instant,
 }
 
-/// The time after which a source may ask again.
+/// The time after which a source may send a request again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryAfter {
     /// Seconds, at least 1.
@@ -60,7 +60,7 @@ pub struct RetryAfter {
 }
 
 impl RequestRates {
-    /// A table for so many sources.
+    /// A table for this number of sources.
     #[must_use]
     pub fn new(sources: usize) -> Self {
         let sets = sources.div_ceil(WAYS * SHARDS);
@@ -72,7 +72,7 @@ impl RequestRates {
     /// Counts a request of `address` at `now`.
     ///
     /// # Errors
-    /// When it is beyond the limit; it is then not counted.
+    /// When it exceeds the limit; it is then not counted.
     pub fn admit(&self, address: IpAddr, now: Instant, config: &RequestRateConfig) -> Result<(), RetryAfter> {
         if config.requests_per_s == 0 {
             return Ok(());

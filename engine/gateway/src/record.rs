@@ -56,7 +56,8 @@ pub struct RecordAnswer<'a> {
     pub is_partial: bool,
     /// Whether its signature was requested and verified.
     pub certified: bool,
-    /// Whether its time is over, and it is served because nobody answers, or until somebody has.
+    /// Whether the answer has expired, and is served during its renewal or because no server
+    /// answers.
     pub is_stale: bool,
     /// Where the answer comes from.
     pub origin: RecordOrigin,
@@ -114,7 +115,7 @@ pub fn find<T>(
     stored(set, service, &http_question.question, render).ok_or_else(|| evaluate(set, service, http_question))
 }
 
-/// The public values of a record, if `records` have it and vouch that its prefix is homed.
+/// The public values of a record, if `records` have it and its prefix is homed.
 #[must_use]
 pub fn stored_values<'a, B: AsRef<[u8]>>(
     records: &RecordSet<'a, B>,
@@ -145,7 +146,7 @@ fn stored_record<'a, B: AsRef<[u8]>>(
     Some((record, values))
 }
 
-/// What `render` makes of the record, if `set` has it and vouches that its prefix is homed.
+/// Renders the record, if `set` has it and its prefix is homed.
 fn stored<T>(
     set: &PublishedSet,
     service: &ServiceFacts<'_>,
@@ -227,7 +228,8 @@ impl GatewayState {
         stored(&set, &self.service(), question, render)
     }
 
-    /// Answers `http_question` from the set; `None` if another server has the handle. Nothing waits.
+    /// Answers `http_question` from the set without waiting; `None` if another server has the
+    /// handle.
     pub fn answer_here<T>(
         &self,
         http_question: &HttpQuestion,
@@ -258,8 +260,8 @@ impl GatewayState {
         }
         let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();
-        let asked = upstream.ask(http_question.source, &http_question.question).await;
-        let UpstreamAnswer { answer, is_stale } = asked.inspect_err(|error| {
+        let outcome = upstream.ask(http_question.source, &http_question.question).await;
+        let UpstreamAnswer { answer, is_stale } = outcome.inspect_err(|error| {
             self.counters.upstream_failures.add();
             tracing::debug!(%error, "a question to the Handle System failed");
         })?;

@@ -146,7 +146,8 @@ pub struct ProxyRedirect {
     pub cache_s: u32,
     /// Whether it depends on the header `Accept`.
     pub vary_accept: bool,
-    /// Whether it depends on the address of the client, so that only the client may cache it.
+    /// Whether the redirect depends on the address of the client, so that only the client may cache
+    /// it.
     pub is_private: bool,
 }
 

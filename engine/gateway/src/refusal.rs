@@ -1,4 +1,4 @@
-//! Answers to requests that are refused for their form: JSON below `/api`, a page elsewhere.
+//! Answers to requests that are refused before routing: JSON below `/api`, a page elsewhere.
 
 use crate::api::body::ApiBody;
 use crate::config::Config;
@@ -13,19 +13,19 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HttpRefusal {
-    /// It breaks a rule of HTTP.
+    /// The request violates HTTP.
     Malformed(&'static str),
-    /// Its head did not arrive in time.
+    /// The head did not arrive in time.
     HeadLate,
-    /// Its head is too long.
+    /// The head is too long.
     HeadTooLong,
-    /// Its body did not arrive in time.
+    /// The body did not arrive in time.
     BodyLate,
-    /// Its body is too long.
+    /// The body is too long.
     BodyTooLong,
     /// The bodies of all requests together are too long.
     NoRoom,
-    /// The source asks too often.
+    /// The source exceeds its rate of requests.
     TooMany(RetryAfter),
 }
 

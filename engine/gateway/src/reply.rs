@@ -83,8 +83,8 @@ impl CacheableBody {
         let has_tag = caching.headers && status == StatusCode::OK;
         let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
         let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
-        let is_known = has_tag && is_read && knows(request_headers.headers, hash, coding);
-        let (mut response, coding) = if is_known {
+        let is_not_modified = has_tag && is_read && has_current_copy(request_headers.headers, hash, coding);
+        let (mut response, coding) = if is_not_modified {
             (empty(StatusCode::NOT_MODIFIED), coding)
         } else {
             let encoded = coding.and_then(|coding| coding.encode(&self.bytes));
@@ -92,7 +92,7 @@ impl CacheableBody {
             (response(status, self.content_type, encoded.unwrap_or(self.bytes)), coding)
         };
         let headers = response.headers_mut();
-        if let Some(coding) = coding.filter(|_| !is_known) {
+        if let Some(coding) = coding.filter(|_| !is_not_modified) {
             headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.token()));
         }
         if status.is_success() || compression.enabled {
@@ -108,7 +108,7 @@ impl CacheableBody {
     }
 }
 
-/// The last values of a header that were made of numbers on this thread: most of them repeat.
+/// The last header values that were formatted from numbers on this thread. Most of them repeat.
 struct RecentValues {
     values: RefCell<[Option<(u64, HeaderValue)>; RECENT_LEN]>,
 }
@@ -120,7 +120,7 @@ impl RecentValues {
         Self { values: RefCell::new([const { None }; RECENT_LEN]) }
     }
 
-    /// The value for `number`, made by `make` unless it is known.
+    /// The value for `number`, made by `make` if it is not among the last ones.
     fn get(&self, number: u64, make: impl FnOnce() -> Option<HeaderValue>) -> Option<HeaderValue> {
         let slot = usize::try_from(number % RECENT_LEN as u64).unwrap_or(0);
         let mut values = self.values.borrow_mut();
@@ -179,7 +179,7 @@ fn entity_tag(hash: u128, coding: Option<ContentCoding>) -> HeaderValue {
 }
 
 /// Whether `If-None-Match` has the tag of this body, by weak comparison.
-fn knows(headers: &HeaderMap, hash: u128, coding: Option<ContentCoding>) -> bool {
+fn has_current_copy(headers: &HeaderMap, hash: u128, coding: Option<ContentCoding>) -> bool {
     if !headers.contains_key(header::IF_NONE_MATCH) {
         return false;
     }
@@ -189,7 +189,7 @@ fn knows(headers: &HeaderMap, hash: u128, coding: Option<ContentCoding>) -> bool
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
 }
 
-/// Whether a value of `Accept` names HTML, as those of browsers do.
+/// Whether a value of `Accept` contains HTML, as those of browsers do.
 #[must_use]
 pub fn names_html(list: &HeaderValue) -> bool {
     list.as_bytes().windows("text/html".len()).any(|part| part == b"text/html")

@@ -39,8 +39,8 @@ pub async fn answer(
         Some(response) => response,
         None => dispatch(state, peer, &parts, body).await,
     };
-    // Pages that change records are for nobody but the browser of their administrator.
-    if !admin_pages::is_asked(state, parts.uri.path()) {
+    // Administration pages must not be readable by other origins.
+    if !admin_pages::is_served(state, parts.uri.path()) {
         allow_origin(request_headers, &mut response);
     }
     state.counters.count_answer(response.status().as_u16());
@@ -68,7 +68,7 @@ async fn dispatch(
             }
         };
     }
-    if admin_pages::is_asked(state, path) {
+    if admin_pages::is_served(state, path) {
         state.counters.admin_requests.add();
         return admin_pages::answer(state, peer, parts, body).await;
     }

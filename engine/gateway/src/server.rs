@@ -42,7 +42,7 @@ pub struct GatewayState {
     pub site: Option<SiteRecord>,
     /// The Handle System.
     pub upstream: Option<Upstream>,
-    /// What requests to the proxy depend on besides records.
+    /// The rules of the proxy.
     pub rules: ArcSwap<ProxyRules>,
     /// The settings in force.
     pub settings: GatewaySettings,
@@ -58,7 +58,7 @@ pub struct GatewayState {
     pub sessions: HttpSessions,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
-    /// What sources have used of the requests that they may make.
+    /// Rates of requests by source.
     pub rates: RequestRates,
     /// The log of requests.
     pub request_log: RequestLog,
@@ -134,7 +134,7 @@ pub struct GatewaySources {
     pub admin: Option<AdministrationService>,
     /// The certificate.
     pub tls: Option<TlsIdentity>,
-    /// What requests to the proxy depend on besides records.
+    /// The rules of the proxy.
     pub rules: ProxyRules,
 }
 
@@ -255,7 +255,7 @@ impl Gateway {
                 }
             })?;
         }
-        // Opened here, so that a file that cannot be written keeps the process from starting.
+        // Opened here, so that the process does not start if the file cannot be written.
         let writer = self.state.request_log.writer()?;
         let state = Arc::clone(&self.state);
         self.start_helper("request-log", move || {

@@ -1,8 +1,9 @@
-//! The sessions of callers over HTTP: bounded, each with a nonce to sign and, once that is done, with
-//! an identity.
+//! The sessions of callers over HTTP. Each has a nonce to sign and, after a valid signature, an
+//! identity.
 //!
-//! Anybody can open a session, so one without an identity is kept for a short time and displaces only
-//! others without one: the oldest of its source first. Time and random bytes are arguments.
+//! The table is bounded. Anybody can open a session, so sessions without an identity are kept for a
+//! short time and displace only each other, the oldest of the same source first. Time and random
+//! bytes are arguments.
 
 use crate::callers::CallerNonce;
 use data_encoding::BASE64URL_NOPAD;
@@ -20,22 +21,22 @@ use std::time::{Duration, Instant};
 settings! {
     /// Sessions of the JSON API and of the administration pages ([gateway.md](../gateway.md#sessions)).
     pub struct SessionsConfig {
-        /// Sessions with an identity. A further one gets status 503.
+        /// Maximum number of sessions with an identity. Further ones get status 503.
         live sessions: usize = 16_384, 1..=1 << 20;
         /// Of these, for one identity. One more displaces its oldest.
         live per_identity: usize = 64, 1..=1 << 20;
         /// Time after which such a session ends if it is not used.
         live idle_ms: u32 = 1_800_000, 1000..=DAY_MS;
-        /// Time after which it ends in any case.
+        /// Time after which such a session ends in any case.
         live session_ms: u32 = DAY_MS, 1000..=DAY_MS;
-        /// Sessions without an identity. A further one displaces the oldest.
+        /// Maximum number of sessions without an identity. A new one displaces the oldest.
         live unproven: usize = 65_536, 1..=1 << 20;
-        /// Of these, from one source: an IPv4 address, or a /64 of IPv6. A further one displaces the
-        /// oldest of its source.
+        /// Of these, those of one source: an IPv4 address, or a /64 of IPv6. A new one displaces
+        /// the oldest of its source.
         live unproven_per_source <= unproven: usize = 256, 1..=1 << 20;
-        /// Time in which a session has to get its identity.
+        /// Time after which a session without an identity ends.
         live unproven_ms: u32 = 300_000, 1000..=3_600_000;
-        /// Accept proofs made with MD5, which old clients make with secret keys.
+        /// Accept proofs with MD5, which old clients make with secret keys.
         live md5: bool = false;
     }
 }
@@ -58,7 +59,7 @@ impl SessionId {
         Some(Self(bytes.try_into().ok()?))
     }
 
-    /// The text, for the caller that the session belongs to and for nobody else.
+    /// The text, for the caller of the session only.
     #[must_use]
     pub fn secret_text(&self) -> String {
         BASE64URL_NOPAD.encode(&self.0)
@@ -108,7 +109,7 @@ fn name_of(identity: &ClientIdentity) -> IdentityName {
 }
 
 #[derive(Debug)]
-struct KeptSession {
+struct StoredSession {
     nonce: CallerNonce,
     identity: Option<Arc<ClientIdentity>>,
     source: IpAddr,
@@ -116,7 +117,7 @@ struct KeptSession {
     used: Instant,
 }
 
-impl KeptSession {
+impl StoredSession {
     fn is_over(&self, limits: &SessionsConfig, now: Instant) -> bool {
         let (age, idle) = (now.duration_since(self.started), now.duration_since(self.used));
         let after = |ms: u32| Duration::from_millis(ms.into());
@@ -133,10 +134,10 @@ pub struct HttpSessions(Mutex<SessionTable>);
 
 #[derive(Debug, Default)]
 struct SessionTable {
-    sessions: HashMap<SessionId, KeptSession>,
-    /// Those without an identity by source, the oldest first.
+    sessions: HashMap<SessionId, StoredSession>,
+    /// Sessions without an identity by source, the oldest first.
     unproven: HashMap<IpAddr, VecDeque<SessionId>>,
-    /// All of these, the oldest first; ids of sessions that are gone are skipped.
+    /// All sessions without an identity, the oldest first; ids of ended sessions are skipped.
     oldest: VecDeque<SessionId>,
     unproven_count: usize,
     /// Those with an identity, the oldest first.
@@ -159,15 +160,15 @@ impl HttpSessions {
     ) -> HttpSession {
         let (mut table, source) = (self.table(), source::of(address));
         table.make_room(source, limits, now);
-        let kept = KeptSession { nonce, identity: None, source, started: now, used: now };
-        table.sessions.insert(id, kept);
+        let stored = StoredSession { nonce, identity: None, source, started: now, used: now };
+        table.sessions.insert(id, stored);
         table.unproven.entry(source).or_default().push_back(id);
         table.oldest.push_back(id);
         table.unproven_count += 1;
         HttpSession { id, nonce, identity: None }
     }
 
-    /// The session `id`, which counts as used.
+    /// Finds the session `id`, and records its use.
     #[must_use]
     pub fn find(&self, id: SessionId, limits: &SessionsConfig, now: Instant) -> Option<HttpSession> {
         let mut table = self.table();
@@ -180,7 +181,7 @@ impl HttpSessions {
         Some(HttpSession { id, nonce: session.nonce, identity: session.identity.clone() })
     }
 
-    /// Gives a session another nonce.
+    /// Replaces the nonce of a session.
     pub fn renew(&self, id: SessionId, nonce: CallerNonce) {
         if let Some(session) = self.table().sessions.get_mut(&id) {
             session.nonce = nonce;
@@ -238,7 +239,7 @@ impl HttpSessions {
 }
 
 impl SessionTable {
-    fn remove(&mut self, id: SessionId) -> Option<KeptSession> {
+    fn remove(&mut self, id: SessionId) -> Option<StoredSession> {
         let session = self.sessions.remove(&id)?;
         if session.identity.is_none() {
             self.unproven_count -= 1;
@@ -312,19 +313,21 @@ impl SessionTable {
             self.remove(id);
         }
         while let Some(&id) = self.oldest.front() {
-            let keeps =
-                self.sessions.get(&id).is_some_and(|it| it.identity.is_none() && !it.is_over(limits, now));
-            if keeps && self.unproven_count < limits.unproven {
+            let is_kept = self
+                .sessions
+                .get(&id)
+                .is_some_and(|session| session.identity.is_none() && !session.is_over(limits, now));
+            if is_kept && self.unproven_count < limits.unproven {
                 break;
             }
             self.oldest.pop_front();
-            if self.sessions.get(&id).is_some_and(|it| it.identity.is_none()) {
+            if self.sessions.get(&id).is_some_and(|session| session.identity.is_none()) {
                 self.remove(id);
             }
         }
         if self.oldest.len() > 2 * limits.unproven {
             let sessions = &self.sessions;
-            self.oldest.retain(|id| sessions.get(id).is_some_and(|it| it.identity.is_none()));
+            self.oldest.retain(|id| sessions.get(id).is_some_and(|session| session.identity.is_none()));
         }
     }
 }

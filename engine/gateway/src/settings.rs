@@ -37,7 +37,7 @@ impl fmt::Debug for GatewayHooks {
 /// The lists of networks in the settings, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkLists {
-    /// Proxies that are believed.
+    /// Trusted proxies.
     pub trusted: SourceList,
     /// Sources whose requests are not limited.
     pub exempt: SourceList,

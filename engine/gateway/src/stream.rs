@@ -1,4 +1,4 @@
-//! The body of a response: whole, or in parts that are made while it is sent.
+//! The body of a response: complete, or streamed in parts while it is made.
 
 use crate::server::GatewayState;
 use http_body_util::Full;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes of text that are sent as one part.
+/// Length of text that is sent as one part.
 pub const PART_LEN: usize = 16 << 10;
 
 /// The body of a response.
@@ -17,7 +17,7 @@ pub const PART_LEN: usize = 16 << 10;
 pub enum ResponseBody {
     /// A body of known length.
     Whole(Full<Bytes>),
-    /// A body whose parts arrive one after the other.
+    /// A body of which parts are still being made.
     Streamed(StreamedBody),
 }
 
@@ -31,19 +31,19 @@ pub struct StreamedBody {
 #[derive(Debug)]
 enum BodyPart {
     Text(Bytes),
-    /// Tells a whole body from one whose sender has failed.
+    /// Distinguishes a complete body from one whose sender has failed.
     End,
 }
 
-/// Makes the parts of a body. If it is dropped before [`finish`](Self::finish), the client sees that
-/// the body is not whole.
+/// Sends the parts of a body. If it is dropped before [`finish`](Self::finish), the client sees
+/// that the body is incomplete.
 #[derive(Debug)]
 pub struct BodySender {
     parts: Sender<BodyPart>,
     text: Vec<u8>,
 }
 
-/// The client does not want the rest of a body.
+/// The client has stopped reading a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientGone;
 

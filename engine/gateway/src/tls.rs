@@ -46,8 +46,8 @@ impl fmt::Debug for TlsIdentity {
 }
 
 impl TlsIdentity {
-    /// Reads the files that `config` names; `None` without any. With `has_http2`, clients are offered
-    /// HTTP/2.
+    /// Reads the files that `config` names; `None` if it names none. With `has_http2`, HTTP/2 is
+    /// offered to clients.
     ///
     /// # Errors
     /// One sentence with the file.

@@ -4,9 +4,9 @@
 //! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for the
 //! same answer.
 //!
-//! An answer whose time is over is served for a short time while it is asked for again, and for a
-//! longer time if nobody answers. Failures are remembered for some seconds ([`failures`]), so that
-//! few requests wait for a service that does not answer.
+//! An expired answer is served for a short time while it is renewed, and for a longer time if no
+//! server answers. Failures are remembered for some seconds ([`failures`]), so that few requests
+//! wait for a service that does not answer.
 
 pub mod failures;
 
@@ -49,7 +49,7 @@ settings! {
         restart timeout_ms: u32 = 10_000, 1..=120_000;
         /// Questions at a time. Further requests get status 503.
         restart questions: usize = 1024, 1..=1 << 16;
-        /// Of these, for one source: an IPv4 address, or a /64 of IPv6.
+        /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart questions_per_source <= questions: usize = 256, 1..=1 << 16;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;
@@ -59,17 +59,17 @@ settings! {
         restart cache_s: u32 = 3600, 0..=172_800;
         /// How long the answer that there is no such handle is cached.
         restart negative_s: u32 = 30, 0..=86_400;
-        /// How long after its time an answer is still served while it is asked for again.
+        /// Time for which an expired answer is still served while it is renewed.
         restart stale_while_revalidate_s: u32 = 30, 0..=86_400;
-        /// How long after its time an answer is still served if no server answers. A value with an
-        /// absolute time to live ends at its instant.
+        /// Time for which an expired answer is still served if no server answers. A value with an
+        /// absolute time to live is not served after that time.
         restart stale_if_error_s: u32 = 3600, 0..=604_800;
-        /// How long a failure is remembered, and the same question refused; 0 to ask every time.
+        /// Time for which a failed question is refused; 0 to send it every time.
         restart failure_s: u32 = 5, 0..=300;
-        /// After so many failures in a row of different questions about a prefix, questions about
-        /// it are refused, except for one in `failure_s`.
+        /// Failures in a row of different questions about a prefix after which questions about it
+        /// are refused, except for one in each `failure_s`.
         restart failures_per_prefix: u32 = 3, 1..=1000;
-        /// Failures that are remembered at a time.
+        /// Maximum number of remembered failures.
         restart failures: usize = 4096, 1..=1 << 20;
         /// What `Retry-After` says when no server answers.
         live retry_after_s: u32 = 5, 0..=86_400;
@@ -163,7 +163,7 @@ impl std::error::Error for UpstreamError {}
 pub struct UpstreamAnswer {
     /// The answer.
     pub answer: SharedAnswer,
-    /// Whether its time is over, so that nobody should cache it further.
+    /// Whether it has expired, so that it must not be cached further.
     pub is_stale: bool,
 }
 
@@ -190,7 +190,7 @@ struct UpstreamServices {
     /// The one site that is asked about every handle.
     resolver: Option<SharedSite>,
     failures: FailureMemory,
-    /// Keys of the questions that are being asked again in the background.
+    /// Keys of the questions that are being renewed in the background.
     renewing: Mutex<HashSet<u64>>,
     revalidate_ms: u64,
     stale_if_error_ms: u64,
@@ -198,7 +198,7 @@ struct UpstreamServices {
     refused_count: AtomicU64,
 }
 
-/// A question that is being asked again. Dropping it allows the next one.
+/// A question that is being renewed. Dropping it allows the next renewal.
 struct RenewedQuestion {
     services: Arc<UpstreamServices>,
     key: u64,
@@ -262,7 +262,7 @@ impl Upstream {
     }
 
     /// Asks `question` for a client at `source`. An authoritative question bypasses the cache, and
-    /// its answer takes the place of what the cache has about the handle.
+    /// its answer replaces the cached answers about the handle.
     ///
     /// # Errors
     /// When no server gave an answer that counts.
@@ -281,7 +281,7 @@ impl Upstream {
         }
         let stale = stale.filter(|stale| stale.expired_ms < services.stale_if_error_ms);
         let place = services.places.take(source, services.limits);
-        if (place.is_none() || services.failures.concerns(question))
+        if (place.is_none() || services.failures.is_remembered(question))
             && let Some(answer) = services.client.cache.get(question, driver::now())
         {
             return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
@@ -310,7 +310,7 @@ impl Upstream {
         self.0.limits.places.saturating_sub(self.0.places.count())
     }
 
-    /// Number of answers that were served after their time.
+    /// Number of expired answers that were served.
     #[must_use]
     pub fn stale_count(&self) -> u64 {
         self.0.stale_count.load(Ordering::Relaxed)
@@ -328,7 +328,7 @@ impl UpstreamServices {
         self.renewing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks the question again, unless that is under way or has just failed.
+    /// Renews the answer to a question, unless a renewal is in progress or has just failed.
     fn renew(self: &Arc<Self>, source: IpAddr, question: &Question) {
         let key = self.failures.key(question);
         let Some(place) = self.places.take(source, self.limits) else { return };
@@ -341,7 +341,7 @@ impl UpstreamServices {
         }
         let question = question.clone();
         tokio::spawn(async move {
-            // What it finds is in the cache, or remembered as a failure.
+            // The result is in the cache, or remembered as a failure.
             let _ = renewed.services.resolve(&question).await;
             drop((place, renewed));
         });
@@ -378,7 +378,7 @@ impl UpstreamServices {
         Ok(answer)
     }
 
-    /// The outcome, or else a stale answer instead of a failure.
+    /// The outcome, or a stale answer instead of a failure.
     fn stale_or(
         &self,
         stale: Option<StaleAnswer>,
@@ -398,7 +398,7 @@ impl UpstreamServices {
     }
 }
 
-/// The answer to a question whose lookup has ended.
+/// Converts the outcome of a lookup.
 fn answered(
     question: &Question,
     outcome: Result<SharedAnswer, LookupError>,

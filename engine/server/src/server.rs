@@ -23,7 +23,7 @@ use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::publication;
 use handle_daemon::scrape::ScrapeEndpoint;
-use handle_daemon::sessions::Holder;
+use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
@@ -325,10 +325,11 @@ impl Server {
         self.shared.workers.set(infos).map_err(|_| anyhow!("workers are started once"))
     }
 
-    fn start_slow_path(&mut self, holder: Option<Holder>) -> anyhow::Result<()> {
+    fn start_slow_path(&mut self, holder: Option<OwnedSocket>) -> anyhow::Result<()> {
         if let Some(slow) = &self.shared.slow {
             self.helpers.extend(slow.start(&self.shared)?);
-            let holder = holder.map(Holder::take_place).transpose().context("cannot share sessions")?;
+            let holder =
+                holder.map(OwnedSocket::move_into_place).transpose().context("cannot share sessions")?;
             let slow = Arc::clone(slow);
             let thread =
                 std::thread::Builder::new().name("sessions".into()).spawn(move || slow.keep_sessions(holder));
@@ -354,7 +355,7 @@ impl Server {
             std::thread::Builder::new().name("verifier".into()).spawn(move || verification::run(&live));
         self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
         if let Some(mut control) = control {
-            if let Err(error) = control.take_place() {
+            if let Err(error) = control.move_into_place() {
                 // No other process serves any more, so this error does not end the process.
                 tracing::error!("{:#}", anyhow::Error::new(error));
             }
@@ -442,10 +443,10 @@ impl Drop for Server {
 }
 
 /// Binds the socket through which another process shares our sessions, if one is configured.
-fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<Holder>> {
+fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<OwnedSocket>> {
     let has_sessions = config.sessions.enabled && config.slow.threads > 0;
     let Some(path) = config.sessions.socket.as_ref().filter(|_| has_sessions) else { return Ok(None) };
-    let holder = Holder::bind(path, replace);
+    let holder = OwnedSocket::bind(path, replace);
     holder.map(Some).with_context(|| {
         format!("cannot share sessions at {} (check: ls -ld of its directory)", path.display())
     })

@@ -29,7 +29,7 @@ use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_auth::source::SourceList;
 use handle_daemon::priority::stand_back;
 use handle_daemon::sessions::SessionTable;
-use handle_daemon::sessions::holder::{Holder, SharedTable, TakenChallenge};
+use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
 use handle_resolver::RefusalReason;
@@ -221,7 +221,7 @@ impl SlowPath {
 
     /// Shares the sessions with other processes through `holder` and removes expired sessions.
     /// Returns when the slow path is stopped.
-    pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<Holder>) {
+    pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<OwnedSocket>) {
         std::thread::scope(|scope| {
             if let Some(holder) = holder {
                 scope.spawn(|| holder.serve(self));

@@ -6,7 +6,7 @@
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::message::verify_message;
 use handle_daemon::sessions::config::CipherName;
-use handle_daemon::sessions::holder::{Holder, SharedTable};
+use handle_daemon::sessions::holder::{OwnedSocket, SharedTable};
 use handle_daemon::sessions::{SessionTable, SessionsConfig};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
@@ -316,7 +316,7 @@ impl SharedTable for NumberingHolder {
 fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() {
     let directory = tempfile::tempdir().unwrap();
     let path = socket(directory.path());
-    let holder = Holder::bind(&path, false).unwrap().take_place().unwrap();
+    let holder = OwnedSocket::bind(&path, false).unwrap().move_into_place().unwrap();
     let numbering = Arc::new(NumberingHolder {
         sessions: SessionTable::new(SessionsConfig::default().limits()),
         number: AtomicU32::new(0),

@@ -1,4 +1,5 @@
-//! Changes of many records for one caller: proven once, decided one by one, committed together.
+//! Changes of many records for one caller, who is authenticated once. Each change is decided on its
+//! own, and they are committed together.
 
 use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
@@ -32,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// A proven caller.
+/// An authenticated caller.
 #[derive(Debug)]
 pub struct BulkCaller {
     identity: (i32, Vec<u8>),
@@ -83,7 +84,7 @@ impl Drop for RequestInProgress {
 pub enum BulkRefusal {
     /// The key belongs to a request with another body.
     OtherBody,
-    /// The caller is not proven, or the store cannot be used.
+    /// The caller is not authenticated, or the store cannot be used.
     Refused(OperationRefusal),
 }
 
@@ -112,14 +113,14 @@ impl BulkCaller {
     }
 }
 
-/// A change as the writer gets it.
+/// A change as it is handed to the writer.
 struct QueuedChange {
     number: u32,
     message: Zeroizing<Box<[u8]>>,
     random: [u8; 16],
 }
 
-/// A result, and what the audit log says about it.
+/// A result, with the facts for its line in the audit log.
 struct ChangeResult {
     result: BulkResult,
     op_code: OpCode,
@@ -137,19 +138,18 @@ struct ChangeGroup {
     /// Results that are kept for the identity.
     results_max: usize,
     changes: Arc<Vec<QueuedChange>>,
-    /// The part of `changes` that is carried out.
+    /// The range of `changes` that is carried out.
     range: std::ops::Range<usize>,
     facts: RemoteFacts,
-    /// The change before which all facts were gathered. Another one that misses facts ends the
+    /// Position of the change whose facts were gathered. Another change that lacks facts ends the
     /// group. `None` if other services are not asked.
     gathered: Option<usize>,
     now_unix_s: u32,
 }
 
 impl AdminService {
-    /// Checks the proof of the caller that the frame `begin` names; `None` if that frame is
-    /// malformed.
-    pub fn prove_bulk(
+    /// Verifies the proof of the caller in the frame `begin`; `None` if that frame is malformed.
+    pub fn verify_bulk_caller(
         &self,
         begin: &[u8],
         nonce: [u8; NONCE_LEN],
@@ -168,19 +168,19 @@ impl AdminService {
             request: hidden(begin),
         };
         let claim = ChallengeClaim { challenge: &challenge, answer };
-        let proven = self.check_claim(&claim, RequestOrigin::connection(named.source));
-        let proven = proven.unwrap_or_else(|error| Err(self.store_refusal(&error)));
-        if let Err(refused) = &proven {
+        let verified = self.check_claim(&claim, RequestOrigin::connection(named.source));
+        let verified = verified.unwrap_or_else(|error| Err(self.store_refusal(&error)));
+        if let Err(refused) = &verified {
             let op_code = OpCode::RESPONSE_TO_CHALLENGE;
             self.counters.answered(op_code, refused.code);
             let (code, text, identity) = (refused.code, &*refused.text, Some(named.identity));
             let handle = named.identity.handle;
             self.audit.write(&AuditLine { source, identity, op_code, handle, code, text, changed: false });
         }
-        Some(proven.map_err(BulkRefusal::from).and_then(|()| self.begin_bulk(&named, source, config)))
+        Some(verified.map_err(BulkRefusal::from).and_then(|()| self.begin_bulk(&named, source, config)))
     }
 
-    /// Whether the claim is made with a key of its identity, here or at another service.
+    /// Verifies the claim with the keys of its identity, at this or another service.
     fn check_claim(
         &self,
         claim: &ChallengeClaim<'_>,
@@ -193,8 +193,8 @@ impl AdminService {
         match claim.kind() {
             Err(refused) => return Ok(Err(refused)),
             Ok(auth::GATEWAY_SESSION) => {
-                let is_proven = matches!(self.prove_in_session(claim), ProofOutcome::Proven(_));
-                return Ok(if is_proven { Ok(()) } else { Err(wrong) });
+                let is_verified = matches!(self.prove_in_session(claim), ProofOutcome::Proven(_));
+                return Ok(if is_verified { Ok(()) } else { Err(wrong) });
             }
             Ok(_) => {}
         }
@@ -314,8 +314,8 @@ impl AdminService {
             results.extend(made.into_iter().map(|made| made.result));
             if is_cut_off {
                 let at = results.len();
-                let asked = self.gather_facts(caller, &changes[at]);
-                facts = Some(asked.map_err(|error| self.store_refusal(&error))?);
+                let remote_facts = self.gather_facts(caller, &changes[at]);
+                facts = Some(remote_facts.map_err(|error| self.store_refusal(&error))?);
                 gathered = Some(at);
             }
         }
@@ -350,7 +350,7 @@ impl AdminService {
 }
 
 impl ChangeGroup {
-    /// Carries out the changes up to one that misses facts. `None` if the key was dropped.
+    /// Carries out the changes up to one that lacks facts. `None` if the key was dropped.
     fn carry_out(self, transaction: &mut Transaction<'_>) -> Result<Option<Vec<ChangeResult>>, StoreError> {
         let changes = &self.changes[self.range.clone()];
         let done = match &self.key {
@@ -375,7 +375,7 @@ impl ChangeGroup {
         Ok(Some(made))
     }
 
-    /// The results of changes that an earlier request has carried out.
+    /// The kept results of changes that an earlier request carried out.
     fn repeat(
         &self,
         transaction: &Transaction<'_>,
@@ -451,7 +451,7 @@ impl ChangeGroup {
             false => Requester::Is(Reference { handle, index: *index }),
         };
         match decide(transaction, &self.in_force.rules, &request, requester, &self.facts) {
-            // The changes before it stand.
+            // The changes before it remain valid.
             Err(StoreError::Damaged(what)) => {
                 tracing::error!(what, "cannot decide a change");
                 Ok(OperationDecision::Answer(OperationAnswer::Refused(CANNOT_DECIDE)))

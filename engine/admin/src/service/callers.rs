@@ -1,4 +1,4 @@
-//! Callers over HTTP: what `handle-gateway` passes on is verified here, and starts a session.
+//! Callers over HTTP: verifies the proofs that `handle-gateway` forwards, and starts sessions.
 
 use super::AdminService;
 use super::candidates::KeyCandidate;
@@ -189,8 +189,8 @@ impl AdminService {
         }
     }
 
-    /// Signs both nonces with the key of the server. The signature cannot be that of a message: it
-    /// covers random bytes of this process first, where a message has its codes.
+    /// Signs both nonces with the key of the server. The signature is never valid for a message:
+    /// the signed bytes begin with random bytes of this process, where a message has its codes.
     fn sign_nonces(&self, nonce: &[u8], client_nonce: &[u8], source: IpAddr) -> CallerReply {
         if !self.caller_sessions().is_open(nonce, self.now_ms()) {
             return CallerReply::Refused(CallerRefusal::Stale);

@@ -12,7 +12,8 @@ use handle_proto::wire::list::Reference;
 use redb::{ReadableTable as _, ReadableTableMetadata as _, Table, WriteTransaction};
 use std::collections::HashSet;
 
-/// Keys dropped at most when another one is added, so that other changes do not wait for long.
+/// Maximum number of keys that are dropped when a key is added, so that other changes do not wait
+/// for long.
 const DROPPED_MAX: usize = 16;
 /// Keys or rows of results dropped at most when results are added.
 const MADE_ROOM_MAX: usize = 1024;
@@ -21,7 +22,7 @@ const KEPT_TEXT_LEN_MAX: usize = 128;
 /// Bytes of an encoded state.
 const STATE_LEN: usize = 32 + 8 + 8 + 4 + 4;
 
-/// Whose key it is: each identity has its own.
+/// The identity and name of a key. Each identity has its own keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkScope(Vec<u8>);
 
@@ -60,12 +61,12 @@ pub struct BulkKeyBounds {
     pub age_ms: u64,
 }
 
-/// What a key belongs to.
+/// The outcome of looking up a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BulkKeyState {
-    /// A request with this body, under this number.
+    /// The key belongs to a request with this body, under this number.
     SameBody(u64),
-    /// A request with another body.
+    /// The key belongs to a request with another body.
     OtherBody,
 }
 
@@ -74,7 +75,7 @@ struct KeyRecord {
     digest: [u8; 32],
     number: u64,
     unix_ms: u64,
-    /// The largest number of a change that was carried out.
+    /// Highest number of a change that was carried out.
     done: u32,
     /// Results that are kept.
     count: u32,
@@ -163,8 +164,8 @@ impl Transaction<'_> {
         Ok(BulkKeyState::SameBody(number))
     }
 
-    /// The largest number of a change that was carried out for the request `number`; `None` if its
-    /// key was dropped.
+    /// Highest number of a change that was carried out for the request `number`; `None` if its key
+    /// was dropped.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -180,7 +181,7 @@ impl Transaction<'_> {
     pub fn bulk_results(&self, number: u64, first: u32, last: u32) -> Result<Vec<BulkResult>, StoreError> {
         guarded(self.file, || {
             let table = self.begun.open_table(schema::BULK_RESULTS)?;
-            // The row with the first one may begin before it.
+            // The row that has the first result may begin with an earlier one.
             let start = table.range((number, 0)..=(number, first))?.next_back().transpose()?;
             let start = start.map_or(first, |(key, _)| key.value().1);
             let mut results = Vec::new();

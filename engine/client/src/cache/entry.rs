@@ -49,10 +49,10 @@ const _: () =
 const ROUNDS_NEW: u8 = 1;
 const ROUNDS_USED: u8 = 2;
 
-/// The time for which an answer is kept.
+/// The lifetime of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct EntryLifetime {
-    /// Its end by the monotonic clock.
+    /// Its end on the monotonic clock.
     pub expires_ms: u64,
     /// The end of the first value with an absolute time to live, in Unix seconds. After it, the
     /// answer is not even served as a stale one.
@@ -89,7 +89,8 @@ impl CacheEntry {
         }
     }
 
-    /// Bytes that it takes, including the counts of its `Arc` and what the allocator adds.
+    /// Bytes that the entry occupies, including the counts of its `Arc` and the overhead of the
+    /// allocator.
     pub(super) fn memory(&self) -> usize {
         let own = allocated(size_of::<Self>() + COUNTS_BYTES);
         let beside = self.answer.allocations().into_iter().chain([self.values_key.len()]);
@@ -125,8 +126,8 @@ impl CacheEntry {
         now.ms < self.expires_ms && now.unix_s < self.ends_unix_s
     }
 
-    /// For how long it has expired, if it may still be served as a stale answer: a positive one,
-    /// at most `stale_ms` after its time and not after the end of a value.
+    /// Milliseconds since it expired, if it may still be served as a stale answer: a positive
+    /// answer, at most `stale_ms` after it expired and not after the end of a value.
     pub(super) fn stale_ms(&self, now: ClockReading, stale_ms: u64) -> Option<u64> {
         let since_ms = now.ms.checked_sub(self.expires_ms)?;
         let is_usable = self.answer.code == ResponseCode::SUCCESS && now.unix_s < self.ends_unix_s;

@@ -6,7 +6,7 @@ use crate::lookup::{Client, LookupOptions};
 use crate::{ClockReading, Question, SharedAnswer};
 use std::sync::Arc;
 
-/// A renewal under way. Its owner asks its questions. Dropping it abandons the renewal.
+/// A renewal in progress. Its owner sends its questions. Dropping it abandons the renewal.
 #[derive(Debug)]
 pub struct RenewalGuard {
     client: Arc<Client>,

@@ -69,7 +69,7 @@ pub enum TakenChallenge {
 /// A bound socket. Dropping it removes the file of the socket, unless another process has replaced
 /// it.
 #[derive(Debug)]
-pub struct Holder {
+pub struct OwnedSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Path of the file until this process takes over `path`.
@@ -78,10 +78,10 @@ pub struct Holder {
     file: (u64, u64),
 }
 
-impl Holder {
+impl OwnedSocket {
     /// Binds a socket for its owner only, under a temporary name beside `path`;
-    /// [`take_place`](Self::take_place) moves it to `path`. With `replace`, another process may
-    /// still answer at `path`.
+    /// [`move_into_place`](Self::move_into_place) moves it to `path`. With `replace`, another
+    /// process may still answer at `path`.
     ///
     /// # Errors
     /// When another process answers at `path` and `replace` is false, the file at `path` is not a
@@ -111,7 +111,7 @@ impl Holder {
     ///
     /// # Errors
     /// When the file cannot be renamed.
-    pub fn take_place(self) -> io::Result<Self> {
+    pub fn move_into_place(self) -> io::Result<Self> {
         std::fs::rename(&self.private_socket, &self.path)?;
         Ok(self)
     }
@@ -126,7 +126,7 @@ impl Holder {
 
     /// Accepts connections and answers requests until `table` is stopped.
     pub fn serve(self, table: &Arc<impl SharedTable>) {
-        let connections = Arc::new(HolderConnections::default());
+        let connections = Arc::new(SocketConnections::default());
         let mut number = 0;
         while !table.is_stopped() {
             let socket = match self.listener.accept() {
@@ -168,15 +168,15 @@ impl Holder {
 
 /// The open connections, which are shut down when the holder stops.
 #[derive(Default)]
-struct HolderConnections(Mutex<HashMap<u64, UnixStream>>);
+struct SocketConnections(Mutex<HashMap<u64, UnixStream>>);
 
-impl HolderConnections {
+impl SocketConnections {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Holder {
+impl Drop for OwnedSocket {
     fn drop(&mut self) {
         let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
         for path in [&self.path, &self.private_socket] {

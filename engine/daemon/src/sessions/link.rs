@@ -248,7 +248,7 @@ impl JointSessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::holder::{Holder, SharedTable};
+    use crate::sessions::holder::{OwnedSocket, SharedTable};
     use crate::sessions::session::IdentityClaim;
     use crate::sessions::table::SessionLimits;
     use crate::sessions::table::tests::new_session;
@@ -300,7 +300,7 @@ mod tests {
 
     impl HolderHandle {
         fn start(path: &Path, replace: bool) -> Self {
-            let holder = Holder::bind(path, replace).unwrap().take_place().unwrap();
+            let holder = OwnedSocket::bind(path, replace).unwrap().move_into_place().unwrap();
             let process = Arc::new(HolderProcess {
                 sessions: SessionTable::new(limits()),
                 numbers: AtomicU32::new(10),
@@ -452,8 +452,8 @@ mod tests {
         let path = directory.path().join("sessions");
         let _held = HolderHandle::start(&path, false);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(Holder::bind(&path, false).is_err(), "another process answers");
-        let replaces = Holder::bind(&path, true).unwrap();
+        assert!(OwnedSocket::bind(&path, false).is_err(), "another process answers");
+        let replaces = OwnedSocket::bind(&path, true).unwrap();
         let found = || std::fs::metadata(&path).unwrap().ino();
         let held = found();
         drop(replaces);
@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "leaves nothing");
         let file = directory.path().join("file");
         std::fs::write(&file, b"").unwrap();
-        assert!(Holder::bind(&file, true).is_err(), "not a socket");
+        assert!(OwnedSocket::bind(&file, true).is_err(), "not a socket");
     }
 
     #[test]

@@ -9,10 +9,10 @@ use handle_proto::{Value, ValueBuf};
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
 
-/// Most lines of a field.
+/// Maximum number of lines of a field.
 const LINES_MAX: usize = 16;
 
-/// The row of a value. A copied one is new.
+/// The row for a value. With `is_copy`, it adds a new value.
 pub(super) fn row(value: &Value<'_>, texts: &AdminMessages, is_copy: bool) -> ValueRow {
     let json = value_to_json(value);
     let data = &json["data"];
@@ -25,7 +25,7 @@ pub(super) fn row(value: &Value<'_>, texts: &AdminMessages, is_copy: bool) -> Va
     let index = value.index.to_string();
     ValueRow {
         title: texts.value.replacen("{}", &index, 1),
-        was: if is_copy { String::new() } else { index.clone() },
+        stored_index: if is_copy { String::new() } else { index.clone() },
         index,
         kind: String::from_utf8_lossy(value.kind).into_owned(),
         is_json: text.is_none(),
@@ -36,7 +36,7 @@ pub(super) fn row(value: &Value<'_>, texts: &AdminMessages, is_copy: bool) -> Va
     }
 }
 
-/// An empty row, with the first index that is free.
+/// An empty row with the first free index.
 pub(super) fn empty_row(rows: &[ValueRow], texts: &AdminMessages) -> ValueRow {
     let taken: BTreeSet<u32> = rows.iter().filter_map(|row| row.index.parse().ok()).collect();
     let index = (1..).find(|index| !taken.contains(index)).unwrap_or(1).to_string();
@@ -50,8 +50,8 @@ pub(super) fn empty_row(rows: &[ValueRow], texts: &AdminMessages) -> ValueRow {
     }
 }
 
-/// The row that makes `identity` an administrator of a new record: everything but the rights about
-/// prefixes and listing.
+/// The row that makes `identity` an administrator of a new record, with all permissions except
+/// those for prefixes and listing.
 pub(super) fn owner_row(identity: &ClientIdentity, texts: &AdminMessages) -> ValueRow {
     let handle = String::from_utf8_lossy(&identity.handle);
     let value = json!({ "handle": handle, "index": identity.index, "permissions": "011111110011" });
@@ -70,7 +70,7 @@ pub(super) fn owner_row(identity: &ClientIdentity, texts: &AdminMessages) -> Val
     }
 }
 
-/// The rows of a form that was sent; `None` if it is not one of these forms.
+/// The rows of a submitted form; `None` if its fields are incomplete or too many.
 pub(super) fn rows_of(form: &Parameters<'_>, texts: &AdminMessages) -> Option<Vec<ValueRow>> {
     let all = |name: &'static str| form.all(name).map(str::to_owned).collect::<Vec<_>>();
     let columns = ["was", "index", "type", "format", "data", "ttl", "permissions"].map(all);
@@ -78,12 +78,12 @@ pub(super) fn rows_of(form: &Parameters<'_>, texts: &AdminMessages) -> Option<Ve
     if columns.iter().any(|column| column.len() != count) {
         return None;
     }
-    let [was, index, kind, format, data, ttl, permissions] = columns;
+    let [stored_index, index, kind, format, data, ttl, permissions] = columns;
     let row = |at: usize| {
         let data = data[at].replace("\r\n", "\n");
         ValueRow {
             title: texts.value.replacen("{}", &index[at], 1),
-            was: was[at].clone(),
+            stored_index: stored_index[at].clone(),
             index: index[at].trim().to_owned(),
             kind: kind[at].trim().to_owned(),
             is_json: format[at] == "json",
@@ -96,12 +96,12 @@ pub(super) fn rows_of(form: &Parameters<'_>, texts: &AdminMessages) -> Option<Ve
     Some((0..count).map(row).collect())
 }
 
-/// Whether nothing was put into a row for a new value.
+/// Whether a row for a new value was left empty.
 pub(super) fn is_blank(row: &ValueRow) -> bool {
-    row.was.is_empty() && row.kind.is_empty() && row.data.trim().is_empty()
+    row.stored_index.is_empty() && row.kind.is_empty() && row.data.trim().is_empty()
 }
 
-/// What a form asks for.
+/// The changes that a form requests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ValueChanges {
     /// Values to add or replace.
@@ -110,10 +110,10 @@ pub(super) struct ValueChanges {
     pub(super) removed: Vec<i32>,
 }
 
-/// Reads rows. `stored` has the JSON of the values that are there, for what the form does not show.
+/// Reads rows. `stored` has the JSON of the stored values, for members that the form does not show.
 ///
 /// # Errors
-/// One sentence that names the value.
+/// One sentence that names the invalid value.
 pub(super) fn changes(
     rows: &[ValueRow],
     removed: &BTreeSet<&str>,
@@ -121,18 +121,18 @@ pub(super) fn changes(
 ) -> Result<ValueChanges, String> {
     let (mut changes, mut indexes) = (ValueChanges::default(), BTreeSet::new());
     for row in rows.iter().filter(|row| !is_blank(row)) {
-        let was = row.was.parse::<i32>().ok();
-        if let Some(was) = was.filter(|_| removed.contains(&*row.was)) {
-            changes.removed.push(was);
+        let stored_index = row.stored_index.parse::<i32>().ok();
+        if let Some(stored_index) = stored_index.filter(|_| removed.contains(&*row.stored_index)) {
+            changes.removed.push(stored_index);
             continue;
         }
-        let value = value(row, was.and_then(|was| stored.get(&was)))?;
+        let value = value(row, stored_index.and_then(|index| stored.get(&index)))?;
         let index = value.view().index;
         if index <= 0 || !indexes.insert(index) {
             return Err(format!("{index}: every value needs an index of its own, from 1 on"));
         }
         changes.put.push(value);
-        changes.removed.extend(was.filter(|&was| was != index));
+        changes.removed.extend(stored_index.filter(|&stored| stored != index));
     }
     changes.removed.retain(|index| !indexes.contains(index));
     Ok(changes)
@@ -178,8 +178,8 @@ mod tests {
         let rows: Vec<ValueRow> = values.iter().map(|value| row(&value.view(), texts(), false)).collect();
         assert_eq!(rows.iter().map(|row| row.is_json).collect::<Vec<_>>(), [false, true, true]);
         let stored = values.iter().map(|value| (value.view().index, value_to_json(&value.view()))).collect();
-        let made = changes(&rows, &BTreeSet::new(), &stored).unwrap();
-        assert_eq!(made, ValueChanges { put: values, removed: vec![] });
+        let changed = changes(&rows, &BTreeSet::new(), &stored).unwrap();
+        assert_eq!(changed, ValueChanges { put: values, removed: vec![] });
     }
 
     #[test]
@@ -189,15 +189,15 @@ mod tests {
             format!("was={was}&index={index}&type={kind}&format=text&data=x%0D%0Ay&ttl=1&permissions=1110&")
         };
         let form = [one("1", "1", "URL"), one("2", "5", "URL"), one("", "6", "DESC")].concat();
-        let made = changes(&rows(&form), &BTreeSet::from(["1"]), &HashMap::new()).unwrap();
-        assert_eq!(made.put.iter().map(|value| value.view().index).collect::<Vec<_>>(), [5, 6]);
-        assert_eq!((made.removed, made.put[0].view().data), (vec![1, 2], &b"x\ny"[..]));
+        let changed = changes(&rows(&form), &BTreeSet::from(["1"]), &HashMap::new()).unwrap();
+        assert_eq!(changed.put.iter().map(|value| value.view().index).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!((changed.removed, changed.put[0].view().data), (vec![1, 2], &b"x\ny"[..]));
         let twice = [one("1", "1", "URL"), one("", "1", "URL")].concat();
         assert!(changes(&rows(&twice), &BTreeSet::new(), &HashMap::new()).unwrap_err().starts_with("1: "));
         assert!(changes(&rows(&one("", "0", "URL")), &BTreeSet::new(), &HashMap::new()).is_err());
         let swapped = [one("1", "2", "URL"), one("2", "1", "URL")].concat();
-        let made = changes(&rows(&swapped), &BTreeSet::new(), &HashMap::new()).unwrap();
-        assert_eq!((made.put.len(), made.removed), (2, vec![]));
+        let changed = changes(&rows(&swapped), &BTreeSet::new(), &HashMap::new()).unwrap();
+        assert_eq!((changed.put.len(), changed.removed), (2, vec![]));
         assert!(rows_of(&Parameters::parse("was=1&index=1"), texts()).is_none());
         let blank = empty_row(&rows(&one("1", "1", "URL")), texts());
         assert!(is_blank(&blank) && blank.index == "2");

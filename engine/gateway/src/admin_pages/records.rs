@@ -20,7 +20,7 @@ use hyper::StatusCode;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A record as the service shows it to the caller.
+/// A record, with the values that the caller may read.
 struct ShownRecord {
     code: ResponseCode,
     text: String,
@@ -30,7 +30,7 @@ struct ShownRecord {
 /// Asks for all values of a record that the caller may read.
 fn read(client: &mut Administrator, handle: &[u8]) -> Result<ShownRecord, AskError> {
     let query = Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY };
-    // Without the flag for public values.
+    // No PUBLIC_ONLY flag: restricted values are requested too.
     let answer = client.ask(&Request::Resolution(query), OpFlags::PLAIN_REQUEST)?;
     let values = match answer.reply().response {
         Response::Answer(found) => found.values.iter().map(|value| ValueBuf::from(&value)).collect(),
@@ -54,7 +54,7 @@ async fn ask<T: Send + 'static>(
     }
 }
 
-/// Has the service carry out a change.
+/// Sends a change to the service.
 pub(super) async fn apply(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
@@ -63,7 +63,7 @@ pub(super) async fn apply(
     ask(request, identity, move |client| carry_out(client, &change)).await
 }
 
-/// The page with the search, and what it found.
+/// The page with the search form and its results.
 pub(super) async fn list(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
@@ -116,8 +116,8 @@ pub(super) async fn list(
         page.notice = Some(notice);
         return request.html(status, page.html());
     }
-    let begins = page.prefix.to_lowercase();
-    names.retain(|name| !begins.contains('/') || name.to_lowercase().starts_with(&begins));
+    let name_start = page.prefix.to_lowercase();
+    names.retain(|name| !name_start.contains('/') || name.to_lowercase().starts_with(&name_start));
     let size = request.state.settings.current().admin_pages.list_handles;
     let number: usize = query.first("page").and_then(|page| page.parse().ok()).unwrap_or(0);
     page.count = Some(request.texts().found_count.replacen("{}", &names.len().to_string(), 1));
@@ -233,8 +233,8 @@ async fn show(
     request.html(status, page.html())
 }
 
-/// Carries out what a form asks for.
-pub(super) async fn act(
+/// Handles a submitted form.
+pub(super) async fn submit(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
     fields: &Parameters<'_>,
@@ -278,10 +278,10 @@ async fn create(
     handle: &str,
     rows: &[ValueRow],
 ) -> Result<(), Refusal> {
-    let made = form::changes(rows, &BTreeSet::new(), &Default::default());
-    let ValueChanges { put, .. } = made.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
+    let changes = form::changes(rows, &BTreeSet::new(), &Default::default());
+    let ValueChanges { put, .. } = changes.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
     let kind = ChangeKind::Put { values: put, mints: false };
-    carried_out(request, identity, RecordChange { handle: handle.into(), kind, overwrites: false }).await
+    apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: false }).await
 }
 
 /// Adds or replaces values, and then removes others. Values that the caller may not read stay.
@@ -298,24 +298,24 @@ async fn save(
     if stored.code != ResponseCode::SUCCESS {
         return Err(request.refusal(stored.code, &stored.text));
     }
-    let known =
+    let stored_json =
         stored.values.iter().map(|value| (value.view().index, value_to_json(&value.view()))).collect();
-    let made = form::changes(rows, removed, &known);
-    let ValueChanges { put, removed } = made.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
+    let changes = form::changes(rows, removed, &stored_json);
+    let ValueChanges { put, removed } = changes.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
     if !put.is_empty() {
         let kind = ChangeKind::PutValues(put);
-        carried_out(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
+        apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
             .await?;
     }
     if !removed.is_empty() {
         let kind = ChangeKind::DeleteValues(removed);
-        carried_out(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
+        apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
             .await?;
     }
     Ok(())
 }
 
-async fn carried_out(
+async fn apply_or_refuse(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
     change: RecordChange,
@@ -338,7 +338,7 @@ async fn delete(
         return show(request, identity, &handle, false, StatusCode::BAD_REQUEST, notice).await;
     }
     let change = RecordChange { handle: handle.clone().into(), kind: ChangeKind::Delete, overwrites: true };
-    match carried_out(request, identity, change).await {
+    match apply_or_refuse(request, identity, change).await {
         Ok(()) => {
             let (authority, _) = handle.split_once('/').unwrap_or((&handle, ""));
             let (prefix, deleted) = (encoded(authority), encoded(&handle));

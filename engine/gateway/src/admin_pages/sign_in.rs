@@ -16,10 +16,10 @@ use percent_encoding::percent_decode;
 use std::time::Instant;
 use zeroize::Zeroizing;
 
-/// The fields of a proof that a browser has made.
+/// The fields of a proof made by a browser.
 const PROOF_FIELDS: [&str; 6] = ["sessionId", "id", "type", "alg", "cnonce", "signature"];
 
-/// The page with the forms.
+/// The page with the sign-in forms.
 pub(super) async fn page(
     request: &AdminRequest<'_>,
     status: StatusCode,
@@ -44,11 +44,13 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     let others = String::from_utf8_lossy(&others);
     let form = Parameters::parse(&others);
     let name = form.first("id").unwrap_or_default().trim().to_owned();
-    let proven = match proof(request, &form, &name, secret).await {
-        Ok((nonce, proof)) => sessions::prove(request.state, request.peer.address, &nonce, proof).await,
+    let verified = match read_proof(request, &form, &name, secret).await {
+        Ok((nonce, proof)) => {
+            sessions::verify_proof(request.state, request.peer.address, &nonce, proof).await
+        }
         Err(refused) => Err(refused),
     };
-    let identity = match proven {
+    let identity = match verified {
         Ok(identity) => identity,
         Err(refused) => {
             let text = match refused {
@@ -58,7 +60,7 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
             return page(request, StatusCode::FORBIDDEN, Some(error(text)), name).await;
         }
     };
-    // A new id, which nobody can have prepared.
+    // A new id prevents session fixation.
     let (id, settings) = (SessionId::new(random()), request.state.settings.current_shared());
     let (limits, now) = (&settings.sessions, Instant::now());
     let session = HttpSession { id, nonce: random(), identity: None };
@@ -75,8 +77,8 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     with_cookie(request.see_other("admin/"), &id.secret_text(), "")
 }
 
-/// What is proven: a nonce, and what was made of it.
-async fn proof(
+/// Reads the proof of a form, or makes it with the secret, and returns it with its nonce.
+async fn read_proof(
     request: &AdminRequest<'_>,
     form: &Parameters<'_>,
     name: &str,
@@ -103,7 +105,7 @@ async fn proof(
     Ok((nonce.to_vec(), proof))
 }
 
-/// The secret in a form, decoded, and the other fields as they are.
+/// Splits a form into its decoded secret and the other fields, still encoded.
 fn split_secret(body: &[u8]) -> (Option<Zeroizing<Vec<u8>>>, Vec<u8>) {
     let mut secret = None;
     let mut others = Vec::new();

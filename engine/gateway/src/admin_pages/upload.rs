@@ -1,4 +1,4 @@
-//! Upload of many records, as CSV or as lines of JSON.
+//! Upload of many records as CSV or JSON lines.
 
 use super::records::apply;
 use super::{AdminRequest, copyable, error, guard};
@@ -15,7 +15,7 @@ use hyper::header::{self, HeaderValue};
 use serde_json::json;
 use std::sync::Arc;
 
-/// The head of a result.
+/// The header row of a result.
 const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
 
 /// One record of an upload.
@@ -43,7 +43,7 @@ fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
     }
 }
 
-/// Carries out an upload. Scripts get the result as JSON, browsers without them a page.
+/// Carries out an upload. Scripts get the result as JSON, browsers without scripts as a page.
 pub(super) async fn upload(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
@@ -115,7 +115,7 @@ pub(super) fn download(result: &str) -> GatewayResponse {
     file
 }
 
-/// Reads an upload: lines of JSON if it begins with a brace, else CSV.
+/// Parses an upload: JSON lines if it begins with a brace, else CSV.
 fn parse(text: &str, most: usize) -> Result<Vec<UploadRecord>, String> {
     let records = if text.trim_start().starts_with('{') { json_lines(text) } else { csv_rows(text)? };
     match records.len() {

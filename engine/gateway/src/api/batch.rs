@@ -1,8 +1,8 @@
 //! Changing many records in one request: `POST /api/batch`.
 //!
-//! The body is JSON lines, one change each, and so is the answer, one result each. Both are streamed:
-//! lines are read, handed to `handle-admin` in groups, and answered while more arrive. With
-//! `Idempotency-Key` the body is read whole first, because the key belongs to the whole of it.
+//! The body is JSON lines, one change each, and so is the answer, one result each. Both are
+//! streamed: lines are read, handed to `handle-admin` in groups, and answered while more arrive.
+//! With `Idempotency-Key` the whole body is read first, because the key covers its digest.
 
 mod change_line;
 mod lines;
@@ -36,13 +36,13 @@ use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// Lines that are handed to `handle-admin` together.
+/// Maximum number of lines that are handed to `handle-admin` together.
 const GROUP_LINES: usize = 256;
-/// Bytes of lines from which on a group is handed over.
+/// Length of lines at which a group is handed over.
 const GROUP_LEN: usize = FRAME_LEN / 2;
-/// Groups that are handed over before the first one is answered.
+/// Maximum number of groups that wait for their results.
 const GROUPS_MAX: usize = 4;
-/// How long a group waits for further lines.
+/// Time for which a group waits for further lines.
 const GROUP_PATIENCE: Duration = Duration::from_millis(2);
 
 /// Answers a request to change many records.
@@ -81,11 +81,11 @@ pub(super) async fn batch(
         Err(error) => return refuse(state, request, error),
     };
     let (sender, body) = ResponseBody::streamed((settings.bulk.result_bytes / PART_LEN).max(1));
-    let (counting, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
+    let (shared_state, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
     stream::spawn(state, async move {
         let _held = (place, room);
-        let work = BatchWork { state: counting, patience, records_max };
-        // A body without its end tells the client that the rest is missing.
+        let work = BatchWork { state: shared_state, patience, records_max };
+        // On an error, the body ends without its terminator, which tells the client that results are missing.
         let _ = work.run(connection, reader, sender).await;
     });
     streamed(BulkForm::Lines, body)
@@ -132,7 +132,7 @@ fn too_many(records_max: usize) -> String {
     format!("A request has at most {records_max} records")
 }
 
-/// The key under which the request may be repeated.
+/// The value of `Idempotency-Key`.
 fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiRefusal> {
     let mut keys = headers.get_all("idempotency-key").iter();
     let Some(key) = keys.next() else { return Ok(None) };
@@ -145,10 +145,10 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiRefusal> {
     Ok(Some(String::from_utf8_lossy(key).into_owned()))
 }
 
-/// The answer when no change was handed over.
+/// The answer to a request of which no change was handed over.
 fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> GatewayResponse {
     match error {
-        // The service says so of an identity that it does not know, or whose proof is wrong.
+        // The identity is unknown, or its proof is wrong.
         BulkError::Refused(ResponseCode(403..=406), _) | BulkError::NoSecret => unauthorized(),
         BulkError::Refused(code, text) => busy(state, request, status_of(code, false), code, &text),
         BulkError::OtherBody => {
@@ -181,12 +181,12 @@ fn busy(
     response
 }
 
-/// What a line of the answer is made from.
+/// The state of a line of the answer.
 #[derive(Debug)]
 enum LineState {
-    /// It is made already, because the line is no change.
-    Shown(String),
-    /// The change was handed over under its number.
+    /// The finished line, for an input line that is not a change.
+    Finished(String),
+    /// The change was handed over under this number, and its result is awaited.
     HandedOver(u32, String),
 }
 
@@ -215,17 +215,17 @@ impl BatchWork {
     ) -> Result<(), ClientGone> {
         let (mut results, changes) = connection.into_split();
         let (groups, waiting) = channel(GROUPS_MAX);
-        let feeding = async {
+        let reading = async {
             if self.feed(reader, changes, &groups).await.is_err() {
                 let _ = groups.send(LineGroup::Broken).await;
             }
             drop(groups);
             std::future::pending::<()>().await;
         };
-        // When the results have ended, there is nothing to feed any more.
+        // When the results have ended, no more lines are read.
         tokio::select! {
-            shown = self.show(&mut results, waiting, sender) => shown,
-            () = feeding => Err(ClientGone),
+            shown = self.send_results(&mut results, waiting, sender) => shown,
+            () = reading => Err(ClientGone),
         }
     }
 
@@ -241,9 +241,9 @@ impl BatchWork {
             count += 1;
             if count > self.records_max {
                 let message = too_many(self.records_max);
-                let text = show_line(line.number, None, ResponseCode::PROTOCOL_ERROR, &message);
+                let text = result_line(line.number, None, ResponseCode::PROTOCOL_ERROR, &message);
                 self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
-                let _ = groups.send(LineGroup::Lines(vec![LineState::Shown(text)])).await;
+                let _ = groups.send(LineGroup::Lines(vec![LineState::Finished(text)])).await;
                 return Ok(());
             }
             lines_len += line.text.as_ref().map_or(0, Vec::len);
@@ -268,20 +268,20 @@ impl BatchWork {
             return Ok(());
         }
         lines.iter().for_each(|_| self.state.counters.bulk_records.add());
-        // Parsing a group takes milliseconds.
+        // Parsing a group takes milliseconds, too long for an asynchronous task.
         let encoded = tokio::task::spawn_blocking(move || encode(lines));
         let (frame, states) = encoded.await.map_err(|_| BrokenBody)?;
         let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
         groups.send(LineGroup::Lines(states)).await.map_err(|_| BrokenBody)?;
         if has_changes {
-            // If it is lost, so are the results, and that is shown.
+            // If this fails, the results fail as well, and the client is told.
             let _ = changes.write_all(&frame).await;
         }
         Ok(())
     }
 
     /// Sends the results in the order of the lines.
-    async fn show(
+    async fn send_results(
         &self,
         results: &mut (impl tokio::io::AsyncRead + Unpin),
         mut waiting: Receiver<LineGroup>,
@@ -289,8 +289,8 @@ impl BatchWork {
     ) -> Result<(), ClientGone> {
         while let Some(group) = waiting.recv().await {
             let LineGroup::Lines(states) = group else { return Err(ClientGone) };
-            let is_asked = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
-            let received = match is_asked {
+            let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
+            let received = match has_changes {
                 true => bulk::receive_results(results, self.patience).await,
                 false => Ok(Vec::new()),
             };
@@ -303,11 +303,11 @@ impl BatchWork {
                 .into();
             for state in states {
                 let text = match state {
-                    LineState::Shown(text) => text,
+                    LineState::Finished(text) => text,
                     LineState::HandedOver(number, handle) => {
                         match received.pop_front().filter(|result| result.number == number) {
-                            Some(result) => show_line(number, Some(&handle), result.code, &result.text),
-                            None => show_line(number, Some(&handle), ResponseCode::ERROR, IN_DOUBT),
+                            Some(result) => result_line(number, Some(&handle), result.code, &result.text),
+                            None => result_line(number, Some(&handle), ResponseCode::ERROR, IN_DOUBT),
                         }
                     }
                 };
@@ -324,14 +324,19 @@ impl BatchWork {
 
 const IN_DOUBT: &str = "The administration service did not answer; the change may have been carried out";
 
-/// The frame with the changes on `lines`, and what the lines of the answer are made from.
+/// The frame with the changes on `lines`, and the states of the lines of the answer.
 fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
     let mut states = Vec::with_capacity(lines.len());
     let mut changes = Vec::new();
     for BodyLine { number, text } in lines {
         let Some(text) = text else {
             let message = "The line is too long";
-            states.push(LineState::Shown(show_line(number, None, ResponseCode::PROTOCOL_ERROR, message)));
+            states.push(LineState::Finished(result_line(
+                number,
+                None,
+                ResponseCode::PROTOCOL_ERROR,
+                message,
+            )));
             continue;
         };
         match LineChange::read(number, &text) {
@@ -341,7 +346,7 @@ fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
             }
             Err(fault) => {
                 let handle = fault.handle.as_deref();
-                states.push(LineState::Shown(show_line(number, handle, fault.code, &fault.message)));
+                states.push(LineState::Finished(result_line(number, handle, fault.code, &fault.message)));
             }
         }
     }
@@ -349,7 +354,7 @@ fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
 }
 
 /// A line of the answer.
-fn show_line(number: u32, handle: Option<&str>, code: ResponseCode, message: &str) -> String {
+fn result_line(number: u32, handle: Option<&str>, code: ResponseCode, message: &str) -> String {
     let message = Some(message).filter(|message| !message.is_empty());
     ApiBody::failure(code, message, handle).with_line(number)
 }

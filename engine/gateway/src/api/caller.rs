@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 pub enum Caller {
     /// No credentials, or plain HTTP, where they are ignored.
     Anonymous,
-    /// An identity with the secret to prove it, or with a session in which it is proven.
+    /// An identity with its secret, or with a session of `handle-admin`.
     Identity(Arc<ClientIdentity>),
     /// Credentials that cannot be used, or are wrong.
     Refused(GatewayResponse),

@@ -28,13 +28,13 @@ use std::sync::Arc;
 pub(crate) struct RecordChange {
     /// The name.
     pub(crate) handle: Vec<u8>,
-    /// What is changed.
+    /// The change.
     pub(crate) kind: ChangeKind,
     /// Whether what is there is replaced.
     pub(crate) overwrites: bool,
 }
 
-/// What of a record is changed.
+/// A kind of change.
 #[derive(Debug)]
 pub(crate) enum ChangeKind {
     /// The whole record.
@@ -51,9 +51,9 @@ pub(crate) enum ChangeKind {
 /// What came of a change.
 #[derive(Debug)]
 pub(crate) struct ChangeOutcome {
-    /// What the service answered.
+    /// The response code of the service.
     pub(crate) code: ResponseCode,
-    /// The text that goes with it.
+    /// The text of the response.
     pub(crate) text: String,
     /// Whether something was there before.
     has_replaced: bool,

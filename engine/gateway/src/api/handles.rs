@@ -71,7 +71,7 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, Stri
     Ok(HttpQuestion { question, refers, source: request.peer.address })
 }
 
-/// What a question is answered with, before it becomes a response.
+/// The answer to a question, before it becomes a response.
 #[derive(Debug)]
 pub(super) struct AnswerBody {
     /// The status of the response.
@@ -79,7 +79,7 @@ pub(super) struct AnswerBody {
     /// The body.
     pub(super) body: ApiBody,
     freshness: Freshness,
-    /// Whether the caller must authenticate first.
+    /// Whether the caller has to authenticate to get an answer.
     challenges: bool,
 }
 

@@ -71,7 +71,7 @@ pub async fn prefixes(state: &GatewayState, request: &ApiRequest<'_>) -> Gateway
     }
 }
 
-/// Adds the count of all names, and those of the page.
+/// Adds the count of all names, and the names of the page.
 fn insert_page(
     body: &mut Map<String, Value>,
     member: &str,
@@ -90,7 +90,7 @@ fn insert_page(
     body.insert(member.to_owned(), shown.into());
 }
 
-/// Makes the service responsible for a prefix, or with `DELETE` no longer.
+/// Homes a prefix, or ends that with `DELETE`.
 pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let refuse = |code, message: &str, about| ApiRefusal::bad(code, message).respond(state, request, about);
     let Some(prefix) = request.parameters.first("prefix") else {

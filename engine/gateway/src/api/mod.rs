@@ -1,8 +1,9 @@
 //! The JSON API: `/api/...`.
 //!
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
-//! - [`resolve`]: reading many records in one request. [`batch`]: changing many.
-//! - [`caller`]: who makes a request; [`scheme`], [`sessions`]: callers that sign a nonce.
+//! - [`resolve`] reads many records in one request; [`batch`] changes many.
+//! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
+//!   a nonce.
 //! - [`verifications`]: whether a proof was made with a secret key.
 //! - [`body`]: the bodies of all answers.
 //!
@@ -58,9 +59,9 @@ enum ApiEndpoint<'r> {
     /// The handles of a prefix.
     Handles,
     Prefixes,
-    /// Many handles at once.
+    /// Reading many records.
     Resolve,
-    /// Many changes at once.
+    /// Changing many records.
     Batch,
     Site,
     Sessions,
@@ -104,7 +105,7 @@ impl<'r> ApiEndpoint<'r> {
 /// Answers a request to the API.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
     let mut response = answer_endpoint(state, request, body).await;
-    sessions::complete(state, request, &mut response).await;
+    sessions::add_authentication_headers(state, request, &mut response).await;
     response
 }
 
@@ -206,11 +207,11 @@ fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>
     if !request.peer.is_tls {
         return respond(state, request, StatusCode::FORBIDDEN, body);
     }
-    // The schemes are added to every refusal; see `sessions::complete`.
+    // `sessions::add_authentication_headers` adds the schemes to every refusal.
     respond(state, request, StatusCode::UNAUTHORIZED, body)
 }
 
-/// What callers are told without an administration service.
+/// The message for callers if no administration service is configured.
 const NO_ADMIN: &str = "This gateway has no administration service";
 /// How a client can authenticate.
 const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");

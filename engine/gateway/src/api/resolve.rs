@@ -1,7 +1,8 @@
 //! Reading many records in one request: `POST /api/resolve`.
 //!
-//! Answers are sent in the order of the names, while later ones are being made. Names that the set
-//! has are answered without waiting; of the others, `bulk.questions` are asked at a time.
+//! Answers are sent in the order of the names, while later names are resolved. Names in the set are
+//! answered without waiting; for the others, at most `bulk.questions` questions to other services
+//! are in progress at a time.
 
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
@@ -26,14 +27,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Parts of the answer that wait to be sent.
+/// Maximum number of parts of the answer that wait to be sent.
 const PARTS_MAX: usize = 4;
-/// Bytes of answers that wait for those before them, from which on no further name is read.
-const MADE_LEN_MAX: usize = 1 << 20;
+/// Length of finished answers that wait for earlier ones, at which no further name is read.
+const FINISHED_LEN_MAX: usize = 1 << 20;
 /// Time after which other connections of the worker get their turn.
 const TURN: Duration = Duration::from_millis(1);
 
-/// How many documents the body of a request or response is.
+/// The format of the body of a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BulkForm {
     /// One JSON document.
@@ -43,19 +44,19 @@ pub(super) enum BulkForm {
 }
 
 impl BulkForm {
-    /// The form of the body that a request has; `None` for other media types.
+    /// The format of the body of a request; `None` for other media types.
     pub(super) fn of_body(headers: &HeaderMap) -> Option<Self> {
         let media = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
         let media = media.split(';').next()?.trim();
-        let is = |known: &str| media.eq_ignore_ascii_case(known);
+        let has_media = |known: &str| media.eq_ignore_ascii_case(known);
         match () {
-            () if is("application/json") => Some(Self::Document),
-            () if LINES.iter().any(|lines| is(lines)) => Some(Self::Lines),
+            () if has_media("application/json") => Some(Self::Document),
+            () if LINES.iter().any(|lines| has_media(lines)) => Some(Self::Lines),
             () => None,
         }
     }
 
-    /// The form of the body that a client accepts.
+    /// The format that a client accepts.
     fn accepted(headers: &HeaderMap) -> Self {
         let lists = headers.get_all(header::ACCEPT).iter().filter_map(|list| list.to_str().ok());
         let mut medias = lists.flat_map(|list| list.split(',')).filter_map(|media| media.split(';').next());
@@ -76,10 +77,10 @@ impl BulkForm {
 /// Media types of JSON lines.
 const LINES: [&str; 3] = ["application/x-ndjson", "application/jsonl", "application/x-jsonlines"];
 
-/// A name to resolve, or one sentence why the part of the body is none.
+/// A name to resolve, or the reason why a part of the body is not a name.
 type BulkName = Result<String, String>;
 
-/// What is asked about every name.
+/// The names of a request, and the question about each of them.
 #[derive(Debug)]
 struct BulkQuestion {
     names: Vec<BulkName>,
@@ -103,10 +104,10 @@ pub(super) async fn resolve(
     };
     let form = BulkForm::accepted(request.head.headers);
     let (sender, body) = ResponseBody::streamed(PARTS_MAX);
-    let answering = Arc::clone(state);
+    let shared_state = Arc::clone(state);
     stream::spawn(state, async move {
-        // The rest of an answer that nobody reads is not made.
-        let _ = answer_all(&answering, question, form, sender).await;
+        // If the client is gone, the other names are not resolved.
+        let _ = answer_all(&shared_state, question, form, sender).await;
     });
     streamed(form, body)
 }
@@ -121,7 +122,7 @@ pub(super) fn streamed(form: BulkForm, body: ResponseBody) -> GatewayResponse {
     response
 }
 
-/// Reads what is asked, from parameters and body.
+/// Reads the question from parameters and body.
 async fn read_question(
     state: &GatewayState,
     request: &ApiRequest<'_>,
@@ -150,7 +151,7 @@ async fn read_question(
     let names_max = state.settings.current().bulk.names;
     match form {
         BulkForm::Document => question.read_document(&body).map_err(|message| bad(&message))?,
-        // One more than allowed tells that there are too many.
+        // One more name than allowed shows that there are too many.
         BulkForm::Lines => question.names = lines(&body).take(names_max + 1).map(name_of_line).collect(),
     }
     if question.names.len() > names_max {
@@ -190,7 +191,7 @@ fn items(member: Option<&Json>) -> &[Json] {
 }
 
 impl BulkQuestion {
-    /// Reads the object with `handles`, and perhaps `index` and `type`.
+    /// Reads an object with `handles` and optional `index` and `type`.
     fn read_document(&mut self, body: &[u8]) -> Result<(), String> {
         let json: Json = serde_json::from_slice(body).map_err(|error| format!("Invalid JSON: {error}"))?;
         let Some(Json::Array(handles)) = json.get("handles") else {
@@ -218,17 +219,18 @@ impl BulkQuestion {
     }
 }
 
-/// The object that answers for one name.
+/// The object that answers a question.
 fn show(answer: &AnswerBody) -> String {
     answer.body.with_status(answer.status)
 }
 
-/// The object for a name that cannot be asked about.
-fn show_bad(code: ResponseCode, message: &str, handle: Option<&str>) -> String {
+/// The object for an invalid name.
+fn error_object(code: ResponseCode, message: &str, handle: Option<&str>) -> String {
     ApiBody::failure(code, Some(message), handle).with_status(StatusCode::BAD_REQUEST)
 }
 
-/// The answer for `name`, if nothing has to be waited for; otherwise the question for upstream.
+/// The answer for `name`, if the set or its error gives it; otherwise the question for other
+/// services.
 fn answer_here(
     state: &GatewayState,
     question: &BulkQuestion,
@@ -236,14 +238,14 @@ fn answer_here(
 ) -> Result<String, HttpQuestion> {
     let handle = match name {
         Ok(handle) => handle,
-        Err(message) => return Ok(show_bad(ResponseCode::PROTOCOL_ERROR, message, None)),
+        Err(message) => return Ok(error_object(ResponseCode::PROTOCOL_ERROR, message, None)),
     };
     if handle.is_empty() {
-        return Ok(show_bad(ResponseCode::INVALID_HANDLE, "Empty handle invalid", None));
+        return Ok(error_object(ResponseCode::INVALID_HANDLE, "Empty handle invalid", None));
     }
     if handle.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
-        return Ok(show_bad(ResponseCode::INVALID_HANDLE, &message, None));
+        return Ok(error_object(ResponseCode::INVALID_HANDLE, &message, None));
     }
     let http_question = question.about(handle);
     let shown = state
@@ -251,7 +253,7 @@ fn answer_here(
     shown.ok_or(http_question)
 }
 
-/// Asks upstream.
+/// Asks other services.
 async fn ask(state: Arc<GatewayState>, http_question: HttpQuestion, at: usize) -> (usize, String) {
     let handle = String::from_utf8_lossy(&http_question.question.handle);
     let answered = state
@@ -275,10 +277,10 @@ async fn answer_all(
         state.counters.bulk_names.add();
         match answer_here(state, &question, name) {
             Ok(text) => queue.put(at, text),
-            Err(http_question) => drop(queue.asked.spawn(ask(Arc::clone(state), http_question, at))),
+            Err(http_question) => drop(queue.lookups.spawn(ask(Arc::clone(state), http_question, at))),
         }
         queue.send_ready().await?;
-        while queue.asked.len() >= questions_max || (queue.is_full() && !queue.asked.is_empty()) {
+        while queue.lookups.len() >= questions_max || (queue.is_full() && !queue.lookups.is_empty()) {
             queue.receive().await?;
         }
         if since.elapsed() >= TURN {
@@ -286,19 +288,19 @@ async fn answer_all(
             since = Instant::now();
         }
     }
-    while !queue.asked.is_empty() {
+    while !queue.lookups.is_empty() {
         queue.receive().await?;
     }
     queue.finish().await
 }
 
-/// Answers that wait until those of all names before them are sent.
+/// Answers that wait until those of all earlier names are sent.
 struct AnswerQueue {
-    /// Questions to other services. Dropping it ends them.
-    asked: JoinSet<(usize, String)>,
-    made: BTreeMap<usize, String>,
-    made_len: usize,
-    /// The next name whose answer is sent.
+    /// Questions to other services. Dropping this ends them.
+    lookups: JoinSet<(usize, String)>,
+    finished: BTreeMap<usize, String>,
+    finished_len: usize,
+    /// Position of the next name whose answer is sent.
     next: usize,
     form: BulkForm,
     sender: BodySender,
@@ -306,17 +308,17 @@ struct AnswerQueue {
 
 impl AnswerQueue {
     fn new(form: BulkForm, sender: BodySender) -> Self {
-        Self { asked: JoinSet::new(), made: BTreeMap::new(), made_len: 0, next: 0, form, sender }
+        Self { lookups: JoinSet::new(), finished: BTreeMap::new(), finished_len: 0, next: 0, form, sender }
     }
 
-    /// Whether answers that are made have to wait for those before them.
+    /// Whether too many finished answers wait for earlier ones.
     const fn is_full(&self) -> bool {
-        self.made_len >= MADE_LEN_MAX
+        self.finished_len >= FINISHED_LEN_MAX
     }
 
     fn put(&mut self, at: usize, text: String) {
-        self.made_len += text.len();
-        self.made.insert(at, text);
+        self.finished_len += text.len();
+        self.finished.insert(at, text);
     }
 
     async fn begin(&mut self) -> Result<(), ClientGone> {
@@ -326,22 +328,22 @@ impl AnswerQueue {
         }
     }
 
-    /// Waits for the answer to one question, and sends what can be sent then.
+    /// Waits for the answer to one question, and sends the answers that are ready.
     async fn receive(&mut self) -> Result<(), ClientGone> {
         self.sender.flush().await?;
-        match self.asked.join_next().await {
+        match self.lookups.join_next().await {
             Some(Ok((at, text))) => self.put(at, text),
-            // A question that met a bug has no answer, and the body ends early.
+            // A question that hit a bug has no answer, so the body ends early.
             Some(Err(_)) => return Err(ClientGone),
             None => {}
         }
         self.send_ready().await
     }
 
-    /// Sends the answers that are made, up to the first that is not.
+    /// Sends finished answers, up to the first unfinished one.
     async fn send_ready(&mut self) -> Result<(), ClientGone> {
-        while let Some(text) = self.made.remove(&self.next) {
-            self.made_len -= text.len();
+        while let Some(text) = self.finished.remove(&self.next) {
+            self.finished_len -= text.len();
             if self.form == BulkForm::Document && self.next > 0 {
                 self.sender.write(",\n").await?;
             }

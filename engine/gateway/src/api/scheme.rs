@@ -9,7 +9,7 @@ use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer, SignedAnswe
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
 
-/// Most fields that are read.
+/// Maximum number of fields that are read.
 const FIELDS_MAX: usize = 32;
 
 /// The fields of credentials, from a header or from a body of JSON.
@@ -18,7 +18,7 @@ pub struct HandleCredentials {
     fields: HashMap<String, String>,
 }
 
-/// Why credentials prove nothing.
+/// Why credentials are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CredentialsError {
     /// A field is missing.
@@ -43,7 +43,7 @@ pub struct HandleProof {
 }
 
 impl HandleCredentials {
-    /// The fields behind the name of the scheme; `None` if the text has another form.
+    /// Parses the header; `None` if it has another scheme or form.
     #[must_use]
     pub fn of_header(text: &str) -> Option<Self> {
         let (scheme, mut rest) = text.trim().split_once(' ')?;
@@ -52,12 +52,12 @@ impl HandleCredentials {
         }
         let mut fields = HashMap::new();
         while !rest.trim().is_empty() {
-            let (name, behind) = rest.split_once('=')?;
-            let (value, behind) = behind.trim_start().strip_prefix('"')?.split_once('"')?;
+            let (name, after) = rest.split_once('=')?;
+            let (value, after) = after.trim_start().strip_prefix('"')?.split_once('"')?;
             fields.insert(name.trim().to_owned(), value.to_owned());
-            rest = behind.trim_start();
+            rest = after.trim_start();
             rest = rest.strip_prefix(',').unwrap_or(rest);
-            if fields.len() > FIELDS_MAX || (!rest.is_empty() && rest == behind) {
+            if fields.len() > FIELDS_MAX || (!rest.is_empty() && rest == after) {
                 return None;
             }
         }
@@ -79,7 +79,7 @@ impl HandleCredentials {
         Self { fields: members.filter_map(|(name, value)| Some((name.clone(), text(value)?))).collect() }
     }
 
-    /// Fields from elsewhere, such as a form.
+    /// Fields from another source, such as a form.
     #[must_use]
     pub fn of_fields<'f>(fields: impl IntoIterator<Item = (&'f str, &'f str)>) -> Self {
         let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
@@ -90,19 +90,19 @@ impl HandleCredentials {
         self.fields.get(name).map(String::as_str)
     }
 
-    /// Whether a session is named.
+    /// Whether they name a session.
     #[must_use]
     pub fn names_session(&self) -> bool {
         self.fields.contains_key("sessionId")
     }
 
-    /// The session that is named, if the name can be one.
+    /// The session that they name, if its id is well-formed.
     #[must_use]
     pub fn session(&self) -> Option<SessionId> {
         SessionId::parse(self.get("sessionId")?)
     }
 
-    /// Whether they are meant to prove an identity.
+    /// Whether they contain a proof of an identity.
     #[must_use]
     pub fn is_proof(&self) -> bool {
         ["id", "type", "alg", "signature"].iter().any(|name| self.fields.contains_key(*name))
@@ -114,7 +114,7 @@ impl HandleCredentials {
         decode(self.get("cnonce")?)
     }
 
-    /// The proof. With `accepts_md5`, MD5 counts for secret keys.
+    /// Decodes the proof. With `accepts_md5`, MD5 is accepted for secret keys.
     ///
     /// # Errors
     /// When a field is missing, or cannot be read.

@@ -31,20 +31,20 @@ const BODY_LEN_MAX: usize = 64 << 10;
 /// Why a caller has no session with an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignInError {
-    /// The credentials cannot be read.
+    /// The credentials are incomplete or malformed.
     Credentials(CredentialsError),
-    /// They are wrong, or of an identity that is not known.
+    /// The proof is wrong, or the identity is unknown.
     NotVerified,
-    /// The nonce is too old.
+    /// The nonce has expired.
     Stale,
-    /// There are too many sessions, or too much work.
+    /// There are too many sessions or requests.
     Busy,
     /// `handle-admin` did not answer.
     Unreachable,
 }
 
 impl SignInError {
-    /// As deployed servers say it.
+    /// The text of deployed servers for this error.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -81,8 +81,8 @@ fn service(state: &GatewayState) -> Option<&Arc<CallerService>> {
     state.admin.as_ref().and_then(|admin| admin.callers())
 }
 
-/// The credentials of the scheme `Handle` that a request over TLS has; the outer `None` without that
-/// scheme, the inner one if they cannot be read.
+/// The credentials of the scheme `Handle` in a request over TLS. The outer `None` means another
+/// scheme, the inner one malformed credentials.
 pub fn credentials(request: &ApiRequest<'_>) -> Option<Option<HandleCredentials>> {
     let text = request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)?;
     let text = text.to_str().ok()?;
@@ -95,7 +95,7 @@ pub fn find(state: &GatewayState, id: SessionId) -> Option<HttpSession> {
     state.sessions.find(id, &state.settings.current().sessions, Instant::now())
 }
 
-/// Opens a session for a caller at `address`; `None` if there is nobody to prove identities.
+/// Opens a session for a caller at `address`; `None` if `handle-admin` does not answer.
 pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> {
     let nonce = service(state)?.nonce().await?;
     let settings = state.settings.current_shared();
@@ -103,11 +103,11 @@ pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> 
     Some(state.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
 }
 
-/// Has a proof over `nonce` verified.
+/// Lets `handle-admin` verify a proof over `nonce`.
 ///
 /// # Errors
-/// When it is wrong, or cannot be verified.
-pub async fn prove(
+/// When the proof is wrong or cannot be verified.
+pub async fn verify_proof(
     state: &GatewayState,
     address: IpAddr,
     nonce: &[u8],
@@ -117,8 +117,8 @@ pub async fn prove(
         return Err(SignInError::Unreachable);
     };
     let (service, nonce) = (Arc::clone(service), nonce.to_vec());
-    let proven = admin.run(address, move || {
-        service.prove(&CallerProof {
+    let verified = admin.run(address, move || {
+        service.verify(&CallerProof {
             nonce: &nonce,
             client_nonce: &proof.client_nonce,
             auth_type: proof.auth_type,
@@ -127,14 +127,14 @@ pub async fn prove(
             source: address,
         })
     });
-    match proven.await {
+    match verified.await {
         Ok(Ok(identity)) => Ok(Arc::new(identity)),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(SignInError::Busy),
     }
 }
 
-/// The proof that an identity has its secret. The secret goes no further.
+/// Makes a proof with the secret of an identity. `handle-admin` does not receive the secret.
 #[must_use]
 pub fn proof_with_secret(identity: &ClientIdentity, nonce: &[u8]) -> Option<HandleProof> {
     let IdentityKey::Secret(secret) = &identity.key else { return None };
@@ -144,8 +144,8 @@ pub fn proof_with_secret(identity: &ClientIdentity, nonce: &[u8]) -> Option<Hand
     Some(HandleProof { handle, index, auth_type: SECRET_KEY, client_nonce, signed_response })
 }
 
-/// Proves an identity and gives it to the session, which gets another nonce. A session keeps the
-/// identity that it has.
+/// Verifies a proof, and gives the session the identity and another nonce. A session that has an
+/// identity keeps it.
 async fn sign_in(
     state: &GatewayState,
     address: IpAddr,
@@ -157,12 +157,12 @@ async fn sign_in(
     {
         return Err(SignInError::NotVerified);
     }
-    let proven = prove(state, address, &session.nonce, proof).await;
+    let verified = verify_proof(state, address, &session.nonce, proof).await;
     let next = match service(state) {
         Some(service) => service.nonce().await.ok_or(SignInError::Unreachable)?,
         None => return Err(SignInError::Unreachable),
     };
-    let identity = match proven {
+    let identity = match verified {
         Ok(identity) => identity,
         Err(error) => {
             if error == SignInError::Stale {
@@ -186,7 +186,7 @@ async fn sign_in(
     Ok(HttpSession { id: session.id, nonce: next, identity: Some(identity) })
 }
 
-/// Tells `handle-admin` that the session of an identity is over.
+/// Ends the session of an identity at `handle-admin`.
 pub fn end(state: &GatewayState, identity: Option<Arc<ClientIdentity>>) {
     if let (Some(service), Some(identity)) = (service(state), identity)
         && let IdentityKey::Session(key) = &identity.key
@@ -198,7 +198,7 @@ pub fn end(state: &GatewayState, identity: Option<Arc<ClientIdentity>>) {
 /// The caller of a request with credentials of this scheme.
 ///
 /// # Errors
-/// The response that refuses them.
+/// The response that refuses the credentials.
 pub async fn caller(
     state: &GatewayState,
     request: &ApiRequest<'_>,
@@ -249,17 +249,22 @@ fn challenge_text(
     text
 }
 
-/// Adds what every response has: the schemes to a refusal that names none, and the proof of the
-/// server if the caller asks for it before it has proven itself.
-pub async fn complete(state: &GatewayState, request: &ApiRequest<'_>, response: &mut GatewayResponse) {
+/// Adds `WWW-Authenticate`: the schemes to a refusal without them, and the signature of the server
+/// if a caller without an identity requests it.
+pub async fn add_authentication_headers(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    response: &mut GatewayResponse,
+) {
     if !request.peer.is_tls {
         return;
     }
-    let given = credentials(request);
-    let found = given.iter().flatten().find_map(HandleCredentials::session).and_then(|id| find(state, id));
+    let sent_credentials = credentials(request);
+    let found =
+        sent_credentials.iter().flatten().find_map(HandleCredentials::session).and_then(|id| find(state, id));
     let is_refused = response.status() == StatusCode::UNAUTHORIZED
         && !response.headers().contains_key(header::WWW_AUTHENTICATE);
-    let unproven = match found {
+    let unauthenticated = match found {
         // `handle-admin` no longer knows the session.
         Some(HttpSession { id, identity: Some(_), .. }) if is_refused => {
             end(state, state.sessions.end(id));
@@ -267,17 +272,20 @@ pub async fn complete(state: &GatewayState, request: &ApiRequest<'_>, response: 
         }
         found => found.filter(|session| session.identity.is_none()),
     };
-    let client_nonce =
-        given.iter().flatten().filter(|it| !it.is_proof()).find_map(HandleCredentials::client_nonce);
+    let client_nonce = sent_credentials
+        .iter()
+        .flatten()
+        .filter(|credentials| !credentials.is_proof())
+        .find_map(HandleCredentials::client_nonce);
     if is_refused {
         let basic = basic_identity(request);
         let has_none = !request.head.headers.contains_key(header::AUTHORIZATION);
-        // As deployed: clients that use another scheme than `Basic` are not told of it.
+        // Like deployed servers, offers `Basic` only to clients that use it or no scheme.
         if has_none || basic.is_some() || service(state).is_none() {
             response.headers_mut().append(header::WWW_AUTHENTICATE, BASIC);
         }
         let error = basic.flatten().map(|_| SignInError::NotVerified);
-        let session = match unproven {
+        let session = match unauthenticated {
             Some(session) => Some(session),
             None => open(state, request.peer.address).await,
         };
@@ -285,7 +293,7 @@ pub async fn complete(state: &GatewayState, request: &ApiRequest<'_>, response: 
             let server = prove_server(state, request, &session, client_nonce.as_deref()).await;
             add(response, &challenge_text(&session, error, server.as_ref()));
         }
-    } else if let (Some(session), Some(client_nonce)) = (unproven, client_nonce)
+    } else if let (Some(session), Some(client_nonce)) = (unauthenticated, client_nonce)
         && let Some(server) = prove_server(state, request, &session, Some(&client_nonce)).await
         && !response.headers().contains_key(header::WWW_AUTHENTICATE)
     {
@@ -316,7 +324,7 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incomi
         Method::POST if !is_this => create(state, request, body).await,
         Method::GET | Method::HEAD if is_this => show(state, request).await,
         Method::PUT if is_this => authenticate(state, request, body).await,
-        Method::DELETE if is_this => match named(request).and_then(|id| find(state, id)) {
+        Method::DELETE if is_this => match session_in_header(request).and_then(|id| find(state, id)) {
             Some(session) => {
                 end(state, state.sessions.end(session.id));
                 empty(StatusCode::NO_CONTENT)
@@ -327,7 +335,7 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incomi
     }
 }
 
-fn named(request: &ApiRequest<'_>) -> Option<SessionId> {
+fn session_in_header(request: &ApiRequest<'_>) -> Option<SessionId> {
     credentials(request).flatten().and_then(|credentials| credentials.session())
 }
 
@@ -360,7 +368,7 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) 
             Err(refused) => error = Some(refused),
         }
     }
-    let of_header = credentials(request).flatten().and_then(|it| it.client_nonce());
+    let of_header = credentials(request).flatten().and_then(|credentials| credentials.client_nonce());
     let client_nonce = of_header.or_else(|| HandleCredentials::of_json(&json).client_nonce());
     let server = prove_server(state, request, &session, client_nonce.as_deref()).await;
     let mut response =
@@ -370,21 +378,22 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) 
 }
 
 async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
-    let Some(given) = credentials(request).flatten().filter(HandleCredentials::names_session) else {
+    let Some(sent_credentials) = credentials(request).flatten().filter(HandleCredentials::names_session)
+    else {
         return respond(state, request, StatusCode::OK, ApiBody::of(&json!({ "authenticated": false })));
     };
-    let Some(session) = given.session().and_then(|id| find(state, id)) else {
+    let Some(session) = sent_credentials.session().and_then(|id| find(state, id)) else {
         return empty(StatusCode::FORBIDDEN);
     };
-    let server = prove_server(state, request, &session, given.client_nonce().as_deref()).await;
+    let server = prove_server(state, request, &session, sent_credentials.client_nonce().as_deref()).await;
     respond(state, request, StatusCode::OK, session_body(&session, None, server.as_ref()))
 }
 
 async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
     let of_header = credentials(request).flatten();
     let json = read_json(state, request.peer.address, body).await;
-    let given = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));
-    let Some(session) = given.session().and_then(|id| find(state, id)) else {
+    let sent_credentials = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));
+    let Some(session) = sent_credentials.session().and_then(|id| find(state, id)) else {
         return empty(StatusCode::UNAUTHORIZED);
     };
     let accepts_md5 = state.settings.current().sessions.md5;
@@ -393,7 +402,9 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Inco
             let proof = identity.and_then(|identity| proof_with_secret(&identity, &session.nonce));
             Some(proof.ok_or(SignInError::NotVerified))
         }
-        None => given.is_proof().then(|| given.proof(accepts_md5).map_err(SignInError::Credentials)),
+        None => sent_credentials
+            .is_proof()
+            .then(|| sent_credentials.proof(accepts_md5).map_err(SignInError::Credentials)),
     };
     let signed = match proof {
         None => Ok(session.clone()),

@@ -1,5 +1,5 @@
-//! `GET /api/verifications/{identity}`: whether a MAC over two nonces was made with a secret key. The
-//! same question as that of one server to another, RFC 3652 section 3.5.3.
+//! `GET /api/verifications/{identity}`: whether a MAC over two nonces was made with a secret key,
+//! as in challenge verification between servers, RFC 3652 section 3.5.3.
 
 use crate::api::body::ApiBody;
 use crate::api::scheme::{HandleCredentials, identity};
@@ -23,7 +23,7 @@ use serde_json::json;
 /// Most bytes of a nonce.
 const NONCE_LEN_MAX: usize = 1024;
 
-/// What is to be verified.
+/// The MAC to verify.
 struct Verification {
     handle: Vec<u8>,
     index: i32,
@@ -32,7 +32,7 @@ struct Verification {
     signed_response: Vec<u8>,
 }
 
-/// Answers a question about `name`, which is percent-encoded: an identity, or the handle of one.
+/// Answers a request about `name`, a percent-encoded identity or handle.
 pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) -> GatewayResponse {
     let accepts_md5 = state.settings.current().sessions.md5;
     let verification = match read(&request.parameters, name, accepts_md5) {

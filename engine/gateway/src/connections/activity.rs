@@ -1,31 +1,31 @@
-//! What the stream of a connection, its requests and its timeouts tell each other.
+//! The state that the stream of a connection, its requests and its timeouts share.
 
 use super::progress::WaitingAnswers;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Capacity that the copy of a head may keep for the next request.
+/// Capacity of the copy of a head that is kept for the next request.
 const HEAD_CAPACITY_KEPT: usize = 2048;
 
-/// The requests of one connection. Everything happens on one thread, so the atomics are only for
-/// the borrow checker.
+/// The requests of one connection. All access is from one thread; atomics and the lock only make
+/// the type `Sync`.
 #[derive(Debug)]
 pub struct ConnectionActivity {
     started: Instant,
     head_len_max: usize,
     /// Requests that are being answered.
     running: AtomicU32,
-    /// Whether an answer waits for the client to read.
+    /// Whether an answer is waiting for the client to read.
     is_writing: AtomicBool,
     /// With HTTP/2, the answers that wait for the client to read.
     pub answers: Arc<WaitingAnswers>,
-    /// Since when the client may send a request, in milliseconds after `started`.
+    /// Time since which the connection waits for a request, in milliseconds after `started`.
     idle_since_ms: AtomicU64,
-    /// Whether the bytes at hand belong to a request that has been handed on.
+    /// Whether the bytes in `head` belong to a request that hyper has parsed.
     is_head_read: AtomicBool,
     is_head_too_long: AtomicBool,
-    /// The bytes that arrived since the last request began, at most one more than `head_len_max`.
+    /// The bytes received since the start of the last request, at most `head_len_max` and one.
     head: Mutex<Vec<u8>>,
 }
 
@@ -34,7 +34,7 @@ pub struct ConnectionActivity {
 pub struct RunningRequest(Arc<ConnectionActivity>);
 
 impl RunningRequest {
-    /// Notes that a request has arrived.
+    /// Records that a request has arrived.
     #[must_use]
     pub fn begin(activity: &Arc<ConnectionActivity>) -> Self {
         activity.running.fetch_add(1, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Drop for RunningRequest {
 }
 
 impl ConnectionActivity {
-    /// That of a new connection, whose heads may have `head_len_max` bytes.
+    /// The state of a new connection with heads of at most `head_len_max` bytes.
     #[must_use]
     pub fn new(head_len_max: usize) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl ConnectionActivity {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a request arrived at `now`, and has been answered.
+    /// Records that a request arrived at `now` and has been answered.
     pub fn note_request(&self, now: Instant) {
         self.is_head_read.store(true, Ordering::Relaxed);
         let since = now.saturating_duration_since(self.started);
@@ -94,7 +94,7 @@ impl ConnectionActivity {
         self.is_busy() || self.is_writing.load(Ordering::Relaxed) || !self.answers.is_empty()
     }
 
-    /// Notes whether an answer waits for the client to read.
+    /// Records whether an answer is waiting for the client to read.
     pub fn set_writing(&self, is_writing: bool) {
         if self.is_writing.load(Ordering::Relaxed) != is_writing {
             self.is_writing.store(is_writing, Ordering::Relaxed);
@@ -102,8 +102,8 @@ impl ConnectionActivity {
         }
     }
 
-    /// When the connection has waited for a request for `timeout`, if it waits on; `None` if it has
-    /// already.
+    /// The time at which the connection will have waited for a request for `timeout`; `None` if it
+    /// already has.
     #[must_use]
     pub fn deadline(&self, timeout: Duration) -> Option<Instant> {
         let now = Instant::now();
@@ -114,7 +114,7 @@ impl ConnectionActivity {
         Some(self.started + since + timeout).filter(|deadline| *deadline > now)
     }
 
-    /// Whether more of a head may be read. Otherwise it is too long.
+    /// Whether more of a head may be read. Otherwise the head is too long.
     #[must_use]
     pub fn may_read_head(&self) -> bool {
         let is_next = self.is_head_read.load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl ConnectionActivity {
         may
     }
 
-    /// Adds bytes that have been read while no request was being answered.
+    /// Adds bytes that were read while no request was being answered.
     pub fn add_head(&self, bytes: &[u8]) {
         let mut head = self.head();
         if self.is_head_read.swap(false, Ordering::Relaxed) {
@@ -140,15 +140,15 @@ impl ConnectionActivity {
         self.is_head_too_long.load(Ordering::Relaxed)
     }
 
-    /// Whether the bytes that brought the last request are more than a head may have. Not all of
-    /// them need belong to its head.
+    /// Whether more bytes arrived with the last request than a head may have. Some of them may
+    /// belong to its body.
     #[must_use]
     pub fn exceeds_head(&self) -> bool {
         self.head().len() > self.head_len_max
     }
 
-    /// Whether the bytes that brought the last request have a line that begins with `name` and a
-    /// colon, in letters of any case.
+    /// Whether the bytes that arrived with the last request have a line that begins with `name` and
+    /// a colon, in any case of letters.
     #[must_use]
     pub fn has_line(&self, name: &str) -> bool {
         let head = self.head();

@@ -8,7 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The body of a response, whose request counts as running until a body in parts has been made.
+/// The body of a response. Until a streamed body is complete, its request counts as running.
 #[derive(Debug)]
 pub struct ConnectionBody {
     body: ResponseBody,
@@ -18,7 +18,7 @@ pub struct ConnectionBody {
 }
 
 impl ConnectionBody {
-    /// A body that is there.
+    /// A body without a running request.
     #[must_use]
     pub const fn whole(body: ResponseBody, progress: Option<AnswerProgress>) -> Self {
         Self { body, _running: None, progress }

@@ -1,7 +1,7 @@
 //! Connections that speak HTTP/1.1.
 
 use super::stream::RequestStream;
-use super::{ConnectionError, ServedConnection, until_told_to_stop};
+use super::{ConnectionError, ServedConnection, until_stopping};
 use crate::refusal::HttpRefusal;
 use http_body_util::BodyExt as _;
 use hyper::header;
@@ -17,15 +17,15 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Time for which the rest of a refused request is read, so that its client sees the answer.
+/// Time for which the rest of a refused request is read, so that the client sees the answer.
 const LINGER: Duration = Duration::from_secs(1);
-/// Most bytes of it that are read.
+/// Maximum length of the rest that is read.
 const LINGER_LEN: u64 = 1 << 20;
 
-/// How the work of hyper on a connection has ended.
+/// How serving a connection has ended.
 enum ServiceEnd {
     Over(hyper::Result<()>),
-    /// No request has come for too long, or not all of its head.
+    /// No complete head of a request arrived within the timeout.
     Late,
     HeadTooLong,
 }
@@ -44,7 +44,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     // One buffer for head and body, because most bodies are small.
     let mut connection = Builder::new().writev(false).serve_connection(stream, service);
     let header_timeout = served.header_timeout();
-    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_told_to_stop(stopping)));
+    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_stopping(stopping)));
     let (mut is_registered, mut is_stopped, mut is_ending) = (false, false, false);
     let end = poll_fn(|context| {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {
@@ -53,8 +53,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         if served.activity.is_head_too_long() {
             return Poll::Ready(ServiceEnd::HeadTooLong);
         }
-        // The timer and the signal to stop keep the waker of their first poll, which is that of this
-        // task. They are polled again only when there is something to see.
+        // The timer and the stop signal keep the waker of their first poll, which is that of this
+        // task. They are polled again only after they have changed.
         while !is_registered || timer.is_elapsed() {
             is_registered = true;
             if timer.as_mut().poll(context).is_ready() {
@@ -83,7 +83,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let parts = connection.into_parts();
     if parts.read_buf.is_empty() {
-        // Nothing has come since the last answer.
+        // Nothing has arrived since the last answer.
         return Ok(());
     }
     let mut stream = parts.io.into_inner().stream;

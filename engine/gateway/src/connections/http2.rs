@@ -1,6 +1,6 @@
 //! Connections that speak HTTP/2.
 
-use super::{ConnectionError, ServedConnection, until_told_to_stop};
+use super::{ConnectionError, ServedConnection, until_stopping};
 use handle_daemon::settings;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -18,23 +18,23 @@ settings! {
     /// HTTP/2, beside HTTP/1.1: over TLS where the client prefers it, and on plain connections whose
     /// clients begin with its preface. `limits` apply as well.
     pub struct Http2Config {
-        /// Speak it.
+        /// Serve HTTP/2.
         restart enabled: bool = true;
-        /// Requests that a client may have under way on one connection.
+        /// Requests in progress on a connection.
         live streams: u32 = 100, 1..=1 << 16;
-        /// Requests that a client may cancel before they are looked at. The connection of a client
-        /// that goes beyond this ends.
+        /// Requests that a client may cancel before they are handled. Beyond this number, the
+        /// connection is closed.
         live resets: usize = 20, 1..=1 << 16;
-        /// Requests of one connection that may be cancelled because the client broke the rules. The
-        /// connection of a client that goes beyond this ends.
+        /// Requests of a connection that may be reset because the client violated the protocol.
+        /// Beyond this number, the connection is closed.
         live errors: usize = 256, 1..=1 << 16;
-        /// Most bytes of a body that a client may send before they are read.
+        /// Flow-control window of a request body, in bytes.
         live stream_window_bytes: u32 = 256 << 10, 65_535..=1 << 30;
-        /// The same of all bodies of a connection.
+        /// Flow-control window of all request bodies of a connection, in bytes.
         live connection_window_bytes: u32 = 1 << 20, 65_535..=1 << 30;
-        /// Most bytes of a frame.
+        /// Maximum length of a frame.
         live frame_bytes: u32 = 16_384, 16_384..=16_777_215;
-        /// Bytes of an answer that are kept for a client that does not read.
+        /// Bytes of an answer that are buffered for a client that does not read.
         live send_bytes: usize = 256 << 10, 16_384..=1 << 30;
     }
 }
@@ -77,7 +77,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let (header_timeout, write_timeout) =
         (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
-    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_told_to_stop(stopping)));
+    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_stopping(stopping)));
     let (mut is_ending, mut is_late) = (false, false);
     let answers = Arc::clone(&served.activity.answers);
     poll_fn(|context| {

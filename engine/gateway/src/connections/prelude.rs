@@ -1,23 +1,24 @@
-//! The first bytes of a connection, which tell the protocol that its client speaks.
+//! The first bytes of a connection, which identify its protocol.
 
 use super::stream::ClientStream;
 use proxy_header::{Error as ProxyError, ParseConfig, ProxyHeader};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
-/// First byte of every connection over TLS: a record of the handshake. No method of HTTP has it.
+/// First byte of every TLS connection: the type of a handshake record. No method of HTTP begins
+/// with it.
 const TLS_FIRST_BYTE: u8 = 0x16;
-/// How a client that knows that the server speaks HTTP/2 begins. RFC 9113 section 3.4.
+/// First bytes of a client that knows that the server speaks HTTP/2. RFC 9113 section 3.4.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Most bytes of a header of the PROXY protocol.
+/// Maximum length of a header of the PROXY protocol.
 const PROXY_HEADER_LEN_MAX: usize = 4096;
 
 /// Reads a header of the PROXY protocol. Returns the client that it names; `None` for a connection
 /// of the proxy itself.
 ///
 /// # Errors
-/// When there is no such header, and those of the connection.
+/// When there is no valid header, or the connection fails.
 pub async fn read_proxy_header(stream: &mut ClientStream) -> io::Result<Option<IpAddr>> {
     loop {
         match ProxyHeader::parse(stream.ahead(), ParseConfig::default()) {
@@ -39,7 +40,7 @@ pub async fn read_proxy_header(stream: &mut ClientStream) -> io::Result<Option<I
 /// The protocol of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionProtocol {
-    /// TLS, within which the handshake chooses.
+    /// TLS; the handshake negotiates the version of HTTP.
     Tls,
     /// HTTP/1.1, or bytes that are not HTTP.
     Http1,
@@ -47,7 +48,7 @@ pub enum ConnectionProtocol {
     Http2,
 }
 
-/// Reads as many bytes ahead as the protocol takes to be recognised.
+/// Reads ahead until the protocol is recognised.
 ///
 /// # Errors
 /// Those of the connection.

@@ -1,4 +1,4 @@
-//! The streams of a connection: that of the client, and that of its requests within.
+//! The streams of a connection: that of the client, and above it that of its requests.
 
 use super::activity::ConnectionActivity;
 use std::io;
@@ -9,21 +9,21 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// The stream of a client, which fails when the client does not read for too long.
+/// The stream of a client. Writing fails when the client does not read for too long.
 ///
-/// hyper has timeouts for reading requests, none for writing answers.
+/// hyper has no timeout for writing.
 #[derive(Debug)]
 pub struct ClientStream {
     stream: TcpStream,
     write_timeout: Duration,
     /// Set while the client does not read.
     deadline: Option<Pin<Box<Sleep>>>,
-    /// Bytes that were read ahead, and are read again.
+    /// Bytes that were read ahead; the next reads return them.
     ahead: Vec<u8>,
 }
 
 impl ClientStream {
-    /// A stream whose client may pause for `write_timeout`.
+    /// A stream whose client may stop reading for `write_timeout`.
     #[must_use]
     pub const fn new(stream: TcpStream, write_timeout: Duration) -> Self {
         Self { stream, write_timeout, deadline: None, ahead: Vec::new() }
@@ -35,7 +35,7 @@ impl ClientStream {
         &self.ahead
     }
 
-    /// Forgets the first `len` bytes that were read ahead.
+    /// Discards the first `len` bytes that were read ahead.
     pub fn skip(&mut self, len: usize) {
         self.ahead.drain(..len);
     }
@@ -50,7 +50,7 @@ impl ClientStream {
         Ok(read > 0)
     }
 
-    /// Fails a write that is pending for too long.
+    /// Turns a write that is pending for too long into an error.
     fn limit<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.deadline = None;
@@ -116,9 +116,9 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// The stream of requests of HTTP/1.1, which stops reading when the head of one is too long.
+/// The stream of HTTP/1.1 requests. Reading stops when a head is too long.
 ///
-/// hyper has such a limit as well, but answers without a body.
+/// hyper has such a limit too, but its answer has no body.
 #[derive(Debug)]
 pub struct RequestStream<'a, S> {
     /// The stream below, decrypted.
@@ -144,7 +144,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
             return Pin::new(&mut self.stream).poll_read(context, room);
         }
         if !self.activity.may_read_head() {
-            // The one who polls the connection looks for this, so nobody has to be woken.
+            // The task that polls the connection checks for this, so no waker is needed.
             return Poll::Pending;
         }
         let filled = room.filled().len();

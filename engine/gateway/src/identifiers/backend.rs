@@ -1,4 +1,4 @@
-//! A back end that answers for identifiers over HTTP.
+//! A back end that answers requests for identifiers over HTTP.
 
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::{Context as _, ensure};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 
-/// The address of a back end, and the bounds of its answers.
+/// The address of a back end, and the limits of its answers.
 #[derive(Debug)]
 pub struct Backend {
     /// Host and port, as in `Host`.
@@ -42,13 +42,13 @@ pub struct BackendAnswer {
 /// Why a back end did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendError {
-    /// As many requests as allowed are under way.
+    /// Too many requests are in progress.
     Busy,
-    /// No answer came in time.
+    /// The timeout has expired.
     Late,
-    /// It is not reachable, or its answer is not HTTP.
+    /// The back end is not reachable, or its answer is not HTTP.
     Failed,
-    /// Its answer is too long.
+    /// The answer is too long.
     TooLong,
 }
 
@@ -66,10 +66,10 @@ impl fmt::Display for BackendError {
 impl std::error::Error for BackendError {}
 
 impl Backend {
-    /// The back end at a URL `http://host[:port]/path`, whose path may have places for groups.
+    /// The back end at a URL `http://host[:port]/path`, whose path may have placeholders.
     ///
     /// # Errors
-    /// When the URL is another one, or a bound is out of range.
+    /// When the URL has another form, or a limit is out of range.
     pub(super) fn new(url: &str, timeout_ms: u32, bytes_max: usize, requests: usize) -> anyhow::Result<Self> {
         let rest = url.strip_prefix("http://").context("`backend` must begin with http://")?;
         let (authority, path) = rest.split_once('/').context("`backend` has no path")?;
@@ -87,15 +87,15 @@ impl Backend {
         })
     }
 
-    /// The path and query, with places for groups.
+    /// The path and query, with placeholders.
     pub(super) fn path_template(&self) -> &str {
         &self.path_template
     }
 
-    /// Asks for `path` for a client at `source`.
+    /// Requests `path` for a client at `source`.
     ///
     /// # Errors
-    /// When there is no valid answer within the bounds.
+    /// When there is no valid answer within the limits.
     pub async fn ask(
         &self,
         source: IpAddr,
@@ -103,8 +103,8 @@ impl Backend {
         accept: Option<&HeaderValue>,
     ) -> Result<BackendAnswer, BackendError> {
         let Some(_place) = self.places.take(source, self.limits) else { return Err(BackendError::Busy) };
-        let asked = tokio::time::timeout(self.timeout, self.exchange(path, accept)).await;
-        asked.unwrap_or(Err(BackendError::Late))
+        let exchanged = tokio::time::timeout(self.timeout, self.exchange(path, accept)).await;
+        exchanged.unwrap_or(Err(BackendError::Late))
     }
 
     async fn exchange(
@@ -133,7 +133,7 @@ impl Backend {
                     true => BackendError::TooLong,
                     false => BackendError::Failed,
                 })?;
-            let location = head.headers.get(header::LOCATION).and_then(|it| it.to_str().ok());
+            let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
             Ok(BackendAnswer {
                 status: head.status,
                 location: location.map(str::to_owned),

@@ -5,7 +5,7 @@ use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};
 use std::collections::BTreeSet;
 
-/// Everything that a gateway with a set and other services to ask tells.
+/// The metrics of a gateway with a set and other services.
 fn metrics() -> String {
     let directory = tempfile::tempdir().unwrap();
     let (set, local_info) = (directory.path().join("set"), directory.path().join("local_info.json"));

@@ -1,14 +1,14 @@
-//! The administration pages: sign in, records, one record, upload.
+//! The administration pages: sign-in, records, one record, upload.
 
 use super::{PageFrame, html};
 use askama::Template;
 
-/// Who is signed in.
+/// The signed-in user.
 #[derive(Clone, Debug)]
 pub struct AdminUser {
     /// The identity, as text.
     pub identity: String,
-    /// What forms repeat, so that only pages from here can send them.
+    /// The token of forms, so that only pages of this gateway can send them.
     pub csrf: String,
 }
 
@@ -21,20 +21,20 @@ pub struct AdminNotice {
     pub is_error: bool,
 }
 
-/// What all administration pages have.
+/// Declares an administration page with the fields that all of them have.
 macro_rules! admin_page {
     ($(#[$doc:meta])* $name:ident, $path:literal { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Template)]
         #[template(path = $path)]
         pub struct $name<'a> {
-            /// What all pages have.
+            /// The frame of all pages.
             pub frame: PageFrame<'a>,
-            /// Who is signed in.
+            /// The signed-in user.
             pub user: Option<AdminUser>,
-            /// What happened.
+            /// The notice at the top.
             pub notice: Option<AdminNotice>,
-            /// The same on the command line.
+            /// Commands that do the same.
             pub commands: Vec<String>,
             $($(#[$field_doc])* pub $field: $type,)*
         }
@@ -50,9 +50,9 @@ macro_rules! admin_page {
 }
 
 admin_page! {
-    /// The page with the forms for signing in.
+    /// The page with the sign-in forms.
     SignInPage, "admin_sign_in.html" {
-        /// The identity that was tried.
+        /// The identity of a failed attempt.
         identity: String,
         /// The session to authenticate.
         session: String,
@@ -62,19 +62,19 @@ admin_page! {
 }
 
 admin_page! {
-    /// The page with the form for a search, and what was found.
+    /// The page with the search form and its results.
     ListPage, "admin_list.html" {
-        /// What is searched for.
+        /// The prefix, or the start of handles, to search for.
         prefix: String,
-        /// The same for a query.
+        /// The same, percent-encoded.
         prefix_encoded: String,
-        /// How many there are; `None` without a search.
+        /// The number of results, as a text; `None` without a search.
         count: Option<String>,
-        /// Those of this page.
+        /// The results on this page.
         handles: Vec<ListedHandle>,
-        /// The number of the page before.
+        /// The number of the previous page.
         previous: Option<usize>,
-        /// The number of the page after.
+        /// The number of the next page.
         next: Option<usize>,
     }
 }
@@ -82,24 +82,24 @@ admin_page! {
 /// A handle in a list.
 #[derive(Clone, Debug)]
 pub struct ListedHandle {
-    /// Its name for people.
+    /// The name, as it is displayed.
     pub text: String,
-    /// Its name for a query.
+    /// The name, percent-encoded for a query.
     pub encoded: String,
 }
 
 admin_page! {
     /// The form with the values of a record.
     EditPage, "admin_record.html" {
-        /// What forms repeat.
+        /// The token of forms.
         csrf: String,
         /// Whether the record is to be created.
         is_new: bool,
-        /// The name, as it is.
+        /// The name.
         handle: String,
-        /// The name for people.
+        /// The name, as it is displayed.
         shown_handle: String,
-        /// The name for a path.
+        /// The name, percent-encoded for a path.
         encoded: String,
         /// The values.
         rows: Vec<ValueRow>,
@@ -112,7 +112,7 @@ pub struct ValueRow {
     /// Its heading.
     pub title: String,
     /// The index of the stored value; empty for a new one.
-    pub was: String,
+    pub stored_index: String,
     /// The index.
     pub index: String,
     /// The type.
@@ -132,13 +132,13 @@ pub struct ValueRow {
 admin_page! {
     /// The form for an upload, and its result.
     UploadPage, "admin_upload.html" {
-        /// What forms repeat.
+        /// The token of forms.
         csrf: String,
-        /// What was pasted.
+        /// The pasted text.
         text: String,
-        /// The result as CSV; empty without one.
+        /// The result as CSV; empty before an upload.
         results: String,
-        /// How many were done and failed.
+        /// The numbers of successful and failed records, as a text.
         summary: String,
     }
 }

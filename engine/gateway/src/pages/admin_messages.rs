@@ -9,7 +9,7 @@ pub(super) use de::DE;
 pub(super) use en::EN;
 pub(super) use fr::FR;
 
-/// The texts of one language.
+/// The texts in one language.
 #[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "the English texts say what they are")]
 pub struct AdminMessages {

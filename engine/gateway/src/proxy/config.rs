@@ -8,13 +8,12 @@ use handle_daemon::settings::SettingRule;
 settings! {
     /// Redirects, and how handles are written in requests.
     pub struct ProxyConfig {
-        /// Schemes of the URLs to which redirects may lead. Other targets are shown as part of the
-        /// record.
+        /// Schemes of URLs that a redirect may have. Other targets are shown as part of the record.
         live schemes: Vec<String> = SCHEMES.map(str::to_owned).to_vec(), SCHEME_RULE;
-        /// Most aliases that are followed for one request.
+        /// Maximum number of aliases that are followed for a request.
         live aliases: usize = ALIASES_MAX, 0..=100;
-        /// URL with which the URLs of this gateway begin, as `https://hdl.example.org/`. If it is
-        /// not set, they begin with the host that the client names.
+        /// Start of the URLs of this gateway, as `https://hdl.example.org/`. If it is not set, they
+        /// begin with the host that the client names.
         live base_url: Option<String> = None, BASE_URL_RULE;
         /// Names of this gateway, with their ports if these are not 80 or 443. Their URLs are
         /// references to handles. If a request names another host and `base_url` is not set, URLs
@@ -23,7 +22,7 @@ settings! {
         /// Names of other proxies whose URLs are references to handles.
         live reference_hosts: Vec<String> = HOSTS.map(str::to_owned).to_vec(), HOST_RULE;
         /// Accept an encoding before a handle, as in `jis@cnri.test/...`. A prefix of the set that
-        /// has an `@` comes first.
+        /// has an `@` takes precedence.
         live charset_modifier: bool = false;
     }
 }
@@ -31,19 +30,19 @@ settings! {
 settings! {
     /// Pages for people.
     pub struct PagesConfig {
-        /// What pages call this service.
+        /// Name of this service on pages.
         live service_name: String = "Handles".to_owned(), NAME_RULE;
-        /// Address to which people can write about errors: an e-mail address or a text. The contact
-        /// in the namespace of a prefix comes first.
+        /// Contact for error reports: an e-mail address or a text. The contact in the namespace of
+        /// a prefix takes precedence.
         live contact: Option<String> = None;
-        /// URL to which `/help.html` leads.
+        /// URL to which `/help.html` redirects.
         live help_url: Option<String> = None, HELP_RULE;
     }
 }
 
-/// Schemes that would run what a record says.
+/// Schemes that execute the content of a record.
 const UNSAFE_SCHEMES: [&str; 5] = ["javascript", "data", "vbscript", "blob", "filesystem"];
-/// Most names and schemes of a list.
+/// Maximum number of entries of a list.
 const LIST_MAX: usize = 256;
 
 const SCHEME_RULE: SettingRule<Vec<String>> = SettingRule {

@@ -1,4 +1,4 @@
-//! The parts of a prefix's namespace for people: its contact, and why it is not active.
+//! The contact and status message in the namespace of a prefix.
 
 use crate::record::HttpQuestion;
 use crate::server::GatewayState;
@@ -9,8 +9,8 @@ use handle_template::Notice;
 use std::net::IpAddr;
 
 impl GatewayState {
-    /// The notice about the prefix of `handle`, from the set or from answers that are cached. Nothing
-    /// waits: resolving a handle of another service asks for the record of its prefix first.
+    /// The notice about the prefix of `handle`, from the set or from cached answers. It does not
+    /// wait: resolving a handle of another service has cached the record of its prefix.
     pub(super) fn notice(&self, handle: Handle<'_>, source: IpAddr) -> Notice {
         let questions = namespace::questions(handle, AnswerWants::default());
         let notices = questions.into_iter().filter_map(|question| {

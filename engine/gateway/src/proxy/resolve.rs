@@ -44,7 +44,7 @@ pub(super) struct HandleRequest<'r> {
     pub(super) handle: &'r str,
     /// When the request arrived.
     pub(super) since: Instant,
-    /// Whether a record was used whose time is over.
+    /// Whether an expired record was used.
     pub(super) uses_stale: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl HandleRequest<'_> {
         }
     }
 
-    /// Notes that the response must not be cached, if a record is stale.
+    /// Records that the response must not be cached, if a record is stale.
     fn note_stale(&self, answer: &RecordAnswer<'_>) {
         self.uses_stale.fetch_or(answer.is_stale, Ordering::Relaxed);
     }

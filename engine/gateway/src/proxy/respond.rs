@@ -41,7 +41,7 @@ pub(super) fn file(
     let files = [
         (STYLE_PATH, "text/css;charset=utf-8", STYLE),
         (ICON_PATH, "image/svg+xml", ICON),
-        // Where browsers look for an icon without a page, and crawlers for what they may read.
+        // Well-known paths: browsers request the icon without a page, and crawlers their rules.
         ("favicon.ico", "image/svg+xml", ICON),
         ("robots.txt", "text/plain;charset=utf-8", ROBOTS),
         (ADMIN_SCRIPT_PATH, "text/javascript;charset=utf-8", ADMIN_SCRIPT),
@@ -78,7 +78,8 @@ impl PageRequest<'_> {
         response
     }
 
-    /// The answer of a back end; `None` if it is not one for clients. Browsers run no scripts in it.
+    /// The answer of a back end; `None` if it is not passed to clients. Browsers run no scripts in
+    /// it.
     pub(super) fn relay(&self, answer: BackendAnswer, schemes: &[String]) -> Option<GatewayResponse> {
         let status = answer.status;
         if status.is_redirection() {

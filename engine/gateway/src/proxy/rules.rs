@@ -1,5 +1,4 @@
-//! What requests to the proxy depend on besides records: made once from the settings, and again at
-//! a reload.
+//! The rules of the proxy, which are made from the settings at the start and at a reload.
 
 use crate::agency::AgencyTable;
 use crate::config::Config;
@@ -14,9 +13,9 @@ use std::sync::Arc;
 pub struct ProxyRules {
     /// How handles are written in requests.
     pub input: InputRules,
-    /// The same with an encoding before the handle, if that is accepted.
+    /// The same with an encoding before the handle, if `proxy.charset_modifier` is set.
     pub encoded_input: Option<InputRules>,
-    /// Where redirects may lead.
+    /// Limits on redirects.
     pub redirect: RedirectRules,
     /// The countries of clients.
     pub countries: Option<Arc<CountryDatabase>>,
@@ -36,8 +35,8 @@ impl ProxyRules {
         Self::of(config, countries.map(Arc::new), Arc::new(AgencyTable::open(&config.agencies)?))
     }
 
-    /// The rules after a reload. A file that cannot be read, or is damaged, leaves what was read
-    /// before in force; the error is returned beside the rules.
+    /// The rules after a reload. If a file cannot be read or is damaged, its previous content stays
+    /// in force, and the error is returned beside the rules.
     ///
     /// # Errors
     /// When the settings themselves are not valid.

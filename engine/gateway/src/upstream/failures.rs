@@ -1,8 +1,8 @@
 //! Failures of questions, remembered for a short time. RFC 9520 has the same for DNS.
 //!
-//! - A question that failed is refused for that time.
-//! - After some failures in a row of different questions about one prefix, all questions about that
-//!   prefix are refused, except for one in each such time. Its answer ends the refusal.
+//! - A failed question is refused for that time.
+//! - After several failures in a row of different questions about a prefix, all questions about
+//!   that prefix are refused, except for one in each such time. An answer to it ends the refusal.
 //!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
 //! which the service does not answer. Neither do failures of questions for signed answers, and those
@@ -15,24 +15,24 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bounds of what is remembered.
+/// Limits of the memory of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailureLimits {
-    /// How long a failure is remembered, in milliseconds; 0 to remember none.
+    /// Time for which a failure is remembered, in milliseconds; 0 to remember none.
     pub keeps_ms: u64,
     /// Failures in a row after which a prefix is refused.
     pub per_prefix: u32,
-    /// Most failures, of questions and of prefixes together.
+    /// Maximum number of failures, of questions and prefixes together.
     pub entries_max: usize,
 }
 
-/// The failures that are remembered.
+/// The remembered failures.
 #[derive(Debug)]
 pub struct FailureMemory {
     limits: FailureLimits,
-    /// Names are hashed with a secret key, so that nobody can make two that count as one.
+    /// Names are hashed with a secret key, so that nobody can choose names whose hashes collide.
     hasher: RandomState,
-    known: Mutex<HashMap<u64, RememberedFailure>>,
+    failures: Mutex<HashMap<u64, RememberedFailure>>,
 }
 
 #[derive(Debug)]
@@ -44,12 +44,12 @@ struct RememberedFailure {
     is_of_prefix: bool,
 }
 
-/// Failures of a prefix are in a row if no more than so many times the time of remembering lies
-/// between two of them.
+/// Failures of a prefix are in a row if the time between two of them is at most this multiple of
+/// `keeps_ms`.
 const ROW_FACTOR: u64 = 12;
 
 impl RememberedFailure {
-    /// Whether the prefix is refused, apart from the one question in each time.
+    /// Whether the prefix is refused, except for one question in each period.
     const fn is_closed(&self, limits: &FailureLimits) -> bool {
         !self.is_of_prefix || self.count >= limits.per_prefix
     }
@@ -73,14 +73,14 @@ const fn is_outage(error: &LookupError) -> bool {
 }
 
 impl FailureMemory {
-    /// Remembers nothing yet.
+    /// An empty memory.
     #[must_use]
     pub fn new(limits: FailureLimits) -> Self {
-        Self { limits, hasher: RandomState::new(), known: Mutex::default() }
+        Self { limits, hasher: RandomState::new(), failures: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, HashMap<u64, RememberedFailure>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failures(&self) -> MutexGuard<'_, HashMap<u64, RememberedFailure>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The key of a question.
@@ -93,73 +93,74 @@ impl FailureMemory {
         self.hasher.hash_one((1_u8, fold::folded(&question.handle().prefix_record())))
     }
 
-    /// Whether a failure of this question or its prefix is known.
+    /// Whether a failure of this question or its prefix is remembered.
     #[must_use]
-    pub fn concerns(&self, question: &Question) -> bool {
-        let known = self.known();
-        !known.is_empty()
-            && (known.contains_key(&self.key(question)) || known.contains_key(&self.prefix_key(question)))
+    pub fn is_remembered(&self, question: &Question) -> bool {
+        let failures = self.failures();
+        !failures.is_empty()
+            && (failures.contains_key(&self.key(question))
+                || failures.contains_key(&self.prefix_key(question)))
     }
 
     /// The failure because of which a question is not asked now. If this returns `None` for a prefix
     /// that is refused, the caller has to ask, and to report the outcome by [`note`](Self::note),
     /// [`forget`](Self::forget) or [`give_back`](Self::give_back): until then, others are refused.
     pub fn refuses(&self, question: &Question, now_ms: u64) -> Option<LookupError> {
-        let mut known = self.known();
-        let own = known.get(&self.key(question)).filter(|failure| now_ms < failure.until_ms);
+        let mut failures = self.failures();
+        let own = failures.get(&self.key(question)).filter(|failure| now_ms < failure.until_ms);
         if let Some(own) = own {
             return Some(own.error.clone());
         }
-        let of_prefix = known.get_mut(&self.prefix_key(question))?;
-        if !of_prefix.is_closed(&self.limits) || of_prefix.is_over(now_ms, &self.limits) {
+        let prefix_failure = failures.get_mut(&self.prefix_key(question))?;
+        if !prefix_failure.is_closed(&self.limits) || prefix_failure.is_over(now_ms, &self.limits) {
             return None;
         }
-        if now_ms < of_prefix.until_ms {
-            return Some(of_prefix.error.clone());
+        if now_ms < prefix_failure.until_ms {
+            return Some(prefix_failure.error.clone());
         }
-        of_prefix.until_ms = now_ms + self.limits.keeps_ms;
+        prefix_failure.until_ms = now_ms + self.limits.keeps_ms;
         None
     }
 
-    /// Remembers that a question failed.
+    /// Remembers the failure of a question.
     pub fn note(&self, question: &Question, error: &LookupError, now_ms: u64) {
         if self.limits.keeps_ms == 0 {
             return;
         }
         let (key, prefix_key) = (self.key(question), self.prefix_key(question));
-        let mut known = self.known();
+        let mut failures = self.failures();
         let until_ms = now_ms + self.limits.keeps_ms;
-        let before = known.get(&prefix_key).filter(|failure| !failure.is_over(now_ms, &self.limits));
+        let before = failures.get(&prefix_key).filter(|failure| !failure.is_over(now_ms, &self.limits));
         let count = before.map_or(0, |failure| failure.count).saturating_add(1);
         let counts = !question.wants.certified && is_outage(error);
-        let of_prefix = counts.then_some((prefix_key, count, true));
-        for (key, count, is_of_prefix) in [Some((key, 1, false)), of_prefix].into_iter().flatten() {
-            if known.len() >= self.limits.entries_max && !known.contains_key(&key) {
-                known.retain(|_, failure| !failure.is_over(now_ms, &self.limits));
+        let prefix_failure = counts.then_some((prefix_key, count, true));
+        for (key, count, is_of_prefix) in [Some((key, 1, false)), prefix_failure].into_iter().flatten() {
+            if failures.len() >= self.limits.entries_max && !failures.contains_key(&key) {
+                failures.retain(|_, failure| !failure.is_over(now_ms, &self.limits));
             }
-            if known.len() >= self.limits.entries_max && !known.contains_key(&key) {
-                // Which one goes is as good as random, because keys are.
-                let any = known.keys().next().copied();
-                any.map(|any| known.remove(&any));
+            if failures.len() >= self.limits.entries_max && !failures.contains_key(&key) {
+                // Keys are random, so this removes a random entry.
+                let any = failures.keys().next().copied();
+                any.map(|any| failures.remove(&any));
             }
-            known.insert(key, RememberedFailure { error: error.clone(), until_ms, count, is_of_prefix });
+            failures.insert(key, RememberedFailure { error: error.clone(), until_ms, count, is_of_prefix });
         }
     }
 
     /// Allows another question about a prefix that is refused: the one that was allowed has ended
     /// without an outcome.
     pub fn give_back(&self, question: &Question, now_ms: u64) {
-        if let Some(of_prefix) = self.known().get_mut(&self.prefix_key(question)) {
-            of_prefix.until_ms = of_prefix.until_ms.min(now_ms);
+        if let Some(prefix_failure) = self.failures().get_mut(&self.prefix_key(question)) {
+            prefix_failure.until_ms = prefix_failure.until_ms.min(now_ms);
         }
     }
 
     /// Forgets the failures of a question that was answered, and of its prefix.
     pub fn forget(&self, question: &Question) {
-        let mut known = self.known();
-        if !known.is_empty() {
-            known.remove(&self.key(question));
-            known.remove(&self.prefix_key(question));
+        let mut failures = self.failures();
+        if !failures.is_empty() {
+            failures.remove(&self.key(question));
+            failures.remove(&self.prefix_key(question));
         }
     }
 }
@@ -181,7 +182,7 @@ mod tests {
     #[test]
     fn a_question_that_failed_is_refused_for_its_time_and_others_are_not() {
         let memory = memory(16);
-        assert!(!memory.concerns(&question("a/x")));
+        assert!(!memory.is_remembered(&question("a/x")));
         memory.note(&question("A/x"), &ERROR, 1_000);
         assert_eq!(memory.refuses(&question("a/x"), 5_999), Some(ERROR));
         assert_eq!(memory.refuses(&question("a/x"), 6_000), None);
@@ -190,7 +191,7 @@ mod tests {
         certified.wants.certified = true;
         assert_eq!(memory.refuses(&certified, 1_001), None, "another question");
         memory.forget(&question("a/x"));
-        assert!(!memory.concerns(&question("a/x")));
+        assert!(!memory.is_remembered(&question("a/x")));
     }
 
     #[test]
@@ -242,11 +243,11 @@ mod tests {
         let memory = memory(10);
         for number in 0..1_000 {
             memory.note(&question(&format!("{number}/x")), &ERROR, number);
-            assert!(memory.known().len() <= 10);
+            assert!(memory.failures().len() <= 10);
         }
-        assert!(memory.concerns(&question("999/x")));
+        assert!(memory.is_remembered(&question("999/x")));
         let none = FailureMemory::new(FailureLimits { keeps_ms: 0, per_prefix: 1, entries_max: 10 });
         none.note(&question("a/x"), &ERROR, 0);
-        assert!(!none.concerns(&question("a/x")));
+        assert!(!none.is_remembered(&question("a/x")));
     }
 }

@@ -108,20 +108,21 @@ handle_daemon::metrics! {
     /// the first occurrence shows as an increase.
     fn request_metrics<'s>(MetricsReading<'s>), "handled_" {
         /// Replies by response code.
-        counter replies [transport, code] = |it| replies(it.shared);
+        counter replies [transport, code] = |reading| replies(reading.shared);
         /// Error replies, by what is wrong with the request.
-        counter refused [reason] = |it| {
-            MetricSeries::by_label(it.shared.shards.refused().map(|(reason, count)| (reason.name(), count)))
+        counter refused [reason] = |reading| {
+            let refused = reading.shared.shards.refused();
+            MetricSeries::by_label(refused.map(|(reason, count)| (reason.name(), count)))
         };
         /// Time from receiving a batch until its answers are with the kernel, for each measured
         /// answer; `way` is `worker`, or `slow` for the slow path.
-        histogram answer_seconds [transport, way, shard] = |it| answer_times(it.shared);
+        histogram answer_seconds [transport, way, shard] = |reading| answer_times(reading.shared);
         /// Share of the networks that send most, among the sampled datagrams of the last minutes.
-        gauge top_source_share [prefix] = |it| top_sources(it.shared);
+        gauge top_source_share [prefix] = |reading| top_sources(reading.shared);
         /// Lines of the query log written to the file.
-        counter query_log_written = |it| it.query_log().0;
+        counter query_log_written = |reading| reading.query_log().0;
         /// Lines of the query log lost because the file could not be written.
-        counter query_log_write_failed = |it| it.query_log().1;
+        counter query_log_write_failed = |reading| reading.query_log().1;
     }
 }
 
@@ -156,8 +157,8 @@ handle_daemon::metrics! {
     fn slow_metrics<'s>(SlowReading<'s>), "handled_" {
         /// Challenges `issued`, `answered`, `expired`, `displaced` by newer ones, or refused because
         /// a source has too many (`sent_to_tcp`).
-        counter slow_challenges [event] = |it| {
-            let ChallengeCounts { issued, taken, expired, displaced, sent_to_tcp, .. } = it.challenges;
+        counter slow_challenges [event] = |reading| {
+            let ChallengeCounts { issued, taken, expired, displaced, sent_to_tcp, .. } = reading.challenges;
             MetricSeries::by_label([
                 ("issued", issued),
                 ("answered", taken),
@@ -167,33 +168,33 @@ handle_daemon::metrics! {
             ])
         };
         /// Requests waiting for a thread of the slow path.
-        gauge slow_requests_waiting = |it| it.slow.waiting();
+        gauge slow_requests_waiting = |reading| reading.slow.waiting();
         /// Challenges waiting for an answer.
-        gauge slow_challenges_waiting = |it| it.challenges_waiting;
+        gauge slow_challenges_waiting = |reading| reading.challenges_waiting;
         /// Bytes of the requests of waiting challenges.
-        gauge slow_challenges_bytes = |it| it.challenges_len;
+        gauge slow_challenges_bytes = |reading| reading.challenges_len;
         /// Requests for `handle-admin`: `accepted` into the queue; `answered` (a listing counts at
         /// its end); refused because the queue was full (`refused_full`), because of the limit of
         /// their source (`refused_of_source`) or of listings (`refused_listing`); not sent because
         /// `handle-admin` did not answer recently (`backed_off`); `timed_out`; `failed` to connect;
         /// listings whose client disconnected (`abandoned`).
-        counter forwarded [event] = |it| {
-            it.forward.as_ref().map(|stats| MetricSeries::by_label(stats.events.iter().copied()))
+        counter forwarded [event] = |reading| {
+            reading.forward.as_ref().map(|stats| MetricSeries::by_label(stats.events.iter().copied()))
         };
         /// Requests that are forwarded or waiting.
-        gauge forward_waiting = |it| it.forward.as_ref().map(|stats| stats.waiting);
+        gauge forward_waiting = |reading| reading.forward.as_ref().map(|stats| stats.waiting);
         /// Listings in progress.
-        gauge forward_listings = |it| it.forward.as_ref().map(|stats| stats.listings);
+        gauge forward_listings = |reading| reading.forward.as_ref().map(|stats| stats.listings);
         /// 1 while requests are held back because `handle-admin` did not answer in time.
-        gauge forward_backing_off = |it| it.forward.as_ref().map(|stats| stats.is_open);
+        gauge forward_backing_off = |reading| reading.forward.as_ref().map(|stats| stats.is_open);
         /// Sessions `opened`, `ended` by their client, `expired`, `displaced` by newer ones, refused
         /// because the table is full (`refused_full`), or sent to TCP because too many unproven ones
         /// were set up over UDP (`sent_to_tcp`).
-        counter sessions [event] = |it| {
-            it.sessions.map(|table| MetricSeries::by_label(table.counts().by_name()))
+        counter sessions [event] = |reading| {
+            reading.sessions.map(|table| MetricSeries::by_label(table.counts().by_name()))
         };
         /// Open sessions.
-        gauge sessions_open = |it| it.sessions.map(SessionTable::len);
+        gauge sessions_open = |reading| reading.sessions.map(SessionTable::len);
     }
 }
 
@@ -201,28 +202,28 @@ handle_daemon::metrics! {
     /// The published set.
     fn set_metrics<'s>(MetricsReading<'s>), "handled_" {
         /// Generation of the set that is served.
-        gauge snapshot_generation = |it| it.set.generation();
+        gauge snapshot_generation = |reading| reading.set.generation();
         /// Time since the set was published.
-        gauge snapshot_age_seconds = |it| {
-            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(it.set.created_unix_ms());
+        gauge snapshot_age_seconds = |reading| {
+            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(reading.set.created_unix_ms());
             SystemTime::now().duration_since(created).unwrap_or_default().as_secs_f64()
         };
         /// Layers of the set.
-        gauge snapshot_layers = |it| it.set.layers().len();
+        gauge snapshot_layers = |reading| reading.set.layers().len();
         /// Handles in the set; an upper bound if layers overlap.
-        gauge snapshot_handles = |it| it.set.handles_count();
+        gauge snapshot_handles = |reading| reading.set.handles_count();
         /// Bytes of the layers of the set.
-        gauge snapshot_bytes = |it| it.set.bytes_mapped();
+        gauge snapshot_bytes = |reading| reading.set.bytes_mapped();
         /// Bytes of all layers that are mapped or copied, including retired ones.
         gauge mapped_bytes = |_it| handle_snapshot::map::mapped_bytes_now();
         /// Layers whose every byte has been verified, since the start or before they went live.
-        gauge snapshot_layers_verified = |it| it.shared.live.ledger.whole_count();
+        gauge snapshot_layers_verified = |reading| reading.shared.live.ledger.whole_count();
         /// Damaged layers; damaged records are answered with an error, and `/readyz` answers 503.
-        gauge snapshot_layers_damaged = |it| it.shared.live.ledger.damaged().len();
+        gauge snapshot_layers_damaged = |reading| reading.shared.live.ledger.damaged().len();
         /// 1 while the newest published set cannot be opened, and the previous one is served.
-        gauge snapshot_failing = |it| it.shared.live.is_failing();
+        gauge snapshot_failing = |reading| reading.shared.live.is_failing();
         /// New sets taken while serving.
-        counter snapshot_reloads = |it| it.shared.live.reloads_count();
+        counter snapshot_reloads = |reading| reading.shared.live.reloads_count();
     }
 }
 
@@ -230,34 +231,36 @@ handle_daemon::metrics! {
     /// The workers, the health checks and this endpoint.
     fn health_metrics<'s>(MetricsReading<'s>), "handled_" {
         /// 1 while the worker runs.
-        gauge worker_running [shard, address, datapath] = |it| {
-            MetricSeries::by_labels(it.shared.workers.get().into_iter().flatten().map(|worker| {
-                let is_running = it.shared.running[worker.at].load(Ordering::Relaxed);
+        gauge worker_running [shard, address, datapath] = |reading| {
+            MetricSeries::by_labels(reading.shared.workers.get().into_iter().flatten().map(|worker| {
+                let is_running = reading.shared.running[worker.at].load(Ordering::Relaxed);
                 ([worker.at.to_string(), worker.address.to_string(), worker.kind.to_string()], is_running)
             }))
         };
         /// Time for which a woken worker has made no turn, sampled several times a second.
-        gauge worker_idle_seconds [shard] = |it| {
-            let ages: Vec<_> = it.state.heartbeat().ages(it.now).collect();
+        gauge worker_idle_seconds [shard] = |reading| {
+            let ages: Vec<_> = reading.state.heartbeat().ages(reading.now).collect();
             MetricSeries::by_label(ages.iter().map(Duration::as_secs_f64).enumerate())
         };
         /// 1 if `/healthz` answers 200.
-        gauge healthy = |it| {
-            liveness(it.shared, &it.state.heartbeat(), it.now, it.state.stalled_after()).is_empty()
+        gauge healthy = |reading| {
+            let (heartbeat, stalled_after) = (reading.state.heartbeat(), reading.state.stalled_after());
+            liveness(reading.shared, &heartbeat, reading.now, stalled_after).is_empty()
         };
         /// 1 if `/readyz` answers 200.
-        gauge ready = |it| {
-            readiness(it.shared, &it.state.heartbeat(), it.now, it.state.stalled_after()).is_empty()
+        gauge ready = |reading| {
+            let (heartbeat, stalled_after) = (reading.state.heartbeat(), reading.state.stalled_after());
+            readiness(reading.shared, &heartbeat, reading.now, stalled_after).is_empty()
         };
         /// 1 if the server is about to stop.
-        gauge draining = |it| it.shared.is_draining();
+        gauge draining = |reading| reading.shared.is_draining();
         /// Requests to this endpoint that were answered.
-        counter http_requests [status] = |it| {
-            let count = |status| it.state.http_requests[status as usize].load(Ordering::Relaxed);
+        counter http_requests [status] = |reading| {
+            let count = |status| reading.state.http_requests[status as usize].load(Ordering::Relaxed);
             MetricSeries::by_label(HttpStatus::ALL.map(|status| (status.code(), count(status))))
         };
         /// HTTP connections that ended without an answer: time-out, or closed by the client.
-        counter http_abandoned = |it| it.state.http_abandoned.load(Ordering::Relaxed);
+        counter http_abandoned = |reading| reading.state.http_abandoned.load(Ordering::Relaxed);
     }
 }
 
@@ -271,18 +274,18 @@ handle_daemon::metrics! {
             MetricSeries::by_labels([(labels.map(str::to_owned), MetricNumber::Labels)])
         };
         /// Time since serving started.
-        gauge handled_uptime_seconds = |it| it.uptime.as_secs_f64();
+        gauge handled_uptime_seconds = |reading| reading.uptime.as_secs_f64();
         /// When serving started, in seconds since 1970.
-        gauge process_start_time_seconds = |it| {
-            it.shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+        gauge process_start_time_seconds = |reading| {
+            reading.shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
         };
         /// Processor time of all threads, user and system.
-        counter process_cpu_seconds = |it| it.process.cpu_s;
+        counter process_cpu_seconds = |reading| reading.process.cpu_s;
         /// Resident memory, including mapped files.
-        gauge process_resident_memory_bytes = |it| it.process.resident_bytes;
+        gauge process_resident_memory_bytes = |reading| reading.process.resident_bytes;
         /// Open file descriptors.
-        gauge process_open_fds = |it| it.process.open_fds;
+        gauge process_open_fds = |reading| reading.process.open_fds;
         /// Most file descriptors that may be open.
-        gauge process_max_fds = |it| it.process.max_fds;
+        gauge process_max_fds = |reading| reading.process.max_fds;
     }
 }

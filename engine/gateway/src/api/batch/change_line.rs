@@ -26,7 +26,7 @@ pub(super) struct LineFault {
     pub(super) handle: Option<String>,
 }
 
-/// What a line asks for.
+/// The operation of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineOperation {
     Create,
@@ -52,7 +52,7 @@ impl LineOperation {
 }
 
 impl LineChange {
-    /// Reads the line with this number.
+    /// Parses the line with this number.
     pub(super) fn read(number: u32, line: &[u8]) -> Result<Self, LineFault> {
         let json: Json = serde_json::from_slice(line).map_err(|error| {
             let text = error.to_string();
@@ -84,7 +84,7 @@ impl LineChange {
     }
 }
 
-/// The message that asks for the change.
+/// The message that requests the change.
 fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> {
     let bad = |message: &str| (ResponseCode::PROTOCOL_ERROR, message.to_owned());
     let operation = match json.get("operation") {

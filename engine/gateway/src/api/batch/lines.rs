@@ -6,7 +6,7 @@ use hyper::body::{Bytes, Incoming};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// The body did not arrive whole.
+/// The body did not arrive completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BrokenBody;
 
@@ -21,18 +21,18 @@ pub(super) struct BodyLine {
 /// Reads the lines of a body.
 #[derive(Debug)]
 pub(super) struct LineReader {
-    /// The body, until all of it has been read.
+    /// The body; `None` once all of it has been read.
     body: Option<Incoming>,
     buffer: Zeroizing<Vec<u8>>,
-    /// Where the next line begins.
+    /// Start of the next line.
     start: usize,
-    /// Up to where there is no line end.
+    /// End of the bytes after `start` that have no line end.
     scanned: usize,
     number: u32,
     line_len_max: usize,
     /// Whether the line is too long, so that its bytes are not kept.
     is_too_long: bool,
-    /// Time for each part of the body.
+    /// Timeout for each part of the body.
     patience: Duration,
 }
 
@@ -60,7 +60,7 @@ impl LineReader {
         }
     }
 
-    /// The next line that is not blank; `None` behind the last one.
+    /// The next line that is not blank; `None` after the last line.
     ///
     /// # Errors
     /// When the rest of the body does not arrive.
@@ -80,8 +80,8 @@ impl LineReader {
         }
     }
 
-    /// Waits for more of the body, if there is no whole line. Returns false if nothing comes within
-    /// `patience`.
+    /// If there is no whole line, waits for more of the body. Returns false if nothing arrives
+    /// within `patience`.
     pub(super) async fn has_more_within(&mut self, patience: Duration) -> Result<bool, BrokenBody> {
         if self.line_end().is_some() {
             return Ok(true);
@@ -111,7 +111,7 @@ impl LineReader {
         }
     }
 
-    /// Where the line ends whose begin is in the buffer.
+    /// The end of the line that begins at `start`.
     fn line_end(&mut self) -> Option<usize> {
         let found = self.buffer[self.scanned..].iter().position(|&byte| byte == b'\n');
         let end = found.map(|at| self.scanned + at);
@@ -158,7 +158,7 @@ mod tests {
         let mut found = Vec::new();
         for part in text.as_bytes().chunks(part_len) {
             reader.put(Some(Frame::data(Bytes::copy_from_slice(part))));
-            // As while the body is still arriving: the part behind the last line end waits.
+            // While the body is arriving, the part after the last line end waits.
             while let Some(end) = reader.line_end() {
                 assert!(end < reader.buffer.len());
                 found.extend(reader.take_line());
