@@ -115,8 +115,8 @@ impl CallerService {
         *self.start.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Asks for a new start. `request_lock` is held until `handle-admin` has answered, even if the request
-    /// that needs the start is given up.
+    /// Requests a new start. `request_lock` is held until `handle-admin` has answered, even if the
+    /// request that needs the start is abandoned.
     async fn request_start(self: &Arc<Self>, request_lock: OwnedMutexGuard<()>) -> Option<NonceStart> {
         let service = Arc::clone(self);
         let reply = tokio::task::spawn_blocking(move || {

@@ -1,8 +1,8 @@
 //! The redirect that a proxy derives from a record.
 //!
-//! A record without aliases and locations redirects to its first URL value, with status 302. The
-//! target of an alias or a 10320/loc value depends on more than the record, so only its presence is
-//! checked.
+//! A proxy redirects a record without aliases and locations to its first URL value, with status
+//! 302. The target of an alias or a 10320/loc value depends on more than the record, so only its
+//! presence is checked.
 
 use handle_proto::data::kind;
 use handle_proto::wire::Message;

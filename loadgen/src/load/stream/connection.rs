@@ -55,7 +55,7 @@ pub(crate) struct LoadConnection {
     link: ByteLink,
     input: Vec<u8>,
     http2: Option<Http2Session>,
-    /// In the order they were sent, which over HTTP/1.1 is the order of answers.
+    /// In the order of sending, which over HTTP/1.1 is the order of answers.
     waiting: VecDeque<WaitingRequest>,
     /// Number of requests so far.
     taken: u32,
@@ -181,7 +181,8 @@ impl LoadConnection {
         ConnectionEnd::Closed
     }
 
-    /// Takes answers of the handle protocol and of HTTP/1.1; returns whether the server closes.
+    /// Takes answers of the handle protocol and of HTTP/1.1; returns whether the server closes the
+    /// connection.
     fn turn_in_order(
         &mut self,
         context: &ConnectionContext,
@@ -239,8 +240,8 @@ impl LoadConnection {
         Ok(has_ended)
     }
 
-    /// Takes a request out of those that wait, and returns its handle. Over TCP and HTTP/2, answers
-    /// may arrive in any order.
+    /// Removes a waiting request, and returns its handle. Over TCP and HTTP/2, answers may arrive
+    /// in any order.
     fn settle(&mut self, request_id: i32) -> Box<[u8]> {
         let position = self.waiting.iter().position(|waiting| waiting.request_id == request_id);
         let settled = position.and_then(|position| self.waiting.remove(position));

@@ -52,12 +52,12 @@ pub enum HttpVersion {
     /// HTTP/1.1.
     #[default]
     Http1,
-    /// HTTP/2; without TLS, the server has to expect it.
+    /// HTTP/2; without TLS, the server must accept it without negotiation.
     Http2,
 }
 
 impl HttpVersion {
-    /// Its name in TLS (RFC 7301).
+    /// The name of the version in TLS (RFC 7301).
     pub(crate) const fn alpn(self) -> &'static [u8] {
         match self {
             Self::Http1 => b"http/1.1",
@@ -79,7 +79,7 @@ impl fmt::Display for HttpVersion {
 #[derive(Debug, Default)]
 struct HttpAnswer {
     status: u16,
-    /// Where it redirects to.
+    /// The target of a redirect.
     location: Option<Vec<u8>>,
     body: Vec<u8>,
 }
@@ -89,7 +89,7 @@ struct HttpAnswer {
 pub struct Streams {
     /// The protocol.
     pub protocol: Protocol,
-    /// The version of HTTP, if that carries it.
+    /// The version of HTTP, for protocols over HTTP.
     pub version: HttpVersion,
     /// Maximum number of connections of each thread.
     pub connections: usize,
@@ -220,18 +220,18 @@ impl ConnectionCounts {
     }
 }
 
-/// What the connections of a thread have come to.
+/// Observations about the connections of a thread.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamObservations {
     pub(crate) counts: ConnectionCounts,
     /// Answers over HTTP, in time or not, by status.
     pub(crate) statuses: BTreeMap<u16, u64>,
-    /// Why the first of the connections that failed did.
+    /// The reason of the first failed connection.
     pub(crate) first_failure: Option<String>,
 }
 
 impl StreamObservations {
-    /// Adds those of another thread.
+    /// Adds the observations of another thread.
     pub(crate) fn add(&mut self, other: Self) {
         self.counts.add(&other.counts);
         for (status, count) in other.statuses {

@@ -14,7 +14,7 @@ pub const LOCATION: &[u8] = b"Location";
 
 /// The response code for an answer with this status.
 ///
-/// A page about a record says that it has no location, as RC 200 does of values.
+/// A page about a record means that it has no location, as RC 200 means that it has no such values.
 #[must_use]
 pub const fn response_code(status: u16, has_location: bool) -> ResponseCode {
     match status {
