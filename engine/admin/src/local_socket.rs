@@ -1,7 +1,7 @@
 //! A local socket at which another process hands over requests, on a bounded number of connections.
 
 use anyhow::Context as _;
-use handle_daemon::sessions::Holder;
+use handle_daemon::sessions::OwnedSocket;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub struct LocalSocketConfig {
 /// The bound socket. Its file is removed when this is dropped.
 #[derive(Debug)]
 pub struct LocalSocket {
-    holder: Holder,
+    socket: OwnedSocket,
     config: LocalSocketConfig,
 }
 
@@ -42,11 +42,12 @@ impl LocalSocket {
     /// When another process is listening there, a different kind of file has the path, or the
     /// directory does not allow it.
     pub fn bind(path: &Path, config: LocalSocketConfig) -> anyhow::Result<Self> {
-        let bound = Holder::bind(path, false).and_then(Holder::take_place).and_then(|holder| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode))?;
-            Ok(holder)
-        });
-        let holder = bound.with_context(|| {
+        let bound =
+            OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place).and_then(|socket| {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode))?;
+                Ok(socket)
+            });
+        let socket = bound.with_context(|| {
             format!(
                 "cannot take requests of {} at {} (`{}`; check: ls -ld of its directory)",
                 config.peer,
@@ -54,7 +55,7 @@ impl LocalSocket {
                 config.setting
             )
         })?;
-        Ok(Self { holder, config })
+        Ok(Self { socket, config })
     }
 
     /// Has `serve` answer on each connection until `stopping` is true. `refuse` is called for each
@@ -71,7 +72,7 @@ impl LocalSocket {
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
-        let listener = UnixListener::from_std(self.holder.listener()?)?;
+        let listener = UnixListener::from_std(self.socket.listener()?)?;
         tokio::spawn(async move {
             let LocalSocketConfig { setting, peer, .. } = self.config;
             let connections = Arc::new(Semaphore::new(self.config.connections));

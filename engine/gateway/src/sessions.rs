@@ -215,7 +215,7 @@ impl HttpSessions {
         now: Instant,
     ) -> Result<Displaced, AuthenticateError> {
         let mut table = self.table();
-        let is_unchanged = |kept: &KeptSession| {
+        let is_unchanged = |kept: &StoredSession| {
             kept.nonce == session.nonce
                 && kept.identity.as_ref().is_none_or(|known| fold::eq(&known.handle, &identity.handle))
         };
@@ -281,7 +281,7 @@ impl SessionTable {
                 displaced.extend(self.remove(oldest).and_then(|session| session.identity));
             }
             if self.is_full(limits) {
-                let is_over = |it: &KeptSession| it.identity.is_some() && it.is_over(limits, now);
+                let is_over = |it: &StoredSession| it.identity.is_some() && it.is_over(limits, now);
                 let over = self.sessions.iter().filter(|(_, it)| is_over(it)).map(|(id, _)| *id);
                 for id in over.collect::<Vec<_>>() {
                     self.remove(id);
@@ -293,7 +293,7 @@ impl SessionTable {
         }
         let before = self.remove(id);
         let source = before.map_or(IpAddr::from([0; 4]), |session| session.source);
-        let kept = KeptSession { nonce, identity: Some(identity), source, started: now, used: now };
+        let kept = StoredSession { nonce, identity: Some(identity), source, started: now, used: now };
         self.sessions.insert(id, kept);
         self.proven.entry(name).or_default().push_back(id);
         Ok(displaced)
