@@ -62,12 +62,14 @@ def records():
 class Service:
     """The running processes. A context: they end with it, and their files are removed."""
 
-    def __init__(self, further_records=(), further_prefixes=()):
+    def __init__(self, further_records=(), further_prefixes=(), further_settings=""):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="handle-clients-"))
         self.port = free_port()
         self.processes = []
         self.records = [*records(), *further_records]
         self.prefixes = [PREFIX, *further_prefixes]
+        # Lines of the configuration of the gateway.
+        self.further_settings = further_settings
 
     @property
     def url(self):
@@ -123,6 +125,7 @@ admin.address = "127.0.0.1:{admin_port}"
 admin.bulk_socket = "{here}/bulk.sock"
 tls.certificate = "{self.certificate}"
 tls.key = "{here}/key.pem"
+{self.further_settings}
 """)
         self.wait(self.is_open)
         return self

@@ -3,6 +3,7 @@
 
 use crate::config::Config;
 use crate::connections::ServedConnection;
+use crate::connections::activity::ConnectionActivity;
 use crate::fast_path;
 use crate::proxies::client_address;
 use crate::refusal::HttpRefusal;
@@ -10,10 +11,10 @@ use crate::reply::{GatewayResponse, RequestHeaders, allow_origin};
 use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
-use hyper::Version;
 use hyper::body::{Body as _, Incoming};
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
+use hyper::{Method, Version};
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -103,7 +104,7 @@ fn refuse(settings: &Config, parts: &Parts, refusal: HttpRefusal) -> GatewayResp
 
 /// Why a request is not routed.
 fn refusal(served: &ServedConnection, parts: &Parts, body: &Incoming) -> Option<HttpRefusal> {
-    if let Err(message) = check_host(parts) {
+    if let Err(message) = check_host(parts).and_then(|()| check_target(parts)) {
         return Some(HttpRefusal::Malformed(message));
     }
     if parts.version >= Version::HTTP_2 {
@@ -113,21 +114,54 @@ fn refusal(served: &ServedConnection, parts: &Parts, body: &Incoming) -> Option<
     if served.activity.exceeds_head() && head_len(parts) > served.settings.limits.header_bytes {
         return Some(HttpRefusal::HeadTooLong);
     }
-    // hyper obeys `Transfer-Encoding` and drops `Content-Length`; a proxy in front may do the
-    // opposite. RFC 9112 section 6.1.
-    let is_framed_twice = !body.is_end_stream()
-        && parts.headers.contains_key(header::TRANSFER_ENCODING)
-        && (parts.headers.contains_key(header::CONTENT_LENGTH) || served.activity.has_line("content-length"));
-    is_framed_twice.then_some(HttpRefusal::Malformed("The request has Content-Length and Transfer-Encoding"))
+    if body.is_end_stream() {
+        return None;
+    }
+    check_framing(parts, &served.activity).err().map(HttpRefusal::Malformed)
 }
 
-/// A request of HTTP/1.1 has exactly one `Host` header. RFC 9112 section 3.2.
-fn check_host(parts: &Parts) -> Result<(), &'static str> {
-    match parts.headers.get_all(header::HOST).iter().count() {
-        0 if parts.version == Version::HTTP_11 => Err("The request has no Host header"),
-        0 | 1 => Ok(()),
-        _ => Err("The request has several Host headers"),
+/// The length of a body is given once, in lines that end with both characters. hyper accepts more,
+/// and a proxy in front may read the same request differently. RFC 9112 sections 2.2, 6.1 and 6.3.
+fn check_framing(parts: &Parts, activity: &ConnectionActivity) -> Result<(), &'static str> {
+    if activity.has_framing_with_bare_line_feed() {
+        return Err("A line about the length of the body ends without carriage return");
     }
+    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let Some(coding) = codings.next() else { return Ok(()) };
+    if codings.next().is_some() || !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
+        return Err("The request has another Transfer-Encoding than chunked");
+    }
+    // hyper drops `Content-Length` in favour of `Transfer-Encoding`.
+    if parts.headers.contains_key(header::CONTENT_LENGTH) || activity.has_line("content-length") {
+        return Err("The request has Content-Length and Transfer-Encoding");
+    }
+    Ok(())
+}
+
+/// A target that is no path of this server is for OPTIONS or CONNECT. RFC 9112 section 3.2.
+fn check_target(parts: &Parts) -> Result<(), &'static str> {
+    let path = parts.uri.path();
+    let is_allowed = path.starts_with('/')
+        || parts.method == Method::CONNECT
+        || (parts.method == Method::OPTIONS && path == "*");
+    if is_allowed { Ok(()) } else { Err("The target of the request has no path") }
+}
+
+/// A request of HTTP/1.1 has exactly one `Host` header, with one host. RFC 9112 section 3.2.
+fn check_host(parts: &Parts) -> Result<(), &'static str> {
+    let mut hosts = parts.headers.get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) if parts.version == Version::HTTP_11 => Err("The request has no Host header"),
+        (None, _) => Ok(()),
+        (Some(_), Some(_)) => Err("The request has several Host headers"),
+        (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
+        (Some(_), None) => Err("The Host header has no valid host"),
+    }
+}
+
+/// Whether a byte may be in a host and its port.
+const fn is_of_host(byte: &u8) -> bool {
+    byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b',' | b'"' | b'<' | b'>')
 }
 
 /// Length of the head of a request, without optional whitespace.
@@ -169,10 +203,63 @@ mod tests {
     }
 
     #[test]
+    fn targets_are_paths() {
+        for (target, is_path) in
+            [("/a", true), ("http://x", true), ("http://x/a", true), ("x:80", false), ("*", false)]
+        {
+            let mut parts = parts(target, &["x"]);
+            assert_eq!(check_target(&parts).is_ok(), is_path, "{target}");
+            parts.method = Method::OPTIONS;
+            assert_eq!(check_target(&parts).is_ok(), is_path || target == "*", "{target}");
+            parts.method = Method::CONNECT;
+            assert!(check_target(&parts).is_ok(), "{target}");
+        }
+    }
+
+    #[test]
+    fn the_length_of_a_body_is_given_in_one_way() {
+        let framing = |lines: &str| {
+            let activity = ConnectionActivity::new(1000);
+            activity.add_head(format!("POST / HTTP/1.1\r\nHost: x\r\n{lines}\r\n").as_bytes());
+            let mut parts = parts("/", &["x"]);
+            for (name, value) in lines.lines().filter_map(|line| line.split_once(": ")) {
+                let name = header::HeaderName::from_bytes(name.as_bytes()).unwrap();
+                parts.headers.append(name, HeaderValue::from_str(value).unwrap());
+            }
+            if parts.headers.contains_key(header::TRANSFER_ENCODING) {
+                parts.headers.remove(header::CONTENT_LENGTH);
+            }
+            check_framing(&parts, &activity)
+        };
+        for good in
+            ["Content-Length: 4\r\n", "Transfer-Encoding: chunked\r\n", "transfer-encoding: CHUNKED \r\n"]
+        {
+            assert_eq!(framing(good), Ok(()), "{good:?}");
+        }
+        for bad in [
+            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+            "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
+            "X: y\nContent-Length: 4\r\n",
+            "Content-Length: 4\n",
+            "X: y\ntransfer-encoding: chunked\r\n",
+        ] {
+            assert!(framing(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn a_request_names_its_host_once() {
         assert!(check_host(&parts("/", &["x"])).is_ok());
         assert!(check_host(&parts("/", &[])).is_err());
         assert!(check_host(&parts("/", &["x", "x"])).is_err());
+        for host in ["", "a.example:8000", "[::1]:80", "192.0.2.1", "xn--a_b"] {
+            assert!(check_host(&parts("/", &[host])).is_ok(), "{host}");
+        }
+        for host in ["a b", "a, b", "a/b", "a@b", "a?b", "a#b", "\u{e9}"] {
+            assert!(check_host(&parts("/", &[host])).is_err(), "{host}");
+        }
         let mut old = parts("/", &[]);
         old.version = Version::HTTP_10;
         assert!(check_host(&old).is_ok());

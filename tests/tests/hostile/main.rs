@@ -13,6 +13,7 @@ mod modes;
 mod random;
 mod rate_limit;
 mod resources;
+mod smuggling;
 mod state;
 mod text;
 mod troubles;

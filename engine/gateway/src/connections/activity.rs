@@ -151,13 +151,34 @@ impl ConnectionActivity {
     /// a colon, in any case of letters.
     #[must_use]
     pub fn has_line(&self, name: &str) -> bool {
-        let head = self.head();
-        head.split(|&byte| byte == b'\n').skip(1).any(|line| {
-            line.split_at_checked(name.len()).is_some_and(|(start, rest)| {
-                start.eq_ignore_ascii_case(name.as_bytes()) && rest.first() == Some(&b':')
-            })
-        })
+        self.head().split(|&byte| byte == b'\n').skip(1).any(|line| is_named(line, name))
     }
+
+    /// Whether the bytes that arrived with the last request have a line about the length of a body
+    /// that begins or ends at a line feed without carriage return.
+    #[must_use]
+    pub fn has_framing_with_bare_line_feed(&self) -> bool {
+        let head = self.head();
+        let mut lines = head.split(|&byte| byte == b'\n').peekable();
+        let mut is_bare = lines.next().is_some_and(|line| !line.ends_with(b"\r"));
+        while let Some(line) = lines.next() {
+            // The last line may be cut.
+            let ends_bare = lines.peek().is_some() && !line.ends_with(b"\r");
+            let is_framing = is_named(line, "content-length") || is_named(line, "transfer-encoding");
+            if is_framing && (is_bare || ends_bare) {
+                return true;
+            }
+            is_bare = ends_bare;
+        }
+        false
+    }
+}
+
+/// Whether a line of a head begins with `name` and a colon, in any case of letters.
+fn is_named(line: &[u8], name: &str) -> bool {
+    line.split_at_checked(name.len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case(name.as_bytes()) && rest.first() == Some(&b':')
+    })
 }
 
 #[cfg(test)]
@@ -185,6 +206,21 @@ mod tests {
         activity.add_head(b"length: 5\r\n\r\n");
         assert!(activity.has_line("content-length") && activity.has_line("host"));
         assert!(!activity.has_line("content") && !activity.has_line("GET /a"));
+    }
+
+    #[test]
+    fn lines_about_lengths_end_with_both_characters() {
+        for (head, is_found) in [
+            ("POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\na\nb", false),
+            ("POST / HTTP/1.1\nHost: x\r\nContent-Length: 4\r\n\r\n", false),
+            ("POST / HTTP/1.1\r\nHost: x\nContent-Length: 4\r\n\r\n", true),
+            ("POST / HTTP/1.1\r\ncontent-LENGTH: 4\nHost: x\r\n\r\n", true),
+            ("POST / HTTP/1.1\nTransfer-Encoding: chunked\r\n\r\n", true),
+        ] {
+            let activity = ConnectionActivity::new(100);
+            activity.add_head(head.as_bytes());
+            assert_eq!(activity.has_framing_with_bare_line_feed(), is_found, "{head:?}");
+        }
     }
 
     #[test]
