@@ -99,7 +99,8 @@ pub fn request_body(bytes: &[u8]) {
 /// was read from, including the digest, or to the newer form of them.
 ///
 /// Input: operation code and response code in four bytes each, version in two, a byte whose lowest
-/// bit says that the body begins with a digest, and the body.
+/// bit says that the body begins with a digest, and the next one that it shows a transaction, and
+/// the body.
 pub fn response_body(bytes: &[u8]) {
     let Some((op_code, rest)) = number(bytes) else { return };
     let Some((response_code, rest)) = number(rest) else { return };
@@ -109,6 +110,9 @@ pub fn response_body(bytes: &[u8]) {
     (header.op_code, header.response_code) = (OpCode(op_code), ResponseCode(response_code));
     if digest & 1 == 1 {
         header.flags = OpFlags::REQUEST_DIGEST;
+    }
+    if digest & 2 == 2 {
+        header.flags = header.flags.with(OpFlags::SHOW_TRANSACTION);
     }
     let reply = match Reply::decode(&header, version, body) {
         Ok(reply) => reply,

@@ -114,7 +114,10 @@ async fn carry_out(
             _ => Err(malformed()),
         });
         match carried_out.await?? {
-            Ok(results) => send(&mut stream, &BulkReply::Results(results), patience).await?,
+            Ok(results) => {
+                let reply = BulkReply::Results(service.store.position(), results);
+                send(&mut stream, &reply, patience).await?;
+            }
             Err(refusal) => return refuse(&mut stream, &refusal, patience).await,
         }
     }

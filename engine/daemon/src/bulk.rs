@@ -12,6 +12,7 @@
 use handle_auth::Digest;
 use handle_auth::challenge::request_digest;
 use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
+use handle_proto::wire::admin::StorePosition;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, put};
 use handle_proto::{ResponseCode, Version};
@@ -104,8 +105,8 @@ pub enum BulkReply<'a> {
     OtherBody,
     /// The connection ends.
     Refused(ResponseCode, &'a [u8]),
-    /// The results of one frame of changes.
-    Results(Vec<BulkResult>),
+    /// A state of the store that includes the changes of one frame, and their results.
+    Results(StorePosition, Vec<BulkResult>),
 }
 
 /// The bytes that a proof covers beside the nonce: a digest of the first frame, without its length.
@@ -235,8 +236,9 @@ impl BulkReply<'_> {
                 out.extend_from_slice(&code.0.to_be_bytes());
                 out.extend_from_slice(text);
             }
-            Self::Results(results) => {
+            Self::Results(position, results) => {
                 out.push(kind::RESULTS);
+                position.encode(out);
                 results.iter().for_each(|result| result.encode(out));
             }
         }
@@ -256,7 +258,11 @@ impl<'a> BulkReply<'a> {
             kind::ACCEPTED => fields.0.is_empty().then_some(Self::Accepted),
             kind::OTHER_BODY => fields.0.is_empty().then_some(Self::OtherBody),
             kind::REFUSED => Some(Self::Refused(ResponseCode(fields.number()?.cast_signed()), fields.0)),
-            kind::RESULTS => BulkResult::decode_all(fields.0).map(Self::Results),
+            kind::RESULTS => {
+                let (store, transaction) = (fields.long()?, fields.long()?);
+                let position = StorePosition { store, transaction };
+                BulkResult::decode_all(fields.0).map(|results| Self::Results(position, results))
+            }
             _ => None,
         }
     }
@@ -280,6 +286,10 @@ impl<'a> BulkFields<'a> {
 
     fn number(&mut self) -> Option<u32> {
         self.array().copied().map(u32::from_be_bytes)
+    }
+
+    fn long(&mut self) -> Option<u64> {
+        self.array().copied().map(u64::from_be_bytes)
     }
 
     fn string(&mut self) -> Option<&'a [u8]> {
@@ -321,7 +331,11 @@ mod tests {
             BulkReply::Accepted,
             BulkReply::OtherBody,
             BulkReply::Refused(ResponseCode::INVALID_ADMIN, b"no"),
-            BulkReply::Results(vec![result(1, ""), result(9, "text")]),
+            BulkReply::Results(StorePosition { store: 7, transaction: 9 }, vec![]),
+            BulkReply::Results(
+                StorePosition { store: u64::MAX, transaction: 0 },
+                vec![result(1, ""), result(9, "text")],
+            ),
         ]
     }
 

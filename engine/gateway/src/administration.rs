@@ -38,12 +38,25 @@ settings! {
         restart requests: usize = 64, 1..=4096;
         /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart requests_per_source <= requests: usize = 16, 1..=4096;
+        /// Time for which the answer to a change waits until the mapped set has it; 0 to answer when
+        /// the change is durable.
+        live visible_ms: u32 = 500, 0..=60_000;
+        /// Maximum number of answers that wait for this. Further changes are answered at once.
+        live visible_waits: usize = 1024, 0..=1 << 16;
+        /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
+        live visible_waits_per_source <= visible_waits: usize = 256, 0..=1 << 16;
         /// Maximum length of the answer to a forwarded message.
         restart answer_bytes: usize = 64 << 20, 1 << 20..=1 << 32;
     }
 }
 
 impl AdminConfig {
+    /// Limits on the answers that wait until their change is visible.
+    #[must_use]
+    pub const fn visible_waits(&self) -> PlaceLimits {
+        PlaceLimits { places: self.visible_waits, per_source: self.visible_waits_per_source }
+    }
+
     /// Whether the service is on another host.
     #[must_use]
     pub fn is_remote(&self) -> bool {
@@ -84,6 +97,8 @@ pub struct AdministrationService {
     key: Option<PublicKey>,
     places: Arc<SourcePlaces>,
     limits: PlaceLimits,
+    /// Answers that wait until their change is visible.
+    visible_waits: Arc<SourcePlaces>,
     answer_len_max: usize,
     callers: Option<Arc<CallerService>>,
     failures: FailureSeries,
@@ -125,6 +140,7 @@ impl AdministrationService {
             key,
             places,
             limits,
+            visible_waits: Arc::default(),
             answer_len_max,
             callers,
             failures,
@@ -179,6 +195,12 @@ impl AdministrationService {
     #[must_use]
     pub fn place(&self, source: IpAddr) -> Option<SourcePlace> {
         self.places.take(source, self.limits)
+    }
+
+    /// The answers that wait until their change is visible.
+    #[must_use]
+    pub const fn visible_waits(&self) -> &Arc<SourcePlaces> {
+        &self.visible_waits
     }
 
     /// Maximum length of the answer to a forwarded message.

@@ -10,6 +10,7 @@ use handle_daemon::bulk::{
     covered, put_frame,
 };
 use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::admin::StorePosition;
 use handle_proto::wire::auth::{GATEWAY_SESSION, SECRET_KEY};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, Version};
@@ -107,18 +108,18 @@ fn prove(
     }
 }
 
-/// Receives the results of one frame of changes.
+/// Receives the results of one frame of changes, and a state of the store that includes them.
 ///
 /// # Errors
 /// When the connection fails, or `handle-admin` refuses to continue.
 pub async fn receive_results(
     stream: &mut (impl AsyncRead + Unpin),
     patience: Duration,
-) -> Result<Vec<BulkResult>, BulkError> {
+) -> Result<(StorePosition, Vec<BulkResult>), BulkError> {
     let received = tokio::time::timeout(patience, receive(stream, RESULTS_LEN_MAX)).await;
     let frame = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
     match BulkReply::decode(&frame) {
-        Some(BulkReply::Results(results)) => Ok(results),
+        Some(BulkReply::Results(position, results)) => Ok((position, results)),
         Some(BulkReply::Refused(code, text)) => {
             Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
         }

@@ -33,6 +33,8 @@ handle_daemon::event_counters! {
         forwarded,
         /// Messages that `handle-admin` did not answer.
         forward_failures,
+        /// Changes that were answered before the mapped set had them (`admin.visible_ms`).
+        changes_not_visible,
         /// Connections that were accepted.
         connections,
         /// Connections refused because their source has too many.

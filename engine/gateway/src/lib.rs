@@ -32,6 +32,7 @@
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
 //! - [`places`]: limits by source on connections, requests and questions.
+//! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments.
 //! - [`control`], [`observe`], [`counters`]: what operators see.
@@ -116,6 +117,7 @@ pub mod stream;
 pub mod target;
 pub mod tls;
 pub mod upstream;
+pub mod visibility;
 pub mod worker;
 
 pub use config::Config;

@@ -7,6 +7,7 @@ use anyhow::Error;
 use arc_swap::{ArcSwap, Guard};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::publication::{PublishedDirectory, ReloadOutcome};
+use handle_proto::wire::admin::StorePosition;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use serde_json::{Value, json};
@@ -14,6 +15,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+use tokio::sync::watch;
 
 /// The set in service, and what is needed to load the next one.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct MappedSet {
     verify_new: AtomicBool,
     set: ArcSwap<PublishedSet>,
     reloads: AtomicU64,
+    /// Tells those who wait for a set that another one is live.
+    loaded: watch::Sender<()>,
     /// Held while a set is opened, so that two reloads do not overtake each other.
     failure: Mutex<Option<LoadFailure>>,
 }
@@ -47,6 +52,7 @@ impl MappedSet {
             verify_new: AtomicBool::new(verify_new),
             set: ArcSwap::from_pointee(set),
             reloads: AtomicU64::new(0),
+            loaded: watch::Sender::new(()),
             failure: Mutex::new(None),
         })
     }
@@ -55,6 +61,26 @@ impl MappedSet {
     #[must_use]
     pub fn current(&self) -> Guard<Arc<PublishedSet>> {
         self.set.load()
+    }
+
+    /// Whether the live set includes the state of the store at `position`; `None` if the set was
+    /// not made from this store.
+    #[must_use]
+    pub fn shows(&self, position: StorePosition) -> Option<bool> {
+        let origin = self.current().manifest().source.filter(|origin| origin.store == position.store);
+        origin.map(|origin| origin.transaction >= position.transaction)
+    }
+
+    /// Completes when the live set includes the state of the store at `position`, or at `deadline`.
+    /// Returns whether it does, or was not made from this store.
+    pub async fn wait_for(&self, position: StorePosition, deadline: Instant) -> bool {
+        let mut loaded = self.loaded.subscribe();
+        while self.shows(position) == Some(false) {
+            if !matches!(tokio::time::timeout_at(deadline.into(), loaded.changed()).await, Ok(Ok(()))) {
+                return self.shows(position) != Some(false);
+            }
+        }
+        true
     }
 
     /// Sets whether layers published later are verified before they are served.
@@ -132,6 +158,7 @@ impl PublishedDirectory for MappedSet {
                 }
                 self.set.store(Arc::new(set));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
+                self.loaded.send_replace(());
                 Ok(ReloadOutcome::Changed(generation))
             }
             Err(error) => {

@@ -178,7 +178,7 @@ impl UpstreamAnswer {
 }
 
 /// The services that are asked.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Upstream(Arc<UpstreamServices>);
 
 #[derive(Debug)]

@@ -260,7 +260,7 @@ open_code! {
     }
 }
 
-/// Flags of a header. RFC 3652 section 2.2.2.3, and three deployed extensions.
+/// Flags of a header. RFC 3652 section 2.2.2.3, three deployed extensions, and one of this software.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct OpFlags(pub u32);
 
@@ -290,9 +290,11 @@ impl OpFlags {
     pub const MINT_SUFFIX: Self = Self(0x0020_0000);
     /// Extension: no prefix referral.
     pub const DO_NOT_REFER: Self = Self(0x0010_0000);
+    /// Extension of this software: put the transaction of a change into the response.
+    pub const SHOW_TRANSACTION: Self = Self(0x0008_0000);
 
     /// Every flag, with the name that tools print.
-    pub const KNOWN: [(Self, &'static str); 12] = [
+    pub const KNOWN: [(Self, &'static str); 13] = [
         (Self::AUTHORITATIVE, "authoritative"),
         (Self::CERTIFY, "certify"),
         (Self::ENCRYPT, "encrypt"),
@@ -305,6 +307,7 @@ impl OpFlags {
         (Self::OVERWRITE, "overwrite_when_exists"),
         (Self::MINT_SUFFIX, "mint_new_suffix"),
         (Self::DO_NOT_REFER, "do_not_refer"),
+        (Self::SHOW_TRANSACTION, "show_transaction"),
     ];
 
     /// The flags of a client without special requests.

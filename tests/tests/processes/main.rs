@@ -24,6 +24,7 @@ mod gateway_proxy;
 mod gateway_sessions;
 mod gateway_settings;
 mod gateway_upstream;
+mod gateway_visibility;
 mod handled;
 mod idle;
 mod lab;

@@ -15,7 +15,7 @@ use handle_daemon::sessions::AnswerSealer;
 use handle_daemon::site::SiteRecord;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
-use handle_proto::wire::admin::{CreatedHandle, Listing};
+use handle_proto::wire::admin::{CommittedChange, CreatedHandle, Listing, StorePosition};
 use handle_proto::wire::auth::{Challenge, VerificationAnswer};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -47,6 +47,8 @@ pub struct ReplyTo {
     session: Option<AnswerSealer>,
     /// The sender of the request, to whom the work of a signature counts.
     origin: RequestOrigin,
+    /// A state of the store that includes the requested change, if the request asks for it.
+    position: Option<StorePosition>,
 }
 
 impl ReplyTo {
@@ -64,6 +66,7 @@ impl ReplyTo {
             digest: request_digest(opened.version, opened.message.covered),
             session: None,
             origin,
+            position: None,
         }
     }
 
@@ -89,6 +92,14 @@ impl ReplyTo {
         let session_id = if session.is_some() { answer.session_id } else { 0 };
         let request_id = answer.request_id;
         Self { version, request_id, session_id, digest, session, ..Self::new(original, origin) }
+    }
+
+    /// Like `to`, but showing the current `position` of the store, if this answers a change that
+    /// asks for it.
+    #[must_use]
+    pub fn showing(self, position: impl FnOnce() -> StorePosition) -> Self {
+        let is_asked = self.flags.has(OpFlags::SHOW_TRANSACTION) && self.op_code.changes_records();
+        Self { position: is_asked.then(position), ..self }
     }
 
     /// The digest of the request, which a challenge covers.
@@ -156,10 +167,8 @@ impl ReplySealer {
         let values = |count: usize, bytes| Values::from_encoded(count, bytes).unwrap_or(Values::EMPTY);
         let success = ResponseCode::SUCCESS;
         let (code, response) = match answer {
-            OperationAnswer::Done(_) => (success, Response::Done),
-            OperationAnswer::Created(handle, _) => {
-                (success, Response::Created(CreatedHandle { handle: Some(handle) }))
-            }
+            OperationAnswer::Done(_) => (success, to.changed(None)),
+            OperationAnswer::Created(handle, _) => (success, to.changed(Some(handle))),
             OperationAnswer::Values(handle, count, bytes) => {
                 (success, Response::Answer(query::QueryAnswer { handle, values: values(*count, bytes) }))
             }
@@ -256,7 +265,10 @@ impl ReplySealer {
         flags: OpFlags,
         (now_unix_s, signing): (u32, SigningPlace),
     ) -> Vec<u8> {
-        let (envelope, header) = (to.envelope(), to.header(site, code, flags, now_unix_s));
+        let (envelope, mut header) = (to.envelope(), to.header(site, code, flags, now_unix_s));
+        if matches!(response, Response::Changed(_)) {
+            header.flags = header.flags.with(OpFlags::SHOW_TRANSACTION);
+        }
         let algorithm = DigestAlgorithm::for_response(to.version);
         let digest = RequestDigest { algorithm, digest: &to.digest };
         let digest = flags.has(OpFlags::REQUEST_DIGEST).then_some(digest);
@@ -307,6 +319,15 @@ const REPEATED_FLAGS: OpFlags = OpFlags(
 );
 
 impl ReplyTo {
+    /// The response to a change; `handle` is the one that was created.
+    fn changed<'a>(&self, handle: Option<&'a [u8]>) -> Response<'a> {
+        match (self.position, handle) {
+            (Some(position), _) => Response::Changed(CommittedChange { handle, position }),
+            (None, Some(_)) => Response::Created(CreatedHandle { handle }),
+            (None, None) => Response::Done,
+        }
+    }
+
     const fn envelope(&self) -> Envelope {
         Envelope {
             version: self.version,

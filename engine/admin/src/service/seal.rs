@@ -20,6 +20,7 @@ impl AdminService {
         now_unix_s: u32,
     ) -> ReplyMessages {
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
+        let to = to.showing(|| self.store.position());
         let response = match limits.resolves_referrals {
             true => self.resolve_referral(opened, response),
             false => response,

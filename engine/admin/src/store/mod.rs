@@ -42,6 +42,7 @@ use handle_daemon::settings::PATH;
 use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::wire::admin::StorePosition;
 use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
@@ -291,6 +292,12 @@ impl Store {
     #[must_use]
     pub fn last_id(&self) -> u64 {
         self.inner.commits.last_id()
+    }
+
+    /// The identity of the store, and the number of the last durable transaction.
+    #[must_use]
+    pub fn position(&self) -> StorePosition {
+        StorePosition { store: self.identity(), transaction: self.last_id() }
     }
 
     /// Waits until a transaction after number `id` is durable, for at most `patience`; returns the

@@ -92,6 +92,11 @@ fn response(print: &mut MessagePrinter<'_>, response: &Response<'_>) {
         Response::Created(created) => {
             created.handle.iter().for_each(|handle| string(print, "handle", handle))
         }
+        Response::Changed(change) => {
+            change.handle.iter().for_each(|handle| string(print, "handle", handle));
+            print.field(8, "store", &format!("{:016x}", change.position.store));
+            print.field(8, "transaction", &change.position.transaction.to_string());
+        }
         Response::Listing(listing) => handles(print, listing.handles),
         Response::Verdict(verdict) => print.field(1, "right", if verdict.is_valid { "yes" } else { "no" }),
         Response::Session(answer) => {

@@ -54,13 +54,18 @@ async fn ask<T: Send + 'static>(
     }
 }
 
-/// Sends a change to the service.
+/// Sends a change to the service, and waits until readers see it.
 pub(super) async fn apply(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
     change: RecordChange,
 ) -> Result<ChangeOutcome, ServiceError> {
-    ask(request, identity, move |client| carry_out(client, &change)).await
+    let handle = change.handle.clone();
+    let outcome = ask(request, identity, move |client| carry_out(client, &change)).await?;
+    if outcome.code == ResponseCode::SUCCESS {
+        request.state.until_visible(request.peer.address, [&*handle], outcome.position).await;
+    }
+    Ok(outcome)
 }
 
 /// The page with the search form and its results.

@@ -20,7 +20,7 @@ use crate::route::collect;
 use crate::server::GatewayState;
 use crate::stream::{self, BodySender, ClientGone, PART_LEN, ResponseBody};
 use change_line::LineChange;
-use handle_daemon::bulk::{BulkResult, FRAME_LEN, KEY_LEN_MAX};
+use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
 use handle_proto::ResponseCode;
 use hyper::StatusCode;
 use hyper::body::Incoming;
@@ -29,6 +29,7 @@ use lines::{BodyLine, BrokenBody, LineReader};
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
@@ -82,9 +83,10 @@ pub(super) async fn batch(
     };
     let (sender, body) = ResponseBody::streamed((settings.bulk.result_bytes / PART_LEN).max(1));
     let (shared_state, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
+    let source = request.peer.address;
     stream::spawn(state, async move {
         let _held = (place, room);
-        let work = BatchWork { state: shared_state, patience, records_max };
+        let work = BatchWork { state: shared_state, source, patience, records_max };
         // On an error, the body ends without its terminator, which tells the client that results are missing.
         let _ = work.run(connection, reader, sender).await;
     });
@@ -201,6 +203,7 @@ enum LineGroup {
 /// The work on the body of a request.
 struct BatchWork {
     state: Arc<GatewayState>,
+    source: IpAddr,
     patience: Duration,
     records_max: usize,
 }
@@ -287,26 +290,32 @@ impl BatchWork {
         mut waiting: Receiver<LineGroup>,
         mut sender: BodySender,
     ) -> Result<(), ClientGone> {
+        let mut last_position = None;
         while let Some(group) = waiting.recv().await {
             let LineGroup::Lines(states) = group else { return Err(ClientGone) };
             let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
             let received = match has_changes {
-                true => bulk::receive_results(results, self.patience).await,
-                false => Ok(Vec::new()),
+                true => bulk::receive_results(results, self.patience)
+                    .await
+                    .map(|(position, results)| (Some(position), results)),
+                false => Ok((last_position, Vec::new())),
             };
             let is_lost = received.is_err();
-            let mut received: VecDeque<BulkResult> = received
-                .unwrap_or_else(|error| {
-                    tracing::warn!(?error, "the administration service did not answer changes");
-                    Vec::new()
-                })
-                .into();
+            let (position, received) = received.unwrap_or_else(|error| {
+                tracing::warn!(?error, "the administration service did not answer changes");
+                (last_position, Vec::new())
+            });
+            last_position = position;
+            let mut received = VecDeque::from(received);
             for state in states {
                 let text = match state {
                     LineState::Finished(text) => text,
                     LineState::HandedOver(number, handle) => {
                         match received.pop_front().filter(|result| result.number == number) {
-                            Some(result) => result_line(number, Some(&handle), result.code, &result.text),
+                            Some(result) => {
+                                self.forget(&handle, result.code);
+                                result_line(number, Some(&handle), result.code, &result.text)
+                            }
                             None => result_line(number, Some(&handle), ResponseCode::ERROR, IN_DOUBT),
                         }
                     }
@@ -318,7 +327,16 @@ impl BatchWork {
                 return Err(ClientGone);
             }
         }
+        // The answer ends when its changes are visible.
+        self.state.until_visible(self.source, [], last_position).await;
         sender.finish().await
+    }
+
+    /// Removes a changed record from the cache of other services' answers.
+    fn forget(&self, handle: &str, code: ResponseCode) {
+        if let Some(upstream) = self.state.upstream.as_ref().filter(|_| code == ResponseCode::SUCCESS) {
+            upstream.client().cache.forget(handle.as_bytes());
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::target;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_proto::json::{Json, value_from_json};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
-use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues, StorePosition};
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
@@ -59,6 +59,8 @@ pub(crate) struct ChangeOutcome {
     has_replaced: bool,
     /// The name that the service gave to a new record.
     minted: Option<Vec<u8>>,
+    /// A state of the store that includes the change.
+    pub(crate) position: Option<StorePosition>,
 }
 
 /// Carries out a `PUT` or `DELETE`.
@@ -92,7 +94,13 @@ pub async fn change(
             carry_out(client, &change)
         });
     match changed.await {
-        Ok(outcome) => show(state, request, &name, &outcome, deletes),
+        Ok(outcome) => {
+            let handle = outcome.minted.as_deref().unwrap_or(name.as_bytes());
+            if outcome.code == ResponseCode::SUCCESS {
+                state.until_visible(request.peer.address, [handle], outcome.position).await;
+            }
+            show(state, request, &name, &outcome, deletes)
+        }
         Err(error) => admin_refusal(state, request, &error, Some(&name)),
     }
 }
@@ -275,10 +283,11 @@ fn put(
 }
 
 fn ask(client: &mut Administrator, request: &Request<'_>, flags: OpFlags) -> Result<ChangeOutcome, AskError> {
-    let answer = client.ask(request, flags)?;
-    let minted = match answer.reply().response {
-        Response::Created(created) => created.handle.map(<[u8]>::to_vec),
-        _ => None,
+    let answer = client.ask(request, flags.with(OpFlags::SHOW_TRANSACTION))?;
+    let (minted, position) = match answer.reply().response {
+        Response::Changed(change) => (change.handle.map(<[u8]>::to_vec), Some(change.position)),
+        Response::Created(created) => (created.handle.map(<[u8]>::to_vec), None),
+        _ => (None, None),
     };
     let is_minted = flags.has(OpFlags::MINT_SUFFIX);
     Ok(ChangeOutcome {
@@ -286,5 +295,6 @@ fn ask(client: &mut Administrator, request: &Request<'_>, flags: OpFlags) -> Res
         text: answer.text(),
         has_replaced: false,
         minted: minted.filter(|_| is_minted),
+        position,
     })
 }

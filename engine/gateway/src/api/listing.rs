@@ -8,8 +8,8 @@ use crate::server::GatewayState;
 use handle_client::administration::{Administrator, AskError};
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{BLANK, PREFIX_RECORDS};
-use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode};
 use hyper::{Method, StatusCode};
 use serde_json::{Map, Value};
@@ -110,11 +110,19 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     let change = move |client: &mut Administrator| {
         let body = HandleBody { handle: &handle };
         let homing = if ends { Request::UnhomeNa(body) } else { Request::HomeNa(body) };
-        client.ask(&homing, OpFlags::PLAIN_REQUEST).map(|answer| answer.code())
+        let answer = client.ask(&homing, OpFlags::PLAIN_REQUEST.with(OpFlags::SHOW_TRANSACTION))?;
+        let position = match answer.reply().response {
+            Response::Changed(change) => Some(change.position),
+            _ => None,
+        };
+        Ok((answer.code(), position))
     };
     match admin.ask(request.peer.address, Some(identity), change).await {
-        Ok(ResponseCode(403..=406)) => super::unauthorized(),
-        Ok(code) => {
+        Ok((ResponseCode(403..=406), _)) => super::unauthorized(),
+        Ok((code, position)) => {
+            if code == ResponseCode::SUCCESS {
+                state.until_visible(request.peer.address, [prefix.as_bytes()], position).await;
+            }
             respond(state, request, status_of(code, false), ApiBody::failure(code, None, Some(prefix)))
         }
         Err(error) => admin_refusal(state, request, &error, Some(prefix)),

@@ -245,6 +245,11 @@ fn of_response(response: &Response<'_>) -> Json {
             Err(error) => refused(&error, record),
         },
         Response::Created(created) => json!({ "handle": created.handle.map(string) }),
+        Response::Changed(change) => json!({
+            "handle": change.handle.map(string),
+            "store": format!("{:016x}", change.position.store),
+            "transaction": change.position.transaction,
+        }),
         Response::Done => json!({}),
         Response::Listing(listing) => {
             json!({ "handles": listing.handles.iter().map(string).collect::<Json>() })

@@ -114,6 +114,64 @@ impl<'a> CreatedHandle<'a> {
     }
 }
 
+/// A state of the store of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorePosition {
+    /// Identity of the store.
+    pub store: u64,
+    /// The last transaction that the state includes.
+    pub transaction: u64,
+}
+
+impl StorePosition {
+    /// Decodes a position.
+    ///
+    /// # Errors
+    /// When it is cut off.
+    pub fn decode(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { store: cursor.u64(Field::Replication)?, transaction: cursor.u64(Field::Replication)? })
+    }
+
+    /// Appends the position to `out`.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        put::u64(out, self.store);
+        put::u64(out, self.transaction);
+    }
+}
+
+/// Body of the answer to a change with the flag
+/// [`SHOW_TRANSACTION`](crate::code::OpFlags::SHOW_TRANSACTION). Not in the RFCs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommittedChange<'a> {
+    /// The handle, after a creation.
+    pub handle: Option<&'a [u8]>,
+    /// A state of the store that includes the change.
+    pub position: StorePosition,
+}
+
+impl<'a> CommittedChange<'a> {
+    /// Decodes a body. Bytes after it are ignored.
+    ///
+    /// # Errors
+    /// When a field does not fit, or the handle is too long.
+    pub fn decode(body: &'a [u8], is_creation: bool) -> Result<Self, DecodeError> {
+        let mut cursor = Cursor::new(body);
+        let handle = is_creation.then(|| cursor.string(Field::Handle)).transpose()?;
+        if handle.is_some_and(|handle| handle.len() > HANDLE_LEN_MAX) {
+            return Err(DecodeError::TooLong { field: Field::Handle, at: 0 });
+        }
+        Ok(Self { handle, position: StorePosition::decode(&mut cursor)? })
+    }
+
+    /// Appends the body to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        if let Some(handle) = self.handle {
+            put::string(out, handle);
+        }
+        self.position.encode(out);
+    }
+}
+
 /// Body of one message of a listing, of handles or of homed prefixes.
 ///
 /// A listing has [`LIST_PAGE_COUNT`](crate::limit::LIST_PAGE_COUNT) names in each message, and the

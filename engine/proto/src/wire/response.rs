@@ -1,6 +1,6 @@
 //! Every response, by its response code and operation code.
 
-use super::admin::{CreatedHandle, Listing};
+use super::admin::{CommittedChange, CreatedHandle, Listing};
 use super::auth::{Challenge, VerificationAnswer};
 use super::cursor::Cursor;
 use super::digest::RequestDigest;
@@ -23,6 +23,8 @@ pub enum Response<'a> {
     SiteInfo(&'a [u8]),
     /// The handle that was created.
     Created(CreatedHandle<'a>),
+    /// The change was made, and includes the state of the store that has it.
+    Changed(CommittedChange<'a>),
     /// Success, without further content.
     Done,
     /// A part of a listing.
@@ -74,7 +76,8 @@ impl<'a> Reply<'a> {
             true => Some(RequestDigest::decode(&mut cursor)?),
             false => None,
         };
-        let response = Response::decode(code, header.op_code, cursor.rest());
+        let shows_transaction = header.flags.has(OpFlags::SHOW_TRANSACTION);
+        let response = Response::decode(code, header.op_code, shows_transaction, cursor.rest());
         // Offsets count from the start of the body, also after a digest.
         let response = response.map_err(|error| error.moved_by(cursor.at()))?;
         Ok(Self { code, digest, response })
@@ -105,8 +108,16 @@ impl<'a> Reply<'a> {
 }
 
 impl<'a> Response<'a> {
-    fn decode(code: ResponseCode, op_code: OpCode, body: &'a [u8]) -> Result<Self, DecodeError> {
+    fn decode(
+        code: ResponseCode,
+        op_code: OpCode,
+        shows_transaction: bool,
+        body: &'a [u8],
+    ) -> Result<Self, DecodeError> {
         Ok(match code {
+            ResponseCode::SUCCESS if shows_transaction && op_code.changes_records() => {
+                Self::Changed(CommittedChange::decode(body, op_code == OpCode::CREATE_HANDLE)?)
+            }
             ResponseCode::SUCCESS => return Self::decode_success(op_code, body),
             ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => {
                 Self::Referral(Referral::decode(body)?)
@@ -146,6 +157,7 @@ impl<'a> Response<'a> {
         match self {
             Self::Answer(body) => body.encode(out),
             Self::Created(body) => body.encode(out),
+            Self::Changed(body) => body.encode(out),
             Self::Done => {}
             Self::Listing(body) => body.encode(out),
             Self::Verdict(body) => body.encode(out),
@@ -162,6 +174,7 @@ impl<'a> Response<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::admin::StorePosition;
     use super::super::testing::refuses_every_truncation;
     use super::*;
     use crate::code::DigestAlgorithm;
@@ -191,6 +204,7 @@ mod tests {
                 prop::sample::select(ResponseCode::KNOWN.iter().map(|it| it.0).chain([900]).collect::<Vec<_>>()),
             ],
             minor in 0_u8..13,
+            shows_transaction in any::<bool>(),
             digest in prop::sample::select(vec![None, Some((0, 16)), Some((1, 16)), Some((2, 20)), Some((3, 32))]),
             words in prop::collection::vec(prop_oneof![4 => 0_u32..6, 1 => any::<u32>()], 0..24),
         ) {
@@ -201,6 +215,9 @@ mod tests {
                 let digest = vec![7; len];
                 RequestDigest { algorithm: DigestAlgorithm(algorithm), digest: &digest }.encode(&mut body);
                 flags = flags.with(OpFlags::REQUEST_DIGEST);
+            }
+            if shows_transaction {
+                flags = flags.with(OpFlags::SHOW_TRANSACTION);
             }
             body.extend(words.iter().flat_map(|word| word.to_be_bytes()));
             let header = header(OpCode(op_code), ResponseCode(code), flags);
@@ -235,6 +252,29 @@ mod tests {
         });
         let error = Reply::decode(&header, Version::CURRENT, &body[..21]).unwrap_err();
         assert_eq!(error.at(), 21);
+    }
+
+    #[test]
+    fn changes_show_their_transaction_where_it_was_requested() {
+        let position = StorePosition { store: 7, transaction: 9 };
+        for (op_code, handle) in [(OpCode::CREATE_HANDLE, Some(&b"10/a"[..])), (OpCode::DELETE_HANDLE, None)]
+        {
+            let mut body = vec![];
+            let response = Response::Changed(CommittedChange { handle, position });
+            response.encode(&mut body);
+            let shown = header(op_code, ResponseCode::SUCCESS, OpFlags::SHOW_TRANSACTION);
+            refuses_every_truncation(&body, &[], |bytes| {
+                Reply::decode(&shown, Version::CURRENT, bytes).map(|_| ())
+            });
+            assert_eq!(Reply::decode(&shown, Version::CURRENT, &body).unwrap().response, response);
+            let plain = header(op_code, ResponseCode::SUCCESS, OpFlags::default());
+            let plain = Reply::decode(&plain, Version::CURRENT, &body).unwrap();
+            assert!(!matches!(plain.response, Response::Changed(_)), "{op_code:?}");
+        }
+        let query = header(OpCode::RESOLUTION, ResponseCode::SUCCESS, OpFlags::SHOW_TRANSACTION);
+        let body = b"\0\0\0\x01a\0\0\0\0";
+        let query = Reply::decode(&query, Version::CURRENT, body).unwrap();
+        assert!(matches!(query.response, Response::Answer(_)));
     }
 
     #[test]
