@@ -1,6 +1,7 @@
 //! Helpers of the tests of several crates: servers, clients, golden vectors, messages as JSON.
 #![forbid(unsafe_code)]
 
+pub mod acme_authority;
 pub mod admin_server;
 pub mod batches;
 pub mod client;

@@ -108,6 +108,28 @@ pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
     file.write_all(secret).and_then(|()| file.sync_all()).map_err(failed)
 }
 
+/// Writes a secret to a file that only its owner may use, in place of an older one: a reader, and a
+/// crash, find either of them whole.
+///
+/// # Errors
+/// When a system call fails.
+pub fn replace_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
+    let failed = |path: &Path, error| OpenError::Io { path: path.to_owned(), error };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let new = path.with_file_name(format!(".{name}.new"));
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(&new, error)),
+        // Left by a process that was killed.
+        _ => {}
+    }
+    create_secret_file(&new, secret)?;
+    std::fs::rename(&new, path).map_err(|error| failed(path, error))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| failed(directory, error))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +159,20 @@ mod tests {
             assert!(error.to_string().contains(&format!("(mode 0{mode:o}): run chmod 600 /")), "{error}");
         }
         assert!(matches!(create_secret_file(&path, b"again"), Err(OpenError::Io { .. })));
+    }
+
+    #[test]
+    fn a_secret_is_replaced_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("secret");
+        for secret in [&b"first"[..], b"second"] {
+            // As after a crash.
+            create_secret_file(&directory.path().join(".secret.new"), b"partial").unwrap();
+            replace_secret_file(&path, secret).unwrap();
+            assert_eq!(**open_secret_file(&path).unwrap(), *secret);
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        }
+        assert!(replace_secret_file(&directory.path().join("no/secret"), b"x").is_err());
     }
 
     #[test]

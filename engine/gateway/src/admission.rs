@@ -31,11 +31,13 @@ pub fn answer_at_once(
     let state = &served.state;
     let settings = state.settings.current();
     let peer = client(served, &settings, parts);
-    let refusal = refusal(served, parts, body).or_else(|| limit(state, &settings, peer.address, now));
-    let response = match refusal {
-        Some(refusal) => Some(refuse(&settings, parts, refusal)),
-        None => fast_path::answer(state, parts),
-    };
+    let refused = |refusal| refuse(&settings, parts, refusal);
+    // The authority of the certificate has a few requests, which no rate may refuse.
+    let response = refusal(served, parts, body)
+        .map(refused)
+        .or_else(|| challenge(state, parts))
+        .or_else(|| limit(state, &settings, peer.address, now).map(refused))
+        .or_else(|| fast_path::answer(state, parts));
     let mut response = response.ok_or(peer)?;
     allow_origin(RequestHeaders { method: &parts.method, headers: &parts.headers }, &mut response);
     state.counters.count_answer(response.status().as_u16());
@@ -43,6 +45,11 @@ pub fn answer_at_once(
         record(served, entry, &response, now);
     }
     Ok(response)
+}
+
+/// The answer to a request of the authority that issues the certificate.
+fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
+    state.tls.as_ref()?.acme()?.challenges().for_request(parts)
 }
 
 /// Routes a request of `peer` that arrived at `since`.

@@ -212,7 +212,9 @@ pub async fn serve(
     let served = |is_tls| ServedConnection::new(Arc::clone(&state), Arc::clone(&settings), address, is_tls);
     let ended = match (protocol, &state.tls) {
         (ConnectionProtocol::Tls, Some(tls)) => {
-            let stream = in_time(header_timeout, tls.acceptor().accept(stream)).await?;
+            let Some(stream) = in_time(header_timeout, tls.accept(stream)).await? else {
+                return Ok(());
+            };
             match stream.get_ref().1.alpn_protocol() == Some(b"h2") {
                 true => http2::serve(stream, Arc::new(served(true)), stopping).await,
                 false => http1::serve(stream, &served(true), stopping).await,

@@ -1,17 +1,20 @@
 //! The commands of `handle-gateway` on its control socket.
 
+use crate::acme::AcmeState;
 use crate::counters::GatewayCounters;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::settings::reload;
+use crate::tls::TlsIdentity;
 use handle_daemon::control::{CommandHelp, ControlCommands};
 use serde_json::{Map, Value, json};
 
 /// The commands and their help.
-const COMMANDS: [CommandHelp; 4] = [
+const COMMANDS: [CommandHelp; 5] = [
     ("status", "what is served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again, and take the published set now"),
+    ("renew-certificate", "order a certificate by ACME now"),
     ("drain", "answer the requests under way, then exit"),
 ];
 
@@ -25,6 +28,7 @@ impl ControlCommands for GatewayState {
             "status" => status(self),
             "stats" => stats(self),
             "reload" => reload(self),
+            "renew-certificate" => renew_certificate(self),
             "drain" => {
                 self.drain();
                 json!({ "ok": true })
@@ -54,7 +58,27 @@ fn status(state: &GatewayState) -> Value {
             "servers": site.servers_count(),
         })),
         "upstream": state.upstream.is_some(),
+        "certificate": state.tls.as_ref().map(certificate),
     })
+}
+
+fn certificate(tls: &TlsIdentity) -> Value {
+    let facts = tls.facts();
+    json!({
+        "names": facts.as_ref().map(|facts| &facts.names),
+        "expires_unix_s": facts.as_ref().map(|facts| facts.expires_unix_s),
+        "acme": tls.acme().map(AcmeState::to_json),
+    })
+}
+
+fn renew_certificate(state: &GatewayState) -> Value {
+    match state.tls.as_ref().and_then(TlsIdentity::acme) {
+        Some(acme) => {
+            acme.request();
+            json!({ "ok": true, "hint": "see `certificate` of status for the result" })
+        }
+        None => json!({ "ok": false, "error": "there is no certificate by ACME (`tls.acme.domains`)" }),
+    }
 }
 
 fn stats(state: &GatewayState) -> Value {

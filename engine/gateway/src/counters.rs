@@ -45,6 +45,10 @@ handle_daemon::event_counters! {
         bodies_refused,
         /// Requests that got status 429, because their source exceeded its rate.
         requests_limited,
+        /// Orders of a certificate by ACME.
+        certificate_orders,
+        /// Orders of a certificate by ACME that failed.
+        certificate_order_failures,
         /// Requests that hit a bug.
         bugs,
     }

@@ -10,11 +10,25 @@ use std::time::{Duration, Instant};
 /// after this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
+/// Texts of the log for a series.
+#[derive(Clone, Copy, Debug)]
+pub struct SeriesTexts {
+    /// Text for its start.
+    pub failed: &'static str,
+    /// Text for its end.
+    pub recovered: &'static str,
+}
+
+/// The texts about `handle-admin`.
+const ADMIN_TEXTS: SeriesTexts =
+    SeriesTexts { failed: "handle-admin does not answer", recovered: "handle-admin answers again" };
+
 /// The failures of one service since it answered last.
 #[derive(Debug)]
 pub struct FailureSeries {
     /// Where the service is.
     service: String,
+    texts: SeriesTexts,
     series: Mutex<Series>,
 }
 
@@ -44,28 +58,34 @@ impl Series {
 }
 
 impl FailureSeries {
-    /// That of a service, which answers as far as is known.
+    /// That of `handle-admin` at `service`, which answers as far as is known.
     #[must_use]
     pub fn new(service: impl Display) -> Self {
-        Self { service: service.to_string(), series: Mutex::default() }
+        Self::with_texts(service, ADMIN_TEXTS)
+    }
+
+    /// That of another service.
+    #[must_use]
+    pub fn with_texts(service: impl Display, texts: SeriesTexts) -> Self {
+        Self { service: service.to_string(), texts, series: Mutex::default() }
     }
 
     /// Notes that the service answered, or why it did not, at `now`. Returns whether that was logged.
     pub fn note<E: Display>(&self, failure: Option<E>, now: Instant) -> bool {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
-        let service = &self.service;
+        let (service, texts) = (&self.service, self.texts);
         match failure {
             Some(error) => {
                 let is_logged = series.fail(now);
                 if is_logged {
-                    tracing::warn!(%service, %error, "handle-admin does not answer");
+                    tracing::warn!(%service, %error, "{}", texts.failed);
                 }
                 is_logged
             }
             None => {
                 let is_logged = series.answer();
                 if is_logged {
-                    tracing::info!(%service, "handle-admin answers again");
+                    tracing::info!(%service, "{}", texts.recovered);
                 }
                 is_logged
             }

@@ -24,7 +24,8 @@
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
 //! - [`route`]: which of these three answers a request.
-//! - [`tls`]: the certificate of this process.
+//! - [`tls`]: the certificate of this process; [`acme`]: how it is ordered and renewed.
+//! - [`outbound`]: requests of this process to HTTP servers.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
 //! - [`admission`], [`refusal`]: the checks of a request before it is routed, and the answers to
 //!   refused ones.
@@ -75,6 +76,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod acme;
 pub mod admin_pages;
 pub mod administration;
 pub mod admission;
@@ -95,6 +97,7 @@ pub mod input;
 pub mod location;
 pub mod native;
 pub mod observe;
+pub mod outbound;
 pub mod pages;
 pub mod parameters;
 pub mod places;

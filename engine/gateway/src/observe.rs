@@ -54,6 +54,8 @@ handle_daemon::metrics! {
         gauge sessions_unproven = |state| state.sessions.counts().1;
         /// Workers that are running.
         gauge workers_running = |state| state.running();
+        /// Expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
+        gauge tls_certificate_expiry_seconds = |state| state.certificate_expires_unix_s();
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |state| state.started_unix_ms() / 1000;
         /// Lines written to the log of requests.

@@ -1,5 +1,6 @@
 //! Starts all parts of the process and stops them.
 
+use crate::acme;
 use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::counters::GatewayCounters;
@@ -102,6 +103,13 @@ impl GatewayState {
     #[must_use]
     pub fn running(&self) -> usize {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// The expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
+    #[must_use]
+    pub fn certificate_expires_unix_s(&self) -> u64 {
+        let facts = self.tls.as_ref().and_then(TlsIdentity::facts);
+        facts.map_or(0, |facts| facts.expires_unix_s)
     }
 
     /// The start time, in milliseconds since 1970.
@@ -262,6 +270,10 @@ impl Gateway {
             let format = || state.settings.current().request_log.format;
             writer.run(&state.shutdown, format, RequestLogEntry::write);
         })?;
+        if self.state.tls.as_ref().is_some_and(|tls| tls.acme().is_some()) {
+            let state = Arc::clone(&self.state);
+            self.start_helper("acme", move || acme::run(&state))?;
+        }
         if let Some(control) = control {
             let state = Arc::clone(&self.state);
             self.start_helper("control", move || control.serve(&state.shutdown, &state))?;

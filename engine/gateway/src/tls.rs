@@ -1,25 +1,37 @@
-//! TLS: the certificate and key of this process, from files that are read again on a reload.
+//! TLS: the certificate and key of this process, from files that are read again on a reload, or by
+//! ACME.
+//!
+//! - [`certificate`]: a certificate with its key, and what it says. [`trust`]: authorities that are
+//!   trusted for requests of this process.
 
+pub mod certificate;
+pub mod trust;
+
+use crate::acme::{AcmeConfig, AcmeState};
 use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;
+use certificate::{CertificateFacts, TlsCertificate};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
-use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tokio_rustls::TlsAcceptor;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 
 settings! {
     /// TLS on the addresses of `listen`, beside plain HTTP.
     pub struct TlsConfig where key_with_certificate {
-        /// The certificate and those that it was issued by, as PEM. Without it only plain HTTP is
-        /// served.
+        /// The certificate and those that it was issued by, as PEM. Without it, and without
+        /// `acme.domains`, only plain HTTP is served.
         restart certificate: Option<PathBuf> = None;
         /// Its private key, as PEM. Only its owner may have access to the file.
         restart key: Option<PathBuf> = None;
+        section acme: AcmeConfig;
     }
 }
 
@@ -27,36 +39,54 @@ fn key_with_certificate(tls: &TlsConfig) -> Result<(), SettingError> {
     let why = match (&tls.certificate, &tls.key) {
         (Some(_), None) => "`tls.certificate` without `tls.key`: name its key",
         (None, Some(_)) => "`tls.key` without `tls.certificate`: name it",
+        (Some(_), Some(_)) if tls.acme.is_configured() => {
+            "`tls.certificate` and `tls.acme.domains`: the certificate comes from files or by ACME"
+        }
         _ => return Ok(()),
     };
     Err(SettingError::Together(why.to_owned()))
 }
 
+/// Where the certificate comes from.
+#[derive(Debug)]
+enum CertificateSource {
+    Files { certificate: PathBuf, key: PathBuf },
+    Acme(Box<AcmeState>),
+}
+
 /// The certificate in use, replaced without interrupting connections.
 pub struct TlsIdentity {
-    config: TlsConfig,
+    source: CertificateSource,
     has_http2: bool,
-    server: ArcSwap<ServerConfig>,
+    current: ArcSwap<TlsCertificate>,
 }
 
 impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsIdentity").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("TlsIdentity").field("source", &self.source).finish_non_exhaustive()
     }
 }
 
 impl TlsIdentity {
-    /// Reads the files that `config` names; `None` if it names none. With `has_http2`, HTTP/2 is
-    /// offered to clients.
+    /// Reads the files that `config` names, or the certificate that was issued by ACME before;
+    /// `None` if there is no TLS. With `has_http2`, HTTP/2 is offered to clients.
     ///
     /// # Errors
     /// One sentence with the file.
     pub fn open(config: &TlsConfig, has_http2: bool) -> anyhow::Result<Option<Self>> {
-        if config.certificate.is_none() {
-            return Ok(None);
-        }
-        let server = ArcSwap::from(read(config, has_http2)?);
-        Ok(Some(Self { config: config.clone(), has_http2, server }))
+        let (source, current) = match (&config.certificate, &config.key) {
+            (Some(certificate), Some(key)) => {
+                let current = read(certificate, key, has_http2)?;
+                (CertificateSource::Files { certificate: certificate.clone(), key: key.clone() }, current)
+            }
+            _ if config.acme.is_configured() => {
+                let acme = AcmeState::open(&config.acme)?;
+                let current = acme.stored_certificate(has_http2)?.unwrap_or_else(TlsCertificate::none);
+                (CertificateSource::Acme(Box::new(acme)), current)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self { source, has_http2, current: ArcSwap::from_pointee(current) }))
     }
 
     /// Reads the files again, for new connections.
@@ -64,39 +94,70 @@ impl TlsIdentity {
     /// # Errors
     /// One sentence with the file; the old certificate stays in use.
     pub fn reload(&self) -> anyhow::Result<()> {
-        self.server.store(read(&self.config, self.has_http2)?);
+        if let CertificateSource::Files { certificate, key } = &self.source {
+            self.replace(read(certificate, key, self.has_http2)?);
+        }
         Ok(())
     }
 
-    /// What accepts a connection.
+    /// Uses another certificate for new connections.
+    pub fn replace(&self, certificate: TlsCertificate) {
+        self.current.store(Arc::new(certificate));
+    }
+
+    /// How certificates are obtained by ACME; `None` if they come from files.
     #[must_use]
-    pub fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.server.load_full())
+    pub const fn acme(&self) -> Option<&AcmeState> {
+        match &self.source {
+            CertificateSource::Files { .. } => None,
+            CertificateSource::Acme(acme) => Some(acme),
+        }
+    }
+
+    /// Whether HTTP/2 is offered to clients.
+    #[must_use]
+    pub const fn has_http2(&self) -> bool {
+        self.has_http2
+    }
+
+    /// The names and the validity of the certificate in use; `None` without a certificate.
+    #[must_use]
+    pub fn facts(&self) -> Option<CertificateFacts> {
+        self.current.load().facts().cloned()
+    }
+
+    /// The handshake of a connection; `None` if it was a challenge of ACME, which is answered by the
+    /// handshake alone (RFC 8737).
+    ///
+    /// # Errors
+    /// When the handshake fails.
+    pub async fn accept<S>(&self, stream: S) -> io::Result<Option<TlsStream<S>>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let challenges = self.acme().map(AcmeState::challenges).filter(|challenges| !challenges.is_empty());
+        let Some(challenges) = challenges else {
+            return TlsAcceptor::from(self.current.load().server()).accept(stream).await.map(Some);
+        };
+        let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
+        let Some(server) = challenges.for_hello(&start.client_hello()) else {
+            return start.into_stream(self.current.load().server()).await.map(Some);
+        };
+        let mut stream = start.into_stream(server).await?;
+        stream.shutdown().await?;
+        Ok(None)
     }
 }
 
-fn read(config: &TlsConfig, has_http2: bool) -> anyhow::Result<Arc<ServerConfig>> {
-    let (certificate, key) =
-        (config.certificate.clone().unwrap_or_default(), config.key.clone().unwrap_or_default());
+fn read(certificate: &Path, key: &Path, has_http2: bool) -> anyhow::Result<TlsCertificate> {
     let shown = certificate.display();
-    let certificates = CertificateDer::pem_file_iter(&certificate)
+    let chain = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| format!("cannot read the certificate {shown} (`tls.certificate`)"))?;
-    ensure!(!certificates.is_empty(), "{shown} has no certificate (`tls.certificate`): expected PEM");
-    let bytes =
-        handle_auth::file::open_secret_file(&key).context("cannot read the key of the certificate")?;
+    ensure!(!chain.is_empty(), "{shown} has no certificate (`tls.certificate`): expected PEM");
+    let bytes = handle_auth::file::open_secret_file(key).context("cannot read the key of the certificate")?;
     let key_der = PrivateKeyDer::from_pem_slice(&bytes)
         .with_context(|| format!("{} has no private key as PEM (`tls.key`)", key.display()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .context("cannot set up TLS")?
-        .with_no_client_auth()
-        .with_single_cert(certificates, key_der)
-        .with_context(|| format!("{} is not the key of {shown}", key.display()))?;
-    // In the order of our preference. Clients that offer neither speak HTTP/1.1.
-    let protocols = [(has_http2, &b"h2"[..]), (true, b"http/1.1")].into_iter();
-    server.alpn_protocols =
-        protocols.filter(|(is_spoken, _)| *is_spoken).map(|(_, it)| it.to_vec()).collect();
-    Ok(Arc::new(server))
+    TlsCertificate::new(chain, key_der, has_http2)
+        .with_context(|| format!("{} is not the key of {shown}", key.display()))
 }

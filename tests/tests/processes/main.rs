@@ -13,6 +13,7 @@ mod deployed_servers;
 mod foreign;
 mod forwarding;
 mod gateway;
+mod gateway_acme;
 mod gateway_admin;
 mod gateway_batch;
 mod gateway_bulk;

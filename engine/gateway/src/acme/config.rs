@@ -1,0 +1,226 @@
+//! The settings of certificates by ACME.
+
+use data_encoding::BASE64URL_NOPAD;
+use handle_auth::file::OpenError;
+use handle_daemon::settings;
+use handle_daemon::settings::{SettingError, SettingRule, SettingType};
+use hyper::Uri;
+use instant_acme::ExternalAccountKey;
+use rustls::pki_types::DnsName;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::PathBuf;
+use zeroize::Zeroizing;
+
+settings! {
+    /// The certificate by ACME (RFC 8555), in place of files: ordered from an authority, renewed,
+    /// and replaced while serving.
+    pub struct AcmeConfig where what_orders_need {
+        /// Names of the certificate. With at least one, the certificate comes by ACME.
+        restart domains: Vec<String> = Vec::new(), DOMAINS;
+        /// URL of the directory of the authority.
+        restart directory: String =
+            "https://acme-v02.api.letsencrypt.org/directory".to_owned(), HTTPS_URL;
+        /// Addresses of the operator for the authority, as `mailto:admin@example.org`.
+        restart contact: Vec<String> = Vec::new(), CONTACTS;
+        /// Agree to the terms of service of the authority; required.
+        restart terms_agreed: bool = false;
+        /// Directory of the account key and of the certificate with its key; required. It is created
+        /// if needed, and only its owner may have access to the files.
+        restart state_directory: Option<PathBuf> = None;
+        /// How the authority checks the names: over TLS on port 443 (`tls-alpn-01`), over plain HTTP on
+        /// port 80 (`http-01`), or both in turns, beginning with TLS (`any`).
+        restart challenge: AcmeChallenge = AcmeChallenge::Any;
+        /// Authorities that the directory's own certificate is checked with, as PEM; those of the
+        /// host if not set.
+        restart ca_file: Option<PathBuf> = None;
+        /// Identifier of an account that the authority has made outside of ACME.
+        restart external_account_id: Option<String> = None;
+        /// File with the key of that account, in base64url. Only its owner may have access to it.
+        restart external_account_key: Option<PathBuf> = None;
+        /// Time before the expiry of a certificate at which it is renewed, but at most half of its
+        /// validity.
+        restart renew_before_h: u32 = 720, 1..=8760;
+        /// Pause after a failed order. It doubles with each further failure.
+        restart retry_s_min <= retry_s_max: u32 = 120, 1..=86_400;
+        /// Longest pause between two orders that fail.
+        restart retry_s_max: u32 = 21_600, 1..=86_400;
+        /// Time for one request to the authority.
+        restart request_ms: u32 = 30_000, 1..=600_000;
+        /// Time for a whole order, with the checks of all names.
+        restart order_s: u32 = 300, 1..=3600;
+        /// Most bytes of an answer of the authority.
+        restart answer_bytes: usize = 1 << 20, 1024..=1 << 26;
+    }
+}
+
+/// How the authority checks the names of an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AcmeChallenge {
+    /// Both ways in turns, until one succeeds.
+    #[default]
+    Any,
+    /// A handshake of TLS. RFC 8737.
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn01,
+    /// A request over plain HTTP. RFC 8555 section 8.3.
+    #[serde(rename = "http-01")]
+    Http01,
+}
+
+impl SettingType for AcmeChallenge {
+    fn type_name() -> String {
+        "`any`, `tls-alpn-01`, `http-01`".to_owned()
+    }
+}
+
+/// Most names of a certificate, as of the authorities.
+const DOMAINS_MAX: usize = 100;
+
+const DOMAINS: SettingRule<Vec<String>> = SettingRule {
+    words: "at most 100 DNS names without wildcards",
+    check: |domains| {
+        if domains.len() > DOMAINS_MAX {
+            return Err(format!("has {} names: it may have {DOMAINS_MAX}", domains.len()));
+        }
+        let is_name = |name: &String| DnsName::try_from(name.as_str()).is_ok() && !name.ends_with('.');
+        match domains.iter().find(|name| !is_name(name)) {
+            Some(name) => Err(format!("has {name:?}: not a DNS name without wildcards")),
+            None => Ok(()),
+        }
+    },
+};
+
+const HTTPS_URL: SettingRule<String> = SettingRule {
+    words: "`https://HOST/PATH`",
+    check: |url| match url.parse::<Uri>() {
+        Ok(uri) if uri.scheme_str() == Some("https") && uri.host().is_some() => Ok(()),
+        _ => Err(format!("is {url:?}: write https://HOST/PATH")),
+    },
+};
+
+const CONTACTS: SettingRule<Vec<String>> = SettingRule {
+    words: "`mailto:` and an address",
+    check: |contacts| match contacts.iter().find(|contact| !contact.starts_with("mailto:")) {
+        Some(contact) => Err(format!("has {contact:?}: write mailto: and an address")),
+        None => Ok(()),
+    },
+};
+
+fn what_orders_need(acme: &AcmeConfig) -> Result<(), SettingError> {
+    let why = match acme {
+        _ if acme.external_account_id.is_some() != acme.external_account_key.is_some() => {
+            "`tls.acme.external_account_id` and `tls.acme.external_account_key` belong together: set both"
+        }
+        _ if acme.domains.is_empty() => return Ok(()),
+        _ if acme.state_directory.is_none() => {
+            "`tls.acme.domains` without `tls.acme.state_directory`: name a directory for keys"
+        }
+        _ if !acme.terms_agreed => {
+            "`tls.acme.terms_agreed` is false: read the terms of service of the authority, and agree to them"
+        }
+        _ => return Ok(()),
+    };
+    Err(SettingError::Together(why.to_owned()))
+}
+
+/// Why the key of an external account cannot be used.
+#[derive(Debug)]
+pub enum ExternalAccountError {
+    /// The file cannot be read.
+    File(OpenError),
+    /// The file has no key.
+    Encoding(PathBuf),
+}
+
+impl fmt::Display for ExternalAccountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(error) => error.fmt(f),
+            Self::Encoding(path) => write!(f, "{} has no key in base64url", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for ExternalAccountError {}
+
+impl AcmeConfig {
+    /// Whether the certificate comes by ACME.
+    #[must_use]
+    pub const fn is_configured(&self) -> bool {
+        !self.domains.is_empty()
+    }
+
+    /// The key that binds a new account to one that was made outside of ACME. RFC 8555 section
+    /// 7.3.4.
+    ///
+    /// # Errors
+    /// When its file cannot be read.
+    pub fn external_account(&self) -> Result<Option<ExternalAccountKey>, ExternalAccountError> {
+        let (Some(id), Some(path)) = (&self.external_account_id, &self.external_account_key) else {
+            return Ok(None);
+        };
+        let text = handle_auth::file::open_secret_file(path).map_err(ExternalAccountError::File)?;
+        let digits = text.trim_ascii().strip_suffix(b"=").unwrap_or(text.trim_ascii());
+        let key = BASE64URL_NOPAD.decode(digits).map(Zeroizing::new);
+        let key = key.map_err(|_| ExternalAccountError::Encoding(path.clone()))?;
+        Ok(Some(ExternalAccountKey::new(id.clone(), &key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_daemon::settings::SettingSection as _;
+
+    #[test]
+    fn an_order_needs_names_a_directory_and_agreement() {
+        let check = |text: &str| {
+            let checked = toml::from_str::<AcmeConfig>(text).unwrap().check();
+            checked.map_err(|error| error.to_string())
+        };
+        let with = |text: &str| {
+            check(&format!(
+                "domains = [\"a.example\"]\nstate_directory = \"acme\"\nterms_agreed = true\n{text}"
+            ))
+        };
+        assert_eq!(check(""), Ok(()));
+        assert_eq!(with("contact = [\"mailto:admin@a.example\"]"), Ok(()));
+        for (text, part) in [
+            ("domains = [\"a.example\"]", "state_directory"),
+            ("domains = [\"a.example\"]\nstate_directory = \"acme\"", "terms_agreed"),
+            ("domains = [\"*.a.example\"]", "wildcards"),
+            ("domains = [\"192.0.2.1\"]", "not a DNS name"),
+            ("domains = [\"a example\"]", "not a DNS name"),
+            ("external_account_id = \"x\"", "belong together"),
+            ("external_account_key = \"x\"", "belong together"),
+        ] {
+            assert!(check(text).unwrap_err().contains(part), "{text}");
+        }
+        assert!(with("directory = \"http://a.example/directory\"").unwrap_err().contains("https://"));
+        assert!(with("directory = \"a\"").unwrap_err().contains("https://"));
+        assert!(with("contact = [\"admin@a.example\"]").unwrap_err().contains("mailto:"));
+        let many = |count| format!("domains = {:?}", vec!["a.example"; count]);
+        assert!(check(&many(DOMAINS_MAX + 1)).unwrap_err().contains("it may have 100"));
+        assert!(check(&many(DOMAINS_MAX)).unwrap_err().contains("state_directory"));
+    }
+
+    #[test]
+    fn the_key_of_an_external_account_is_read_from_a_secret_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
+        let config = AcmeConfig {
+            external_account_id: Some("id".to_owned()),
+            external_account_key: Some(path.clone()),
+            ..AcmeConfig::default()
+        };
+        assert!(AcmeConfig::default().external_account().unwrap().is_none());
+        assert!(matches!(config.external_account(), Err(ExternalAccountError::File(_))));
+        handle_auth::file::create_secret_file(&path, b"b10lLJs8l1GPIzsLP0s6pMt8O0XVGnfT\n").unwrap();
+        assert!(config.external_account().unwrap().is_some());
+        std::fs::remove_file(&path).unwrap();
+        handle_auth::file::create_secret_file(&path, b"not base64").unwrap();
+        assert!(matches!(config.external_account(), Err(ExternalAccountError::Encoding(_))));
+    }
+}
