@@ -7,7 +7,8 @@ use crate::connections::activity::ConnectionActivity;
 use crate::fast_path;
 use crate::proxies::client_address;
 use crate::refusal::HttpRefusal;
-use crate::reply::{GatewayResponse, RequestHeaders, allow_origin};
+use crate::reply::{GatewayResponse, allow_origin_of};
+use crate::request_head::HeaderFacts;
 use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
@@ -18,30 +19,40 @@ use hyper::{Method, Version};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Answers a request that can be answered without waiting.
+/// Answers a request that can be answered without waiting. The headers of an answered request are
+/// used up.
 ///
 /// # Errors
 /// The client, if the request has to be routed.
 pub fn answer_at_once(
     served: &ServedConnection,
-    parts: &Parts,
+    parts: &mut Parts,
     body: &Incoming,
     now: Instant,
 ) -> Result<GatewayResponse, HttpPeer> {
     let state = &served.state;
     let settings = state.settings.current();
+    let facts = HeaderFacts::of(&parts.headers);
     let peer = client(served, &settings, parts);
     let refused = |refusal| refuse(&settings, parts, refusal);
     // The authority of the certificate has a few requests, which no rate may refuse.
-    let response = refusal(served, parts, body)
+    let response = refusal(served, parts, &facts, body)
         .map(refused)
         .or_else(|| challenge(state, parts))
-        .or_else(|| limit(state, &settings, peer.address, now).map(refused))
-        .or_else(|| fast_path::answer(state, parts));
-    let mut response = response.ok_or(peer)?;
-    allow_origin(RequestHeaders { method: &parts.method, headers: &parts.headers }, &mut response);
+        .or_else(|| limit(state, &settings, peer.address, now).map(refused));
+    let (response, entry) = match response {
+        Some(mut response) => {
+            allow_origin_of(facts.origin.cloned(), &mut response);
+            (response, log_entry(&settings, parts, peer))
+        }
+        None => {
+            let answer = fast_path::answer(state, &settings, parts, &facts).ok_or(peer)?;
+            let (origin, entry) = (facts.origin.cloned(), log_entry(&settings, parts, peer));
+            (answer.respond(std::mem::take(&mut parts.headers), origin), entry)
+        }
+    };
     state.counters.count_answer(response.status().as_u16());
-    if let Some(entry) = log_entry(&settings, parts, peer) {
+    if let Some(entry) = entry {
         record(served, entry, &response, now);
     }
     Ok(response)
@@ -110,8 +121,13 @@ fn refuse(settings: &Config, parts: &Parts, refusal: HttpRefusal) -> GatewayResp
 }
 
 /// Why a request is not routed.
-fn refusal(served: &ServedConnection, parts: &Parts, body: &Incoming) -> Option<HttpRefusal> {
-    if let Err(message) = check_host(parts).and_then(|()| check_target(parts)) {
+fn refusal(
+    served: &ServedConnection,
+    parts: &Parts,
+    facts: &HeaderFacts<'_>,
+    body: &Incoming,
+) -> Option<HttpRefusal> {
+    if let Err(message) = check_host(parts.version, facts).and_then(|()| check_target(parts)) {
         return Some(HttpRefusal::Malformed(message));
     }
     if parts.version >= Version::HTTP_2 {
@@ -155,21 +171,26 @@ fn check_target(parts: &Parts) -> Result<(), &'static str> {
 }
 
 /// A request of HTTP/1.1 has exactly one `Host` header, with one host. RFC 9112 section 3.2.
-fn check_host(parts: &Parts) -> Result<(), &'static str> {
-    let mut hosts = parts.headers.get_all(header::HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (None, _) if parts.version == Version::HTTP_11 => Err("The request has no Host header"),
+fn check_host(version: Version, facts: &HeaderFacts<'_>) -> Result<(), &'static str> {
+    match (facts.host, facts.hosts_count) {
+        (None, _) if version == Version::HTTP_11 => Err("The request has no Host header"),
         (None, _) => Ok(()),
-        (Some(_), Some(_)) => Err("The request has several Host headers"),
-        (Some(host), None) if host.as_bytes().iter().all(is_of_host) => Ok(()),
-        (Some(_), None) => Err("The Host header has no valid host"),
+        (Some(host), 1) if host.as_bytes().iter().all(|&byte| OF_HOST[usize::from(byte)]) => Ok(()),
+        (Some(_), 1) => Err("The Host header has no valid host"),
+        (Some(_), _) => Err("The request has several Host headers"),
     }
 }
 
-/// Whether a byte may be in a host and its port.
-const fn is_of_host(byte: &u8) -> bool {
-    byte.is_ascii_graphic() && !matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b',' | b'"' | b'<' | b'>')
-}
+/// The bytes that may be in a host and its port.
+const OF_HOST: [bool; 256] = {
+    let (mut table, mut byte) = ([false; 256], 0_u8);
+    while byte < 128 {
+        let is_separator = matches!(byte, b'/' | b'?' | b'#' | b'@' | b'\\' | b',' | b'"' | b'<' | b'>');
+        table[byte as usize] = byte.is_ascii_graphic() && !is_separator;
+        byte += 1;
+    }
+    table
+};
 
 /// Length of the head of a request, without optional whitespace.
 fn head_len(parts: &Parts) -> usize {
@@ -258,17 +279,19 @@ mod tests {
 
     #[test]
     fn a_request_names_its_host_once() {
-        assert!(check_host(&parts("/", &["x"])).is_ok());
-        assert!(check_host(&parts("/", &[])).is_err());
-        assert!(check_host(&parts("/", &["x", "x"])).is_err());
+        let check = |hosts: &[&str]| {
+            let parts = parts("/", hosts);
+            check_host(parts.version, &HeaderFacts::of(&parts.headers))
+        };
+        assert!(check(&["x"]).is_ok());
+        assert!(check(&[]).is_err());
+        assert!(check(&["x", "x"]).is_err());
         for host in ["", "a.example:8000", "[::1]:80", "192.0.2.1", "xn--a_b"] {
-            assert!(check_host(&parts("/", &[host])).is_ok(), "{host}");
+            assert!(check(&[host]).is_ok(), "{host}");
         }
         for host in ["a b", "a, b", "a/b", "a@b", "a?b", "a#b", "\u{e9}"] {
-            assert!(check_host(&parts("/", &[host])).is_err(), "{host}");
+            assert!(check(&[host]).is_err(), "{host}");
         }
-        let mut old = parts("/", &[]);
-        old.version = Version::HTTP_10;
-        assert!(check_host(&old).is_ok());
+        assert!(check_host(Version::HTTP_10, &HeaderFacts::default()).is_ok());
     }
 }

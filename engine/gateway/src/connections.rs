@@ -120,10 +120,10 @@ impl ServedConnection {
     fn answer(&self, request: Request<Incoming>) -> ResponseFuture<'_> {
         let _guard = BugGuard(&self.state);
         let now = Instant::now();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         // With HTTP/1.1, an answer waits when its connection does.
         let progress = (parts.version == Version::HTTP_2).then(|| self.activity.answers.begin());
-        match admission::answer_at_once(self, &parts, &body, now) {
+        match admission::answer_at_once(self, &mut parts, &body, now) {
             Ok(response) => {
                 self.activity.note_request(now);
                 ResponseFuture::AtOnce(Some(response.map(|body| ConnectionBody::whole(body, progress))))

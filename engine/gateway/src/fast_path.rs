@@ -8,10 +8,12 @@
 use crate::api::body::ApiBody;
 use crate::config::Config;
 use crate::location::{is_document, is_url};
-use crate::record::stored_values;
+use crate::record::stored_record;
 use crate::reply::{
-    CacheableBody, Freshness, GatewayResponse, RequestHeaders, cache_control, empty, http_date, names_html,
+    CacheableBody, Freshness, GatewayResponse, NegotiatedBody, RequestHeaders, allow, allow_origin_of,
+    cache_control, empty, http_date,
 };
+use crate::request_head::HeaderFacts;
 use crate::server::GatewayState;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
@@ -28,26 +30,104 @@ const API_HANDLES: &str = "/api/handles/";
 const PREFIX_RECORD: &[u8] = b"0.NA/";
 /// Maximum length of a prefix.
 const PREFIX_LEN_MAX: usize = 64;
+/// Headers of a request whose memory is used again for those of the response. Longer lists are not
+/// kept for it, because hyper keeps the memory for as long as the connection.
+const HEADERS_KEPT_MAX: usize = 32;
 
-/// The answer to a plain request; `None` if it is left to the general path.
+/// The answer to a plain request.
+#[derive(Debug)]
+pub enum PlainAnswer {
+    /// A redirect.
+    Redirect {
+        /// The value of `Location`.
+        target: HeaderValue,
+        /// The time in `Expires`.
+        expires: Option<HeaderValue>,
+        /// The value of `Cache-Control`.
+        caching: HeaderValue,
+    },
+    /// A record as JSON.
+    Json(NegotiatedBody),
+}
+
+/// The answer to a plain request with these facts; `None` if it is left to the general path.
 #[must_use]
-pub fn answer(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
+pub fn answer(
+    state: &GatewayState,
+    settings: &Config,
+    parts: &Parts,
+    facts: &HeaderFacts<'_>,
+) -> Option<PlainAnswer> {
     if !matches!(parts.method, Method::GET | Method::HEAD) || parts.uri.query().is_some() {
         return None;
     }
     let path = parts.uri.path();
-    let response = if let Some(handle) = path.strip_prefix(API_HANDLES) {
-        let handle = PlainHandle::of(handle)?;
-        json(state, parts, handle)?
-    } else {
-        let handle = PlainHandle::of(path.strip_prefix('/')?)?;
-        redirect(state, parts, handle)?
-    };
-    let counters = &state.counters;
-    let counter =
-        if path.starts_with(API_HANDLES) { &counters.api_requests } else { &counters.proxy_requests };
-    counter.add();
-    Some(response)
+    if let Some(handle) = path.strip_prefix(API_HANDLES) {
+        // Credentials select other values.
+        let handle = PlainHandle::of(handle).filter(|_| !facts.has_credentials)?;
+        let answer = json(state, settings, parts, handle)?;
+        state.counters.api_requests.add();
+        return Some(answer);
+    }
+    // Browsers get a page with the redirect.
+    let handle = PlainHandle::of(path.strip_prefix('/')?).filter(|_| !facts.names_html)?;
+    let answer = redirect(state, settings, handle)?;
+    state.counters.proxy_requests.add();
+    Some(answer)
+}
+
+impl PlainAnswer {
+    /// The response to a request from `origin`. The memory of the headers of the request is used
+    /// again.
+    #[must_use]
+    pub fn respond(self, mut headers: HeaderMap, origin: Option<HeaderValue>) -> GatewayResponse {
+        headers.clear();
+        if headers.capacity() > HEADERS_KEPT_MAX {
+            headers = HeaderMap::new();
+        }
+        match self {
+            Self::Redirect { target, expires, caching } => {
+                headers.insert(header::LOCATION, target);
+                if let Some(expires) = expires {
+                    headers.insert(header::EXPIRES, expires);
+                }
+                headers.insert(header::CACHE_CONTROL, caching);
+                headers.insert(header::VARY, HeaderValue::from_static("Origin"));
+                allow(origin, &mut headers);
+                let mut response = empty(StatusCode::FOUND);
+                *response.headers_mut() = headers;
+                response
+            }
+            Self::Json(body) => {
+                headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+                let mut response = body.respond(headers);
+                allow_origin_of(origin, &mut response);
+                response
+            }
+        }
+    }
+}
+
+/// A table of the characters that are letters, digits or in `others`.
+const fn characters(others: &[u8]) -> [bool; 256] {
+    let (mut table, mut at) = ([false; 256], 0);
+    while at < table.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
+        let byte = at as u8;
+        table[at] = byte.is_ascii_alphanumeric();
+        at += 1;
+    }
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
+/// Whether the table has all of `bytes`.
+fn has_all(table: &[bool; 256], bytes: &[u8]) -> bool {
+    bytes.iter().all(|&byte| table[usize::from(byte)])
 }
 
 /// A handle in a path without percent-encoding: the prefix has digits and dots, the local name
@@ -60,13 +140,13 @@ struct PlainHandle<'p> {
 
 impl<'p> PlainHandle<'p> {
     fn of(text: &'p str) -> Option<Self> {
+        const PLAIN: [bool; 256] = characters(b".-_/");
         let bytes = text.as_bytes();
         let prefix_len = bytes.iter().position(|&byte| !byte.is_ascii_digit() && byte != b'.')?;
-        let is_plain = |&byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'/');
         let is_whole = (1..=PREFIX_LEN_MAX).contains(&prefix_len)
             && bytes[prefix_len] == b'/'
             && (prefix_len + 2..=HANDLE_LEN_MAX).contains(&bytes.len())
-            && bytes[prefix_len..].iter().all(is_plain);
+            && has_all(&PLAIN, &bytes[prefix_len..]);
         is_whole.then_some(Self { text, prefix_len })
     }
 
@@ -84,16 +164,14 @@ impl<'p> PlainHandle<'p> {
 }
 
 /// The redirect to the first URL of a record.
-fn redirect(state: &GatewayState, parts: &Parts, handle: PlainHandle<'_>) -> Option<GatewayResponse> {
-    if parts.headers.get_all(header::ACCEPT).iter().any(names_html) {
-        return None;
-    }
+fn redirect(state: &GatewayState, settings: &Config, handle: PlainHandle<'_>) -> Option<PlainAnswer> {
     let set = state.set.as_ref()?.current();
     let (records, service) = (set.records(), state.service());
-    let values = stored_values(&records, &service, handle.bytes())?;
+    let record = stored_record(&records, &service, handle.bytes())?;
     let mut url = None;
-    for value in values.iter().filter(handle_proto::Value::is_public) {
-        if is_document(&value) || fold::eq(value.kind, kind::HS_ALIAS) {
+    for value in record.public_values() {
+        let value = value.ok()?;
+        if is_document(&value) || (value.is_public() && fold::eq(value.kind, kind::HS_ALIAS)) {
             return None;
         }
         if url.is_none() && is_url(&value) {
@@ -101,66 +179,64 @@ fn redirect(state: &GatewayState, parts: &Parts, handle: PlainHandle<'_>) -> Opt
         }
     }
     let url = url?;
-    let target = plain_target(url.data)?;
-    let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
-    let prefix = stored_values(&records, &service, handle.prefix_record(&mut room));
-    if prefix.is_some_and(|values| values.iter().any(|value| is_document(&value))) {
-        return None;
+    let (scheme, target) = plain_target(url.data)?;
+    if set.homes_prefix_records() {
+        let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
+        let prefix = stored_record(&records, &service, handle.prefix_record(&mut room));
+        let mut values = prefix.into_iter().flat_map(|record| record.public_values());
+        // Damage is for the general path as well.
+        if values.any(|value| value.is_ok_and(|value| is_document(&value))) {
+            return None;
+        }
     }
-    let settings = state.settings.current();
-    let scheme = url.data.split(|&byte| byte == b':').next();
-    if !settings.proxy.schemes.iter().any(|allowed| Some(allowed.as_bytes()) == scheme) {
+    if !settings.proxy.schemes.iter().any(|allowed| allowed == scheme) {
         return None;
     }
     let now = now_unix_s();
-    Some(redirect_to(target, keeps_s(url.ttl, now), now, &settings))
+    let seconds = keeps_s(url.ttl, now).min(settings.caching.seconds_max);
+    Some(PlainAnswer::Redirect {
+        target,
+        expires: http_date(u64::from(now) + u64::from(seconds)),
+        caching: cache_control(Freshness::Seconds(seconds), u32::MAX),
+    })
 }
 
-/// The redirect to `target`, which may be cached for `seconds`.
-fn redirect_to(target: HeaderValue, seconds: u32, now_unix_s: u32, settings: &Config) -> GatewayResponse {
-    let seconds = seconds.min(settings.caching.seconds_max);
-    let mut response = empty(StatusCode::FOUND);
-    let headers = response.headers_mut();
-    headers.reserve(4);
-    headers.insert(header::LOCATION, target);
-    if let Some(expires) = http_date(u64::from(now_unix_s) + u64::from(seconds)) {
-        headers.insert(header::EXPIRES, expires);
-    }
-    headers.insert(header::CACHE_CONTROL, cache_control(Freshness::Seconds(seconds), u32::MAX));
-    response
-}
-
-/// The URL as the value of `Location`, if it has a host and no character that has to be encoded.
-fn plain_target(url: &[u8]) -> Option<HeaderValue> {
-    let rest = url.strip_prefix(b"https://").or_else(|| url.strip_prefix(b"http://"))?;
-    let is_plain = |byte: &u8| {
-        byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/' | b'~' | b':' | b'?' | b'=')
+/// The scheme of a URL, and the URL as the value of `Location`, if it has a host and no character
+/// that has to be encoded.
+fn plain_target(url: &[u8]) -> Option<(&'static str, HeaderValue)> {
+    const PLAIN: [bool; 256] = characters(b"-._/~:?=");
+    let (scheme, rest) = match url.strip_prefix(b"https://") {
+        Some(rest) => ("https", rest),
+        None => ("http", url.strip_prefix(b"http://")?),
     };
     let begins = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    (begins && rest.iter().all(is_plain)).then(|| HeaderValue::from_bytes(url).ok()).flatten()
+    let is_plain = begins && has_all(&PLAIN, rest);
+    let target = is_plain.then(|| HeaderValue::from_bytes(url).ok()).flatten()?;
+    Some((scheme, target))
 }
 
 /// The record as JSON.
-fn json(state: &GatewayState, parts: &Parts, handle: PlainHandle<'_>) -> Option<GatewayResponse> {
-    if has_credentials(&parts.headers) {
+fn json(
+    state: &GatewayState,
+    settings: &Config,
+    parts: &Parts,
+    handle: PlainHandle<'_>,
+) -> Option<PlainAnswer> {
+    let set = state.set.as_ref()?.current();
+    let record = stored_record(&set.records(), &state.service(), handle.bytes())?;
+    let (now, mut keeps, mut is_damaged) = (now_unix_s(), u32::MAX, false);
+    let values = record.public_values().map_while(|value| {
+        is_damaged |= value.is_err();
+        value.inspect(|value| keeps = keeps.min(keeps_s(value.ttl, now))).ok()
+    });
+    let body = ApiBody::values(ResponseCode::SUCCESS, handle.text, values);
+    if is_damaged || record.public_count() == 0 {
         return None;
     }
-    let set = state.set.as_ref()?.current();
-    let records = set.records();
-    let values = stored_values(&records, &state.service(), handle.bytes())?;
-    let now = now_unix_s();
-    let freshness = Freshness::Seconds(values.iter().map(|value| keeps_s(value.ttl, now)).min()?);
-    let body = ApiBody::values(ResponseCode::SUCCESS, handle.text, values.iter());
     let head = RequestHeaders { method: &parts.method, headers: &parts.headers };
     let content_type = "application/json;charset=utf-8";
-    let body = CacheableBody { content_type, bytes: body.into_bytes(), freshness };
-    let mut response = body.respond(StatusCode::OK, head, &state.settings.current());
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    Some(response)
-}
-
-fn has_credentials(headers: &HeaderMap) -> bool {
-    headers.contains_key(header::AUTHORIZATION)
+    let body = CacheableBody { content_type, bytes: body.into_bytes(), freshness: Freshness::Seconds(keeps) };
+    Some(PlainAnswer::Json(body.negotiate(StatusCode::OK, head, settings)))
 }
 
 #[cfg(test)]
@@ -182,9 +258,10 @@ mod tests {
         #[test]
         fn plain_targets_are_what_the_general_path_makes(url in "(http|https|HTTP|ftp)://?[a-z0-9./_%:?= \"@-]{0,12}") {
             let schemes = SCHEMES.map(str::to_owned);
-            if let Some(target) = plain_target(url.as_bytes()) {
+            if let Some((scheme, target)) = plain_target(url.as_bytes()) {
                 let general = redirect_target(&url, b"", &schemes).unwrap();
                 prop_assert_eq!(target.to_str().unwrap(), general.as_str());
+                prop_assert_eq!(url.split(':').next(), Some(scheme));
             }
         }
     }

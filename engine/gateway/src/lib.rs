@@ -109,6 +109,7 @@ pub mod record;
 pub mod redirect;
 pub mod refusal;
 pub mod reply;
+pub mod request_head;
 pub mod request_log;
 pub mod route;
 pub mod selection;

@@ -115,35 +115,41 @@ pub fn find<T>(
     stored(set, service, &http_question.question, render).ok_or_else(|| evaluate(set, service, http_question))
 }
 
-/// The public values of a record, if `records` have it and its prefix is homed.
+/// Bytes of a name that can be folded without clearing a large buffer first.
+const USUAL_LEN: usize = 128;
+
+/// The record with this name, if `records` have it and its prefix is homed.
 #[must_use]
-pub fn stored_values<'a, B: AsRef<[u8]>>(
+pub fn stored_record<'a, B: AsRef<[u8]>>(
     records: &RecordSet<'a, B>,
     service: &ServiceFacts<'_>,
     name: &[u8],
-) -> Option<Values<'a>> {
-    stored_record(records, service, Handle(name)).map(|(_, values)| values)
+) -> Option<EncodedRecord<'a>> {
+    match name.len() {
+        0..=USUAL_LEN => stored_within::<USUAL_LEN, B>(records, service, name),
+        _ => stored_within::<HANDLE_LEN_MAX, B>(records, service, name),
+    }
 }
 
-/// A record, and its public values.
-fn stored_record<'a, B: AsRef<[u8]>>(
+fn stored_within<'a, const LEN_MAX: usize, B: AsRef<[u8]>>(
     records: &RecordSet<'a, B>,
     service: &ServiceFacts<'_>,
-    handle: Handle<'_>,
-) -> Option<(EncodedRecord<'a>, Values<'a>)> {
-    let mut room = [0; HANDLE_LEN_MAX];
-    let key = match (handle.slash_at(), room.get_mut(..handle.0.len())) {
-        (Some(_), Some(key)) if service.has(handle) => {
-            key.copy_from_slice(handle.0);
-            fold_key(key, records.folds());
-            key
-        }
-        _ => return None,
-    };
-    // A record of which the layer does not vouch that its prefix is homed is left to the resolver.
-    let record = records.find(hash_key(records.seed(), key), key).ok()?.filter(EncodedRecord::is_homed)?;
-    let values = Values::from_encoded(record.public_count(), record.public_bytes()).ok()?;
-    Some((record, values))
+    name: &[u8],
+) -> Option<EncodedRecord<'a>> {
+    let handle = Handle(name);
+    handle.slash_at().filter(|_| service.has(handle))?;
+    let mut room = [0; LEN_MAX];
+    let key = room.get_mut(..name.len())?;
+    key.copy_from_slice(name);
+    fold_key(key, records.folds());
+    let hash = hash_key(records.seed(), key);
+    let staged = records.probe(hash);
+    // All lines of the record are loaded at once.
+    records.prefetch_record(staged);
+    let record = records.resolve(staged, hash, key).ok()??;
+    // A layer need not vouch for its records. Records of prefixes that are homed only because an
+    // ancestor is are left to the resolver.
+    (record.is_homed() || records.homed(Handle(key).naming_authority())).then_some(record)
 }
 
 /// Renders the record, if `set` has it and its prefix is homed.
@@ -153,7 +159,8 @@ fn stored<T>(
     question: &Question,
     render: impl FnOnce(&RecordAnswer<'_>) -> T,
 ) -> Option<T> {
-    let (record, values) = stored_record(&set.records(), service, question.handle())?;
+    let record = stored_record(&set.records(), service, &question.handle)?;
+    let values = Values::from_encoded(record.public_count(), record.public_bytes()).ok()?;
     let is_partial = !question.wants.public_only
         && record
             .private()

@@ -4,7 +4,7 @@ use crate::compression::ContentCoding;
 use crate::config::Config;
 use crate::stream::ResponseBody;
 use hyper::body::Bytes;
-use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use std::cell::RefCell;
 use xxhash_rust::xxh3::xxh3_128;
@@ -74,6 +74,17 @@ impl CacheableBody {
         request_headers: RequestHeaders<'_>,
         settings: &Config,
     ) -> GatewayResponse {
+        self.negotiate(status, request_headers, settings).respond(HeaderMap::with_capacity(HEADERS_COUNT))
+    }
+
+    /// Chooses what [`respond`](Self::respond) sends.
+    #[must_use]
+    pub fn negotiate(
+        self,
+        status: StatusCode,
+        request_headers: RequestHeaders<'_>,
+        settings: &Config,
+    ) -> NegotiatedBody {
         let (caching, compression) = (&settings.caching, &settings.compression);
         // What a HEAD request asks about is not compressed only to be dropped.
         let is_compressible = compression.enabled
@@ -84,25 +95,64 @@ impl CacheableBody {
         let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
         let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
         let is_not_modified = has_tag && is_read && has_current_copy(request_headers.headers, hash, coding);
-        let (mut response, coding) = if is_not_modified {
-            (empty(StatusCode::NOT_MODIFIED), coding)
+        let (body, coding) = if is_not_modified {
+            (None, coding)
         } else {
             let encoded = coding.and_then(|coding| coding.encode(&self.bytes));
             let coding = coding.filter(|_| encoded.is_some());
-            (response(status, self.content_type, encoded.unwrap_or(self.bytes)), coding)
+            (Some((self.content_type, encoded.unwrap_or(self.bytes))), coding)
         };
-        let headers = response.headers_mut();
-        if let Some(coding) = coding.filter(|_| !is_not_modified) {
-            headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.token()));
+        NegotiatedBody {
+            status: if is_not_modified { StatusCode::NOT_MODIFIED } else { status },
+            body,
+            coding,
+            varies: status.is_success() || compression.enabled,
+            tag: has_tag.then(|| entity_tag(hash, coding)),
+            caching: caching.headers.then(|| cache_control(self.freshness, caching.seconds_max)),
         }
-        if status.is_success() || compression.enabled {
+    }
+}
+
+/// Number of headers of most responses.
+const HEADERS_COUNT: usize = 6;
+
+/// What a [`CacheableBody`] amounts to for one request.
+#[derive(Debug)]
+pub struct NegotiatedBody {
+    status: StatusCode,
+    /// Media type and bytes; `None` for a client that has the body.
+    body: Option<(&'static str, Vec<u8>)>,
+    coding: Option<ContentCoding>,
+    /// Whether it depends on `Accept-Encoding`.
+    varies: bool,
+    tag: Option<HeaderValue>,
+    caching: Option<HeaderValue>,
+}
+
+impl NegotiatedBody {
+    /// The response, whose headers are added to `headers`.
+    #[must_use]
+    pub fn respond(self, mut headers: HeaderMap) -> GatewayResponse {
+        let Self { status, body, coding, varies, tag, caching } = self;
+        let bytes = body.map(|(content_type, bytes)| {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+            if let Some(coding) = coding {
+                headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding.token()));
+            }
+            bytes
+        });
+        if varies {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         }
-        if has_tag {
-            headers.insert(header::ETAG, entity_tag(hash, coding));
+        for (name, value) in [(header::ETAG, tag), (header::CACHE_CONTROL, caching)] {
+            if let Some(value) = value {
+                headers.insert(name, value);
+            }
         }
-        if caching.headers {
-            headers.insert(header::CACHE_CONTROL, cache_control(self.freshness, caching.seconds_max));
+        let mut response = empty(status);
+        *response.headers_mut() = headers;
+        if let Some(bytes) = bytes {
+            *response.body_mut() = ResponseBody::from(Bytes::from(bytes));
         }
         response
     }
@@ -221,11 +271,31 @@ pub fn preflight(request_headers: RequestHeaders<'_>) -> Option<GatewayResponse>
 
 /// Allows scripts of other origins to read the response.
 pub fn allow_origin(request_headers: RequestHeaders<'_>, response: &mut GatewayResponse) {
+    allow_origin_of(request_headers.headers.get(header::ORIGIN).cloned(), response);
+}
+
+/// Allows scripts of `origin`, from which the request comes, to read the response.
+pub fn allow_origin_of(origin: Option<HeaderValue>, response: &mut GatewayResponse) {
     let headers = response.headers_mut();
     // Also without an origin: a cache must not show this response to a script.
-    headers.append(header::VARY, HeaderValue::from_static("Origin"));
-    let Some(origin) = request_headers.headers.get(header::ORIGIN) else { return };
-    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+    match headers.entry(header::VARY) {
+        Entry::Vacant(none) => {
+            none.insert(HeaderValue::from_static("Origin"));
+        }
+        // One line for the usual two names.
+        Entry::Occupied(mut varies) if varies.iter().eq(["Accept-Encoding"]) => {
+            varies.insert(HeaderValue::from_static("Accept-Encoding, Origin"));
+        }
+        Entry::Occupied(mut varies) => varies.append(HeaderValue::from_static("Origin")),
+    }
+    allow(origin, headers);
+}
+
+/// Allows scripts of `origin` to read the response with these headers, which has to vary with
+/// `Origin`.
+pub fn allow(origin: Option<HeaderValue>, headers: &mut HeaderMap) {
+    let Some(origin) = origin else { return };
+    headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
 }
 

@@ -12,6 +12,7 @@ use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,13 +24,44 @@ use tokio::sync::watch;
 pub struct MappedSet {
     directory: PathBuf,
     verify_new: AtomicBool,
-    set: ArcSwap<PublishedSet>,
+    set: ArcSwap<MappedGeneration>,
     reloads: AtomicU64,
     /// Tells those who wait for a set that another one is live.
     loaded: watch::Sender<()>,
     /// Held while a set is opened, so that two reloads do not overtake each other.
     failure: Mutex<Option<LoadFailure>>,
 }
+
+/// One generation of the set.
+#[derive(Debug)]
+pub struct MappedGeneration {
+    set: PublishedSet,
+    homes_prefix_records: bool,
+}
+
+impl MappedGeneration {
+    fn new(set: PublishedSet) -> Self {
+        let homes_prefix_records = set.records().homed(PREFIX_OF_PREFIX_RECORDS);
+        Self { set, homes_prefix_records }
+    }
+
+    /// Whether records of prefixes are homed. Otherwise the set answers for none of them.
+    #[must_use]
+    pub const fn homes_prefix_records(&self) -> bool {
+        self.homes_prefix_records
+    }
+}
+
+impl Deref for MappedGeneration {
+    type Target = PublishedSet;
+
+    fn deref(&self) -> &PublishedSet {
+        &self.set
+    }
+}
+
+/// The prefix of the names of prefix records.
+const PREFIX_OF_PREFIX_RECORDS: &[u8] = b"0.NA";
 
 /// Why the newest set is not served.
 #[derive(Clone, Debug)]
@@ -50,7 +82,7 @@ impl MappedSet {
         Ok(Self {
             directory: directory.to_owned(),
             verify_new: AtomicBool::new(verify_new),
-            set: ArcSwap::from_pointee(set),
+            set: ArcSwap::from_pointee(MappedGeneration::new(set)),
             reloads: AtomicU64::new(0),
             loaded: watch::Sender::new(()),
             failure: Mutex::new(None),
@@ -59,7 +91,7 @@ impl MappedSet {
 
     /// The set that is live now, for the answer to one request.
     #[must_use]
-    pub fn current(&self) -> Guard<Arc<PublishedSet>> {
+    pub fn current(&self) -> Guard<Arc<MappedGeneration>> {
         self.set.load()
     }
 
@@ -156,7 +188,7 @@ impl PublishedDirectory for MappedSet {
                 if set.manifest() == old.manifest() {
                     return Ok(ReloadOutcome::Unchanged(generation));
                 }
-                self.set.store(Arc::new(set));
+                self.set.store(Arc::new(MappedGeneration::new(set)));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 self.loaded.send_replace(());
                 Ok(ReloadOutcome::Changed(generation))

@@ -123,12 +123,14 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// When the bytes end inside the value, or a length in it does not fit.
+    #[inline]
     pub fn split(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), DecodeError> {
         let mut cursor = Cursor::new(bytes);
         let value = Self::decode(&mut cursor)?;
         Ok((value, cursor.rest()))
     }
 
+    #[inline]
     pub(crate) fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let fixed: &[u8; 14] = cursor.array(Field::Value)?;
         let kind = cursor.string(Field::Type)?;

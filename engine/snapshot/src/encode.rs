@@ -225,10 +225,9 @@ mod tests {
                 assert_eq!(Value::split(encoded).unwrap().0, values[usize::from(position)]);
             }
             let public = handle_proto::Values::from_encoded(record.public_count(), record.public_bytes());
-            assert_eq!(
-                public.unwrap().iter().collect::<Vec<_>>(),
-                values.iter().copied().filter(Value::is_public).collect::<Vec<_>>()
-            );
+            let expected: Vec<_> = values.iter().copied().filter(Value::is_public).collect();
+            assert_eq!(public.unwrap().iter().collect::<Vec<_>>(), expected);
+            assert_eq!(record.public_values().map(Result::unwrap).collect::<Vec<_>>(), expected);
         }
     }
 
@@ -241,6 +240,10 @@ mod tests {
             if let Some((record, _)) = EncodedRecord::split(&bytes) {
                 assert!(record.values_in_order().count() <= usize::from(u16::MAX) * 2);
                 record.private().count();
+                let public = handle_proto::Values::from_encoded(record.public_count(), record.public_bytes());
+                let is_whole = record.public_values().all(|value| value.is_ok());
+                assert_eq!(is_whole, public.is_ok(), "bit {bit}");
+                assert!(record.public_values().count() <= usize::from(u16::MAX) + 1);
             }
         }
         for len in 0..whole.len() {

@@ -88,6 +88,12 @@ impl<'a> EncodedRecord<'a> {
         self.public
     }
 
+    /// The public values in stored order, decoded and checked one after the other.
+    #[must_use]
+    pub const fn public_values(&self) -> PublicValues<'a> {
+        PublicValues { remaining: self.public_count, bytes: self.public }
+    }
+
     /// Number of values.
     #[must_use]
     pub const fn values_count(&self) -> usize {
@@ -124,6 +130,31 @@ impl<'a> EncodedRecord<'a> {
     #[must_use]
     pub const fn private_count(&self) -> usize {
         self.private_count as usize
+    }
+}
+
+/// The public values of a record. See [`EncodedRecord::public_values`].
+#[derive(Clone, Copy, Debug)]
+pub struct PublicValues<'a> {
+    remaining: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Iterator for PublicValues<'a> {
+    type Item = Result<Value<'a>, CorruptValues>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let Some(left) = self.remaining.checked_sub(1) else {
+            // Bytes after the last value are damage; they are reported once.
+            return (!core::mem::take(&mut self.bytes).is_empty()).then_some(Err(CorruptValues));
+        };
+        let Ok((value, rest)) = Value::split(self.bytes) else {
+            *self = Self { remaining: 0, bytes: &[] };
+            return Some(Err(CorruptValues));
+        };
+        *self = Self { remaining: left, bytes: rest };
+        Some(Ok(value))
     }
 }
 

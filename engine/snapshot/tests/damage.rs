@@ -66,6 +66,7 @@ fn use_it(bytes: &[u8]) {
             assert_eq!(record.key(), key);
             record.values_in_order().count();
             record.private().count();
+            record.public_values().count();
         }
     }
     for prefix in ["10.1", "0.na", "none"] {

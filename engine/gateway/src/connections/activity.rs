@@ -1,7 +1,7 @@
 //! The state that the stream of a connection, its requests and its timeouts share.
 
 use super::progress::WaitingAnswers;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub struct ConnectionActivity {
     is_head_too_long: AtomicBool,
     /// The bytes received since the start of the last request, at most `head_len_max` and one.
     head: Mutex<Vec<u8>>,
+    /// Their number.
+    head_len: AtomicUsize,
 }
 
 /// A request that is being answered, until it is dropped.
@@ -64,6 +66,7 @@ impl ConnectionActivity {
             is_head_read: AtomicBool::new(false),
             is_head_too_long: AtomicBool::new(false),
             head: Mutex::new(Vec::new()),
+            head_len: AtomicUsize::new(0),
         }
     }
 
@@ -118,7 +121,7 @@ impl ConnectionActivity {
     #[must_use]
     pub fn may_read_head(&self) -> bool {
         let is_next = self.is_head_read.load(Ordering::Relaxed);
-        let may = is_next || self.head().len() <= self.head_len_max;
+        let may = is_next || !self.exceeds_head();
         self.is_head_too_long.store(!may, Ordering::Relaxed);
         may
     }
@@ -132,6 +135,7 @@ impl ConnectionActivity {
         }
         let room = (self.head_len_max + 1).saturating_sub(head.len());
         head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        self.head_len.store(head.len(), Ordering::Relaxed);
     }
 
     /// Whether the head of a request was found too long while it was read.
@@ -144,7 +148,7 @@ impl ConnectionActivity {
     /// belong to its body.
     #[must_use]
     pub fn exceeds_head(&self) -> bool {
-        self.head().len() > self.head_len_max
+        self.head_len.load(Ordering::Relaxed) > self.head_len_max
     }
 
     /// Whether the bytes that arrived with the last request have a line that begins with `name` and
