@@ -8,6 +8,7 @@
 //! - [`sessions`]: certified answers in a session.
 //! - [`certified`]: signed answers, and the signing rate of the key alone.
 //! - [`serve`]: servers in separate processes; [`flood`] and [`tcp`]: closed loops of requests.
+//! - [`batch`]: requests for many records over HTTP.
 //! - [`dns`]: queries and a server of DNS, for comparison.
 //! - [`paced`]: an open loop of requests, and the response times.
 //! - [`turns`]: one server under load for a time: answers received and processor time used.
@@ -15,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod answers;
+pub mod batch;
 pub mod certified;
 pub mod dns;
 pub mod flood;

@@ -44,9 +44,17 @@ impl Child {
     /// # Errors
     /// When it does not start or ends without an address; the reason is on standard error.
     pub fn start(args: &[String]) -> anyhow::Result<Self> {
-        let [program, command] = this_command()?;
-        let mut process = Command::new(program)
-            .arg(command)
+        Self::start_below(&[], args)
+    }
+
+    /// As [`start`](Self::start), with a command in front that runs the program, if it is not empty.
+    ///
+    /// # Errors
+    /// As for `start`.
+    pub fn start_below(wrapper: &[String], args: &[String]) -> anyhow::Result<Self> {
+        let words: Vec<OsString> = wrapper.iter().map(Into::into).chain(this_command()?).collect();
+        let mut process = Command::new(&words[0])
+            .args(&words[1..])
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -191,35 +191,60 @@ impl BenchConnection {
 
 /// Many idle connections, and slow ones that send single bytes.
 pub struct Crowd {
-    /// Connections that never send.
+    /// Connections that send nothing by themselves.
     pub idle: Vec<TcpStream>,
     slow: Vec<TcpStream>,
+    /// What each slow connection sends; its last byte is repeated without end.
+    message: &'static [u8],
     next: usize,
 }
 
+/// The envelope of a message of 65280 bytes, for slow connections.
+pub const SLOW_MESSAGE: &[u8; Envelope::LEN] =
+    &[2, 11, 2, 11, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0];
+
 impl Crowd {
-    /// Connects to the server at `to`.
+    /// Connects to the server at `to`. Slow connections will send `message`.
     ///
     /// # Errors
     /// Errors of the kernel, mostly too many open files.
-    pub fn gather(to: SocketAddr, idle_count: usize, slow_count: usize) -> std::io::Result<Self> {
+    pub fn gather(
+        to: SocketAddr,
+        idle_count: usize,
+        slow_count: usize,
+        message: &'static [u8],
+    ) -> std::io::Result<Self> {
         let connect = |count: usize| -> std::io::Result<Vec<_>> {
             (0..count).map(|_| TcpStream::connect(to)).collect()
         };
-        Ok(Self { idle: connect(idle_count)?, slow: connect(slow_count)?, next: 0 })
+        Ok(Self { idle: connect(idle_count)?, slow: connect(slow_count)?, message, next: 0 })
     }
 
-    /// Sends a byte on each of the next `count` slow connections, in turn. The bytes are those of
-    /// an envelope of a message of 65280 bytes.
+    /// Sends `request` on each idle connection, and waits for the start of an answer.
+    ///
+    /// # Errors
+    /// When a connection is closed or not answered.
+    pub fn exchange(&mut self, request: &[u8]) -> std::io::Result<()> {
+        let mut room = [0; 4096];
+        for stream in &mut self.idle {
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            stream.write_all(request)?;
+            if stream.read(&mut room)? == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a byte on each of the next `count` slow connections, in turn.
     ///
     /// # Errors
     /// When a connection is closed.
     pub fn trickle(&mut self, count: usize) -> std::io::Result<()> {
-        const MESSAGE: [u8; Envelope::LEN] =
-            [2, 11, 2, 11, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0];
         for _ in 0..count {
             let (round, at) = (self.next / self.slow.len(), self.next % self.slow.len());
-            self.slow[at].write_all(&[MESSAGE.get(round).copied().unwrap_or_default()])?;
+            let byte = self.message.get(round).or(self.message.last()).copied().unwrap_or_default();
+            self.slow[at].write_all(&[byte])?;
             self.next += 1;
         }
         Ok(())

@@ -117,6 +117,17 @@ pub fn resident_len_max() -> anyhow::Result<u64> {
     Ok(text[..text.len() - 3].parse::<u64>()? << 10)
 }
 
+/// Returns the resident memory of the process `pid`, in bytes.
+///
+/// # Errors
+/// When there is no such process.
+pub fn resident_len(pid: u32) -> anyhow::Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes << 10)
+}
+
 /// Describes processor, cores and kernel, as every published figure must.
 #[must_use]
 pub fn machine() -> String {

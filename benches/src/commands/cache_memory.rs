@@ -1,6 +1,6 @@
 //! What cached answers of other services take in memory, beside what the cache counts.
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use handle_benches::usage;
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::{ClockReading, LookupAnswer, Question};
@@ -20,7 +20,7 @@ pub(crate) struct Args {
 const NOW: ClockReading = ClockReading { ms: 1_000, unix_s: 1_700_000_000 };
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
-    let before = resident_len()?;
+    let before = usage::resident_len(std::process::id())?;
     let cache = Cache::new(CacheLimits { bytes_max: args.cache_bytes, ..CacheLimits::default() });
     for number in 0..args.answers {
         let handle = format!("10.1016/j.cache.{number:07}");
@@ -34,7 +34,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         let answer = LookupAnswer::new(handle.as_bytes(), ResponseCode::SUCCESS, values);
         cache.put(&Question::all(handle.into_bytes()), &answer, NOW);
     }
-    let (stats, used) = (cache.stats(), resident_len()? - before);
+    let (stats, used) = (cache.stats(), usage::resident_len(std::process::id())? - before);
     ensure!(stats.handles > 0, "the cache has no answers");
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let (each, share) = (used as f64 / stats.handles as f64, used as f64 / stats.bytes as f64);
@@ -43,12 +43,4 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     println!("resident: {used} bytes, {each:.0} for each answer, {share:.3} of what is counted");
     println!("{}", usage::machine());
     Ok(())
-}
-
-/// Bytes of this process that are resident.
-fn resident_len() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes << 10)
 }

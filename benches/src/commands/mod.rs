@@ -5,6 +5,7 @@ mod answer_loop;
 mod bulk_resolve;
 mod cache_memory;
 mod certified_share;
+mod http_cache;
 mod http_rate;
 mod import_rate;
 mod latency;
@@ -45,6 +46,7 @@ enum Command {
     BulkResolve(bulk_resolve::Args),
     CacheMemory(cache_memory::Args),
     CertifiedShare(certified_share::Args),
+    HttpCache(http_cache::Args),
     HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
@@ -62,6 +64,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::BulkResolve(args) => bulk_resolve::run(args),
         Command::CacheMemory(args) => cache_memory::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
+        Command::HttpCache(args) => http_cache::run(args),
         Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),

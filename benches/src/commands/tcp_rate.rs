@@ -12,7 +12,7 @@ use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
-use handle_benches::tcp::{Crowd, Pipeline, TcpFlood};
+use handle_benches::tcp::{Crowd, Pipeline, SLOW_MESSAGE, TcpFlood};
 use handle_benches::usage::{self, Usage};
 use handle_proto::ResponseCode;
 use handle_server::Server;
@@ -196,7 +196,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(round(&server, || Ok(flood.run(server.address, duration)?))?);
-        let mut crowd = Crowd::gather(server.address, args.idle, args.slow)
+        let mut crowd = Crowd::gather(server.address, args.idle, args.slow, SLOW_MESSAGE)
             .context("cannot open all connections (check `ulimit -n`)")?;
         let stop = AtomicBool::new(false);
         let with = std::thread::scope(|scope| {

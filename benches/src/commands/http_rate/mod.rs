@@ -1,0 +1,161 @@
+//! HTTP answers of `handle-gateway` on one core, compared with a bare hyper server and with nginx,
+//! which answer with a constant redirect.
+//!
+//! Each server is a process on one core, and the engine of `handle-loadgen` loads it from another
+//! core. Servers take turns, so that ratios are of the same round.
+
+mod batch;
+mod crowd;
+mod instructions;
+mod latency;
+mod load;
+mod rates;
+mod servers;
+
+use self::servers::{HttpServers, Role};
+use super::BenchArgs;
+use anyhow::ensure;
+use clap::ValueEnum;
+use handle_benches::usage;
+use handle_proto::Value;
+use handle_snapshot::set::publisher::SetPublisher;
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};
+use serde_json::{Map, json};
+use std::path::{Path, PathBuf};
+
+/// Measures `handle-gateway`: rates over HTTP/1.1, HTTP/2 and TLS, response times, batches of names,
+/// and the effect of idle and slow clients.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Records in the set.
+    #[arg(long, default_value_t = 100_000)]
+    records: u64,
+    /// Connections over HTTP/1.1, each with one request at a time, and all requests at a time over
+    /// HTTP/2.
+    #[arg(long, default_value_t = 64)]
+    connections: usize,
+    /// Connections over HTTP/2, over which the requests are distributed.
+    #[arg(long, default_value_t = 8)]
+    http2_connections: usize,
+    /// Rounds of each kind.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Length of a turn.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measure only these parts.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Count instructions for each answer instead, under `valgrind --tool=callgrind`.
+    #[arg(long)]
+    instructions: bool,
+    /// Requests per second in the part `latency`; by default half of the highest rate of redirects.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Idle connections of the crowd.
+    #[arg(long, default_value_t = 10_000)]
+    idle: usize,
+    /// Slow connections of the crowd; each sends a byte per second.
+    #[arg(long, default_value_t = 1_000)]
+    slow: usize,
+    #[command(flatten)]
+    common: BenchArgs,
+}
+
+/// A part of the measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Answers per second.
+    Rates,
+    /// Response times at half of the highest rate.
+    Latency,
+    /// A request for 1,000 records.
+    Batch,
+    /// The rate beside idle and slow clients.
+    Crowd,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(role) = args.role {
+        return servers::serve(role);
+    }
+    ensure!(args.rounds > 0 && args.connections > 0 && args.http2_connections > 0, "at least one of each");
+    ensure!(args.connections >= args.http2_connections, "a connection needs a request");
+    let directory = tempfile::tempdir()?;
+    servers::write_tls(directory.path())?;
+    publish(&set_of(directory.path()), args.records)?;
+    if args.instructions {
+        return instructions::count(&args, directory.path());
+    }
+    let servers = HttpServers::start(&args, directory.path())?;
+    handle_benches::serve::pin(Some(args.common.client_core));
+    let is_asked = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut report = Map::new();
+    report.insert("machine".to_owned(), usage::machine().into());
+    report.insert("setting".to_owned(), setting(&args));
+    say(&args, &usage::machine());
+    let shape = format!(
+        "{} records, {} requests at a time, {} rounds of {} s; median (min to max)",
+        args.records, args.connections, args.rounds, args.seconds
+    );
+    say(&args, &shape);
+    if is_asked(Part::Rates) {
+        report.insert("rates".to_owned(), rates::measure(&args, &servers)?);
+    }
+    if is_asked(Part::Latency) {
+        report.insert("latency".to_owned(), latency::measure(&args, &servers)?);
+    }
+    if is_asked(Part::Batch) {
+        report.insert("batch".to_owned(), batch::measure(&args, &servers)?);
+    }
+    if is_asked(Part::Crowd) {
+        report.insert("crowd".to_owned(), crowd::measure(&args, &servers)?);
+    }
+    if args.common.json {
+        println!("{:#}", serde_json::Value::Object(report));
+    }
+    Ok(())
+}
+
+fn setting(args: &Args) -> serde_json::Value {
+    json!({
+        "records": args.records, "connections": args.connections, "rounds": args.rounds,
+        "http2_connections": args.http2_connections, "seconds": args.seconds,
+    })
+}
+
+/// Prints a line for people.
+fn say(args: &Args, line: &str) {
+    if !args.common.json {
+        println!("{line}");
+    }
+}
+
+/// The directory of the set.
+fn set_of(directory: &Path) -> PathBuf {
+    directory.join("set")
+}
+
+/// Publishes records with a URL and an administrator.
+fn publish(directory: &Path, records: u64) -> anyhow::Result<()> {
+    std::fs::create_dir(directory)?;
+    let mut publisher = SetPublisher::open(directory)?;
+    let mut homed = HomedPrefixes::default();
+    homed.add(b"10.1");
+    let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
+    publisher.publish_base(1, |file, temp_dir| {
+        let mut builder = Builder::new(temp_dir, options).homed(homed);
+        for number in 0..records {
+            let (handle, url) =
+                (format!("10.1/{number:08}"), format!("https://www.example.org/items/{number:08}"));
+            let admin =
+                [b"\x0f\xf3".as_slice(), &7_u32.to_be_bytes(), b"0.NA/10", &200_u32.to_be_bytes()].concat();
+            let values = [Value::new(1, b"URL", url.as_bytes()), Value::new(100, b"HS_ADMIN", &admin)];
+            builder.add(number, handle.as_bytes(), values)?;
+        }
+        builder.finish(file)
+    })?;
+    Ok(())
+}
