@@ -91,10 +91,11 @@ impl CacheableBody {
             && *request_headers.method != Method::HEAD
             && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
         let coding = is_compressible.then(|| ContentCoding::choose(request_headers.headers)).flatten();
-        let has_tag = caching.headers && status == StatusCode::OK;
-        let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
+        // The tag of an answer to PUT would be that of the new representation. RFC 9110 section 9.3.4.
         let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
-        let is_not_modified = has_tag && is_read && has_current_copy(request_headers.headers, hash, coding);
+        let has_tag = caching.headers && is_read && status == StatusCode::OK;
+        let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
+        let is_not_modified = has_tag && has_current_copy(request_headers.headers, hash, coding);
         let (body, coding) = if is_not_modified {
             (None, coding)
         } else {
@@ -342,10 +343,11 @@ mod tests {
             freshness: Freshness::Seconds(200_000),
         };
         let settings = Config::default();
-        let respond = |list: &[(HeaderName, &'static str)], status| {
+        let answer = |method, list: &[(HeaderName, &'static str)], status| {
             let headers = headers(list);
-            body().respond(status, RequestHeaders { method: &Method::GET, headers: &headers }, &settings)
+            body().respond(status, RequestHeaders { method: &method, headers: &headers }, &settings)
         };
+        let respond = |list: &[(HeaderName, &'static str)], status| answer(Method::GET, list, status);
         let whole = respond(&[], StatusCode::OK);
         let tag = whole.headers()[header::ETAG].to_str().unwrap().to_owned();
         assert_eq!(whole.headers()[header::CACHE_CONTROL], "max-age=172800");
@@ -357,6 +359,8 @@ mod tests {
             respond(&[(header::IF_NONE_MATCH, tag), (header::ACCEPT_ENCODING, "gzip")], StatusCode::OK);
         assert_eq!(other.status(), StatusCode::OK, "the compressed body is another representation");
         assert_eq!(other.headers()[header::CONTENT_ENCODING], "gzip");
+        let changed = answer(Method::PUT, &[(header::IF_NONE_MATCH, tag)], StatusCode::OK);
+        assert_eq!((changed.status(), changed.headers().get(header::ETAG)), (StatusCode::OK, None));
         let missing = respond(&[(header::IF_NONE_MATCH, "*")], StatusCode::NOT_FOUND);
         assert_eq!(missing.status(), StatusCode::NOT_FOUND);
     }
