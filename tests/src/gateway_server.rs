@@ -1,5 +1,6 @@
 //! Runs `handle-gateway` in this process, and asks it over plain connections.
 
+use crate::openapi::require_described;
 use crate::test_server::{LeftOut, publish};
 use crate::vectors::{self, VectorSource};
 use handle_gateway::{Config, Gateway};
@@ -241,29 +242,38 @@ pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The answer in `bytes` to a request with `method` for `target`, which the OpenAPI document of the
+/// gateway describes.
+///
+/// # Panics
+/// When there is none, or it is not described.
+#[must_use]
+pub fn described(method: &str, target: &str, bytes: &[u8]) -> HttpAnswer {
+    let answer = HttpAnswer::split(bytes, method == "HEAD");
+    let answer = answer.unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(bytes))).0;
+    require_described(method, target, &answer);
+    answer
+}
+
 /// Asks for `target` with these further header lines.
 ///
 /// # Panics
-/// When there is no answer.
+/// When there is no answer, or the OpenAPI document does not describe it.
 #[must_use]
 pub fn get(address: SocketAddr, target: &str, headers: &str) -> HttpAnswer {
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\r\n");
     let bytes = exchange(address, request.as_bytes());
-    HttpAnswer::split(&bytes, false)
-        .unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(&bytes)))
-        .0
+    described("GET", target, &bytes)
 }
 
 /// Posts `body` to `target` with these further header lines.
 ///
 /// # Panics
-/// When there is no answer.
+/// When there is no answer, or the OpenAPI document does not describe it.
 #[must_use]
 pub fn post(address: SocketAddr, target: &str, headers: &str, body: &[u8]) -> HttpAnswer {
     let bytes = exchange(address, &post_request(target, headers, body));
-    HttpAnswer::split(&bytes, false)
-        .unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(&bytes)))
-        .0
+    described("POST", target, &bytes)
 }
 
 /// The bytes of a request that posts `body` to `target` and closes the connection.

@@ -19,6 +19,7 @@ use crate::parameters::Parameters;
 use crate::proxy::base;
 use crate::reply::{GatewayResponse, empty, plain, response};
 use crate::route::{HttpPeer, read_body};
+use crate::route_table::HttpRoute;
 use crate::server::GatewayState;
 use crate::sessions::{HttpSession, SessionId};
 use data_encoding::BASE64URL_NOPAD;
@@ -87,11 +88,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     match parts.method {
         Method::GET | Method::HEAD => show(&request, path).await,
         Method::POST => submit(&request, path, body).await,
-        _ => {
-            let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
-            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD, POST"));
-            response
-        }
+        _ => HttpRoute::of_page(parts.uri.path()).refuse(&parts.method),
     }
 }
 

@@ -23,7 +23,8 @@
 //!   identifiers that are not handles.
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
-//! - [`route`]: which of these three answers a request.
+//! - [`route`]: which of these three answers a request. [`route_table`]: all paths and methods, and
+//!   the OpenAPI document of them.
 //! - [`tls`]: the certificate of this process; [`acme`]: how it is ordered and renewed.
 //! - [`outbound`]: requests of this process to HTTP servers.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
@@ -112,6 +113,7 @@ pub mod reply;
 pub mod request_head;
 pub mod request_log;
 pub mod route;
+pub mod route_table;
 pub mod selection;
 pub mod server;
 pub mod sessions;

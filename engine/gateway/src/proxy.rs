@@ -18,15 +18,16 @@ use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFram
 use crate::parameters::Parameters;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::HttpRefusal;
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
 use crate::route::{HttpPeer, read_body};
+use crate::route_table::HttpRoute;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use config::{ProxyConfig, is_host};
 use handle_daemon::clock::now_unix_s;
 use handle_proto::fold;
 use hyper::body::Incoming;
-use hyper::header::{self, HeaderValue};
+use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use resolve::HandleRequest;
@@ -45,12 +46,9 @@ const FORM_KEEPS_S: u32 = 3600;
 
 /// Answers a request for a handle, for the form, or for a file of pages.
 pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
-    if !matches!(parts.method, Method::GET | Method::HEAD | Method::POST) {
-        let is_asked = parts.method == Method::OPTIONS;
-        let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
-        let allowed = HeaderValue::from_static("GET, HEAD, POST, OPTIONS");
-        response.headers_mut().insert(header::ALLOW, allowed);
-        return response;
+    let route = HttpRoute::of_page(parts.uri.path());
+    if parts.method == Method::OPTIONS || !route.has(&parts.method) {
+        return route.refuse(&parts.method);
     }
     let form = match is_form(parts) {
         true => match read_body(state, peer.address, body, FORM_LEN_MAX).await {

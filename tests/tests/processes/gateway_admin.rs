@@ -8,7 +8,7 @@ use handle_gateway::Config;
 use handle_proto::code::DigestAlgorithm;
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls,
+    GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,
 };
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use tempfile::TempDir;
@@ -64,7 +64,7 @@ impl ServedPages {
         let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
         let request = format!("{head}{headers}Content-Length: {len}\r\n\r\n{body}");
         let bytes = exchange_over_tls(self.gateway.address(), request.as_bytes());
-        HttpAnswer::split(&bytes, false).unwrap().0
+        described(method, target, &bytes)
     }
 
     fn sign_in(&self, body: &str) -> HttpAnswer {

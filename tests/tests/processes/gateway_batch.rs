@@ -5,8 +5,8 @@
 use handle_gateway::Config;
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, connect_over_tls, exchange_over_tls, get, post, post_request, serve_over_http,
-    use_tls,
+    GatewayServer, HttpAnswer, connect_over_tls, described, exchange_over_tls, get, post, post_request,
+    serve_over_http, use_tls,
 };
 use handle_tests::process::{RunningProcess, program, until};
 use handle_tests::vectors::VectorSource;
@@ -90,7 +90,7 @@ fn request(caller: &str, further: &str, body: &str) -> Vec<u8> {
 
 fn batch(address: SocketAddr, caller: &str, further: &str, body: &str) -> HttpAnswer {
     let bytes = exchange_over_tls(address, &request(caller, further, body));
-    HttpAnswer::split(&bytes, false).unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&bytes))).0
+    described("POST", "/api/batch", &bytes)
 }
 
 fn lines(answer: &HttpAnswer) -> Vec<Json> {

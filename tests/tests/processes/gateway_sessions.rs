@@ -16,7 +16,7 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Value, Values};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls,
+    GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,
 };
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use serde_json::{Value as Json, json};
@@ -68,7 +68,7 @@ impl ServedPair {
             body.len()
         );
         let bytes = exchange_over_tls(self.gateway.address(), request.as_bytes());
-        HttpAnswer::split(&bytes, false).unwrap().0
+        described(method, target, &bytes)
     }
 
     fn open(&self) -> (String, Vec<u8>) {

@@ -15,6 +15,7 @@ use handle_proto::wire::{Envelope, Header};
 use handle_proto::{OpCode, OpFlags};
 use handle_tests::admin_server::{AdminServer, administer_from};
 use handle_tests::gateway_server::{HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls};
+use handle_tests::openapi::require_described;
 use handle_tests::test_server::LeftOut;
 use handle_tests::vectors::{self, LineChecks, LineOutcome, VectorSource, bytes, hex, load};
 use serde_json::Value as Json;
@@ -361,6 +362,7 @@ fn check(address: SocketAddr, line: &Json, sessions: &mut SessionNames) -> LineO
     loop {
         let answer = ask(address, line, sessions);
         sessions.learn(line, &answer);
+        require_described(line["method"].as_str().unwrap_or_default(), target(line), &answer);
         let Some(difference) = difference(line, &answer) else { return LineOutcome::AsStated };
         let kind = KINDS.iter().find(|kind| (kind.applies)(line) && (kind.is_right)(line, &answer));
         match kind {
@@ -374,7 +376,8 @@ fn check(address: SocketAddr, line: &Json, sessions: &mut SessionNames) -> LineO
 }
 
 /// The administration process, which publishes to the set that the gateway serves.
-fn administered(set: &Path) -> (AdminServer, LeftOut) {
+pub(crate) fn administered(set: &Path) -> (AdminServer, LeftOut) {
+    std::fs::create_dir(set).unwrap();
     let set = set.to_owned();
     administer_from(VectorSource::Selected, "root", |config| {
         config.publish.directory = Some(set.clone());
@@ -383,16 +386,20 @@ fn administered(set: &Path) -> (AdminServer, LeftOut) {
     })
 }
 
-#[test]
-fn vectors_over_http_are_answered_as_by_the_reference() {
-    let directory = tempfile::tempdir().unwrap();
-    let set = directory.path().join("set");
-    std::fs::create_dir(&set).unwrap();
-    let (administration, left_out) = administered(&set);
+/// Waits until a set has been published.
+pub(crate) fn published(set: &Path) {
     let deadline = Instant::now() + PUBLISHED_WITHIN;
     while !set.join("MANIFEST").exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn vectors_over_http_are_answered_as_by_the_reference() {
+    let directory = tempfile::tempdir().unwrap();
+    let set = directory.path().join("set");
+    let (administration, left_out) = administered(&set);
+    published(&set);
     let (served, _) = serve_over_http(VectorSource::Selected, "root", |config| {
         config.snapshot = Some(set.clone());
         config.admin.address = Some(administration.address());

@@ -342,6 +342,12 @@ impl BatchWork {
 
 const IN_DOUBT: &str = "The administration service did not answer; the change may have been carried out";
 
+/// The handle and the message of the change on a line; `None` if it is not a change.
+#[must_use]
+pub fn message_of_line(number: u32, line: &[u8]) -> Option<(String, Vec<u8>)> {
+    LineChange::read(number, line).ok().map(|LineChange { handle, message }| (handle, message))
+}
+
 /// The frame with the changes on `lines`, and the states of the lines of the answer.
 fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
     let mut states = Vec::with_capacity(lines.len());

@@ -92,6 +92,12 @@ impl ApiBody {
         Self(text)
     }
 
+    /// A body that is this text, an object of JSON.
+    #[must_use]
+    pub fn of_text(json: &str) -> Self {
+        Self(json.to_owned())
+    }
+
     /// A body that is a tree.
     #[must_use]
     pub fn of(json: &Json) -> Self {

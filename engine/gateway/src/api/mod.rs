@@ -5,7 +5,7 @@
 //! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
 //!   a nonce.
 //! - [`verifications`]: whether a proof was made with a secret key.
-//! - [`body`]: the bodies of all answers.
+//! - [`body`]: the bodies of all answers. [`route_table`](crate::route_table): the paths.
 //!
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
 //! refused over plain HTTP, where `Authorization` is ignored.
@@ -25,6 +25,7 @@ use crate::administration::ServiceError;
 use crate::parameters::Parameters;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
 use crate::route::HttpPeer;
+use crate::route_table::{HttpRoute, OPENAPI};
 use crate::server::GatewayState;
 use body::{ApiBody, ApiFormat};
 use handle_client::administration::AskError;
@@ -65,8 +66,12 @@ enum ApiEndpoint<'r> {
     Batch,
     Site,
     Sessions,
+    /// The session that the credentials name.
+    ThisSession,
     /// An identity, percent-encoded.
     Verifications(&'r str),
+    /// The OpenAPI document.
+    Document,
     Unknown,
 }
 
@@ -83,21 +88,28 @@ impl<'r> ApiEndpoint<'r> {
             ("batch", None | Some("")) => Self::Batch,
             ("resolve", None | Some("")) => Self::Resolve,
             ("site", None | Some("")) => Self::Site,
-            ("sessions", None | Some("" | "this")) => Self::Sessions,
+            ("sessions", None | Some("")) => Self::Sessions,
+            ("sessions", Some("this")) => Self::ThisSession,
             ("verifications", rest) => Self::Verifications(rest.unwrap_or_default()),
+            ("openapi.json", None) => Self::Document,
             _ => Self::Unknown,
         }
     }
 
-    /// The methods for `Allow`.
-    const fn allowed(self) -> &'static str {
+    /// Its methods.
+    const fn route(self) -> HttpRoute {
         match self {
-            Self::Handle(_) => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-            Self::Sessions => "GET, HEAD, POST, PUT, DELETE, OPTIONS",
-            Self::Batch | Self::Resolve => "POST, OPTIONS",
-            Self::Prefixes => "GET, HEAD, POST, DELETE, OPTIONS",
-            Self::Handles | Self::Site | Self::Verifications(_) => "GET, HEAD, POST, OPTIONS",
-            Self::Unknown => "OPTIONS",
+            Self::Handle(_) => HttpRoute::HANDLE,
+            Self::Handles => HttpRoute::HANDLES,
+            Self::Prefixes => HttpRoute::PREFIXES,
+            Self::Resolve => HttpRoute::RESOLVE,
+            Self::Batch => HttpRoute::BATCH,
+            Self::Site => HttpRoute::SITE,
+            Self::Sessions => HttpRoute::SESSIONS,
+            Self::ThisSession => HttpRoute::THIS_SESSION,
+            Self::Verifications(_) => HttpRoute::VERIFICATIONS,
+            Self::Document => HttpRoute::DOCUMENT,
+            Self::Unknown => HttpRoute::UNKNOWN,
         }
     }
 }
@@ -117,15 +129,8 @@ async fn answer_endpoint(
     let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
-    if *method == Method::OPTIONS {
-        let mut response = empty(StatusCode::OK);
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
-        return response;
-    }
-    if *method == Method::TRACE {
-        let mut response = empty(StatusCode::METHOD_NOT_ALLOWED);
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
-        return response;
+    if matches!(*method, Method::OPTIONS | Method::TRACE) {
+        return endpoint.route().refuse(method);
     }
     if !is_read && !is_write {
         let message = format!("Unknown method {method}");
@@ -153,9 +158,13 @@ async fn answer_endpoint(
         }
         ApiEndpoint::Prefixes if *method != Method::PUT => listing::home(state, request).await,
         ApiEndpoint::Site if is_read => site(state, request),
+        ApiEndpoint::Document if matches!(*method, Method::GET | Method::HEAD) => document(state, request),
+        ApiEndpoint::Document => not_allowed(state, request, endpoint),
         // As deployed: a session id is a secret.
-        ApiEndpoint::Sessions if !request.peer.is_tls => empty(StatusCode::FORBIDDEN),
-        ApiEndpoint::Sessions => sessions::answer(state, request, body).await,
+        ApiEndpoint::Sessions | ApiEndpoint::ThisSession if !request.peer.is_tls => {
+            empty(StatusCode::FORBIDDEN)
+        }
+        ApiEndpoint::Sessions | ApiEndpoint::ThisSession => sessions::answer(state, request, body).await,
         ApiEndpoint::Verifications(name) if is_read => verifications::verify(state, request, name).await,
         _ => unknown(state, request),
     }
@@ -256,7 +265,7 @@ fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>, endpoint: ApiEndp
     let message = format!("{} is not allowed here", request.head.method);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     let mut response = respond(state, request, StatusCode::METHOD_NOT_ALLOWED, body);
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(endpoint.allowed()));
+    response.headers_mut().insert(header::ALLOW, endpoint.route().allow());
     response
 }
 
@@ -272,6 +281,15 @@ fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let site = site_to_json(&site.view());
     let body = ApiBody::of(&json!({ "responseCode": ResponseCode::SUCCESS.0, "site": site }));
     let freshness = Freshness::Seconds(state.settings.current().caching.negative_s);
+    body.respond(StatusCode::OK, freshness, request, &state.settings.current())
+}
+
+/// Seconds for which the OpenAPI document may be cached.
+const DOCUMENT_KEEPS_S: u32 = 3600;
+
+fn document(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    let freshness = Freshness::Seconds(DOCUMENT_KEEPS_S);
+    let body = ApiBody::of_text(OPENAPI);
     body.respond(StatusCode::OK, freshness, request, &state.settings.current())
 }
 
