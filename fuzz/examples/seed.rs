@@ -5,11 +5,17 @@
 //! the inputs that a fuzzer found from them. `docs/fuzzing.md` has the commands.
 
 use handle_auth::{digest, kdf, keyfile};
+use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
+use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, write_frame};
 use handle_fuzz::{TARGETS, layer_examples, put_datagram};
+use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::PrivateKeyBuf;
+use handle_proto::limit::NONCE_LEN;
+use handle_proto::wire::admin::StorePosition;
 use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
+use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_snapshot::format::checksum;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest};
@@ -65,6 +71,8 @@ fn main() -> std::io::Result<()> {
     names(&mut seeds);
     files(&mut seeds);
     special_cases(&mut seeds);
+    http(&mut seeds);
+    sockets(&mut seeds);
     for (target, name, input) in &seeds.kept {
         let folder = Path::new(&folder).join("kept").join(target);
         std::fs::create_dir_all(&folder)?;
@@ -366,6 +374,88 @@ fn special_cases(seeds: &mut Seeds) {
         ("longest", 65_535, 100),
     ] {
         seeds.keep("train", name, [&segment_len.to_be_bytes()[..], &vec![b'x'; len]].concat());
+    }
+}
+
+/// Credentials of requests over HTTP, and lines of batches.
+fn http(seeds: &mut Seeds) {
+    for line in load("http.jsonl") {
+        let body = if line["request_body"].is_null() { Vec::new() } else { bytes(&line["request_body"]) };
+        for header in line["request_headers"].as_array().into_iter().flatten() {
+            if let (Some("Authorization"), Some(text)) = (header[0].as_str(), header[1].as_str()) {
+                seeds.add("http_credentials", [text.as_bytes(), b"\n", &body].concat());
+            }
+        }
+    }
+    let proof = r#"{"sessionId":"AAECAwQFBgcICQoLDA0ODw","id":"300:a/b","type":"HS_SECKEY","alg":"PBKDF2WithHmacSHA1",
+        "cnonce":"AAEC","signature":"AAAA","salt":"AAAA","iterations":1000,"length":"160"}"#;
+    seeds.add("http_credentials", format!("\n{proof}"));
+    let value = r#"{"index":1,"type":"URL","data":"https://example.org/"}"#;
+    for operation in ["create", "replace", "add", "modify", "delete", "remove", "none"] {
+        let members = r#""handle":"10.1/a","indexes":[1,2]"#;
+        seeds.add(
+            "http_batch",
+            format!("{{\"operation\":\"{operation}\",{members},\"values\":[{value}]}}\n{{}}\n"),
+        );
+    }
+}
+
+/// Frames of the sockets between `handle-gateway` and `handle-admin`.
+fn sockets(seeds: &mut Seeds) {
+    let identity = Reference { handle: b"0.NA/10.1", index: 300 };
+    let (nonce, client_nonce, source) = (&[1; 32], b"client nonce", [192, 0, 2, 1].into());
+    let proof = CallerProof {
+        nonce,
+        client_nonce,
+        auth_type: b"HS_PUBKEY",
+        identity,
+        signed_response: &[3; 20],
+        source,
+    };
+    let requests = [
+        CallerRequest::NonceStart,
+        CallerRequest::Prove(proof),
+        CallerRequest::Sign { nonce, client_nonce, source },
+        CallerRequest::End([9; 16]),
+    ];
+    let replies = [
+        CallerReply::NonceStart { start: [4; 16], valid_ms: 300_000 },
+        CallerReply::Proven { id: [5; 16], secret: [6; 32].into(), index: 300 },
+        CallerReply::Signed { algorithm: b"SHA-256".to_vec(), signature: vec![7; 30] },
+        CallerReply::Ended,
+        CallerReply::Refused(CallerRefusal::Stale),
+    ];
+    let frames = requests.iter().map(CallerRequest::encode).chain(replies.iter().map(CallerReply::encode));
+    let mut all = Vec::new();
+    for frame in frames {
+        let at = all.len();
+        write_frame(&mut all, &frame).expect("a short frame");
+        seeds.add("caller_socket", &all[at..]);
+    }
+    seeds.add("caller_socket", all);
+    let key = Some(BulkKey { name: b"key", digest: [7; 32] });
+    let change = |number| BulkChange { number, message: b"a message" };
+    let result = |number| BulkResult { number, code: ResponseCode::SUCCESS, text: "text".to_owned() };
+    for request in [
+        BulkRequest::Begin(BulkBegin { identity, source, key: None }),
+        BulkRequest::Begin(BulkBegin { identity, source, key }),
+        BulkRequest::Proof { auth_type: b"HS_SECKEY", signed_response: b"proof" },
+        BulkRequest::Changes(vec![change(1), change(7)]),
+    ] {
+        let mut frame = Vec::new();
+        request.encode(&mut frame);
+        seeds.add("bulk_socket", frame);
+    }
+    for reply in [
+        BulkReply::Challenge([1; NONCE_LEN]),
+        BulkReply::Accepted,
+        BulkReply::OtherBody,
+        BulkReply::Refused(ResponseCode::INVALID_ADMIN, b"no"),
+        BulkReply::Results(StorePosition { store: 7, transaction: 9 }, vec![result(1), result(9)]),
+    ] {
+        let mut frame = Vec::new();
+        reply.encode(&mut frame);
+        seeds.add("bulk_socket", frame);
     }
 }
 

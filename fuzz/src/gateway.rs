@@ -1,8 +1,12 @@
 //! The HTTP front: paths of requests, locations, and redirects to them.
 
+use handle_client::administration::IdentityKey;
 use handle_gateway::accept::AcceptTypes;
+use handle_gateway::api::batch::message_of_line;
 use handle_gateway::api::body::ApiFormat;
+use handle_gateway::api::caller::basic;
 use handle_gateway::api::change::values_of_body;
+use handle_gateway::api::scheme::{HandleCredentials, HandleProof, identity};
 use handle_gateway::identifiers::{IdentifierMatch, IdentifierRules, IdentifierTarget};
 use handle_gateway::input::InputRules;
 use handle_gateway::location::{LOCATIONS_MAX, LocationCriteria, LocationSet, XML_LEN_MAX, handle_url};
@@ -11,8 +15,12 @@ use handle_gateway::redirect::{
     AliasChain, ProxyDecision, ProxyParameters, ProxyRequest, ProxyStep, RedirectRules, SCHEMES, choose,
     next_step,
 };
+use handle_gateway::sessions::SessionId;
 use handle_gateway::target;
+use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::auth::{PUBLIC_KEY, SecretAnswer, SignedAnswer};
+use handle_proto::wire::{Body, Envelope, Message, Request};
 use handle_proto::{Handle, Value, ValueBuf};
 
 /// A path names a handle of limited length, or none. The URL of the handle is printable ASCII and
@@ -123,5 +131,74 @@ pub fn http_request(bytes: &[u8]) {
     for value in values_of_body(body, "10.1045/x").into_iter().flatten() {
         let again = ValueBuf::from_bytes(value.as_bytes().to_vec()).expect("a value");
         assert_eq!((again.view(), again.view().timestamp), (value.view(), 0));
+    }
+}
+
+/// A proof names an identity that can be written again, and has the form of an answer to a challenge.
+fn check_proof(proof: &HandleProof) {
+    let handle = str::from_utf8(&proof.handle).expect("the handle is part of a text");
+    assert_eq!(identity(&format!("{}:{handle}", proof.index)), Some((proof.index, handle)));
+    assert!(proof.index >= 0 && !handle.is_empty(), "{proof:?}");
+    let mut again = Vec::new();
+    if proof.auth_type == PUBLIC_KEY {
+        SignedAnswer::decode(&proof.signed_response).expect("a signature").encode(&mut again);
+    } else {
+        SecretAnswer::decode(&proof.signed_response).expect("a MAC").encode(&mut again);
+    }
+    assert_eq!(again, proof.signed_response, "{proof:?}");
+}
+
+/// Credentials of a caller, from a header and from a body: they name a session by its only text, and
+/// a proof has the form that `handle-admin` verifies. MD5 is a proof only where it is allowed. What
+/// the scheme `Basic` reads, `Handle` does not.
+///
+/// Input: the value of `Authorization`, and the body of a request about a session, with a line feed
+/// between them.
+pub fn http_credentials(bytes: &[u8]) {
+    let mut parts = bytes.splitn(2, |&byte| byte == b'\n');
+    let header = String::from_utf8_lossy(parts.next().unwrap_or_default());
+    let body: Json = serde_json::from_slice(parts.next().unwrap_or_default()).unwrap_or_default();
+    let of_header = HandleCredentials::of_header(&header);
+    if let Some(found) = basic(&header) {
+        assert!(of_header.is_none() && !found.handle.is_empty() && found.index >= 0, "{header}");
+        let IdentityKey::Secret(secret) = &found.key else { panic!("{header}: not a secret") };
+        assert!(secret.len() < header.len());
+    }
+    for credentials in of_header.iter().chain([&HandleCredentials::of_json(&body)]) {
+        if let Some(session) = credentials.session() {
+            assert!(credentials.names_session() && SessionId::parse(&session.secret_text()) == Some(session));
+        }
+        let (strict, lenient) = (credentials.proof(false), credentials.proof(true));
+        for proof in [&strict, &lenient].into_iter().flatten() {
+            assert!(
+                credentials.is_proof() && credentials.client_nonce().as_ref() == Some(&proof.client_nonce)
+            );
+            check_proof(proof);
+        }
+        assert!(strict.is_err() || strict == lenient, "{strict:?}");
+    }
+}
+
+/// Lines of a batch: a change is a message of the handle protocol about its handle, complete and
+/// within the limits.
+///
+/// Input: lines.
+pub fn http_batch(bytes: &[u8]) {
+    for (number, line) in (1..).zip(bytes.split(|&byte| byte == b'\n')) {
+        let Some((handle, message)) = message_of_line(number, line) else { continue };
+        assert!(handle.contains('/') && handle.len() <= HANDLE_LEN_MAX, "{handle}");
+        let (envelope, rest) = Envelope::split(&message).expect("an envelope");
+        assert_eq!(envelope.message_len as usize, rest.len());
+        let decoded = Message::decode(rest).expect("a message");
+        let Ok(Body::Request(request)) = decoded.decode_body(envelope.version) else {
+            panic!("{handle}: not a request");
+        };
+        let named = match request {
+            Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => body.handle,
+            Request::RemoveValue(body) => body.handle,
+            Request::DeleteHandle(body) => body.handle,
+            other => panic!("{handle}: {other:?}"),
+        };
+        assert_eq!(named, handle.as_bytes());
     }
 }

@@ -31,6 +31,7 @@ mod permission;
 mod resolver;
 mod sessions;
 mod snapshot;
+mod sockets;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -47,7 +48,7 @@ pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
 pub use formats::{batch_file, json_export, settings, sql_dump};
 pub use frame::{envelope, message};
-pub use gateway::{http_request, location, proxy_path};
+pub use gateway::{http_batch, http_credentials, http_request, location, proxy_path};
 pub use json::{record_line, site_json, values_json};
 pub use limiter::rate_limit;
 pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
@@ -56,6 +57,7 @@ pub use permission::permission;
 pub use resolver::{batch, question, resolver};
 pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest};
+pub use sockets::{bulk_socket, caller_socket};
 pub use template::template;
 pub use train::train;
 pub use transport::{fragments, reassembly, stream};
@@ -79,11 +81,11 @@ targets! {
     key_file challenge_answer key_agreement
     layer manifest resolver question batch train
     challenges connections administration permission
-    session_table session_socket
+    session_table session_socket caller_socket bulk_socket
     rate_limit template
     batch_file json_export sql_dump settings
     reference bootstrap lookup jws
-    location proxy_path http_request
+    location proxy_path http_request http_credentials http_batch
     capture access_log http_answer json_answer schedule_file
 }
 
