@@ -17,6 +17,7 @@ mod gateway_acme;
 mod gateway_admin;
 mod gateway_batch;
 mod gateway_bulk;
+mod gateway_callers;
 mod gateway_front;
 mod gateway_http2;
 mod gateway_load;
