@@ -16,6 +16,8 @@ PREFIX = "20.500.1"
 IDENTITY = f"300:0.NA/{PREFIX}"
 SECRET = "open sesame"
 PATIENCE_S = 20
+# Where `/help.html` leads.
+HELP = "https://example.org/help"
 
 
 def programs():
@@ -115,6 +117,7 @@ store.file = "{here}/store"
 publish.directory = "{here}/set"
 publish.interval_ms = 1
 bulk.socket = "{here}/bulk.sock"
+callers.socket = "{here}/callers.sock"
 """)
         self.wait(lambda: (here / "set" / "MANIFEST").exists())
         self.start("handle-gateway", f"""
@@ -123,6 +126,9 @@ site = "{here}/site.json"
 listen = ["127.0.0.1:{self.port}"]
 admin.address = "127.0.0.1:{admin_port}"
 admin.bulk_socket = "{here}/bulk.sock"
+admin.callers = "{here}/callers.sock"
+agencies.prefixes = ["{PREFIX} Tests"]
+pages.help_url = "{HELP}"
 tls.certificate = "{self.certificate}"
 tls.key = "{here}/key.pem"
 {self.further_settings}
