@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_gateway::Config;
-use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange, get, serve_over_http};
+use handle_tests::gateway_server::{GatewayServer, HttpAnswer, described, exchange, get, serve_over_http};
 use handle_tests::vectors::VectorSource;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -108,6 +108,28 @@ fn requests_that_others_may_read_differently_are_refused_with_their_connection()
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(get(served.address(), HANDLE, "").status, 200);
     assert_eq!(served.gateway.state().counters.bugs.get(), 0);
+}
+
+#[test]
+fn an_answer_that_does_not_need_the_body_reaches_a_client_that_still_sends_it() {
+    let served = gateway(|_| ());
+    let len = 512 << 10;
+    let head = format!(
+        "PUT /api/handles/10.5072/NEW HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n"
+    );
+    for _ in 0..5 {
+        let mut stream = TcpStream::connect(served.address()).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        // The gateway has answered, and has closed its side.
+        std::thread::sleep(Duration::from_millis(50));
+        for part in vec![b' '; len].chunks(64 << 10) {
+            stream.write_all(part).unwrap();
+        }
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = described("PUT", "/api/handles/10.5072/NEW", &answer);
+        assert_eq!((answer.status, answer.json()["responseCode"].as_i64()), (403, Some(402)));
+    }
 }
 
 /// The answer to a request that is begun, and left so.

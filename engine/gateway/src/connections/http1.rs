@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// Time for which the rest of a refused request is read, so that the client sees the answer.
+/// Time for which the rest of a request is read that was answered before its end, so that the client
+/// sees the answer.
 const LINGER: Duration = Duration::from_secs(1);
 /// Maximum length of the rest that is read.
 const LINGER_LEN: u64 = 1 << 20;
@@ -77,7 +78,13 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     })
     .await;
     let refusal = match end {
-        ServiceEnd::Over(result) => return Ok(result?),
+        ServiceEnd::Over(result) => {
+            result?;
+            if !served.state.is_draining() {
+                linger(&mut connection.into_parts().io.into_inner().stream).await;
+            }
+            return Ok(());
+        }
         ServiceEnd::Late => HttpRefusal::HeadLate,
         ServiceEnd::HeadTooLong => HttpRefusal::HeadTooLong,
     };
@@ -116,8 +123,13 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     bytes.extend_from_slice(&body);
     stream.write_all(&bytes).await?;
     stream.shutdown().await?;
-    // A connection that is closed with unread bytes is reset, and the answer may be lost.
+    linger(stream).await;
+    Ok(())
+}
+
+/// Reads what the client still sends, until it closes the connection. A connection that is closed
+/// with unread bytes is reset, and the answer may be lost.
+async fn linger<S: AsyncRead + Unpin>(stream: &mut S) {
     let mut rest = stream.take(LINGER_LEN);
     let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
-    Ok(())
 }
