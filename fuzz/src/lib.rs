@@ -28,6 +28,7 @@ mod limiter;
 mod loadgen;
 mod name;
 mod permission;
+mod replication;
 mod resolver;
 mod sessions;
 mod snapshot;
@@ -54,6 +55,7 @@ pub use limiter::rate_limit;
 pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
 pub use name::name;
 pub use permission::permission;
+pub use replication::replication_stream;
 pub use resolver::{batch, question, resolver};
 pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest};
@@ -76,7 +78,7 @@ macro_rules! targets {
 
 targets! {
     name envelope message stream fragments reassembly
-    request_body response_body query admin auth session referral replication credential
+    request_body response_body query admin auth session referral replication replication_stream credential
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
     layer manifest resolver question batch train

@@ -8,7 +8,7 @@
 mod http;
 mod stream;
 #[cfg(feature = "tls")]
-mod tls;
+pub(crate) mod tls;
 
 use crate::ClockReading;
 use crate::open_session::OpenSession;

@@ -130,6 +130,7 @@ pub mod raw_exchange;
 pub mod reference;
 pub mod refresh;
 pub mod renewal;
+pub mod replication;
 pub mod service;
 pub mod session;
 pub mod signature;

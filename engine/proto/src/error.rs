@@ -148,6 +148,8 @@ fields! {
     Key = "key",
     /// A replication request.
     Replication = "replication request",
+    /// A stream of transactions or records.
+    ReplicationStream = "replication stream",
     /// The administrator record HS_ADMIN.
     Admin = "HS_ADMIN",
     /// The site record HS_SITE.

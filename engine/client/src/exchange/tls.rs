@@ -21,11 +21,11 @@ use std::sync::{Arc, OnceLock};
 
 /// A TLS connection, without its socket.
 #[derive(Debug)]
-pub(super) struct Tls(ClientConnection);
+pub(crate) struct Tls(ClientConnection);
 
 impl Tls {
     /// A connection to the server at `address` with the key of this record, which sends `request`.
-    pub(super) fn new(address: IpAddr, key_record: &[u8], request: &[u8]) -> Result<Self, AttemptError> {
+    pub(crate) fn new(address: IpAddr, key_record: &[u8], request: &[u8]) -> Result<Self, AttemptError> {
         if PublicKey::decode(key_record).is_err() {
             return Err(AttemptError::NoKey);
         }
@@ -50,12 +50,12 @@ impl Tls {
     }
 
     /// Whether there are bytes to send.
-    pub(super) fn has_outgoing(&self) -> bool {
+    pub(crate) fn has_outgoing(&self) -> bool {
         self.0.wants_write()
     }
 
     /// The bytes to send now.
-    pub(super) fn outgoing(&mut self) -> Vec<u8> {
+    pub(crate) fn outgoing(&mut self) -> Vec<u8> {
         let mut bytes = vec![];
         while self.0.wants_write() {
             if self.0.write_tls(&mut bytes).is_err() {
@@ -66,7 +66,7 @@ impl Tls {
     }
 
     /// Takes received bytes, and returns their plain text.
-    pub(super) fn receive(&mut self, mut bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
+    pub(crate) fn receive(&mut self, mut bytes: &[u8]) -> Result<Vec<u8>, AttemptError> {
         let mut plain = vec![];
         while !bytes.is_empty() {
             // After the close notification of the other side, no more bytes are taken.

@@ -23,6 +23,7 @@ pub mod query;
 pub mod reassembly;
 pub mod referral;
 pub mod replication;
+pub mod replication_stream;
 pub mod request;
 pub mod response;
 pub mod session;

@@ -1,0 +1,141 @@
+//! The connection on which a stream arrives, with TLS where the stream begins it.
+
+use super::{StreamContent, StreamError, StreamEvent, StreamLimits, StreamReader, StreamTransport};
+use crate::exchange::tls::Tls;
+use handle_auth::PublicKey;
+use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::Envelope;
+use std::fmt;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// Bytes that are received at once.
+const RECEIVE_LEN: usize = 64 << 10;
+
+/// Why a stream was not received to its end.
+#[derive(Debug)]
+pub enum ReceiveError {
+    /// The connection failed, ended early, or was silent for too long.
+    Connection(io::Error),
+    /// The stream is invalid.
+    Stream(StreamError),
+    /// TLS failed, or the server does not have the key of its site record.
+    Tls,
+}
+
+impl fmt::Display for ReceiveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connection(error) => write!(f, "the stream ended early: {error}"),
+            Self::Stream(error) => error.fmt(f),
+            Self::Tls => f.write_str("TLS failed, or the server has another key than its site record"),
+        }
+    }
+}
+
+impl std::error::Error for ReceiveError {}
+
+impl From<io::Error> for ReceiveError {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
+    }
+}
+
+impl From<StreamError> for ReceiveError {
+    fn from(error: StreamError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+/// A connection on which a stream follows an answer.
+#[derive(Debug)]
+pub struct StreamConnection {
+    socket: TcpStream,
+    peer: IpAddr,
+}
+
+impl StreamConnection {
+    /// Sends `message`, a request in its stream form, to `server` on a new connection, and returns
+    /// the answer in the same form. `patience` is the time for connecting, and for each read.
+    ///
+    /// # Errors
+    /// When the server does not answer in time, or not with a message.
+    pub fn request(server: SocketAddr, message: &[u8], patience: Duration) -> io::Result<(Self, Vec<u8>)> {
+        let mut socket = TcpStream::connect_timeout(&server, patience)?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
+        socket.set_nodelay(true)?;
+        socket.write_all(message)?;
+        let mut answer = vec![0; Envelope::LEN];
+        socket.read_exact(&mut answer)?;
+        let (envelope, _) = Envelope::split(&answer).map_err(|_| ErrorKind::InvalidData)?;
+        if envelope.message_len > MESSAGE_LEN_MAX {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        // Not one byte more: the stream, or its TLS, follows.
+        answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
+        socket.read_exact(&mut answer[Envelope::LEN..])?;
+        Ok((Self { socket, peer: server.ip() }, answer))
+    }
+
+    /// Receives the stream that follows the answer, from the server with the key of `key_record`,
+    /// and gives each part to `take`.
+    ///
+    /// # Errors
+    /// When the stream is invalid or incomplete, or `take` fails.
+    pub fn receive<E: From<ReceiveError>>(
+        mut self,
+        content: StreamContent,
+        key_record: &[u8],
+        limits: StreamLimits,
+        mut take: impl FnMut(StreamEvent<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let key = PublicKey::from_record(key_record).ok();
+        let mut reader = StreamReader::new(content, StreamTransport::Clear, key, limits);
+        let (mut tls, mut room) = (None, vec![0; RECEIVE_LEN]);
+        loop {
+            let mut begins_tls = false;
+            while let Some(event) = reader.next_event().map_err(ReceiveError::from)? {
+                match event {
+                    StreamEvent::BeginTls => begins_tls = true,
+                    event => take(event)?,
+                }
+            }
+            if reader.is_complete() {
+                return Ok(());
+            }
+            if begins_tls {
+                tls = Some(Tls::new(self.peer, key_record, b"").map_err(|_| ReceiveError::Tls)?);
+            }
+            self.fill(&mut reader, tls.as_mut(), &mut room)?;
+        }
+    }
+
+    /// Receives some bytes.
+    fn fill(
+        &mut self,
+        reader: &mut StreamReader,
+        tls: Option<&mut Tls>,
+        room: &mut [u8],
+    ) -> Result<(), ReceiveError> {
+        let Some(tls) = tls else {
+            let len = self.read(room)?;
+            reader.feed(&room[..len]);
+            return Ok(());
+        };
+        if tls.has_outgoing() {
+            self.socket.write_all(&tls.outgoing())?;
+        }
+        let len = self.read(room)?;
+        reader.feed(&tls.receive(&room[..len]).map_err(|_| ReceiveError::Tls)?);
+        Ok(())
+    }
+
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self.socket.read(room)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            len => Ok(len),
+        }
+    }
+}
