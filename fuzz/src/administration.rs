@@ -106,6 +106,7 @@ fn service() -> Arc<AdminService> {
         administrators: config.administrators().expect("no identities"),
         anonymous_full_access: false,
         lists_handles: true,
+        replicates: true,
         bounds: config.bounds(),
     };
     let challenges = Challenges::new(config.challenge_limits());

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import foreign
+import mirroring
 import moving
 import ours
 import together
@@ -22,7 +23,7 @@ from services import REFERENCE, Ours, Reference
 
 LAYOUTS = ("two-ports", "one-port", "reference")
 # Directions that involve both services.
-BOTH = {"moving": moving.all_groups, "together": together.all_groups}
+BOTH = {"moving": moving.all_groups, "together": together.all_groups, "mirroring": mirroring.all_groups}
 DIRECTIONS = {"foreign": ("programs of the reference", foreign.all_groups), "ours": ("our programs", ours.all_groups)}
 
 

@@ -105,10 +105,18 @@ pub fn server_key(name: &str) -> PublicKey {
 /// If the server has no key.
 #[must_use]
 pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
+    PublicKey::from_record(&server_key_record(source, name)).expect("a public key")
+}
+
+/// The record of the public key of the server `name`.
+///
+/// # Panics
+/// If the server has no key.
+#[must_use]
+pub fn server_key_record(source: VectorSource, name: &str) -> Vec<u8> {
     let servers = source.document("servers.json");
     let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
-    let record = vectors::hex(&servers["keys"][id]["handle_public_hex"]);
-    PublicKey::from_record(&record).expect("a public key")
+    vectors::hex(&servers["keys"][id]["handle_public_hex"])
 }
 
 /// Runs the server called `name` in `servers.json`, with the records of `records.json`.

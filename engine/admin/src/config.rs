@@ -9,6 +9,7 @@ use crate::operation::OperationBounds;
 use crate::permission::Administrators;
 use crate::publish::PublishConfig;
 use crate::remote::RemoteConfig;
+use crate::replication::ReplicationConfig;
 use crate::service::ChallengeEffort;
 use crate::store::StoreConfig;
 use handle_auth::challenges::ChallengeLimits;
@@ -54,6 +55,7 @@ settings! {
         live_section administrators: AdministratorsConfig;
         section sessions: SessionsConfig;
         section remote: RemoteConfig;
+        section replication: ReplicationConfig;
         section forward: ForwardConfig;
         section callers: CallersConfig;
         section bulk: BulkConfig;

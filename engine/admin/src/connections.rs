@@ -11,6 +11,8 @@
 use crate::config::TcpConfig;
 use crate::counters::AdminCounters;
 use crate::operation::OperationRefusal;
+use crate::replication;
+use crate::replication::stream::ReplicationStream;
 use crate::service::reply::unreadable;
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
 use handle_daemon::clock::now_unix_s;
@@ -379,12 +381,33 @@ async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionPlace<
             send(&mut stream, &page, connections).await?;
             rest = Some(pages);
         }
+        if let Some(mirrored) = replies.stream {
+            return match stream_to(&mut stream, *mirrored, connections).await? {
+                true => close(stream, &tcp, held).await,
+                false => Ok(()),
+            };
+        }
         if !replies.keeps_connection || *connections.stopping.borrow() {
             return close(stream, &tcp, held).await;
         }
         if !held.wait(ConnectionWait::Idle) {
             return Ok(());
         }
+    }
+}
+
+/// Sends a stream for a mirror; false if the server stops meanwhile, and the stream is incomplete.
+async fn stream_to(
+    socket: &mut TcpStream,
+    stream: ReplicationStream,
+    connections: &AdminConnections,
+) -> io::Result<bool> {
+    let Some(replication) = connections.service.replication() else { return Ok(false) };
+    let mut stopping = connections.stopping.clone();
+    let limits = replication.send_limits();
+    tokio::select! {
+        sent = replication::send::send(socket, stream, limits, connections.counters()) => sent.map(|()| true),
+        _ = stopping.wait_for(|&stops| stops) => Ok(false),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::costly::CostlyWork;
 use crate::publish::{Command, NoCommand, StorePublisher};
+use crate::service::AdminService;
 use crate::state::AdminState;
 use handle_daemon::control::{CommandHelp, ControlCommands};
 use serde_json::{Value, json};
@@ -90,8 +91,24 @@ fn status(shared: &AdminState) -> Value {
             "server": service.site.server_at() + 1,
             "servers": service.site.servers_count(),
         },
+        "mirrors": mirrors(service),
         "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })
+}
+
+/// The receivers of streams, and what each of them has.
+fn mirrors(service: &AdminService) -> Value {
+    let last_id = service.store.last_id();
+    let all = service.replication().map(|it| it.receivers().all()).unwrap_or_default();
+    let rows = all.into_iter().map(|(key, progress)| {
+        json!({
+            "identity": key.identity,
+            "server": key.server_at + 1,
+            "behind": last_id.saturating_sub(progress.last_transaction),
+            "progress": progress,
+        })
+    });
+    rows.collect()
 }
 
 fn stats(shared: &AdminState) -> Value {

@@ -29,6 +29,16 @@ handle_daemon::event_counters! {
         /// Connections to `bulk.socket` that were refused, because of another user or too many
         /// connections.
         bulk_refused,
+        /// Streams for mirrors that were begun.
+        streams,
+        /// Streams for mirrors that were refused because of `replication.streams`.
+        streams_refused,
+        /// Streams for mirrors that ended early: the receiver was gone or too slow.
+        streams_failed,
+        /// Transactions that were sent in streams.
+        stream_transactions,
+        /// Records that were sent in streams of all records.
+        stream_records,
         /// Requests that hit a bug; the log shows where.
         bugs,
     } with {

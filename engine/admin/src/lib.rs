@@ -10,6 +10,7 @@
 //! - [`local_socket`]: the socket of the last two.
 //! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
+//! - [`replication`]: streams of transactions and records, for mirrors.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
 //! - [`audit`], [`counters`]: the audit log and the counters.
 //! - [`disk`]: free space on the disks, reported before it runs out.
@@ -38,6 +39,7 @@ pub mod program;
 pub mod publish;
 pub mod referral;
 pub mod remote;
+pub mod replication;
 pub mod server;
 pub mod service;
 pub mod settings;

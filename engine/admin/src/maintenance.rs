@@ -1,6 +1,7 @@
 //! Periodic tasks: sessions expire, disks are checked, and the transaction log is pruned.
 
 use crate::state::AdminState;
+use crate::store::{LogBounds, StoreConfig, StoreError};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::sessions::SessionEndpoint;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ const SESSIONS_INTERVAL: Duration = Duration::from_secs(60);
 /// Interval at which free disk space is checked.
 const DISKS_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the transaction log is searched for old entries.
-const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
+const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of transactions that one commit drops from the log.
 const PRUNE_COUNT: usize = 10_000;
 
@@ -44,16 +45,14 @@ pub async fn check_disks(state: Arc<AdminState>) {
     }
 }
 
-/// Periodically drops old transactions from the log.
+/// Periodically drops old transactions from the log, and forgets the oldest deleted handles.
 pub async fn prune_log(state: Arc<AdminState>) {
-    let kept_ms = u64::from(state.config().store.log_days) * 86_400_000;
     let mut stopping = state.stopping();
     loop {
-        let service = Arc::clone(&state.service);
-        let before = now_unix_ms().saturating_sub(kept_ms);
-        let pruned = tokio::task::spawn_blocking(move || service.store.prune_log(before, PRUNE_COUNT)).await;
+        let pruning = Arc::clone(&state);
+        let pruned = tokio::task::spawn_blocking(move || prune(&pruning)).await;
         let has_more = match pruned {
-            Ok(Ok(count)) => count == PRUNE_COUNT,
+            Ok(Ok(count)) => count >= PRUNE_COUNT,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot remove old transactions from the log");
                 false
@@ -65,4 +64,18 @@ pub async fn prune_log(state: Arc<AdminState>) {
             return;
         }
     }
+}
+
+/// Drops what is out of the bounds of the configuration, in one commit each; returns the larger
+/// count.
+fn prune(state: &AdminState) -> Result<usize, StoreError> {
+    let (store, config) = (&state.service.store, state.config());
+    let StoreConfig { log_days, log_transactions, gone_names, .. } = config.store;
+    let days_ms = |days: u32| now_unix_ms().saturating_sub(u64::from(days) * 86_400_000);
+    let bounds = LogBounds {
+        before_unix_ms: if log_days > 0 { days_ms(log_days) } else { 0 },
+        transactions_max: (log_transactions > 0).then_some(log_transactions as u64),
+    };
+    let transactions = store.prune_log(bounds, PRUNE_COUNT)?;
+    Ok(transactions.max(store.prune_gone(gone_names as u64, PRUNE_COUNT)?))
 }

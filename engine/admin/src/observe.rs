@@ -8,12 +8,14 @@ use crate::disk::DiskRoom;
 use crate::publish::publisher_metrics;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
+use crate::replication::receivers::ReceiverProgress;
 use crate::service::AdminService;
 use crate::state::AdminState;
 use crate::store::{StoreError, StoreStats};
 use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
+use handle_proto::printable::Printable;
 use std::time::Duration;
 
 impl ScrapeSource for AdminState {
@@ -187,6 +189,21 @@ handle_daemon::metrics! {
         counter session_messages [event] = |reading| {
             reading.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
         };
+        /// Streams for mirrors that are being sent, at most `replication.streams`.
+        gauge streams_open = |reading| reading.service.replication().map_or(0, |all| all.streams_count());
+        /// The last transaction that each mirror has, by its identity and the position of its server
+        /// in its site: as it said, or in its last complete stream.
+        gauge receiver_transaction [identity, server] = |reading| {
+            receiver_series(reading, |progress, _| progress.last_transaction)
+        };
+        /// Transactions that each mirror has not received yet.
+        gauge receiver_lag [identity, server] = |reading| {
+            receiver_series(reading, |progress, last| last.saturating_sub(progress.last_transaction))
+        };
+        /// Time of the last request of each mirror, in seconds since 1970.
+        gauge receiver_asked_seconds [identity, server] = |reading| {
+            receiver_series(reading, |progress, _| progress.asked_unix_ms / 1000)
+        };
         /// With `[remote]`: queries to other services about identities (`sent`), of these
         /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent because
         /// there were too many (`refused`), or because a recent query about the same handle got no
@@ -195,6 +212,18 @@ handle_daemon::metrics! {
         /// Requests waiting for other services, at most `remote.requests`.
         gauge remote_waiting = |reading| reading.service.remote().map_or(0, RemoteServices::asking);
     }
+}
+
+/// A number of each receiver of streams; `number` also gets the last transaction of the store.
+fn receiver_series(
+    reading: &MetricsReading<'_>,
+    number: impl Fn(&ReceiverProgress, u64) -> u64,
+) -> MetricSeries {
+    let all = reading.service.replication().map(|it| it.receivers().all()).unwrap_or_default();
+    MetricSeries::with_labels(all.into_iter().map(|(key, progress)| {
+        let labels = vec![Printable(&key.identity).to_string(), key.server_at.to_string()];
+        (labels, number(&progress, reading.store.last_transaction))
+    }))
 }
 
 fn remote_events(service: &AdminService) -> MetricSeries {

@@ -10,6 +10,7 @@ use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::publish::{StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
+use crate::replication::{Replication, tls};
 use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
@@ -225,7 +226,23 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
         .with_sessions(SessionEndpoint::new(&config.sessions))
         .with_remote(remote)
         .with_referrals(referrals);
+    let replication = open_replication(config, &service)?;
+    let service = service.with_replication(replication);
     Ok((service, publisher))
+}
+
+/// Opens the part that makes streams for mirrors, with the server key.
+fn open_replication(config: &Config, service: &AdminService) -> anyhow::Result<Option<Arc<Replication>>> {
+    let (true, Some(key), Some(key_config)) =
+        (config.replication.enabled, service.sealer.shared_key(), &config.server_key)
+    else {
+        return Ok(None);
+    };
+    let record = server_key::read_record(key_config)?;
+    let tls = tls::server_config(&record.view())
+        .inspect_err(|why| tracing::info!(%why, "streams for mirrors are signed, not encrypted"))
+        .ok();
+    Ok(Some(Arc::new(Replication::new(&config.replication, key, tls))))
 }
 
 /// Starts the tasks that accept requests, and the periodic ones. Called inside the runtime.
@@ -246,9 +263,7 @@ fn start_tasks(
         bulk::serve(socket, &state.service, &config.bulk, state.stopping())?;
     }
     tokio::spawn(check_disks(Arc::clone(state)));
-    if config.store.log_days > 0 {
-        tokio::spawn(prune_log(Arc::clone(state)));
-    }
+    tokio::spawn(prune_log(Arc::clone(state)));
     if config.sessions.enabled {
         tokio::spawn(expire_sessions(Arc::clone(state)));
     }
@@ -307,7 +322,8 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         builder.worker_threads(config.threads);
     }
     // One thread for each request being processed, and a few for health and control.
-    let requests = config.tcp.requests + config.forward.requests + config.bulk.connections;
+    let requests =
+        config.replication.streams + config.tcp.requests + config.forward.requests + config.bulk.connections;
     builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
 }

@@ -76,6 +76,7 @@ pub(crate) fn active_rules(config: &Config, site: Arc<SiteRecord>) -> anyhow::Re
         administrators: config.administrators()?,
         anonymous_full_access: config.anonymous_full_access,
         lists_handles: config.list_handles,
+        replicates: config.replication.enabled && config.server_key.is_some(),
         bounds: config.bounds(),
     };
     Ok(ActiveRules { rules, effort: config.effort() })

@@ -213,6 +213,11 @@ impl EventCounter {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds `count`.
+    pub fn add_many(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// The count.
     #[must_use]
     pub fn get(&self) -> u64 {

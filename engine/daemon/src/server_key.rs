@@ -7,6 +7,7 @@ use handle_auth::file::OpenError;
 use handle_auth::keyfile::KeyFileError;
 use handle_auth::{KeyError, PrivateKey, PublicKey, SignError, file, keyfile};
 use handle_proto::Version;
+use handle_proto::data::PrivateKeyBuf;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -137,12 +138,20 @@ impl std::error::Error for ServerKeyError {}
 /// # Errors
 /// When the file, its permissions, the passphrase or the key is wrong.
 pub fn read(config: &ServerKeyConfig) -> Result<PrivateKey, ServerKeyError> {
-    let bytes = read_secret(&config.file).map_err(ServerKeyError::KeyFile)?;
-    let passphrase = passphrase(config)?;
-    let record = keyfile::decode(&bytes, passphrase.as_deref().map(Vec::as_slice))
-        .map_err(|error| ServerKeyError::Content(config.file.clone(), error))?;
+    let record = read_record(config)?;
     PrivateKey::from_record(record.as_bytes())
         .map_err(|error| ServerKeyError::Key(config.file.clone(), error))
+}
+
+/// Reads the numbers of the key that signs answers, for other uses of the same key.
+///
+/// # Errors
+/// As [`read`], except that the key may be one that cannot sign.
+pub fn read_record(config: &ServerKeyConfig) -> Result<PrivateKeyBuf, ServerKeyError> {
+    let bytes = read_secret(&config.file).map_err(ServerKeyError::KeyFile)?;
+    let passphrase = passphrase(config)?;
+    keyfile::decode(&bytes, passphrase.as_deref().map(Vec::as_slice))
+        .map_err(|error| ServerKeyError::Content(config.file.clone(), error))
 }
 
 /// The passphrase from whichever source is configured, without its line ending.

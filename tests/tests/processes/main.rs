@@ -43,6 +43,8 @@ mod publishing;
 mod records;
 mod reload;
 mod remote;
+mod replication;
+mod replication_killed;
 mod running;
 mod sessions;
 mod takeover;

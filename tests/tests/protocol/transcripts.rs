@@ -7,6 +7,8 @@
 
 use handle_auth::message::verify_message;
 use handle_auth::{PrivateKey, PublicKey};
+use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, StreamReader, StreamTransport};
+use handle_proto::wire::replication_stream::{DumpItem, TransactionItem};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, Permissions, ResponseCode, Value, ValueBuf};
 use handle_server::config::Datapath;
@@ -40,10 +42,6 @@ fn known_difference(line: &Json, last_sent: &[u8], last_received: &[u8]) -> Opti
     // A challenge can be answered once.
     if op_code == OpCode::RESPONSE_TO_CHALLENGE && steps[..steps.len() - 1].iter().any(is_repeated) {
         return Some(Code("an answer given twice", ResponseCode::AUTHENTICATION_TIMEOUT));
-    }
-    // Replication of transactions and records over the network is not supported.
-    if [OpCode::DUMP_HANDLES, OpCode::RETRIEVE_TXN_LOG].contains(&first_op_code(line)) {
-        return Some(Code("replication", ResponseCode::OPERATION_NOT_SUPPORTED));
     }
     // Index 0 means any key of the record that fits, also outside sessions.
     if identity["index"] == 0
@@ -241,12 +239,8 @@ fn vectors_transcripts_of_administration_and_of_reads_where_records_are_administ
         return;
     }
     let (administered, left_out) = administer_from(VectorSource::Selected, "root", |_| ());
-    let kinds = [
-        ("values that nobody may read", 2),
-        ("an answer given twice", 2),
-        ("index 0 and a public key", 1),
-        ("replication", 2),
-    ];
+    let kinds =
+        [("values that nobody may read", 2), ("an answer given twice", 2), ("index 0 and a public key", 1)];
     replay_all(is_read_or_change, (administered.address(), &left_out), exchange_over_tcp, &kinds);
 }
 
@@ -263,4 +257,50 @@ fn vectors_transcripts_of_authenticated_reads_over_tcp() {
 #[test]
 fn vectors_transcripts_of_authenticated_reads_over_tcp_on_the_datapath_of_this_machine() {
     authenticated_reads_end_as_recorded(Datapath::Auto, exchange_over_tcp);
+}
+
+#[test]
+fn vectors_streams_for_mirrors_are_read_and_verified() {
+    if !has_root() {
+        return;
+    }
+    let (key, mut checks) = (server_key_in(VectorSource::Selected, "root"), LineChecks::default());
+    for line in lines("transcript") {
+        let step = line["steps"].as_array().into_iter().flatten().find(|step| step["stream_hex"].is_string());
+        let Some(step) = step else { continue };
+        let name = line["name"].as_str().unwrap_or("?").to_owned();
+        let content = match first_op_code(&line) {
+            OpCode::DUMP_HANDLES => StreamContent::Dump,
+            _ => StreamContent::Transactions,
+        };
+        checks.check(&name, || {
+            let limits = StreamLimits::default();
+            let mut reader = StreamReader::new(content, StreamTransport::Clear, Some(key.clone()), limits);
+            let (bytes, mut names) = (hex(&step["stream_hex"]), vec![]);
+            for piece in bytes.chunks(1000) {
+                reader.feed(piece);
+                while let Some(event) = reader.next_event().unwrap() {
+                    names.extend(handle_of(&event));
+                }
+            }
+            assert!(reader.is_complete(), "{name}: the stream has an end");
+            let recorded = step["stream_records"].as_array().into_iter().flatten();
+            let recorded: Vec<_> = recorded.filter_map(|record| record["handle"].as_str()).collect();
+            assert_eq!(names, recorded, "{name}");
+            LineOutcome::AsStated
+        });
+    }
+    require(checks.count(), 2, "streams");
+    checks.finish();
+}
+
+/// The handle that an item is about.
+fn handle_of(event: &StreamEvent<'_>) -> Option<String> {
+    match event {
+        StreamEvent::Dump(DumpItem::Handle { handle, .. } | DumpItem::Homed(handle))
+        | StreamEvent::Transaction(TransactionItem::Transaction { handle, .. }) => {
+            Some(String::from_utf8_lossy(handle).into_owned())
+        }
+        _ => None,
+    }
 }

@@ -45,6 +45,8 @@ pub struct OperationRules {
     pub anonymous_full_access: bool,
     /// Whether this server lists handles.
     pub lists_handles: bool,
+    /// Whether this server gives transactions and records to mirrors.
+    pub replicates: bool,
     /// Limits on stored records.
     pub bounds: OperationBounds,
 }
@@ -106,6 +108,8 @@ pub enum OperationDecision {
     List(Lister),
     /// Report the state of the server.
     Status,
+    /// Send a stream of transactions or records.
+    Replicate,
     /// Verify an answer to a challenge with the keys that this server may have.
     Verify,
     /// The outcome depends on the requester, who has given no identity.
@@ -314,9 +318,13 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Request::RetrieveTxnLog(_) if !self.rules.site.is_primary() => {
                 Err(not_supported("Not a primary server").into())
             }
+            Request::DumpHandles(_) if !self.rules.site.is_primary() => Err(NOT_PRIMARY.into()),
             Request::RetrieveTxnLog(_) | Request::DumpHandles(_) => {
                 self.hold(OperatorDuty::Replication)?;
-                Err(not_supported("This server does not give out its transactions.").into())
+                match self.rules.replicates {
+                    true => Ok(OperationDecision::Replicate),
+                    false => Err(not_supported("This server does not give out its transactions.").into()),
+                }
             }
             Request::BackupServer(_) => {
                 self.hold(OperatorDuty::Backup)?;

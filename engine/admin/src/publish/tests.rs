@@ -4,7 +4,7 @@ mod copies;
 
 use super::planner::PublisherPlan;
 use super::*;
-use crate::store::StoreConfig;
+use crate::store::{LogBounds, StoreConfig};
 use handle_proto::{Value, Values};
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
 use handle_snapshot::set::storage::DiskStorage;
@@ -237,7 +237,8 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
     // The log does not reach back far enough.
     assert_eq!(
         rebuilds_after(&|place| {
-            assert!(place.store().prune_log(u64::MAX, 1000).unwrap() > 0);
+            let bounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: None };
+            assert!(place.store().prune_log(bounds, 1000).unwrap() > 0);
         }),
         1
     );

@@ -5,6 +5,7 @@ use super::open::{OpenedRequest, open};
 use super::reply::ReplyTo;
 use super::response::RequestIdentity;
 use crate::operation::{OperationRefusal, OperationRequest, OperationRules, Requester};
+use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
 use handle_daemon::sessions::{IncomingMessage, SessionIdentity, TakenChallenge};
@@ -31,6 +32,8 @@ pub(super) struct RequestCase<'a> {
     pub(super) random: [u8; 16],
     /// The current time in Unix seconds.
     pub(super) now_unix_s: u32,
+    /// The way of a stream to the client; `None` if there is no such way.
+    pub(super) stream_route: Option<StreamRoute>,
     /// The identity that the session has authenticated.
     session_identity: Option<SessionIdentity>,
 }
@@ -52,6 +55,7 @@ impl<'a> RequestCase<'a> {
             source,
             random: handle_auth::random(),
             now_unix_s,
+            stream_route: None,
             session_identity: incoming.identity(),
             opened,
         }

@@ -23,6 +23,7 @@ mod open;
 mod pages;
 mod prove;
 mod record;
+mod replicate;
 pub mod reply;
 mod response;
 mod seal;
@@ -41,6 +42,7 @@ use crate::counters::AdminCounters;
 use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
+use crate::replication::Replication;
 use crate::store::{Store, StoreError};
 use case::{ChallengeClaim, RequestCase};
 use handle_auth::challenges::{Challenges, IssuedChallenge};
@@ -81,6 +83,8 @@ pub struct AdminService {
     bulk_requests: bulk::RequestsInProgress,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
+    /// Makes streams for mirrors.
+    replication: Option<Arc<Replication>>,
     in_force: RwLock<Arc<ActiveRules>>,
     started: Instant,
 }
@@ -125,7 +129,9 @@ impl AdminService {
             Ok(opened) => opened,
             Err(failure) => return self.seal_failure(failure, now_unix_s),
         };
-        let (to, response) = self.respond(RequestCase::new(&incoming, opened, source, now_unix_s), challenge);
+        let mut case = RequestCase::new(&incoming, opened, source, now_unix_s);
+        case.stream_route = reply_limits.stream_route;
+        let (to, response) = self.respond(case, challenge);
         self.seal(&opened, to, response, reply_limits, now_unix_s)
     }
 
@@ -205,6 +211,7 @@ impl AdminService {
             OperationDecision::List(lister) => {
                 Ok(PreparedResponse::List(lister, Box::new(decider.into_snapshot())))
             }
+            OperationDecision::Replicate => self.begin_stream(case, requester),
             OperationDecision::Status => self.status(&decider).map(PreparedResponse::from),
             OperationDecision::Verify => self.verify(&decider, case.origin()),
         }
@@ -255,6 +262,7 @@ impl AdminService {
             caller_sessions,
             bulk_requests: bulk::RequestsInProgress::default(),
             costly: None,
+            replication: None,
             in_force: RwLock::new(Arc::new(in_force)),
             started: Instant::now(),
         }
@@ -306,6 +314,18 @@ impl AdminService {
     pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
         let sealer = self.sealer.with_costly(Arc::clone(&costly));
         Self { costly: Some(costly), sealer, ..self }
+    }
+
+    /// The part that makes streams for mirrors, if it is enabled.
+    #[must_use]
+    pub const fn replication(&self) -> Option<&Arc<Replication>> {
+        self.replication.as_ref()
+    }
+
+    /// Sets the part that makes streams for mirrors.
+    #[must_use]
+    pub fn with_replication(self, replication: Option<Arc<Replication>>) -> Self {
+        Self { replication, ..self }
     }
 
     /// The session endpoint, if sessions are enabled.

@@ -2,6 +2,7 @@
 //! decided. A message of a session becomes a plain message with a known sender here.
 
 use crate::operation::{OperationRefusal, OperationRequest};
+use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint};
@@ -33,13 +34,22 @@ pub(super) struct ReplyLimits {
     pub(super) datagrams_max: Option<u16>,
     /// Whether to resolve a referral on behalf of a client that does not understand it.
     pub(super) resolves_referrals: bool,
+    /// The way of a stream for a mirror; `None` if the client cannot get one.
+    pub(super) stream_route: Option<StreamRoute>,
 }
 
 impl<'a> ReceivedMessage<'a> {
     /// A message that this process received from `source`.
     #[must_use]
     pub const fn direct(message: &'a [u8], source: SocketAddr) -> Self {
-        let reply_limits = ReplyLimits { datagrams_max: None, resolves_referrals: false };
+        Self::over(StreamRoute::Tcp, message, source)
+    }
+
+    /// A message of `source`, to which a stream takes this route.
+    #[must_use]
+    pub const fn over(route: StreamRoute, message: &'a [u8], source: SocketAddr) -> Self {
+        let reply_limits =
+            ReplyLimits { datagrams_max: None, resolves_referrals: false, stream_route: Some(route) };
         Self { message, source, form: ForwardedForm::AsReceived, challenge: None, reply_limits }
     }
 }
@@ -49,7 +59,8 @@ impl<'a> ReceivedMessage<'a> {
 impl<'a> From<ForwardedRequest<'a>> for ReceivedMessage<'a> {
     fn from(forwarded: ForwardedRequest<'a>) -> Self {
         let ForwardedRequest { task, source, datagrams_max, opening, challenge, message } = forwarded;
-        let reply_limits = ReplyLimits { datagrams_max, resolves_referrals: task == Task::Resolve };
+        let resolves_referrals = task == Task::Resolve;
+        let reply_limits = ReplyLimits { datagrams_max, resolves_referrals, stream_route: None };
         Self { message, source, form: opening, challenge, reply_limits }
     }
 }

@@ -3,6 +3,7 @@
 use super::AdminService;
 use super::reply::ReplyTo;
 use crate::operation::{Lister, OperationAnswer};
+use crate::replication::stream::ReplicationStream;
 use crate::store::StoreSnapshot;
 use handle_daemon::clock::now_unix_s;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ pub struct ReplyMessages {
     pub first: Vec<u8>,
     /// The pages that follow it.
     pub rest: Option<ListPages>,
+    /// The stream that follows the messages and ends the connection.
+    pub stream: Option<Box<ReplicationStream>>,
     /// Whether the client wants to keep the connection.
     pub keeps_connection: bool,
 }
@@ -21,7 +24,7 @@ pub struct ReplyMessages {
 impl ReplyMessages {
     /// The last message of a connection; empty if nothing is sent.
     pub(super) const fn last(message: Vec<u8>) -> Self {
-        Self { first: message, rest: None, keeps_connection: false }
+        Self { first: message, rest: None, stream: None, keeps_connection: false }
     }
 }
 

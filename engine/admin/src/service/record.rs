@@ -20,9 +20,10 @@ impl AdminService {
             PreparedResponse::Answer(OperationAnswer::Refused(refused))
             | PreparedResponse::Unreadable(refused) => (refused.code, &*refused.text),
             PreparedResponse::Challenge(..) => (ResponseCode::AUTHENTICATION_NEEDED, ""),
-            PreparedResponse::Answer(_) | PreparedResponse::List(..) | PreparedResponse::Session(..) => {
-                (ResponseCode::SUCCESS, "")
-            }
+            PreparedResponse::Answer(_)
+            | PreparedResponse::List(..)
+            | PreparedResponse::Stream(_)
+            | PreparedResponse::Session(..) => (ResponseCode::SUCCESS, ""),
         };
         self.counters.answered(op_code, code);
         let (identity, is_of_interest) = match identity {

@@ -23,6 +23,7 @@ use handle_proto::wire::failure::Failure;
 use handle_proto::wire::list::Handles;
 use handle_proto::wire::query;
 use handle_proto::wire::referral::Referral;
+use handle_proto::wire::replication::TransactionsFollow;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
@@ -218,6 +219,20 @@ impl ReplySealer {
             flags,
             (now_unix_s, SigningPlace::Reserved),
         )
+    }
+
+    /// Encodes the answer that a stream for a mirror follows.
+    #[must_use]
+    pub fn stream(&self, to: &ReplyTo, site: &SiteRecord, now_unix_s: u32) -> Vec<u8> {
+        let response = match to.op_code {
+            // The connection is closed after the stream, as by deployed servers.
+            OpCode::RETRIEVE_TXN_LOG => {
+                Response::TransactionsFollow(TransactionsFollow { keep_alive: false })
+            }
+            _ => Response::Done,
+        };
+        let flags = to.flags.without(OpFlags::OVERWRITE);
+        self.seal(to, site, ResponseCode::SUCCESS, response, flags, (now_unix_s, SigningPlace::Reserved))
     }
 
     /// Encodes the challenge with the number `id`.

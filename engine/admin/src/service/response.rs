@@ -1,6 +1,7 @@
 //! A response before it is encoded.
 
 use crate::operation::{Lister, OperationAnswer, OperationRefusal};
+use crate::replication::stream::ReplicationStream;
 use crate::store::StoreSnapshot;
 use handle_auth::challenges::SessionChallenge;
 use handle_proto::code::KeyExchangeMode;
@@ -10,6 +11,8 @@ use handle_proto::wire::list::Reference;
 pub(super) enum PreparedResponse {
     Answer(OperationAnswer),
     List(Lister, Box<StoreSnapshot>),
+    /// A message that announces a stream, and the stream.
+    Stream(Box<ReplicationStream>),
     /// A challenge: its number and its content.
     Challenge(i32, SessionChallenge),
     /// A new session: its number, and the data that its client gets.

@@ -26,6 +26,7 @@ impl AdminService {
             false => response,
         };
         let (site, bounded) = (&self.site, limits.datagrams_max.map(|most| (most, to.clone())));
+        let mut stream = None;
         let (mut first, mut rest) = match response {
             PreparedResponse::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),
             PreparedResponse::Challenge(id, pending) => {
@@ -38,6 +39,10 @@ impl AdminService {
             PreparedResponse::Unreadable(refused) => {
                 return ReplyMessages::last(unreadable(OpCode::RESERVED, &refused, now_unix_s));
             }
+            PreparedResponse::Stream(begun) => {
+                stream = Some(begun);
+                (self.sealer.stream(&to, site, now_unix_s), None)
+            }
             PreparedResponse::List(lister, snapshot) => {
                 let mut pages = ListPages { service: Arc::clone(self), snapshot, lister, to, has_more: true };
                 (pages.next_page().unwrap_or_default(), Some(pages))
@@ -49,7 +54,7 @@ impl AdminService {
             let answer = OperationAnswer::Refused(forwarded::TOO_MANY_DATAGRAMS);
             (first, rest) = (self.sealer.answer(&to, site, &answer, now_unix_s), None);
         }
-        ReplyMessages { first, rest, keeps_connection }
+        ReplyMessages { first, rest, stream, keeps_connection }
     }
 
     /// The answer to a message that cannot be opened.

@@ -36,6 +36,25 @@ impl LogAction {
     }
 }
 
+/// What the log keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBounds {
+    /// Transactions before this time are dropped.
+    pub before_unix_ms: u64,
+    /// The number of transactions that are kept; `None` for all.
+    pub transactions_max: Option<u64>,
+}
+
+/// What is known of the start of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogStart {
+    /// The last transaction that is not in the log; 0 if the log is complete.
+    pub base: u64,
+    /// A receiver that has every transaction before this time misses none that is not in the log;
+    /// `None` before the first transaction.
+    pub unix_ms: Option<u64>,
+}
+
 /// One transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {

@@ -12,6 +12,7 @@ mod bulk;
 mod bulk_keys;
 mod check;
 mod error;
+mod gone;
 mod guard;
 mod log;
 mod open;
@@ -29,7 +30,8 @@ pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
 pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
-pub use log::{LogAction, LogEntry};
+pub use gone::{GoneKind, LastChange};
+pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use record::{RecordBuf, StoreRecord};
 pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
@@ -38,7 +40,7 @@ pub use snapshot::{
 pub use transaction::Transaction;
 
 use handle_daemon::settings;
-use handle_daemon::settings::PATH;
+use handle_daemon::settings::{PATH, or_zero};
 use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
@@ -73,7 +75,12 @@ settings! {
         /// Changes that share one commit.
         restart commit_changes: usize = 512, 1..=1 << 16;
         /// Time for which the log of transactions is kept; 0 for no limit.
-        restart log_days: u32 = 0, 0..=36_500;
+        restart log_days: u32 = 30, 0..=36_500;
+        /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes.
+        restart log_transactions: usize = 10_000_000, or_zero(1000..=1 << 40);
+        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the oldest
+        /// are forgotten.
+        restart gone_names: usize = 1_000_000, 0..=1 << 32;
     }
 }
 
@@ -351,12 +358,21 @@ impl Store {
         Ok(())
     }
 
-    /// Drops up to `most` transactions before `unix_ms` from the log; returns how many.
+    /// Drops up to `most` transactions that are out of `bounds` from the log; returns how many.
     ///
     /// # Errors
     /// As [`change`](Self::change).
-    pub fn prune_log(&self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
-        self.change(move |transaction| transaction.prune_log(unix_ms, most))
+    pub fn prune_log(&self, bounds: LogBounds, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_log(bounds, most))
+    }
+
+    /// Forgets up to `most` of the oldest last changes of deleted handles and released prefixes, so
+    /// that at most `kept` remain; returns how many.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn prune_gone(&self, kept: u64, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_gone(kept, most))
     }
 
     /// Reads the whole store and reports inconsistencies: see [`StoreFinding`]. Changes nothing.

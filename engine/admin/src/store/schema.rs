@@ -1,7 +1,10 @@
 //! The tables of the file, and upgrades of files that older software wrote.
 
 use super::StoreError;
-use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
+use super::log::LogEntry;
+use redb::{
+    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError, WriteTransaction,
+};
 
 /// Records by the name they are stored under.
 pub(super) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -19,6 +22,14 @@ pub(super) const BULK_RESULTS: TableDefinition<'_, (u64, u32), &[u8]> = TableDef
 pub(super) const BULK_OWNED: TableDefinition<'_, (&[u8], u64), ()> = TableDefinition::new("bulk_owned");
 /// Keys and results of each identity.
 pub(super) const BULK_OWNERS: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("bulk_owners");
+/// Last changes of deleted handles and released prefixes: a byte for the kind and the stored name;
+/// number of the transaction, time, and priority of the site that made the change.
+pub(super) const GONE: TableDefinition<'_, &[u8], (u64, u64, u32)> = TableDefinition::new("gone");
+/// The keys of `GONE` by the number of the transaction, so from the oldest on.
+pub(super) const GONE_IDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gone_ids");
+/// Last changes of homed prefixes, as in `GONE`.
+pub(super) const HOMED_DATES: TableDefinition<'_, &[u8], (u64, u64, u32)> =
+    TableDefinition::new("homed_dates");
 /// Numbers by name; the constants below are the names.
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
@@ -35,6 +46,8 @@ pub(super) const LAST_ID: &str = "last_id";
 pub(super) const LAST_MS: &str = "last_unix_ms";
 /// Transactions up to this one are not in the log.
 pub(super) const LOG_BASE: &str = "log_base";
+/// The time of the last transaction that is not in the log any more.
+pub(super) const LOG_BASE_MS: &str = "log_base_unix_ms";
 /// Number of values in all records.
 pub(super) const VALUES: &str = "values";
 /// Number of bytes in the names and values of all records.
@@ -53,7 +66,25 @@ pub(super) const PROBE: &str = "probe";
 pub(super) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 
 /// The upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[SchemaUpgrade] = &[];
+pub(super) const UPGRADES: &[SchemaUpgrade] = &[add_dates];
+
+/// Adds the dates of what is gone, and the time at which the log begins.
+fn add_dates(transaction: &WriteTransaction) -> Result<(), StoreError> {
+    transaction.open_table(GONE)?;
+    transaction.open_table(GONE_IDS)?;
+    transaction.open_table(HOMED_DATES)?;
+    let mut meta = transaction.open_table(META)?;
+    let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
+    let (base, last_ms) = (number(LOG_BASE)?, number(LAST_MS)?);
+    let log = transaction.open_table(LOG)?;
+    let first = log.first()?.map(|(id, entry)| LogEntry::decode(id.value(), entry.value())).transpose()?;
+    if base > 0 {
+        // Older software did not keep this time. It is at most that of the first transaction in the
+        // log, so receivers are at worst told to request all records once more.
+        meta.insert(LOG_BASE_MS, first.map_or(last_ms, |entry| entry.unix_ms))?;
+    }
+    Ok(())
+}
 
 /// Creates the tables of a new file.
 pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
@@ -61,6 +92,9 @@ pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
     transaction.open_table(RECORDS)?;
     transaction.open_table(HOMED)?;
     transaction.open_table(LOG)?;
+    transaction.open_table(GONE)?;
+    transaction.open_table(GONE_IDS)?;
+    transaction.open_table(HOMED_DATES)?;
     {
         let mut meta = transaction.open_table(META)?;
         meta.insert(SCHEMA, current(UPGRADES))?;
@@ -114,7 +148,6 @@ fn number(database: &Database, name: &str) -> Result<u64, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use redb::ReadableTable as _;
 
     fn database(directory: &std::path::Path) -> Database {
         Database::create(directory.join("store")).unwrap()
@@ -131,13 +164,15 @@ mod tests {
             meta.insert("steps", steps + 1)?;
             Ok(())
         };
-        for (upgrades, steps) in [(&[step][..], 1), (&[step], 1), (&[step, step, step], 3)] {
+        let none: SchemaUpgrade = |_| Ok(());
+        for (upgrades, steps) in [(&[none, step][..], 1), (&[none, step], 1), (&[none, step, step, step], 3)]
+        {
             upgrade(&database, upgrades).unwrap();
             assert_eq!(number(&database, SCHEMA).unwrap(), current(upgrades));
             assert_eq!(number(&database, "steps").unwrap(), steps);
         }
         let error = upgrade(&database, UPGRADES).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 4, known: 1 }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 5, known: 2 }), "{error}");
         assert!(folds(&database).unwrap());
     }
 
@@ -150,9 +185,9 @@ mod tests {
             transaction.open_table(META)?.insert("half", 1)?;
             Err(StoreError::Failed)
         };
-        assert!(upgrade(&database, &[fails]).is_err());
+        assert!(upgrade(&database, &[|_| Ok(()), fails]).is_err());
         assert!(number(&database, "half").is_err());
-        assert_eq!(number(&database, SCHEMA).unwrap(), 1);
+        assert_eq!(number(&database, SCHEMA).unwrap(), 2);
         assert!(!folds(&database).unwrap());
     }
 

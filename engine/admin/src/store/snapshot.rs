@@ -1,7 +1,8 @@
 //! Snapshots: the state of the store at one moment.
 
+use super::gone::{GoneKey, GoneKind, LastChange};
 use super::guard::{guarded, guarded_items};
-use super::log::LogEntry;
+use super::log::{LogEntry, LogStart};
 use super::record::{RecordBuf, StoreRecord};
 use super::{StoreError, schema};
 use handle_proto::Handle;
@@ -38,6 +39,8 @@ pub struct StoreSnapshot {
     records: ReadOnlyTable<&'static [u8], &'static [u8]>,
     homed: ReadOnlyTable<&'static [u8], ()>,
     log: ReadOnlyTable<u64, &'static [u8]>,
+    gone: ReadOnlyTable<&'static [u8], (u64, u64, u32)>,
+    homed_dates: ReadOnlyTable<&'static [u8], (u64, u64, u32)>,
     meta: ReadOnlyTable<&'static str, u64>,
     folds: bool,
     /// The path of the file, for errors.
@@ -116,6 +119,8 @@ impl StoreSnapshot {
             records: open(transaction, schema::RECORDS)?,
             homed: open(transaction, schema::HOMED)?,
             log: open(transaction, schema::LOG)?,
+            gone: open(transaction, schema::GONE)?,
+            homed_dates: open(transaction, schema::HOMED_DATES)?,
             meta: open(transaction, schema::META)?,
             folds,
             file: file.to_owned(),
@@ -136,6 +141,86 @@ impl StoreSnapshot {
     /// When the file cannot be read.
     pub fn log_base(&self) -> Result<u64, StoreError> {
         self.number(schema::LOG_BASE)
+    }
+
+    /// The time of the last transaction, in milliseconds since 1970; 0 before the first.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn last_unix_ms(&self) -> Result<u64, StoreError> {
+        self.number(schema::LAST_MS)
+    }
+
+    /// The start of the log.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    pub fn log_start(&self) -> Result<LogStart, StoreError> {
+        let base = self.log_base()?;
+        let unix_ms = match base {
+            0 => guarded(&self.file, || {
+                let first = self.log.first()?;
+                first.map(|(id, entry)| LogEntry::decode(id.value(), entry.value())).transpose()
+            })?
+            .map(|entry| entry.unix_ms),
+            _ => Some(self.number(schema::LOG_BASE_MS)? + 1),
+        };
+        Ok(LogStart { base, unix_ms })
+    }
+
+    /// The last change of a deleted handle or a released prefix, if it is still known.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn gone(&self, kind: GoneKind, name: &[u8]) -> Result<Option<LastChange>, StoreError> {
+        let key = GoneKey::new(kind, name);
+        guarded(&self.file, || Ok(self.gone.get(key.as_bytes())?.map(|date| date.value().into())))
+    }
+
+    /// Deleted handles or released prefixes after the name `after`, in ascending order, with their
+    /// last changes.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn gone_after(
+        &self,
+        kind: GoneKind,
+        after: Option<&[u8]>,
+    ) -> Result<impl Iterator<Item = Result<(Vec<u8>, LastChange), StoreError>> + use<>, StoreError> {
+        let from = GoneKey::new(kind, after.unwrap_or_default());
+        let from = match after {
+            Some(_) => Bound::Excluded(from.as_bytes()),
+            None => Bound::Included(from.as_bytes()),
+        };
+        let end = [kind as u8 + 1];
+        let range = (from, Bound::Excluded(&end[..]));
+        let range = guarded(&self.file, || Ok(self.gone.range::<&[u8]>(range)?))?;
+        Ok(guarded_items(&self.file, range, |entry| {
+            let (key, date) = entry?;
+            Ok((key.value().get(1..).unwrap_or_default().to_vec(), date.value().into()))
+        }))
+    }
+
+    /// Homed prefixes with a known last change, without `0.NA/`, in ascending order.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn homed_dates(&self) -> Result<Vec<(Vec<u8>, LastChange)>, StoreError> {
+        guarded(&self.file, || {
+            let dates = self.homed_dates.iter()?;
+            dates
+                .map(|entry| entry.map(|(name, date)| (name.value().to_vec(), date.value().into())))
+                .map(|entry| Ok(entry?))
+                .collect()
+        })
+    }
+
+    /// The number of deleted handles and released prefixes with a known last change.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn gone_count(&self) -> Result<u64, StoreError> {
+        guarded(&self.file, || Ok(self.gone.len()?))
     }
 
     /// The number last written by the health check.

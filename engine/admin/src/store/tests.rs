@@ -1,12 +1,16 @@
 //! Tests of the public interface: acknowledged changes are stored, and nothing else.
 
 mod damage;
+mod dates;
 mod disk_failures;
 
 use super::*;
 use handle_proto::{Value, Values};
 use std::sync::Arc;
 use tempfile::TempDir;
+
+/// Bounds that keep nothing.
+const ALL: LogBounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: None };
 
 fn config(directory: &TempDir) -> StoreConfig {
     StoreConfig { cache_bytes: 4 << 20, ..StoreConfig::at(&directory.path().join("store.redb")) }
@@ -169,11 +173,15 @@ fn each_changed_handle_is_returned_once_with_its_current_record() {
         StoreChanges::Everything,
         "a number that was never given"
     );
-    assert_eq!(store.prune_log(u64::MAX, 2).unwrap(), 2);
+    assert_eq!(store.prune_log(ALL, 2).unwrap(), 2);
     let snapshot = store.snapshot().unwrap();
     assert_eq!(snapshot.changes_after(1, 100).unwrap(), StoreChanges::Everything);
     assert!(matches!(snapshot.changes_after(2, 100).unwrap(), StoreChanges::These { to: 5, .. }));
-    assert_eq!(store.prune_log(0, 100).unwrap(), 0, "none is so old");
+    assert_eq!(
+        store.prune_log(LogBounds { before_unix_ms: 0, transactions_max: None }, 100).unwrap(),
+        0,
+        "none is so old"
+    );
     assert_eq!(findings(&store), []);
 }
 

@@ -1,7 +1,8 @@
 //! Changes to the store: the steps of a transaction on the writer's thread.
 
+use super::gone::{GoneKey, OWN_PRIORITY};
 use super::guard::guarded;
-use super::log::{LogAction, LogEntry};
+use super::log::{LogAction, LogBounds, LogEntry};
 use super::record::{HEAD_LEN, RecordBuf, StoreRecord};
 use super::snapshot::{StoreRecords, stored};
 use super::{StoreError, schema};
@@ -19,11 +20,12 @@ pub struct Transaction<'t> {
     records: Table<'t, &'static [u8], &'static [u8]>,
     homed: Table<'t, &'static [u8], ()>,
     log: Table<'t, u64, &'static [u8]>,
+    pub(super) gone: Table<'t, &'static [u8], (u64, u64, u32)>,
     pub(super) meta: Table<'t, &'static str, u64>,
     folds: bool,
     /// The path of the file, for errors.
     pub(super) file: &'t Path,
-    last_id: u64,
+    pub(super) last_id: u64,
     last_unix_ms: u64,
     pub(super) writes_count: u64,
     /// The number of values and bytes of all records; `None` if they have not been counted.
@@ -80,6 +82,7 @@ impl<'t> Transaction<'t> {
                 records: transaction.open_table(schema::RECORDS)?,
                 homed: transaction.open_table(schema::HOMED)?,
                 log: transaction.open_table(schema::LOG)?,
+                gone: transaction.open_table(schema::GONE)?,
                 meta,
                 folds,
                 file,
@@ -101,8 +104,12 @@ impl<'t> Transaction<'t> {
         let action = if before.is_some() { LogAction::Update } else { LogAction::Create };
         let unix_ms = self.log(action, key)?;
         // Each change of a record must have a later time than the one before, for readers that
-        // compare times.
-        let unix_ms = before.map_or(unix_ms, |before| unix_ms.max(before.view().unix_ms + 1));
+        // compare times. The change before may be its deletion.
+        let before_ms = match before {
+            Some(before) => Some(before.view().unix_ms),
+            None => self.gone_ms(&GoneKey::handle(key))?,
+        };
+        let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms + 1));
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values })
     }
 
@@ -112,13 +119,18 @@ impl<'t> Transaction<'t> {
     /// When the file cannot be written.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         let removed = guarded(self.file, || {
-            Ok(self.records.remove(key)?.map(|stored| RecordContent::of(key, stored.value())))
+            Ok(self.records.remove(key)?.map(|stored| {
+                // A damaged record can be deleted too.
+                let unix_ms = StoreRecord::decode(stored.value()).map_or(0, |record| record.unix_ms);
+                (RecordContent::of(key, stored.value()), unix_ms)
+            }))
         })?;
-        let Some(removed) = removed else { return Ok(false) };
+        let Some((removed, before_ms)) = removed else { return Ok(false) };
         if let Some(content) = &mut self.content {
             content.subtract(removed);
         }
-        self.log(LogAction::Delete, key)?;
+        let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms + 1);
+        self.remember(&GoneKey::handle(key), unix_ms)?;
         Ok(true)
     }
 
@@ -132,7 +144,14 @@ impl<'t> Transaction<'t> {
             return Ok(false);
         }
         self.put_homed(&prefix)?;
-        self.log(LogAction::Home, &[PREFIX_RECORDS, &prefix].concat())?;
+        let unix_ms = self.log(LogAction::Home, &[PREFIX_RECORDS, &prefix].concat())?;
+        let before_ms = self.recall(&GoneKey::prefix(&prefix))?;
+        let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms + 1));
+        let date = (self.last_id, unix_ms, OWN_PRIORITY);
+        guarded(self.file, || {
+            let mut dates = self.begun.open_table(schema::HOMED_DATES)?;
+            Ok(dates.insert(&*prefix, date).map(drop)?)
+        })?;
         Ok(true)
     }
 
@@ -145,7 +164,12 @@ impl<'t> Transaction<'t> {
         if !guarded(self.file, || Ok(self.homed.remove(&*prefix)?.is_some()))? {
             return Ok(false);
         }
-        self.log(LogAction::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
+        let unix_ms = self.log(LogAction::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
+        let before_ms = guarded(self.file, || {
+            let mut dates = self.begun.open_table(schema::HOMED_DATES)?;
+            Ok(dates.remove(&*prefix)?.map_or(0, |date| date.value().1))
+        })?;
+        self.remember(&GoneKey::prefix(&prefix), unix_ms.max(before_ms + 1))?;
         Ok(true)
     }
 
@@ -167,24 +191,26 @@ impl<'t> Transaction<'t> {
     }
 
     /// See [`Store::prune_log`](super::Store::prune_log).
-    pub(super) fn prune_log(&mut self, unix_ms: u64, most: usize) -> Result<usize, StoreError> {
+    pub(super) fn prune_log(&mut self, bounds: LogBounds, most: usize) -> Result<usize, StoreError> {
+        let kept_from = self.last_id.saturating_sub(bounds.transactions_max.unwrap_or(u64::MAX));
         let count = guarded(self.file, || {
             let mut last = None;
             for entry in self.log.iter()?.take(most) {
                 let (id, bytes) = entry?;
                 let entry = LogEntry::decode(id.value(), bytes.value())?;
-                if entry.unix_ms >= unix_ms {
+                if entry.unix_ms >= bounds.before_unix_ms && entry.id > kept_from {
                     break;
                 }
-                last = Some(entry.id);
+                last = Some((entry.id, entry.unix_ms));
             }
-            let Some(last) = last else { return Ok(0) };
+            let Some((last, last_ms)) = last else { return Ok(0) };
             let mut count = 0;
             self.log.retain_in(..=last, |_, _| {
                 count += 1;
                 false
             })?;
             self.meta.insert(schema::LOG_BASE, last)?;
+            self.meta.insert(schema::LOG_BASE_MS, last_ms)?;
             Ok(count)
         })?;
         self.writes_count += u64::from(count > 0);
@@ -195,6 +221,7 @@ impl<'t> Transaction<'t> {
     pub(super) fn begin_log_anew(&mut self) -> Result<(), StoreError> {
         self.next_id()?;
         guarded(self.file, || Ok(self.log.retain(|_, _| false)?))?;
+        self.put_number(schema::LOG_BASE_MS, self.last_unix_ms)?;
         self.put_number(schema::LOG_BASE, self.last_id)
     }
 
@@ -205,7 +232,9 @@ impl<'t> Transaction<'t> {
 
     /// Homes a prefix without a log entry.
     pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
-        self.put_homed(&bare_prefix(prefix))
+        let prefix = bare_prefix(prefix);
+        self.forget(&GoneKey::prefix(&prefix))?;
+        self.put_homed(&prefix)
     }
 
     fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<(), StoreError> {
@@ -215,6 +244,9 @@ impl<'t> Transaction<'t> {
             let replaced = self.records.insert(key, &*self.room)?;
             Ok(replaced.map(|stored| RecordContent::of(key, stored.value())))
         })?;
+        if replaced.is_none() && !self.is_nothing_gone()? {
+            self.forget(&GoneKey::handle(key))?;
+        }
         if let Some(content) = &mut self.content {
             content.add(RecordContent::of(key, &self.room));
             content.subtract(replaced.unwrap_or_default());

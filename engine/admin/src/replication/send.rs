@@ -1,0 +1,89 @@
+//! Sends a stream to a receiver, which may be slow. Parts are made on threads that may block, one
+//! at a time, and only when the one before has been handed to the kernel.
+
+use super::stream::ReplicationStream;
+use crate::counters::AdminCounters;
+use std::io::{self, ErrorKind};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+/// Limits on the time of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendLimits {
+    /// For the receiver to read one part, and for the TLS handshake.
+    pub write: Duration,
+    /// For the whole stream.
+    pub stream: Duration,
+}
+
+/// Sends `stream` over `socket`, with TLS if the stream wants it, and counts the outcome.
+///
+/// # Errors
+/// When the receiver is gone or too slow, or the stream cannot be made.
+pub async fn send<S>(
+    socket: &mut S,
+    stream: ReplicationStream,
+    limits: SendLimits,
+    counters: &AdminCounters,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    counters.streams.add();
+    let sent = timeout(limits.stream, send_all(socket, stream, limits.write, counters)).await;
+    let sent = sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
+    if sent.is_err() {
+        counters.streams_failed.add();
+    }
+    sent
+}
+
+async fn send_all<S>(
+    socket: &mut S,
+    stream: ReplicationStream,
+    patience: Duration,
+    counters: &AdminCounters,
+) -> io::Result<()>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    within(patience, socket.write_all(&stream.front())).await?;
+    let Some(config) = stream.tls() else { return send_parts(socket, stream, patience, counters).await };
+    within(patience, socket.flush()).await?;
+    let mut encrypted = within(patience, TlsAcceptor::from(config).accept(socket)).await?;
+    send_parts(&mut encrypted, stream, patience, counters).await?;
+    within(patience, encrypted.shutdown()).await
+}
+
+/// Sends the parts after the front.
+async fn send_parts(
+    socket: &mut (impl AsyncWrite + Unpin),
+    mut stream: ReplicationStream,
+    patience: Duration,
+    counters: &AdminCounters,
+) -> io::Result<()> {
+    loop {
+        let before = stream.counts();
+        let made = tokio::task::spawn_blocking(move || (stream.next_part(), stream)).await;
+        let (part, made) = made.map_err(io::Error::other)?;
+        stream = made;
+        let part = part.map_err(|error| {
+            tracing::error!(%error, "a stream for a mirror ends early");
+            io::Error::other(error)
+        })?;
+        let Some(part) = part else { break };
+        within(patience, socket.write_all(&part)).await?;
+        let after = stream.counts();
+        counters.stream_transactions.add_many(after.transactions - before.transactions);
+        counters.stream_records.add_many(after.records - before.records);
+    }
+    within(patience, socket.flush()).await?;
+    stream.record_end();
+    Ok(())
+}
+
+async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    timeout(patience, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}

@@ -1,0 +1,123 @@
+//! The bytes of a stream: blocks, each followed by its signature in a signed stream.
+
+use super::receivers::Receivers;
+use super::source::{ItemCounts, SourceError, StreamSource};
+use handle_auth::PrivateKey;
+use handle_proto::code::DigestAlgorithm;
+use handle_proto::wire::put;
+use handle_proto::wire::replication_stream::{DIGEST_NAME, StreamProtection};
+use rustls::ServerConfig;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Bytes at which a part is sent.
+pub const PART_LEN: usize = 64 << 10;
+/// Time after which a part is sent although it is shorter: signatures take milliseconds, and a
+/// receiver of few handles may have to wait for them.
+const PART_TIME: Duration = Duration::from_millis(200);
+
+/// Collects the blocks of a part.
+#[derive(Debug)]
+pub(super) struct BlockWriter {
+    bytes: Vec<u8>,
+    key: Option<Arc<PrivateKey>>,
+    until: Instant,
+}
+
+impl BlockWriter {
+    fn new(key: Option<Arc<PrivateKey>>) -> Self {
+        Self { bytes: Vec::with_capacity(PART_LEN), key, until: Instant::now() + PART_TIME }
+    }
+
+    /// Whether the part is to be sent.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes.len() >= PART_LEN || Instant::now() >= self.until
+    }
+
+    /// Adds a block, and its signature in a signed stream.
+    pub(super) fn block(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), SourceError> {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        if let Some(key) = &self.key {
+            let signature = key.sign(DigestAlgorithm::SHA1, &[&self.bytes[start..]])?;
+            put::string(&mut self.bytes, &signature);
+        }
+        Ok(())
+    }
+
+    /// Adds a block that is never signed.
+    pub(super) fn unsigned(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+    }
+
+    /// Takes the collected part, and begins the next.
+    fn take(&mut self) -> Vec<u8> {
+        self.until = Instant::now() + PART_TIME;
+        std::mem::replace(&mut self.bytes, Vec::with_capacity(PART_LEN))
+    }
+}
+
+/// A stream that is being sent.
+#[derive(Debug)]
+pub struct ReplicationStream {
+    source: StreamSource,
+    protection: StreamProtection,
+    tls: Option<Arc<ServerConfig>>,
+    out: BlockWriter,
+    has_more: bool,
+    receivers: Arc<Receivers>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl ReplicationStream {
+    pub(super) fn new(
+        source: StreamSource,
+        protection: StreamProtection,
+        key: Option<Arc<PrivateKey>>,
+        tls: Option<Arc<ServerConfig>>,
+        (place, receivers): (OwnedSemaphorePermit, Arc<Receivers>),
+    ) -> Self {
+        let mut out = BlockWriter::new(key);
+        if protection == StreamProtection::Signed {
+            // The name of the digest is not part of the first block.
+            out.unsigned(|bytes| put::string(bytes, DIGEST_NAME));
+        }
+        Self { source, protection, tls, out, has_more: true, receivers, _place: place }
+    }
+
+    /// The four bytes in front of the stream.
+    #[must_use]
+    pub const fn front(&self) -> [u8; 4] {
+        self.protection.to_bytes()
+    }
+
+    /// The TLS that follows the front, if the stream is encrypted.
+    #[must_use]
+    pub fn tls(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.clone()
+    }
+
+    /// The items that were made so far.
+    #[must_use]
+    pub const fn counts(&self) -> ItemCounts {
+        self.source.counts()
+    }
+
+    /// The next part, after the front; `None` after the last one. Reads the store, and signs.
+    ///
+    /// # Errors
+    /// When the store cannot be read, or the key does not sign.
+    pub fn next_part(&mut self) -> Result<Option<Vec<u8>>, SourceError> {
+        if !self.has_more {
+            return Ok(None);
+        }
+        self.has_more = self.source.write(&mut self.out)?;
+        Ok(Some(self.out.take()))
+    }
+
+    /// Records that the receiver has read everything.
+    pub fn record_end(&self) {
+        self.source.record_end(&self.receivers);
+    }
+}
