@@ -44,6 +44,8 @@ enum Command {
     Drain,
     /// Replace the process by the program now on disk, without losing a request.
     Restart,
+    /// handle-gateway: order a certificate by ACME now.
+    RenewCertificate,
     /// handle-admin: stop publishing, also after a restart.
     Hold,
     /// handle-admin: resume publishing, starting with all changes since the hold.
