@@ -7,7 +7,7 @@
 use handle_auth::{digest, kdf, keyfile};
 use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
 use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, write_frame};
-use handle_fuzz::{TARGETS, layer_examples, put_datagram};
+use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram};
 use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::PrivateKeyBuf;
@@ -17,8 +17,10 @@ use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Body, Envelope, Message};
-use handle_snapshot::format::checksum;
-use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest};
+use handle_snapshot::Layer;
+use handle_snapshot::format::{Sha256Sum, checksum};
+use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest, ManifestSeal};
+use handle_snapshot::writer::layer_digest;
 use handle_tests::vectors::{bytes, document, hex, load};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -321,18 +323,26 @@ fn files(seeds: &mut Seeds) {
         let entries = layers.iter().zip(1..).map(|(layer, number)| LayerEntry {
             file: format!("{number:020}.layer"),
             len: layer.len() as u64,
-            header_sum: checksum(layer),
+            digest: layer_digest(Layer::open(layer).expect("a layer").header()),
         });
         let manifest = Manifest {
+            epoch: 1,
             generation: count as u64,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 40,
+            root: Sha256Sum([7; 32]),
             source: None,
             layers: entries.take(count).collect(),
+            seal: (count > 1).then(|| ManifestSeal {
+                signed_unix_ms: 5,
+                signer: Sha256Sum([8; 32]),
+                signature: vec![9; 256],
+            }),
         };
         seeds.add("manifest", manifest.encode());
     }
     layers.into_iter().for_each(|layer| seeds.add("layer", layer));
+    proof_examples().into_iter().for_each(|proof| seeds.add("proof", proof));
 }
 
 /// Adds inputs for defects that no other input shows.
@@ -342,11 +352,14 @@ fn special_cases(seeds: &mut Seeds) {
     seeds.keep("record_line", "values-twice", line);
     let layers = layer_examples();
     let manifest = Manifest {
+        epoch: 1,
         generation: 7,
         created_unix_ms: 0,
         handles_count: 1,
+        root: Sha256Sum::default(),
         source: None,
-        layers: vec![LayerEntry { file: "a.layer".into(), len: 64, header_sum: 1 }],
+        layers: vec![LayerEntry { file: "a.layer".into(), len: 64, digest: Sha256Sum::default() }],
+        seal: None,
     };
     let text = include_str!("../../docs/snapshot-format.md");
     let example = text.split("```").find_map(|block| {

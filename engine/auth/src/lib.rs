@@ -14,6 +14,7 @@
 //! - [`generate`]: new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys on disk, encrypted or not, and files that only their
 //!   owner may read.
+//! - [`publisher`]: keys that sign published sets.
 //! - [`digest`]: digests and MACs by their codes, compared in constant time. [`value_digest`]:
 //!   digests under signatures of values, by name.
 //!
@@ -82,6 +83,7 @@ pub mod keyfile;
 pub mod message;
 pub mod pem;
 mod pkcs12;
+pub mod publisher;
 mod rsa;
 pub mod session;
 pub mod source;
@@ -95,6 +97,7 @@ pub use error::{KeyError, SignError, VerifyError};
 pub use file::{open_key_file, open_secret_file};
 pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey, public_record_of};
+pub use publisher::{PublisherKey, PublisherSigner};
 pub use value_digest::ValueDigest;
 
 /// Random bytes from the operating system, for nonces, salts, initial vectors and private values.

@@ -23,6 +23,7 @@ mod lab;
 mod message;
 mod notice;
 mod progress;
+mod proof;
 mod reference;
 mod resolve;
 mod root;
@@ -100,6 +101,10 @@ enum Command {
     Store(store::Args),
     /// Build, publish, verify and inspect snapshots.
     Snapshot(snapshot::Args),
+    /// Prove that a record is, or is not, in a published set.
+    Prove(proof::ProveArgs),
+    /// Verify a proof with the public key of the publisher.
+    VerifyProof(proof::VerifyArgs),
     /// Decode protocol messages.
     Message(message::Args),
     /// Query or control a running handled or handle-admin.
@@ -181,6 +186,8 @@ fn main() -> ExitCode {
         Command::Export(args) => store::export::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
+        Command::Prove(args) => proof::prove(&args),
+        Command::VerifyProof(args) => proof::verify(&args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),
         Command::Reference(args) => reference::run(&args),

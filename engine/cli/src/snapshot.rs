@@ -2,8 +2,9 @@
 
 use crate::homed_prefixes::{self, HomedCollector};
 use crate::input::{InputEntry, ValueInputs};
+use crate::secret::PassphraseArgs;
 use crate::share::ShareArgs;
-use crate::{ExitOutcome, output, progress};
+use crate::{ExitOutcome, output, progress, proof};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::json::{record_to_json, text};
 use handle_proto::{Handle, Value};
@@ -13,7 +14,7 @@ use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::stager::{LayerPlace, NewLayer};
 use handle_snapshot::set::storage::create_directory;
-use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
+use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind, SetTree};
 use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{Layer, RecordSet, fold_key, format, hash_key, verify};
 use serde_json::json;
@@ -125,12 +126,36 @@ struct PublishArgs {
     /// Add a delta to the published set instead of replacing it.
     #[arg(long, conflicts_with = "case_sensitive")]
     delta: bool,
+    #[command(flatten)]
+    signing: SigningArgs,
     /// Keep files of older sets for this many seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     grace: u64,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// The key that signs the published set.
+#[derive(clap::Args, Debug)]
+struct SigningArgs {
+    /// Private key file with which to sign the set. Without it, the set is not signed.
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    #[command(flatten)]
+    passphrase: PassphraseArgs,
+}
+
+impl SigningArgs {
+    /// Locks the directory for publishing, with the key.
+    fn open(&self, dir: &Path) -> anyhow::Result<SetPublisher> {
+        let mut publisher = SetPublisher::open(dir)?;
+        if let Some(key) = &self.key {
+            let passphrase = self.passphrase.read()?;
+            publisher.sign_with(proof::signer(key, passphrase.as_deref().map(Vec::as_slice))?);
+        }
+        Ok(publisher)
+    }
 }
 
 #[derive(clap::Args, Debug)]
@@ -140,6 +165,8 @@ struct MergeArgs {
     /// Merge only the deltas, not the base.
     #[arg(long)]
     deltas: bool,
+    #[command(flatten)]
+    signing: SigningArgs,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -296,7 +323,7 @@ fn fresh_options(args: &RecordArgs) -> LayerOptions {
 
 fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
     create_directory(&args.dir).with_context(|| format!("cannot create {}", args.dir.display()))?;
-    let mut publisher = SetPublisher::open(&args.dir)?;
+    let mut publisher = args.signing.open(&args.dir)?;
     if args.delta {
         merge_when_due(&mut publisher)?;
     }
@@ -380,7 +407,7 @@ fn merge_newest(publisher: &mut SetPublisher, manifest: &Manifest, count: usize)
 }
 
 fn merge(args: &MergeArgs) -> anyhow::Result<ExitOutcome> {
-    let mut publisher = SetPublisher::open(&args.dir)?;
+    let mut publisher = args.signing.open(&args.dir)?;
     let manifest = publisher
         .manifest()
         .cloned()
@@ -503,6 +530,10 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
         spinner.finish_and_clear();
         reports.push((file.clone(), report));
     }
+    let root = match &opened {
+        OpenedSource::Set(set) => Some(SetTree::of(set)?.root()),
+        OpenedSource::Layer(_) => None,
+    };
     if args.json {
         let layers: Vec<_> = reports
             .iter()
@@ -513,7 +544,7 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
             .collect();
         println!(
             "{}",
-            json!({ "whole": true, "layers": layers, "seconds": started.elapsed().as_secs_f64() })
+            json!({ "whole": true, "layers": layers, "root": root.map(|root| root.to_string()), "seconds": started.elapsed().as_secs_f64() })
         );
         return Ok(ExitOutcome::Good);
     }
@@ -526,6 +557,9 @@ fn verify_all(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
             output::counted(report.public_count, "public value", "public values"),
             output::counted(report.private_count, "other value", "other values"),
         );
+    }
+    if let Some(root) = root {
+        println!("root: intact: {root}");
     }
     Ok(ExitOutcome::Good)
 }
@@ -551,6 +585,8 @@ fn inspect(args: &InspectArgs) -> anyhow::Result<ExitOutcome> {
             json["generation"] = set.generation().into();
             json["created_unix_ms"] = set.created_unix_ms().into();
             json["handles_count"] = set.handles_count().into();
+            json["root"] = set.manifest().root.to_string().into();
+            json["signer"] = set.manifest().seal.as_ref().map(|seal| seal.signer.to_string()).into();
         }
         println!("{json}");
         return Ok(ExitOutcome::Good);

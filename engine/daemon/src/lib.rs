@@ -15,6 +15,7 @@
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
 //! - [`publication`]: the directory in which sets are published.
+//! - [`publisher_keys`]: the keys with which sets are signed, and those that are accepted.
 //! - [`readiness`]: what the service manager is told.
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
@@ -45,6 +46,7 @@ pub mod priority;
 pub mod privileges;
 pub mod program;
 pub mod publication;
+pub mod publisher_keys;
 pub mod readiness;
 pub mod scrape;
 pub mod server_key;

@@ -15,6 +15,7 @@ use crate::sessions::SessionsConfig;
 use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use handle_daemon::listen::each_once;
+use handle_daemon::publisher_keys::PublishersConfig;
 use handle_daemon::scrape::ScrapeLimits;
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
@@ -48,6 +49,7 @@ settings! {
         /// `{1}` to `{9}` for the groups of the pattern. Limits of a back end: `timeout_ms` (5000),
         /// `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
+        section publishers: PublishersConfig;
         section limits: GatewayLimits;
         section proxy: ProxyConfig;
         section pages: PagesConfig;

@@ -4,6 +4,7 @@ use crate::counters::GatewayCounters;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::upstream::Upstream;
+use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricGroup, MetricsText, rows};
 use handle_daemon::publication::PublishedDirectory as _;
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
@@ -38,6 +39,10 @@ impl ScrapeSource for GatewayState {
             return Err("draining".to_owned());
         }
         self.liveness()?;
+        let stale = self.set.as_ref().filter(|set| set.freshness().is_stale(now_unix_ms()));
+        if let Some(age_ms) = stale.and_then(|set| set.freshness().age_ms(now_unix_ms())) {
+            return Err(format!("the set is stale: its publisher was last heard {} s ago", age_ms / 1000));
+        }
         let behind = self.set.as_ref().and_then(|set| set.last_error());
         Ok(behind.map_or_else(|| "ready".to_owned(), |error| format!("ready, with an old set: {error}")))
     }
@@ -72,6 +77,13 @@ handle_daemon::metrics! {
         gauge generation = |set| set.current().generation();
         /// When the set was published, in seconds since 1970.
         gauge created_seconds = |set| set.current().created_unix_ms() / 1000;
+        /// Time since the newest statement of the publisher about the set; without keys of
+        /// publishers, the metric is missing.
+        gauge statement_age_seconds = |set| {
+            set.freshness().age_ms(now_unix_ms()).map(|age_ms| age_ms as f64 / 1000.0)
+        };
+        /// 1 while the set is stale; `/readyz` answers 503.
+        gauge stale = |set| set.freshness().is_stale(now_unix_ms());
         /// Handles in the set; an upper bound if layers overlap.
         gauge handles = |set| set.current().handles_count();
         /// Bytes of the layers of the set.

@@ -156,7 +156,8 @@ impl GatewaySources {
             config.snapshot.is_some() || config.upstream.is_configured(),
             "nothing to answer from: set `snapshot` or pass --snapshot DIRECTORY, or set `upstream.root`"
         );
-        let open = |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers);
+        let open =
+            |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers, &config.publishers);
         let set = config.snapshot.as_ref().map(open).transpose()?;
         let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);
         let site = config.site.as_ref().map(read).transpose()?;

@@ -7,8 +7,12 @@ use anyhow::Error;
 use arc_swap::{ArcSwap, Guard};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::publication::{PublishedDirectory, ReloadOutcome};
+use handle_daemon::publisher_keys::{self, PublishersConfig};
 use handle_proto::wire::admin::StorePosition;
+use handle_snapshot::Trust;
 use handle_snapshot::map::LoadMode;
+use handle_snapshot::set::freshness::SetFreshness;
+use handle_snapshot::set::statement::AcceptedPublishers;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use serde_json::{Value, json};
 use std::io::ErrorKind;
@@ -28,6 +32,8 @@ pub struct MappedSet {
     reloads: AtomicU64,
     /// Tells those who wait for a set that another one is live.
     loaded: watch::Sender<()>,
+    /// The rules for the publisher and the age of sets.
+    freshness: SetFreshness,
     /// Held while a set is opened, so that two reloads do not overtake each other.
     failure: Mutex<Option<LoadFailure>>,
 }
@@ -72,19 +78,24 @@ struct LoadFailure {
 
 impl MappedSet {
     /// Opens the set in `directory`. With `verify_new`, layers published later are verified before
-    /// they are served.
+    /// they are served. Sets are served as far as `publishers` allows.
     ///
     /// # Errors
-    /// One sentence with the likely cause: there is no set, or it is damaged.
-    pub fn open(directory: &Path, verify_new: bool) -> anyhow::Result<Self> {
+    /// One sentence with the likely cause: there is no set, it is damaged, or its publisher is not
+    /// accepted.
+    pub fn open(directory: &Path, verify_new: bool, publishers: &PublishersConfig) -> anyhow::Result<Self> {
+        let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?);
+        freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
         let set = PublishedSet::open_checked(directory, LoadMode::Map)
+            .and_then(|set| freshness.check(&set, None).map(|()| set))
             .map_err(|error| explain(directory, error))?;
         Ok(Self {
             directory: directory.to_owned(),
             verify_new: AtomicBool::new(verify_new),
-            set: ArcSwap::from_pointee(MappedGeneration::new(set)),
+            set: ArcSwap::from_pointee(in_service(&set, &freshness)),
             reloads: AtomicU64::new(0),
             loaded: watch::Sender::new(()),
+            freshness,
             failure: Mutex::new(None),
         })
     }
@@ -118,6 +129,12 @@ impl MappedSet {
     /// Sets whether layers published later are verified before they are served.
     pub fn set_verify_new(&self, verify: bool) {
         self.verify_new.store(verify, Ordering::Relaxed);
+    }
+
+    /// The rules for the publisher and the age of sets.
+    #[must_use]
+    pub const fn freshness(&self) -> &SetFreshness {
+        &self.freshness
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<LoadFailure>> {
@@ -159,6 +176,9 @@ impl MappedSet {
             "generation": set.generation(),
             "created_unix_ms": set.created_unix_ms(),
             "age_s": now_unix_ms().saturating_sub(set.created_unix_ms()) / 1000,
+            "root": set.manifest().root.to_string(),
+            "signed_unix_ms": self.freshness.signed_unix_ms(),
+            "is_stale": self.freshness.is_stale(now_unix_ms()),
             "handles": set.handles_count(),
             "layers": set.layers().len(),
             "bytes_mapped": set.bytes_mapped(),
@@ -177,9 +197,45 @@ impl PublishedDirectory for MappedSet {
     }
 
     fn reload(&self) -> Result<ReloadOutcome, SetError> {
+        let reloaded = self.reload_published();
+        let _opening = self.failure();
+        let set = self.current();
+        if set.records().is_stale() != self.freshness.refuses(now_unix_ms()) {
+            self.set.store(Arc::new(in_service(&set, &self.freshness)));
+        }
+        reloaded
+    }
+
+    fn is_failing(&self) -> bool {
+        self.failure().is_some()
+    }
+}
+
+/// The set, which answers nothing if it is too old.
+fn in_service(set: &PublishedSet, freshness: &SetFreshness) -> MappedGeneration {
+    let plain = if set.has_private_values() { Trust::Checked } else { Trust::Plain };
+    let trust = if freshness.refuses(now_unix_ms()) { Trust::Stale } else { plain };
+    MappedGeneration::new(set.with_trust(|_| trust))
+}
+
+/// The publishers with these keys; `None` without keys.
+fn accepted_publishers(files: &[PathBuf]) -> anyhow::Result<Option<AcceptedPublishers>> {
+    let keys = publisher_keys::read_public(files)?;
+    Ok((!keys.is_empty()).then(|| {
+        AcceptedPublishers::new(Box::new(move |signer, message, signature| {
+            keys.iter().any(|key| key.has_signed(&signer.0, message, signature))
+        }))
+    }))
+}
+
+impl MappedSet {
+    /// Loads the published set if it differs from the one in service.
+    fn reload_published(&self) -> Result<ReloadOutcome, SetError> {
         let mut failure = self.failure();
         let old = self.set.load_full();
-        match PublishedSet::reopen_checked(&old, |_| false, self.verify_new.load(Ordering::Relaxed)) {
+        let opened = PublishedSet::reopen_checked(&old, |_| false, self.verify_new.load(Ordering::Relaxed));
+        let accepted = opened.and_then(|set| self.freshness.check(&set, Some(&old)).map(|()| set));
+        match accepted {
             Ok(set) => {
                 *failure = None;
                 let generation = set.generation();
@@ -188,7 +244,7 @@ impl PublishedDirectory for MappedSet {
                 if set.manifest() == old.manifest() {
                     return Ok(ReloadOutcome::Unchanged(generation));
                 }
-                self.set.store(Arc::new(MappedGeneration::new(set)));
+                self.set.store(Arc::new(in_service(&set, &self.freshness)));
                 self.reloads.fetch_add(1, Ordering::Relaxed);
                 self.loaded.send_replace(());
                 Ok(ReloadOutcome::Changed(generation))
@@ -202,10 +258,6 @@ impl PublishedDirectory for MappedSet {
                 Err(error)
             }
         }
-    }
-
-    fn is_failing(&self) -> bool {
-        self.failure().is_some()
     }
 }
 

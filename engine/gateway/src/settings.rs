@@ -162,6 +162,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<(SettingChanges, 
     state.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)?;
     if let Some(set) = &state.set {
         set.set_verify_new(config.verify_new_layers);
+        set.freshness().set_limits(config.publishers.age_max_s, config.publishers.refuse_stale);
     }
     settings.networks.store(Arc::new(NetworkLists::of(&config)));
     state.rules.store(Arc::new(rules));

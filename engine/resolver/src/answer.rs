@@ -304,13 +304,19 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
             _ if !is_homed(context, lookup.key) => Err(question.refuse(context, RefusalReason::NotHomed)),
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(question.refer(context, &lookup)),
-            Err(CorruptRecord { .. }) => Err(question.refuse(context, RefusalReason::DamagedRecord)),
+            Err(CorruptRecord { .. }) => Err(question.refuse(context, unreadable(context))),
         }
     });
     match located {
         Err(reply) if reply.response_code() == ResponseCode::HANDLE_NOT_FOUND => Ok(()),
         located => located,
     }
+}
+
+/// Why a lookup did not get to a record.
+#[cold]
+pub(crate) fn unreadable<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>) -> RefusalReason {
+    if context.records.is_stale() { RefusalReason::StaleSet } else { RefusalReason::DamagedRecord }
 }
 
 /// The result of looking up a record for an administrative decision.
@@ -469,7 +475,7 @@ impl<'a> RecordQuestion<'a> {
             Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) if self.is_resolved_for_client(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
-            Err(CorruptRecord { .. }) => *reply = self.refuse(context, RefusalReason::DamagedRecord),
+            Err(CorruptRecord { .. }) => *reply = self.refuse(context, unreadable(context)),
         }
         false
     }
@@ -491,7 +497,7 @@ impl<'a> RecordQuestion<'a> {
         };
         match SelectedValues::from(record.public_bytes(), record.public_count(), filter) {
             Some(selected) => self.show_in(context, selected, reply),
-            None => *reply = self.refuse(context, RefusalReason::DamagedRecord),
+            None => *reply = self.refuse(context, unreadable(context)),
         }
         false
     }
@@ -571,7 +577,7 @@ impl<'a> RecordQuestion<'a> {
         }
         match referral::find(context, lookup) {
             Ok(None) => not_found(),
-            Err(CorruptRecord { .. }) => self.refuse(context, RefusalReason::DamagedRecord),
+            Err(CorruptRecord { .. }) => self.refuse(context, unreadable(context)),
             Ok(Some(delegation)) => {
                 let mut reply = self.reply(context, ResponseCode::PREFIX_REFERRAL);
                 reply.push_text(b"");

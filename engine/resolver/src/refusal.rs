@@ -142,6 +142,8 @@ reasons! {
     RateLimited = "rate_limited", ERROR, b"";
     /// The templates of the handle are invalid, or exceed their limits.
     TemplateFailed = "template_failed", ERROR, b"The templates of this handle cannot be applied.";
+    /// The publisher has not renewed its statement about the set for too long.
+    StaleSet = "stale_set", SERVER_BUSY, b"The records of this server are out of date; ask another server.";
     /// The stored record is damaged.
     DamagedRecord = "damaged_record", ERROR, b"The stored record cannot be read.";
 }

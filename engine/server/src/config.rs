@@ -9,6 +9,7 @@ use crate::tcp::settings::TcpSettings;
 use crate::templates::TemplatesConfig;
 use crate::verification::RecordChecks;
 use handle_daemon::listen::each_once;
+use handle_daemon::publisher_keys::PublishersConfig;
 use handle_daemon::sessions::config::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::file::{ConfigurationError, read};
@@ -68,6 +69,7 @@ settings! {
         section observe: ObserveParameters;
         section tcp: TcpSettings;
         section templates: TemplatesConfig;
+        section publishers: PublishersConfig;
         section server_key: Option<ServerKeyConfig>;
         section administrators: AdministratorsConfig;
         section slow: SlowConfig;

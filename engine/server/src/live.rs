@@ -7,9 +7,11 @@ use crate::templates::{SetTemplates, TemplatesConfig};
 use crate::verification::{LayerState, RecordChecks, VerificationLedger};
 use crate::wakers::WorkerWakers;
 use arc_swap::{ArcSwap, Cache};
+use handle_daemon::clock::now_unix_ms;
 use handle_daemon::publication::{PublishedDirectory, ReloadOutcome};
 use handle_snapshot::Trust;
 use handle_snapshot::map::LoadMode;
+use handle_snapshot::set::freshness::SetFreshness;
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::{PublishedSet, SetError};
 use serde_json::{Value, json};
@@ -17,7 +19,6 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 /// A published set together with the data derived from it once for all requests.
 #[derive(Debug)]
@@ -33,8 +34,13 @@ impl LiveSet {
         checks: RecordChecks,
         ledger: &VerificationLedger,
         templates: Option<&TemplatesConfig>,
+        refuses: bool,
     ) -> Self {
-        let set = Arc::new(set.with_trust(|entry| ledger.trust(entry, checks, set.has_private_values())));
+        let trust = |entry: &LayerEntry| match refuses {
+            true => Trust::Stale,
+            false => ledger.trust(entry, checks, set.has_private_values()),
+        };
+        let set = Arc::new(set.with_trust(trust));
         let templates = templates.and_then(|config| SetTemplates::of(&set.records(), config));
         Self { set, templates }
     }
@@ -63,6 +69,8 @@ pub struct ServedSet {
     /// Workers sleep until there is work, and release a retired set when they wake.
     wakers: WorkerWakers,
     reloads: AtomicU64,
+    /// The rules for the publisher and the age of sets.
+    freshness: SetFreshness,
     /// Verification state of the layers of the set.
     pub(crate) ledger: VerificationLedger,
     /// Held while a set is opened, so that two reloads do not overtake each other.
@@ -80,7 +88,7 @@ struct SetOpener {
 /// The reason why the newest set is not served.
 #[derive(Clone, Debug)]
 struct ReloadFailure {
-    at: SystemTime,
+    at_unix_ms: u64,
     error: String,
 }
 
@@ -90,27 +98,32 @@ pub type SetReader = Cache<Arc<ArcSwap<LiveSet>>, Arc<LiveSet>>;
 impl ServedSet {
     /// Opens the set in `directory`. With `verify_new_layers`, layers published later are verified
     /// before they are served. `checks` controls the comparison of records with their checksums.
-    /// With `templates`, the templates of each set are loaded.
+    /// With `templates`, the templates of each set are loaded. Sets are served as far as
+    /// `freshness` allows.
     ///
     /// # Errors
-    /// When there is no set, or it is damaged.
+    /// When there is no set, it is damaged, or its publisher is not accepted.
     pub fn open(
         directory: &Path,
         how: LoadMode,
         verify_new_layers: bool,
         checks: RecordChecks,
         templates: Option<TemplatesConfig>,
+        freshness: SetFreshness,
     ) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open_checked(directory, how)?;
+        freshness.check(&set, None)?;
         let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
-        let live = LiveSet::new(&set, checks, &ledger, templates.as_ref());
+        let refuses = freshness.refuses(now_unix_ms());
+        let live = LiveSet::new(&set, checks, &ledger, templates.as_ref(), refuses);
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
             set: Arc::new(ArcSwap::from_pointee(live)),
             wakers: WorkerWakers::default(),
             reloads: AtomicU64::new(0),
+            freshness,
             ledger,
             opening: Mutex::new(SetOpener { templates, checks, failure: None }),
         }))
@@ -155,7 +168,8 @@ impl ServedSet {
     }
 
     fn live_set(&self, set: &PublishedSet, opening: &SetOpener) -> LiveSet {
-        LiveSet::new(set, opening.checks, &self.ledger, opening.templates.as_ref())
+        let refuses = self.freshness.refuses(now_unix_ms());
+        LiveSet::new(set, opening.checks, &self.ledger, opening.templates.as_ref(), refuses)
     }
 
     fn replace(&self, set: LiveSet) {
@@ -201,12 +215,35 @@ impl ServedSet {
         self.take(&self.ledger.damaged())
     }
 
-    /// Loads the published set; the files of `stale` layers are opened again.
+    /// The rules for the publisher and the age of sets.
+    #[must_use]
+    pub const fn freshness(&self) -> &SetFreshness {
+        &self.freshness
+    }
+
+    /// Loads the published set, and refuses or serves the live one by its age.
     fn take(&self, stale: &[LayerEntry]) -> Result<ReloadOutcome, SetError> {
+        let taken = self.take_published(stale);
+        let opening = self.opening();
+        let is_refusing = self.current().records().is_stale();
+        if is_refusing != self.freshness.refuses(now_unix_ms()) {
+            match is_refusing {
+                true => tracing::info!("the set is no longer stale, and is served again"),
+                false => tracing::error!("the set is stale: requests are answered with RC 3"),
+            }
+            self.renew(&opening);
+        }
+        taken
+    }
+
+    /// Loads the published set; the files of `stale` layers are opened again.
+    fn take_published(&self, stale: &[LayerEntry]) -> Result<ReloadOutcome, SetError> {
         let mut opening = self.opening();
         let old = self.set.load_full();
         let is_stale = |entry: &LayerEntry| stale.contains(entry);
-        match PublishedSet::reopen_checked(&old, is_stale, self.verifies_new()) {
+        let opened = PublishedSet::reopen_checked(&old, is_stale, self.verifies_new());
+        let accepted = opened.and_then(|set| self.freshness.check(&set, Some(&old)).map(|()| set));
+        match accepted {
             Ok(set) => {
                 opening.failure = None;
                 let generation = set.generation();
@@ -230,7 +267,7 @@ impl ServedSet {
                 let text = error.to_string();
                 // Keep the time at which this error was first seen.
                 if opening.failure.as_ref().is_none_or(|known| known.error != text) {
-                    opening.failure = Some(ReloadFailure { at: SystemTime::now(), error: text });
+                    opening.failure = Some(ReloadFailure { at_unix_ms: now_unix_ms(), error: text });
                 }
                 Err(error)
             }
@@ -246,11 +283,7 @@ impl ServedSet {
     pub fn to_json(&self) -> Value {
         let set = self.current();
         let failure = self.opening().failure.clone();
-        let unix_ms = |at: SystemTime| {
-            u64::try_from(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis())
-                .unwrap_or(u64::MAX)
-        };
-        let now_ms = unix_ms(SystemTime::now());
+        let now_ms = now_unix_ms();
         let layers: Vec<Value> = set
             .manifest()
             .layers
@@ -275,6 +308,9 @@ impl ServedSet {
             "generation": set.generation(),
             "created_unix_ms": set.created_unix_ms(),
             "age_s": now_ms.saturating_sub(set.created_unix_ms()) / 1000,
+            "root": set.manifest().root.to_string(),
+            "signed_unix_ms": self.freshness.signed_unix_ms(),
+            "is_stale": self.freshness.is_stale(now_ms),
             "handles": set.handles_count(),
             "layers": layers,
             "bytes_mapped": set.bytes_mapped(),
@@ -282,7 +318,7 @@ impl ServedSet {
             "folds": set.records().folds(),
             "reloads": self.reloads.load(Ordering::Relaxed),
             "last_error": failure.as_ref().map(|failure| &failure.error),
-            "last_error_unix_ms": failure.as_ref().map(|failure| unix_ms(failure.at)),
+            "last_error_unix_ms": failure.as_ref().map(|failure| failure.at_unix_ms),
         })
     }
 

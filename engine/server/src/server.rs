@@ -22,6 +22,7 @@ use handle_daemon::log::SetLog;
 use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::publication;
+use handle_daemon::publisher_keys;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::settings::SettingSection as _;
@@ -30,10 +31,13 @@ use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_net::SocketOptions;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
+use handle_snapshot::set::freshness::SetFreshness;
+use handle_snapshot::set::statement::AcceptedPublishers;
 use serde_json::Value;
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{JoinHandle, Thread};
@@ -486,12 +490,16 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
 pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
     let load_mode = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
+    let publishers = &config.publishers;
+    let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?);
+    freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
     let opened = ServedSet::open(
         &config.snapshot,
         load_mode,
         config.verify_new_layers,
         config.check_records,
         templates_of(config),
+        freshness,
     );
     opened.map_err(|error| {
         if matches!(error.kind, SetErrorKind::NotPublished) {
@@ -510,6 +518,16 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
         };
         anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
     })
+}
+
+/// The publishers with these keys; `None` without keys.
+fn accepted_publishers(files: &[PathBuf]) -> anyhow::Result<Option<AcceptedPublishers>> {
+    let keys = publisher_keys::read_public(files)?;
+    Ok((!keys.is_empty()).then(|| {
+        AcceptedPublishers::new(Box::new(move |signer, message, signature| {
+            keys.iter().any(|key| key.has_signed(&signer.0, message, signature))
+        }))
+    }))
 }
 
 /// The configured templates; `None` without slow path threads, which compute them.

@@ -109,6 +109,8 @@ fn reload_all(shared: &ServerState) -> Value {
                 let in_force = shared.settings.current();
                 shared.live.set_verify_new_layers(in_force.config.verify_new_layers);
                 shared.live.set_checks(in_force.config.check_records);
+                let publishers = &in_force.config.publishers;
+                shared.live.freshness().set_limits(publishers.age_max_s, publishers.refuse_stale);
                 shared.live.ledger.set_rate(in_force.config.verify_bytes_per_s);
                 shared.live.set_templates(templates_of(&in_force.config));
                 shared.wake_workers();

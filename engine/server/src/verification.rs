@@ -276,7 +276,7 @@ mod tests {
     use handle_snapshot::verify::FaultKind;
 
     fn entry(name: &str) -> LayerEntry {
-        LayerEntry { file: name.to_owned(), len: 1, header_sum: 1 }
+        LayerEntry { file: name.to_owned(), len: 1, digest: Default::default() }
     }
 
     #[test]

@@ -11,9 +11,14 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
 /// Version of this layout. Readers refuse every other version.
-pub const VERSION: u32 = 1;
-/// Bytes of the header.
-pub const HEADER_LEN: usize = 192;
+pub const VERSION: u32 = 2;
+/// Bytes of the header. Not a power of two, so that no flipped bit turns the offset of the first
+/// record into zero, which means that there is none.
+pub const HEADER_LEN: usize = 320;
+const _: () = assert!(!HEADER_LEN.is_power_of_two());
+/// Offset of the checksum in headers of version 1, which are shorter. It is read only to report the
+/// version.
+const HEADER_SUM_AT_VERSION_1: usize = 184;
 /// Every section begins at a multiple of this, the length of a cache line.
 pub const SECTION_ALIGN: usize = 64;
 
@@ -224,6 +229,35 @@ pub struct LayerHeader {
     pub index_sum: u64,
     pub index_buckets: u64,
     pub private_count: u64,
+    pub content_digest: Sha256Sum,
+}
+
+/// A SHA-256 digest. It is written in 64 hexadecimal digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sha256Sum(pub [u8; 32]);
+
+impl fmt::Display for Sha256Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl Sha256Sum {
+    /// Parses 64 hexadecimal digits in lower case; `None` for anything else.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let digits = text.as_bytes();
+        let is_canonical =
+            digits.len() == 64 && digits.iter().all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f'));
+        if !is_canonical {
+            return None;
+        }
+        let mut bytes = [0; 32];
+        for (byte, at) in bytes.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
+        }
+        Some(Self(bytes))
+    }
 }
 
 /// The offset of each field of the header.
@@ -251,8 +285,9 @@ pub mod header_at {
     pub const INDEX_SUM: usize = 144;
     pub const INDEX_BUCKETS: usize = 152;
     pub const PRIVATE_COUNT: usize = 160;
-    pub const RESERVED: usize = 168;
-    pub const HEADER_SUM: usize = 184;
+    pub const CONTENT_DIGEST: usize = 168;
+    pub const RESERVED: usize = 200;
+    pub const HEADER_SUM: usize = 312;
 }
 const _: () = assert!(header_at::HEADER_SUM + 8 == HEADER_LEN && HEADER_LEN.is_multiple_of(SECTION_ALIGN));
 
@@ -271,12 +306,12 @@ impl LayerHeader {
             return Err(OpenError::Magic);
         }
         // The checksum is checked before the fields, so that a torn header is reported as torn and
-        // not by whatever its fields happen to say. The checksum is at the same offset in every
-        // version.
-        if checksum(&bytes[..header_at::HEADER_SUM]) != u64_at(header_at::HEADER_SUM) {
+        // not by whatever its fields happen to say.
+        let version = u32_at(header_at::VERSION);
+        let sum_at = if version == 1 { HEADER_SUM_AT_VERSION_1 } else { header_at::HEADER_SUM };
+        if checksum(&bytes[..sum_at]) != u64_at(sum_at) {
             return Err(OpenError::Checksum);
         }
-        let version = u32_at(header_at::VERSION);
         if version != VERSION {
             return Err(OpenError::Version(version));
         }
@@ -304,6 +339,7 @@ impl LayerHeader {
             index_sum: u64_at(header_at::INDEX_SUM),
             index_buckets: u64_at(header_at::INDEX_BUCKETS),
             private_count: u64_at(header_at::PRIVATE_COUNT),
+            content_digest: Sha256Sum(*chunk(bytes, header_at::CONTENT_DIGEST)),
         };
         header.check(found_len)?;
         Ok(header)
@@ -372,6 +408,7 @@ impl LayerHeader {
         ] {
             put(at, &number.to_le_bytes());
         }
+        put(header_at::CONTENT_DIGEST, &self.content_digest.0);
         let sum = checksum(&bytes[..header_at::HEADER_SUM]);
         bytes[header_at::HEADER_SUM..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -442,28 +479,28 @@ mod tests {
     fn headers_survive_and_every_flip_is_seen() {
         let header = LayerHeader {
             flags: FLAG_FOLDS,
-            file_len: 192 + 64 + 64,
+            file_len: 320 + 64 + 64,
             seed: 7,
             created_unix_ms: 1,
             handles_count: 1,
-            records_at: 192,
+            records_at: 320,
             records_len: 64,
-            homed_at: 256,
-            index_at: 256,
+            homed_at: 384,
+            index_at: 384,
             index_len: 64,
             index_buckets: 1,
             ..LayerHeader::default()
         };
         let bytes = header.encode();
-        assert_eq!(LayerHeader::decode(&bytes, 320), Ok(header));
-        assert_eq!(LayerHeader::decode(&bytes, 319), Err(OpenError::Length { expected: 320, found: 319 }));
+        assert_eq!(LayerHeader::decode(&bytes, 448), Ok(header));
+        assert_eq!(LayerHeader::decode(&bytes, 447), Err(OpenError::Length { expected: 448, found: 447 }));
         for bit in 0..HEADER_LEN * 8 {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            assert!(LayerHeader::decode(&bytes, 320).is_err(), "bit {bit}");
+            assert!(LayerHeader::decode(&bytes, 448).is_err(), "bit {bit}");
         }
         for len in 0..HEADER_LEN {
-            assert_eq!(LayerHeader::decode(&bytes[..len], 320), Err(OpenError::Short { len: 320 }));
+            assert_eq!(LayerHeader::decode(&bytes[..len], 448), Err(OpenError::Short { len: 448 }));
         }
     }
 

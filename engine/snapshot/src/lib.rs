@@ -5,6 +5,8 @@
 //!   prefixes that a layer answers for. [`records`]: several layers as one, newest first.
 //! - `builder`, `set`, `verify`, `map` (feature `std`): from records to a published directory, and
 //!   back.
+//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose
+//!   root the MANIFEST has, and proofs that a record is or is not there.
 //!
 //! The modules of the first two lines need neither an allocator nor an operating system, and they
 //! never panic: over damaged or invented bytes, a lookup returns an error or finds nothing.
@@ -66,6 +68,13 @@
 //! - **Published files are read back.** After the sync, a large layer is dropped from the page
 //!   cache and read again by the check before publishing: written data is cached in small pages,
 //!   data that is read in large ones.
+//! - **Layers are named by their content.** The header has the SHA-256 of everything behind it, and
+//!   the MANIFEST has that of the header. Both are computed while a layer is written. Opening checks
+//!   one hash of 320 bytes; the check of every byte includes the other.
+//! - **A set has one root, whatever its layers.** The module `tree` explains the tree, its cost, and
+//!   the alternatives.
+//! - **Signatures are outside.** This crate knows which text is signed and where the signature is;
+//!   callers bring the keys.
 //! - **The MANIFEST is the only state of publishing.** It names the store and the last visible
 //!   transaction, in the rename that makes the set visible, so both always agree after a crash.
 #![no_std]
@@ -81,15 +90,21 @@ pub mod format;
 pub mod homed;
 mod index;
 #[cfg(feature = "std")]
+mod lines;
+#[cfg(feature = "std")]
 pub mod map;
 #[cfg(feature = "std")]
 mod merge;
 pub mod prefetch;
+#[cfg(feature = "std")]
+pub mod proof;
 pub mod reader;
 pub mod record;
 pub mod records;
 #[cfg(feature = "std")]
 pub mod set;
+#[cfg(feature = "std")]
+pub mod tree;
 #[cfg(feature = "std")]
 pub mod verify;
 #[cfg(feature = "std")]
@@ -99,7 +114,7 @@ pub mod writer;
 pub use builder::{BuildProgress, Builder};
 #[cfg(feature = "std")]
 pub use encode::RecordRefusal;
-pub use format::{OpenError, fold_key, hash_key};
+pub use format::{OpenError, Sha256Sum, fold_key, hash_key};
 pub use homed::HomedTable;
 #[cfg(feature = "std")]
 pub use map::{LoadMode, MappedFile};

@@ -36,6 +36,8 @@ pub enum Trust {
     Checked,
     /// Every lookup that reaches this layer returns [`CorruptRecord`].
     Refused,
+    /// The same, because the set is too old to be served.
+    Stale,
 }
 
 /// A record or slot is damaged: the file changed after it was verified.
@@ -263,7 +265,7 @@ impl<B: AsRef<[u8]>> Layer<B> {
     /// this layer has.
     pub(crate) fn view(&self, vouches: bool) -> LayerView<'_> {
         let (bytes, checks) = (self.as_bytes(), self.trust != Trust::Plain);
-        if self.trust == Trust::Refused {
+        if matches!(self.trust, Trust::Refused | Trust::Stale) {
             // An empty index, in which every search reports damage.
             return LayerView { index: LayerIndex::new(&[], 1).checked(true), ..LayerView::default() };
         }
@@ -305,6 +307,14 @@ impl<B: AsRef<[u8]>> Layer<B> {
             count: header.homed_count,
             seed: header.seed,
         })
+    }
+
+    /// The record at an offset of the file, if it is whole.
+    #[cfg(feature = "std")]
+    pub(crate) fn record_at(&self, at: u64) -> Result<EncodedRecord<'_>, CorruptRecord> {
+        let records = self.as_bytes().get(..to_usize(self.header.homed_at)).unwrap_or_default();
+        let record = records.get(to_usize(at)..).and_then(EncodedRecord::split).map(|(record, _)| record);
+        record.filter(EncodedRecord::is_whole).ok_or(CorruptRecord { at })
     }
 
     /// All records, including tombstones, in ascending order of (hash, key).

@@ -1,7 +1,7 @@
 //! Several layers as one. The newest layer that has a handle decides.
 
 use crate::index::Candidate;
-use crate::reader::{CorruptRecord, Layer, LayerView};
+use crate::reader::{CorruptRecord, Layer, LayerView, Trust};
 use crate::record::EncodedRecord;
 use core::fmt;
 
@@ -100,6 +100,12 @@ impl<'a, B: AsRef<[u8]>> RecordSet<'a, B> {
     #[must_use]
     pub const fn layers(&self) -> &'a [Layer<B>] {
         self.layers
+    }
+
+    /// Whether the set is too old to be served. Its lookups then return [`CorruptRecord`].
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        self.layers.first().is_some_and(|layer| layer.trust() == Trust::Stale)
     }
 
     /// Seed of [`hash_key`](crate::hash_key).

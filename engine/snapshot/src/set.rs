@@ -4,23 +4,29 @@
 //! in one step, so a reader sees either the old set or the new one, complete, also after a power
 //! failure.
 
+pub mod freshness;
 mod history;
 pub mod manifest;
 pub mod publisher;
 pub mod stager;
+pub mod statement;
 pub mod storage;
+mod tree;
+
+pub use tree::SetTree;
 
 use crate::format::OpenError;
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::reader::{Layer, Trust};
 use crate::records::RecordSet;
 use crate::verify::{self, LayerFault, VerifyReport};
-use crate::writer::{BuildError, header_sum};
+use crate::writer::{BuildError, layer_digest};
 use core::fmt;
 use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
 use std::boxed::Box;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::string::String;
 use std::vec::Vec;
 
 /// How often opening starts again because the set was replaced in the meantime.
@@ -67,6 +73,19 @@ pub enum SetErrorKind {
     Build(BuildError),
     /// The new layer does not fit the set.
     Refused(&'static str),
+    /// The MANIFEST is not signed, and a signature is required.
+    Unsigned,
+    /// The MANIFEST is not signed by an accepted publisher.
+    Foreign,
+    /// The MANIFEST is older than that of the set in service.
+    Older {
+        /// Its generation.
+        found: u64,
+        /// The generation in service.
+        served: u64,
+    },
+    /// The statement about the set was not signed.
+    Sign(String),
 }
 
 impl fmt::Display for SetError {
@@ -98,6 +117,16 @@ impl fmt::Display for SetError {
             SetErrorKind::Fault(fault) => write!(f, "{path}: {fault}"),
             SetErrorKind::Build(error) => write!(f, "{path}: {error}"),
             SetErrorKind::Refused(why) => write!(f, "{path}: {why}"),
+            SetErrorKind::Unsigned => {
+                write!(f, "{path}: the set is not signed, and only signed sets are accepted")
+            }
+            SetErrorKind::Foreign => {
+                write!(f, "{path}: the set is not signed with the key of an accepted publisher")
+            }
+            SetErrorKind::Older { found, served } => {
+                write!(f, "{path}: generation {found} is older than generation {served}, which is served")
+            }
+            SetErrorKind::Sign(error) => write!(f, "{path}: cannot sign the set: {error}"),
         }
     }
 }
@@ -361,8 +390,8 @@ fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, 
         return Err(SetErrorKind::OtherFile { what: "length" });
     }
     let layer = Layer::open(bytes).map_err(SetErrorKind::Open)?;
-    if header_sum(layer.header()) != entry.header_sum {
-        return Err(SetErrorKind::OtherFile { what: "checksum" });
+    if layer_digest(layer.header()) != entry.digest {
+        return Err(SetErrorKind::OtherFile { what: "digest" });
     }
     Ok(layer)
 }

@@ -10,6 +10,7 @@ use crate::record::EncodedRecord;
 use core::fmt;
 use core::ops::{ControlFlow, Range};
 use handle_proto::{Handle, Value, limit};
+use sha2::{Digest as _, Sha256};
 use std::vec::Vec;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -52,6 +53,7 @@ pub enum FaultKind {
     RecordsSum,
     HomedSum,
     IndexSum,
+    ContentDigest,
     RecordSum,
     BucketSum,
     Padding,
@@ -77,6 +79,7 @@ impl fmt::Display for LayerFault {
             FaultKind::RecordsSum => "the records do not match their checksum",
             FaultKind::HomedSum => "the homed prefixes do not match their checksum",
             FaultKind::IndexSum => "the index does not match its checksum",
+            FaultKind::ContentDigest => "the content does not match its digest",
             FaultKind::RecordSum => "a record does not match its checksum",
             FaultKind::BucketSum => "a bucket of an index does not match its checksum",
             FaultKind::Padding => "the padding is not zero",
@@ -105,7 +108,10 @@ impl LayerFault {
     /// Whether the bytes changed after they were written. Otherwise the builder wrote them wrong.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        matches!(self.kind, FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum)
+        matches!(
+            self.kind,
+            FaultKind::RecordsSum | FaultKind::HomedSum | FaultKind::IndexSum | FaultKind::ContentDigest
+        )
     }
 }
 
@@ -211,10 +217,11 @@ fn sums<B: AsRef<[u8]>>(
     passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LayerFault> {
     let header = layer.header();
-    let mut sum = Xxh3Default::new();
+    let (mut sum, mut content) = (Xxh3Default::new(), Sha256::new());
     let mut at = header.records_at;
     for piece in section(layer, header.records_at..header.homed_at).chunks(PASS_LEN) {
         sum.update(piece);
+        content.update(piece);
         if passed(at..at + piece.len() as u64).is_break() {
             return Ok(ControlFlow::Break(()));
         }
@@ -226,6 +233,9 @@ fn sums<B: AsRef<[u8]>>(
     homed_sum(layer)?;
     let index = section(layer, header.index_at..header.file_len);
     ensure(checksum(index) == header.index_sum, header.index_at, FaultKind::IndexSum)?;
+    content.update(section(layer, header.homed_at..header.file_len));
+    let is_content = content.finalize()[..] == header.content_digest.0;
+    ensure(is_content, header.records_at, FaultKind::ContentDigest)?;
     Ok(ControlFlow::Continue(()))
 }
 

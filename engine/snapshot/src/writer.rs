@@ -4,12 +4,13 @@ use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED,
     FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
-    SECTION_ALIGN, bucket, bucket_sum, buckets_for, fingerprint, hash_key, header_at,
+    SECTION_ALIGN, Sha256Sum, bucket, bucket_sum, buckets_for, fingerprint, hash_key,
 };
 use crate::reader::CorruptRecord;
 use crate::record::EncodedRecord;
 use core::fmt;
 use handle_proto::{Handle, fold};
+use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeSet, HashSet};
 use std::io::{self, BufReader, BufWriter, Read as _, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -268,6 +269,7 @@ impl<W: Write + Seek> LayerWriter<W> {
         self.index(header.index_buckets)?;
         (header.index_at, header.index_len, header.index_sum) = self.sections.end()?;
         header.file_len = self.sections.at;
+        header.content_digest = Sha256Sum(self.sections.content.finalize().into());
         let mut out = self.sections.out;
         out.seek(SeekFrom::Start(0))?;
         out.write_all(&header.encode())?;
@@ -396,12 +398,14 @@ impl ByteSink for Vec<u8> {
     }
 }
 
-/// The file behind the header, with a running checksum of the section being written.
+/// The file behind the header, with a running checksum of the section being written and a running
+/// digest of all sections.
 #[derive(Debug)]
 struct Sections<W> {
     out: W,
     buffer: Vec<u8>,
     sum: SectionSum,
+    content: Sha256,
     start: u64,
     at: u64,
 }
@@ -418,11 +422,19 @@ impl<W: Write> Sections<W> {
     fn new(mut out: W) -> io::Result<Self> {
         out.write_all(&[0; HEADER_LEN])?;
         let at = HEADER_LEN as u64;
-        Ok(Self { out, buffer: Vec::new(), sum: SectionSum(Xxh3Default::new()), start: at, at })
+        Ok(Self {
+            out,
+            buffer: Vec::new(),
+            sum: SectionSum(Xxh3Default::new()),
+            content: Sha256::new(),
+            start: at,
+            at,
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.sum.0.update(&self.buffer);
+        self.content.update(&self.buffer);
         self.out.write_all(&self.buffer)?;
         self.buffer.clear();
         Ok(())
@@ -453,11 +465,9 @@ impl<W: Write> ByteSink for Sections<W> {
     }
 }
 
-/// The checksum at the end of an encoded header, which a manifest repeats.
+/// The digest that names a layer in a manifest: that of its header, which has the digest of
+/// everything behind it.
 #[must_use]
-pub fn header_sum(header: &LayerHeader) -> u64 {
-    let bytes = header.encode();
-    u64::from_le_bytes(
-        *bytes[header_at::HEADER_SUM..].first_chunk().expect("the header ends with its checksum"),
-    )
+pub fn layer_digest(header: &LayerHeader) -> Sha256Sum {
+    Sha256Sum(Sha256::digest(header.encode()).into())
 }

@@ -11,6 +11,7 @@ use handle_snapshot::{
     Builder, CorruptRecord, HomedPrefixes, Layer, LayerOptions, RecordSet, Trust, hash_key, verify,
 };
 use proptest::prelude::*;
+use sha2::{Digest as _, Sha256};
 use std::io::Cursor;
 
 const HANDLES: [&str; 12] = [
@@ -107,6 +108,8 @@ fn with_sums(mut bytes: Vec<u8>) -> Vec<u8> {
         let sum = checksum(section).to_le_bytes();
         bytes[field + 16..field + 24].copy_from_slice(&sum);
     }
+    let content = Sha256::digest(&bytes[HEADER_LEN..]);
+    bytes[header_at::CONTENT_DIGEST..][..32].copy_from_slice(&content);
     let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
     bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
     bytes
@@ -217,11 +220,11 @@ fn a_layer_that_is_refused_answers_nothing() {
 #[test]
 fn a_layer_of_another_version_is_refused_with_what_to_do() {
     let mut bytes = layer();
-    bytes[8] = 2;
+    bytes[8] = 3;
     let sum = checksum(&bytes[..HEADER_LEN - 8]).to_le_bytes();
     bytes[HEADER_LEN - 8..HEADER_LEN].copy_from_slice(&sum);
     let error = Layer::open(bytes).unwrap_err().to_string();
-    assert!(error.contains("version 2") && error.contains("publish the records again"), "{error}");
+    assert!(error.contains("version 3") && error.contains("publish the records again"), "{error}");
 }
 
 #[test]
@@ -293,16 +296,16 @@ proptest! {
         let [records_len, homed_len, index_len] = sections.each_ref().map(|section| section.len() as u64);
         let header = LayerHeader {
             flags: 3,
-            file_len: 192 + records_len + homed_len + index_len,
+            file_len: 320 + records_len + homed_len + index_len,
             handles_count: buckets,
-            records_at: 192,
+            records_at: 320,
             records_len,
-            homed_at: 192 + records_len,
+            homed_at: 320 + records_len,
             homed_len,
             homed_count: 5,
             homed_buckets: 1,
             homed_index_len: 64,
-            index_at: 192 + records_len + homed_len,
+            index_at: 320 + records_len + homed_len,
             index_len,
             index_buckets: buckets.min(index_len / 64),
             ..LayerHeader::default()

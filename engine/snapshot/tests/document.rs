@@ -61,14 +61,14 @@ fn header_offsets_are_those_of_the_code() {
     let header = constants!(header_at:
         MAGIC VERSION FLAGS FILE_LEN SEED CREATED_UNIX_MS HANDLES_COUNT TOMBSTONES_COUNT RECORDS_AT
         RECORDS_LEN RECORDS_SUM HOMED_AT HOMED_LEN HOMED_SUM HOMED_COUNT HOMED_BUCKETS HOMED_INDEX_LEN
-        INDEX_AT INDEX_LEN INDEX_SUM INDEX_BUCKETS PRIVATE_COUNT RESERVED HEADER_SUM
+        INDEX_AT INDEX_LEN INDEX_SUM INDEX_BUCKETS PRIVATE_COUNT CONTENT_DIGEST RESERVED HEADER_SUM
     );
     assert_same(&rows("### Header..### Records"), &header);
 }
 
 #[test]
 fn the_manifest_shown_is_one() {
-    let at = DOCUMENT.find("handle snapshot set 1\n").expect("the example");
+    let at = DOCUMENT.find("handle snapshot set 2\n").expect("the example");
     let example = DOCUMENT[at..].split("```").next().expect("its end");
     let parsed = manifest::Manifest::parse(example.as_bytes());
     let end = format::checksum(&example.as_bytes()[..example.find("end ").expect("its last line")]);
@@ -95,7 +95,7 @@ fn the_layout_is_frozen() {
     let bytes = bytes.into_inner();
     assert_eq!(
         (bytes.len(), format::checksum(&bytes)),
-        (3904, 4_488_381_095_994_565_186),
+        (4032, 3_599_084_918_546_143_657),
         "length and checksum of the file"
     );
 }

@@ -47,6 +47,7 @@ mod replication;
 mod replication_killed;
 mod running;
 mod sessions;
+mod signed_sets;
 mod takeover;
 mod tcp;
 mod templates;

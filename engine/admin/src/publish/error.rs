@@ -2,6 +2,7 @@
 
 use super::check::CheckError;
 use crate::store::StoreError;
+use handle_daemon::server_key::ServerKeyError;
 use handle_snapshot::SetError;
 use std::fmt;
 
@@ -15,6 +16,8 @@ pub enum PublishError {
     Set(SetError),
     /// The check refused the set.
     Check(CheckError),
+    /// The key that signs sets cannot be used.
+    Key(Box<ServerKeyError>),
     /// The files of the directory cannot be read.
     Io(std::io::Error),
     /// Publishing is ending.
@@ -29,6 +32,7 @@ impl fmt::Display for PublishError {
             Self::Store(error) => error.fmt(f),
             Self::Set(error) => error.fmt(f),
             Self::Check(error) => error.fmt(f),
+            Self::Key(error) => write!(f, "`publish.key_file`: {error}"),
             Self::Io(error) => error.fmt(f),
             Self::Stopped => f.write_str("publishing is ending"),
             Self::Refused(why) => f.write_str(why),

@@ -163,14 +163,18 @@ impl<S: Storage> PublishJob<S> {
             JobInput::Merge(set, which) => {
                 let mut set = set.clone();
                 set.layers.splice(which.clone(), [entry]);
+                set.seal = None;
                 set
             }
             JobInput::Rebuild => Manifest {
+                epoch: 0,
                 generation: 0,
                 created_unix_ms: made.layer.header().created_unix_ms,
                 handles_count: made.layer.header().handles_count,
+                root: made.layer.root().unwrap_or_default(),
                 source: made.source,
                 layers: vec![entry],
+                seal: None,
             },
         }
     }

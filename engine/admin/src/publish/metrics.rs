@@ -47,6 +47,8 @@ handle_daemon::metrics! {
         counter left_out = |status| status.counts.left_out;
         /// Files removed after their grace time.
         counter files_removed = |status| status.counts.files_removed;
+        /// Signed statements that the set is still current.
+        counter statements = |status| status.counts.statements;
     }
 }
 
@@ -78,6 +80,7 @@ mod tests {
             refused: 210,
             left_out: 211,
             files_removed: 212,
+            statements: 213,
         };
         let status = PublishStatus {
             set: Some(set),
@@ -112,6 +115,7 @@ mod tests {
             "refused_total 210",
             "left_out_total 211",
             "files_removed_total 212",
+            "statements_total 213",
         ];
         let lines: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("handle_admin_publish_")).collect();

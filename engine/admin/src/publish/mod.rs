@@ -18,6 +18,7 @@ mod jobs;
 mod metrics;
 mod planner;
 mod settings;
+mod signer;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -81,7 +82,10 @@ impl StorePublisher {
         let dir = config.directory.as_deref();
         let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not set"))?;
         create_directory(dir)?;
-        let publisher = SetPublisher::open(dir)?;
+        let mut publisher = SetPublisher::open(dir)?;
+        if let Some(signer) = signer::open(config)? {
+            publisher.sign_with(signer);
+        }
         check::clean(dir)?;
         let config = Arc::new(config.clone());
         let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
@@ -195,6 +199,8 @@ struct PublisherThread<S: Storage> {
     /// After a failure, no attempt is made before this time.
     retry_at: Option<Instant>,
     prune_at: Instant,
+    /// When the newest statement about the set was made.
+    stated_at: Option<Instant>,
 }
 
 impl<S: Storage + 'static> PublisherThread<S> {
@@ -219,6 +225,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
             job_trouble: LastError::default(),
             retry_at: None,
             prune_at,
+            stated_at: None,
         }
     }
 
@@ -275,11 +282,23 @@ impl<S: Storage + 'static> PublisherThread<S> {
             let pruned = self.engine.prune(SystemTime::now());
             self.note(pruned, false);
         }
+        self.renew_statement();
         if self.is_time_to_publish() && !self.publish() {
             // Wait for an event that no change announces.
             std::thread::sleep(PATIENCE);
         }
         self.tell();
+    }
+
+    /// States anew that the set is current, if it is time and no change waits because of a failure.
+    fn renew_statement(&mut self) {
+        let Some(interval) = self.config.heartbeat() else { return };
+        let is_due = self.stated_at.is_none_or(|at| at.elapsed() >= interval);
+        if is_due && self.delta_trouble.0.is_none() {
+            self.stated_at = Some(Instant::now());
+            let renewed = self.engine.renew_statement(now_unix_ms());
+            self.note(renewed, false);
+        }
     }
 
     /// Waits for changes, and for others that follow shortly; for at most [`PATIENCE`].

@@ -164,7 +164,7 @@ impl<S: Storage> PublisherPlan<S> {
     }
 
     /// Runs the check command on the set with the new deltas, if deltas are to be checked.
-    fn check(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<(), PublishError> {
+    fn check(&mut self, layers: &[NewLayer], now_unix_ms: u64) -> Result<(), PublishError> {
         if self.config.check.deltas && !self.config.check.command.is_empty() {
             let candidate = self.publisher.candidate(layers, now_unix_ms)?;
             check::ask(&self.config.check, self.publisher.dir(), &candidate)?;
@@ -428,6 +428,12 @@ impl<S: Storage> PublisherPlan<S> {
         self.unfit = self.unfit.or(self.published().err());
         self.forget_oldest(now_unix_ms)?;
         Ok(to)
+    }
+
+    /// States anew that the published set is current, if there is a key to sign with.
+    pub(super) fn renew_statement(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
+        self.counts.statements += u64::from(self.publisher.renew_statement(now_unix_ms)?);
+        Ok(())
     }
 
     /// Removes files that no set has named for the grace time.

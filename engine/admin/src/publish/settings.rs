@@ -1,5 +1,6 @@
 //! How sets are published: `[publish]` of the configuration.
 
+use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::or_zero;
 use std::path::PathBuf;
@@ -36,6 +37,14 @@ settings! {
         live keep_count: usize = 24, 0..=1000;
         /// Time until a failed attempt is repeated.
         live retry_s: u64 = 1, 1..=RETRY_S_MAX;
+        /// Private key file with which sets are signed, native or PEM. Only its owner may have
+        /// access to it. Without it, sets are not signed.
+        restart key_file: Option<PathBuf> = None;
+        /// File with the passphrase of this key. Only its owner may have access to it.
+        restart key_passphrase_file: Option<PathBuf> = None;
+        /// Interval at which a signed set is stated anew to be current, in the file `HEARTBEAT`.
+        /// Nothing is stated while changes cannot be published. 0 for never.
+        live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
         section check: CheckConfig;
     }
 }
@@ -61,6 +70,18 @@ const GRACE_S_MAX: u64 = 366 * 86_400;
 const RETRY_S_MAX: u64 = 86_400;
 
 impl PublishConfig {
+    /// The key with which sets are signed.
+    pub(crate) fn key(&self) -> Option<ServerKeyConfig> {
+        let passphrase_file = self.key_passphrase_file.clone();
+        let key = |file| ServerKeyConfig { file, passphrase_file, ..ServerKeyConfig::default() };
+        self.key_file.clone().map(key)
+    }
+
+    /// Interval of statements; `None` for never.
+    pub(crate) fn heartbeat(&self) -> Option<Duration> {
+        (self.heartbeat_ms > 0).then(|| Duration::from_millis(self.heartbeat_ms))
+    }
+
     pub(crate) const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval_ms)
     }

@@ -98,6 +98,8 @@ pub struct PublishCounts {
     pub left_out: u64,
     /// Layers removed.
     pub files_removed: u64,
+    /// Statements that a set is still current.
+    pub statements: u64,
 }
 
 impl From<&Manifest> for SetStatus {

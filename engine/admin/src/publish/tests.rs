@@ -759,3 +759,35 @@ fn errors_are_reported_until_publishing_works_again() {
     until("it works again", &|status| status.last_error.is_none() && status.pending == 0);
     assert_eq!(place.seen(), place.stored());
 }
+
+#[test]
+fn signed_sets_are_stated_anew_to_be_current() {
+    use handle_snapshot::set::statement::newest_statement;
+    let place = PublishSetup::new();
+    let key_file = place.dir.path().join("key");
+    let key = handle_auth::generate::rsa(2048).unwrap();
+    handle_auth::file::create_secret_file(&key_file, &handle_auth::keyfile::plain(&key.view())).unwrap();
+    let config = PublishConfig { key_file: Some(key_file), heartbeat_ms: 100, ..place.config() };
+    let publisher = StorePublisher::start(place.store().clone(), &config).unwrap();
+    let public = handle_auth::public_record_of(&key.view()).unwrap();
+    let public = handle_auth::PublisherKey::from_record(&public).unwrap();
+    let newest = || {
+        let manifest = handle_snapshot::set::read_manifest(&place.set()).ok()?;
+        let signed = newest_statement(&place.set(), &manifest)?;
+        let (name, message) = (signed.statement.signer.0, signed.statement.encode());
+        assert!(public.has_signed(&name, message.as_bytes(), &signed.signature));
+        Some(signed.statement)
+    };
+    let wait = |is_there: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_there() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    wait(&|| newest().is_some_and(|it| it.signed_unix_ms > it.created_unix_ms + 200));
+    place.put("1/a", "one");
+    assert!(publisher.wait_for(place.store().last_id(), Duration::from_secs(30)));
+    wait(&|| newest().is_some_and(|it| it.handles_count > 0 && it.signed_unix_ms > it.created_unix_ms));
+    assert!(publisher.status().counts.statements >= 3);
+}

@@ -21,11 +21,11 @@ fn publish(publisher: &mut SetPublisher, url: &[u8]) {
 #[test]
 fn a_new_set_goes_live_and_a_damaged_one_does_not() {
     let directory = tempfile::tempdir().unwrap();
-    let error = MappedSet::open(directory.path(), true).unwrap_err();
+    let error = MappedSet::open(directory.path(), true, &PublishersConfig::default()).unwrap_err();
     assert!(format!("{error:#}").contains("hdl snapshot publish"), "{error:#}");
     let mut publisher = SetPublisher::open(directory.path()).unwrap();
     publish(&mut publisher, b"https://example.org/1");
-    let mapped = MappedSet::open(directory.path(), true).unwrap();
+    let mapped = MappedSet::open(directory.path(), true, &PublishersConfig::default()).unwrap();
     let first = mapped.current().generation();
     assert!(matches!(mapped.reload(), Ok(ReloadOutcome::Unchanged(generation)) if generation == first));
     publish(&mut publisher, b"https://example.org/2");
@@ -42,7 +42,7 @@ fn a_changed_record_is_found_wherever_its_layer_is() {
     let directory = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(directory.path()).unwrap();
     publish(&mut publisher, b"https://example.org/1");
-    let mapped = MappedSet::open(directory.path(), true).unwrap();
+    let mapped = MappedSet::open(directory.path(), true, &PublishersConfig::default()).unwrap();
     let url_of = |name: &[u8]| {
         let set = mapped.current();
         let record = stored_record(&set.records(), &service_facts(None), name)?;

@@ -2,6 +2,7 @@
 
 use crate::counters::CounterShards;
 use crate::server::ServerState;
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -95,7 +96,7 @@ pub fn liveness(
     ills
 }
 
-/// Problems with readiness: those with liveness, draining, and damaged layers.
+/// Problems with readiness: those with liveness, draining, damaged layers, and a stale set.
 #[must_use]
 pub fn readiness(
     shared: &ServerState,
@@ -114,6 +115,10 @@ pub fn readiness(
     }
     let faults = shared.live.ledger.faults();
     ills.extend(faults.iter().map(|(entry, fault)| format!("layer {} is damaged: {fault}", entry.file)));
+    let (freshness, now_unix_ms) = (shared.live.freshness(), now_unix_ms());
+    if let Some(age_ms) = freshness.age_ms(now_unix_ms).filter(|_| freshness.is_stale(now_unix_ms)) {
+        ills.push(format!("the set is stale: its publisher was last heard {} s ago", age_ms / 1000));
+    }
     ills
 }
 

@@ -14,6 +14,7 @@ use crate::server::ServerState;
 use crate::slow::SlowPath;
 use crate::slow::stats::SlowCounters;
 use handle_auth::challenges::ChallengeCounts;
+use handle_daemon::clock::now_unix_ms;
 use handle_daemon::http::HttpStatus;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::sessions::SessionTable;
@@ -208,6 +209,13 @@ handle_daemon::metrics! {
             let created = SystemTime::UNIX_EPOCH + Duration::from_millis(reading.set.created_unix_ms());
             SystemTime::now().duration_since(created).unwrap_or_default().as_secs_f64()
         };
+        /// Time since the newest statement of the publisher about the set; without keys of
+        /// publishers, the metric is missing.
+        gauge snapshot_statement_age_seconds = |reading| {
+            reading.shared.live.freshness().age_ms(now_unix_ms()).map(|age_ms| age_ms as f64 / 1000.0)
+        };
+        /// 1 while the set is stale; `/readyz` answers 503.
+        gauge snapshot_stale = |reading| reading.shared.live.freshness().is_stale(now_unix_ms());
         /// Layers of the set.
         gauge snapshot_layers = |reading| reading.set.layers().len();
         /// Handles in the set; an upper bound if layers overlap.

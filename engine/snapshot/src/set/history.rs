@@ -90,7 +90,8 @@ impl<S: Storage> SetPublisher<S> {
         check_alike(self.stager.storage.dir(), &kept, &layers)?;
         drop(layers);
         let last = self.manifest().map_or(0, |manifest| manifest.generation);
-        self.replace(&Manifest { generation: last + 1, created_unix_ms: now_unix_ms, ..kept })
+        let epoch = self.manifest().map_or(kept.epoch, |manifest| manifest.epoch);
+        self.replace(Manifest { epoch, generation: last + 1, created_unix_ms: now_unix_ms, ..kept })
     }
 
     /// The reason why publishing is on hold, if it is. [`publish`](Self::publish) does not check

@@ -1,15 +1,18 @@
 //! The MANIFEST: a few lines of text that name the layers of a set, newest first.
 
-use crate::format::checksum;
+use super::statement::{SIGNATURE_LEN_MAX, SetStatement, SignedStatement};
+use crate::format::{Sha256Sum, checksum};
+use crate::lines::{hex_text, parse_decimal, parse_hex};
 use core::fmt;
 use core::fmt::Write as _;
+use sha2::{Digest as _, Sha256};
 use std::string::String;
 use std::vec::Vec;
 
 /// Name of the file in the directory of a set.
 pub const MANIFEST: &str = "MANIFEST";
 /// First line; the number is the version of the format.
-pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 1";
+pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 2";
 /// Most layers of a set. A lookup that finds nothing searches each, so merges should keep their
 /// number low.
 pub const LAYERS_MAX: usize = 32;
@@ -23,16 +26,34 @@ pub const LAYER_SUFFIX: &str = ".layer";
 /// The content of a MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
+    /// The epoch of the publisher. One that takes over from another raises it, so that what the
+    /// other still publishes counts as older.
+    pub epoch: u64,
     /// The generation, one higher with each publication.
     pub generation: u64,
     /// Time when the set was published, Unix milliseconds.
     pub created_unix_ms: u64,
     /// Number of handles that a lookup finds in all layers together. Counted by the publisher.
     pub handles_count: u64,
+    /// Root of the [tree](crate::tree) over the records.
+    pub root: Sha256Sum,
     /// The state of the store that the set shows, if it was made from a store.
     pub source: Option<SetOrigin>,
     /// The layers, newest first; at least one.
     pub layers: Vec<LayerEntry>,
+    /// The signature of the publisher, if it has a key.
+    pub seal: Option<ManifestSeal>,
+}
+
+/// The signature of a publisher under a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManifestSeal {
+    /// When it was made, Unix milliseconds.
+    pub signed_unix_ms: u64,
+    /// SHA-256 of the record of the public key.
+    pub signer: Sha256Sum,
+    /// The signature over the [statement](Manifest::state).
+    pub signature: Vec<u8>,
 }
 
 /// A state of a store of records.
@@ -51,8 +72,8 @@ pub struct LayerEntry {
     pub file: String,
     /// Bytes of the file.
     pub len: u64,
-    /// Checksum of the header, which includes those of the sections.
-    pub header_sum: u64,
+    /// Digest of its content; see [`layer_digest`](crate::writer::layer_digest).
+    pub digest: Sha256Sum,
 }
 
 /// Why a manifest is invalid.
@@ -81,54 +102,8 @@ impl Manifest {
     /// # Errors
     /// The first line that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let whole = |what| ManifestError { line: 0, what };
-        if bytes.len() > MANIFEST_LEN_MAX {
-            return Err(whole("the manifest is too long"));
-        }
-        let text = core::str::from_utf8(bytes).map_err(|_| whole("the manifest is not text"))?;
-        let text = text.strip_suffix('\n').ok_or(whole("the manifest is cut short"))?;
-        let last_at = text.rfind('\n').map_or(0, |at| at + 1);
-        // The checksum is checked first, so that a torn file is reported as torn.
-        let sum = text[last_at..].strip_prefix("end ").and_then(hex);
-        let sum = sum.ok_or(whole("the manifest is cut short: it does not end with its checksum"))?;
-        if sum != checksum(&bytes[..last_at]) {
-            return Err(whole("the manifest does not match its checksum"));
-        }
-        let mut lines = (1..).zip(text[..last_at].lines()).peekable();
-        let mut field = |name: &str, what| {
-            let (line, text) = lines.next().ok_or(whole(what))?;
-            let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
-            rest.and_then(decimal).ok_or(ManifestError { line, what })
-        };
-        field("handle snapshot set", "unsupported version: this program reads version 1 of the manifest")
-            .and_then(|version| {
-                let what = "unsupported version: this program reads version 1 of the manifest";
-                if version == 1 { Ok(()) } else { Err(ManifestError { line: 1, what }) }
-            })?;
-        let generation = field("generation", "expected `generation` and a number")?;
-        let created_unix_ms = field("created_unix_ms", "expected `created_unix_ms` and a number")?;
-        let handles_count = field("handles", "expected `handles` and a number")?;
-        let source = lines.next_if(|(_, text)| text.starts_with("source "));
-        let source = source.map(|(line, text)| {
-            let what = "expected `source`, the identity of a store and a transaction";
-            SetOrigin::parse(text).ok_or(ManifestError { line, what })
-        });
-        let source = source.transpose()?;
-        let mut layers = Vec::new();
-        for (line, text) in lines {
-            let layer = LayerEntry::parse(text).ok_or(ManifestError {
-                line,
-                what: "expected `layer`, a file name, its length and its checksum",
-            })?;
-            layers.push(layer);
-            if layers.len() > LAYERS_MAX {
-                return Err(ManifestError { line, what: "too many layers" });
-            }
-        }
-        if layers.is_empty() {
-            return Err(whole("the manifest names no layer"));
-        }
-        let manifest = Self { generation, created_unix_ms, handles_count, source, layers };
+        let lines = checked_lines(bytes)?;
+        let manifest = Self::parse_lines(lines)?;
         // The only remaining difference is the form of line ends, which an editor changes.
         if manifest.encode().as_bytes() == bytes {
             Ok(manifest)
@@ -137,45 +112,164 @@ impl Manifest {
         }
     }
 
+    fn parse_lines(text: &str) -> Result<Self, ManifestError> {
+        let mut lines = (1..).zip(text.lines()).peekable();
+        let mut field = |name: &str, what| {
+            let (line, text) = lines.next().ok_or(whole(what))?;
+            let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
+            rest.map(|rest| (line, rest)).ok_or(ManifestError { line, what })
+        };
+        let number = |(line, text), what| parse_decimal(text).ok_or(ManifestError { line, what });
+        let what = "unsupported version: this program reads version 2 of the manifest; publish the set again";
+        if number(field("handle snapshot set", what)?, what)? != 2 {
+            return Err(ManifestError { line: 1, what });
+        }
+        let mut number_of = |name, what| number(field(name, what)?, what);
+        let epoch = number_of("epoch", "expected `epoch` and a number")?;
+        let generation = number_of("generation", "expected `generation` and a number")?;
+        let created_unix_ms = number_of("created_unix_ms", "expected `created_unix_ms` and a number")?;
+        let handles_count = number_of("handles", "expected `handles` and a number")?;
+        let what = "expected `root` and a digest";
+        let (line, root) = field("root", what)?;
+        let root = Sha256Sum::parse(root).ok_or(ManifestError { line, what })?;
+        let source = lines.next_if(|(_, text)| text.starts_with("source "));
+        let source = source.map(|(line, text)| {
+            let what = "expected `source`, the identity of a store and a transaction";
+            SetOrigin::parse(text).ok_or(ManifestError { line, what })
+        });
+        let source = source.transpose()?;
+        let mut layers = Vec::new();
+        while let Some((line, text)) = lines.next_if(|(_, text)| !text.starts_with("signed ")) {
+            let what = "expected `layer`, a file name, its length and its digest";
+            layers.push(LayerEntry::parse(text).ok_or(ManifestError { line, what })?);
+            if layers.len() > LAYERS_MAX {
+                return Err(ManifestError { line, what: "too many layers" });
+            }
+        }
+        if layers.is_empty() {
+            return Err(whole("the manifest names no layer"));
+        }
+        let seal = lines.next().map(|(line, text)| {
+            let what = "expected `signed`, a time, the digest of a key and a signature";
+            ManifestSeal::parse(text).ok_or(ManifestError { line, what })
+        });
+        let seal = seal.transpose()?;
+        if let Some((line, _)) = lines.next() {
+            return Err(ManifestError { line, what: "a line after the signature" });
+        }
+        Ok(Self { epoch, generation, created_unix_ms, handles_count, root, source, layers, seal })
+    }
+
     /// The text of the manifest.
     #[must_use]
     pub fn encode(&self) -> String {
+        let mut text = self.unsigned_lines();
+        if let Some(ManifestSeal { signed_unix_ms, signer, signature }) = &self.seal {
+            let signature = hex_text(signature);
+            writeln!(text, "signed {signed_unix_ms} {signer} {signature}").expect(WRITES);
+        }
+        let sum = checksum(text.as_bytes());
+        writeln!(text, "end {sum:016x}").expect(WRITES);
+        text
+    }
+
+    /// The lines that the signature covers.
+    fn unsigned_lines(&self) -> String {
         let mut text = String::new();
-        self.write(&mut text).expect("writing to a string does not fail");
+        self.write(&mut text).expect(WRITES);
         text
     }
 
     fn write(&self, text: &mut String) -> fmt::Result {
         writeln!(text, "{MANIFEST_FIRST_LINE}")?;
+        writeln!(text, "epoch {}", self.epoch)?;
         writeln!(text, "generation {}", self.generation)?;
         writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
         writeln!(text, "handles {}", self.handles_count)?;
+        writeln!(text, "root {}", self.root)?;
         if let Some(SetOrigin { store, transaction }) = self.source {
             writeln!(text, "source {store:016x} {transaction}")?;
         }
-        for LayerEntry { file, len, header_sum } in &self.layers {
-            writeln!(text, "layer {file} {len} {header_sum:016x}")?;
+        for LayerEntry { file, len, digest } in &self.layers {
+            writeln!(text, "layer {file} {len} {digest}")?;
         }
-        let sum = checksum(text.as_bytes());
-        writeln!(text, "end {sum:016x}")
+        Ok(())
     }
+
+    /// The statement about the set that `signer` signs at this time.
+    #[must_use]
+    pub fn state(&self, signed_unix_ms: u64, signer: Sha256Sum) -> SetStatement {
+        SetStatement {
+            epoch: self.epoch,
+            generation: self.generation,
+            created_unix_ms: self.created_unix_ms,
+            handles_count: self.handles_count,
+            root: self.root,
+            set: Sha256Sum(Sha256::digest(self.unsigned_lines()).into()),
+            signed_unix_ms,
+            signer,
+        }
+    }
+
+    /// The statement with which the set was published, with its signature; `None` if it is not
+    /// signed.
+    #[must_use]
+    pub fn statement(&self) -> Option<SignedStatement> {
+        let seal = self.seal.as_ref()?;
+        let statement = self.state(seal.signed_unix_ms, seal.signer);
+        Some(SignedStatement { statement, signature: seal.signature.clone() })
+    }
+}
+
+/// Why a conversion to text cannot fail.
+const WRITES: &str = "writing to a string does not fail";
+
+const fn whole(what: &'static str) -> ManifestError {
+    ManifestError { line: 0, what }
+}
+
+/// The lines before the checksum, which is checked first, so that a torn file is reported as torn.
+fn checked_lines(bytes: &[u8]) -> Result<&str, ManifestError> {
+    if bytes.len() > MANIFEST_LEN_MAX {
+        return Err(whole("the manifest is too long"));
+    }
+    let text = core::str::from_utf8(bytes).map_err(|_| whole("the manifest is not text"))?;
+    let text = text.strip_suffix('\n').ok_or(whole("the manifest is cut short"))?;
+    let last_at = text.rfind('\n').map_or(0, |at| at + 1);
+    let sum = text[last_at..].strip_prefix("end ").and_then(hex);
+    let sum = sum.ok_or(whole("the manifest is cut short: it does not end with its checksum"))?;
+    if sum != checksum(&bytes[..last_at]) {
+        return Err(whole("the manifest does not match its checksum"));
+    }
+    Ok(&text[..last_at])
 }
 
 impl SetOrigin {
     fn parse(line: &str) -> Option<Self> {
         let (store, transaction) = line.strip_prefix("source ")?.split_once(' ')?;
-        Some(Self { store: hex(store)?, transaction: decimal(transaction)? })
+        Some(Self { store: hex(store)?, transaction: parse_decimal(transaction)? })
+    }
+}
+
+impl ManifestSeal {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.strip_prefix("signed ")?.split(' ');
+        let (time, signer, signature) = (words.next()?, words.next()?, words.next()?);
+        let signature = parse_hex(signature).filter(|it| it.len() <= SIGNATURE_LEN_MAX)?;
+        let seal =
+            Self { signed_unix_ms: parse_decimal(time)?, signer: Sha256Sum::parse(signer)?, signature };
+        words.next().is_none().then_some(seal)
     }
 }
 
 impl LayerEntry {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("layer ")?.split(' ');
-        let (file, len, sum) = (words.next()?, words.next()?, words.next()?);
+        let (file, len, digest) = (words.next()?, words.next()?, words.next()?);
         if words.next().is_some() || !is_layer_file(file) {
             return None;
         }
-        Some(Self { file: file.into(), len: decimal(len)?, header_sum: hex(sum)? })
+        Some(Self { file: file.into(), len: parse_decimal(len)?, digest: Sha256Sum::parse(digest)? })
     }
 }
 
@@ -187,12 +281,6 @@ pub fn is_layer_file(name: &str) -> bool {
         && name.ends_with(LAYER_SUFFIX)
         && !name.starts_with('.')
         && name.bytes().all(is_plain)
-}
-
-fn decimal(text: &str) -> Option<u64> {
-    let is_canonical =
-        text.bytes().all(|byte| byte.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
-    text.parse().ok().filter(|_| is_canonical)
 }
 
 fn hex(text: &str) -> Option<u64> {
@@ -207,8 +295,15 @@ mod tests {
     use std::format;
 
     fn manifest() -> Manifest {
-        let layer = |n: u64| LayerEntry { file: format!("{n:010}-0.layer"), len: n * 1000, header_sum: n };
+        let layer = |n: u64| LayerEntry {
+            file: format!("{n:010}-0.layer"),
+            len: n * 1000,
+            digest: Sha256Sum([7; 32]),
+        };
         Manifest {
+            epoch: 1,
+            root: Sha256Sum([9; 32]),
+            seal: None,
             generation: 2,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 10,
@@ -220,8 +315,9 @@ mod tests {
     #[test]
     fn survives_and_every_change_is_seen() {
         assert_eq!(Manifest::parse(manifest().encode().as_bytes()), Ok(manifest()));
-        let manifest =
-            Manifest { source: Some(SetOrigin { store: 0xabc, transaction: u64::MAX }), ..manifest() };
+        let source = Some(SetOrigin { store: 0xabc, transaction: u64::MAX });
+        let seal = ManifestSeal { signed_unix_ms: 5, signer: Sha256Sum([8; 32]), signature: std::vec![6; 9] };
+        let manifest = Manifest { source, seal: Some(seal), ..manifest() };
         let text = manifest.encode();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(manifest));
         for len in 0..text.len() {
@@ -245,8 +341,12 @@ mod tests {
 
     #[test]
     fn names_the_line_that_is_wrong() {
-        let good = ["handle snapshot set 1", "generation 7", "created_unix_ms 5", "handles 0"];
-        let layer = "layer a.layer 5 0123456789abcdef";
+        let digest = "0123456789abcdef".repeat(4);
+        let root = format!("root {digest}");
+        let good =
+            ["handle snapshot set 2", "epoch 1", "generation 7", "created_unix_ms 5", "handles 0", &root];
+        let layer = format!("layer a.layer 5 {digest}");
+        let layer = layer.as_str();
         let with = |at: usize, line: &str| {
             let mut lines: Vec<String> = good.iter().map(|line| (*line).to_owned()).collect();
             lines.push(layer.to_owned());
@@ -255,27 +355,42 @@ mod tests {
         };
         assert!(with(0, good[0]).is_ok());
         for (at, line) in [
-            (0, "handle snapshot set 2"),
+            (0, "handle snapshot set 1"),
             (0, "something else"),
-            (1, "generation -1"),
-            (1, "generation 07"),
-            (1, "generation 18446744073709551616"),
-            (2, "created_unix_ms"),
-            (3, "handles +5"),
-            (4, "source 0123456789abcdef"),
-            (4, "source 0123456789abcdef -1"),
-            (4, "source 0123456789abcdef 1 2"),
-            (4, "source 123456789abcdef 1"),
-            (4, "layer ../a.layer 5 0123456789abcdef"),
-            (4, "layer .layer 5 0123456789abcdef"),
-            (4, "layer a/b.layer 5 0123456789abcdef"),
-            (4, "layer a.txt 5 0123456789abcdef"),
-            (4, "layer a.layer 5 0123456789ABCDEF"),
-            (4, "layer a.layer 5 123456789abcdef"),
-            (4, "layer a.layer 5 0123456789abcdef more"),
-            (4, ""),
+            (1, "epoch -1"),
+            (5, "root 00"),
+            (2, "generation -1"),
+            (2, "generation 07"),
+            (2, "generation 18446744073709551616"),
+            (3, "created_unix_ms"),
+            (4, "handles +5"),
+            (6, "source 0123456789abcdef"),
+            (6, "source 0123456789abcdef -1"),
+            (6, "source 0123456789abcdef 1 2"),
+            (6, "source 123456789abcdef 1"),
+            (6, &format!("layer ../a.layer 5 {digest}")),
+            (6, &format!("layer .layer 5 {digest}")),
+            (6, &format!("layer a/b.layer 5 {digest}")),
+            (6, &format!("layer a.txt 5 {digest}")),
+            (6, &format!("layer a.layer 5 {}", digest.to_uppercase())),
+            (6, &format!("layer a.layer 5 {}", &digest[1..])),
+            (6, &format!("layer a.layer 5 {digest} more")),
+            (6, ""),
         ] {
             assert_eq!(with(at, line).unwrap_err().line, at + 1, "{line}");
+        }
+        let seal = format!("signed 5 {digest} 00ff");
+        let with_last = |line: &str| parse(&[&good[..], &[layer, line]].concat());
+        assert!(with_last(&seal).is_ok());
+        for (line, at) in [
+            (format!("{seal} more"), 8),
+            (format!("{seal}0"), 8),
+            (format!("signed 5 {digest} "), 8),
+            (format!("signed 05 {digest} 00"), 8),
+            (format!("signed 5 {digest} {}", "0".repeat(2 * SIGNATURE_LEN_MAX + 2)), 8),
+            (format!("{seal}\nlayer"), 9),
+        ] {
+            assert_eq!(with_last(&line).unwrap_err().line, at, "{line}");
         }
         assert!(parse(&good).is_err(), "no layer");
         let mut many = good.to_vec();

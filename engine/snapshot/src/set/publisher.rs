@@ -8,18 +8,29 @@
 //! 2. `MANIFEST.tmp` is written and synced.
 //! 3. `MANIFEST.tmp` is renamed to `MANIFEST`, and the name is synced.
 //! 4. Later, files that no set names any more are removed.
+//!
+//! The publisher also maintains the tree over the records ([`tree`](crate::tree)). The first delta
+//! after it was opened reads all keys and records of the set once; later ones read only the buckets
+//! of records that changed.
 
-use super::manifest::{LAYERS_MAX, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
+use super::manifest::{
+    LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
+};
 use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
+use super::statement::{HEARTBEAT, StatementSigner};
 use super::storage::{DiskStorage, Storage};
 use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
-use crate::format::FLAG_HOMED;
-use crate::reader::Layer;
+use crate::format::{FLAG_HOMED, Sha256Sum};
+use crate::reader::{CorruptRecord, Layer};
 use crate::records::RecordSet;
+use crate::tree::{
+    ChangedNodes, EMPTY, IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource, key_digest, prefix,
+};
 use crate::writer::{BuildError, LayerOptions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::string::String;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::vec::Vec;
 
@@ -29,6 +40,28 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
     current: Option<CurrentSet<S>>,
     /// Time when files of this publisher left the last set that named them, Unix milliseconds.
     retired: BTreeMap<String, u64>,
+    /// The tree of the published set, once it was needed.
+    tree: Option<Arc<RecordTree>>,
+    /// The keys of its layers, by the digest of the layer.
+    keys: BTreeMap<Sha256Sum, Arc<KeyIndex>>,
+    hasher: RecordHasher,
+    signer: Option<Arc<dyn StatementSigner>>,
+}
+
+/// The file that is renamed to the HEARTBEAT.
+const HEARTBEAT_TMP: &str = "HEARTBEAT.tmp";
+
+/// A set that is planned, and its tree: that of `base` with other nodes.
+struct PlannedSet {
+    manifest: Manifest,
+    base: Arc<RecordTree>,
+    changed: ChangedNodes,
+}
+
+/// A manifest with a new layer, and the leading bits of the keys of all records that differ.
+struct PlannedLayer {
+    manifest: Manifest,
+    changed_keys: Vec<u32>,
 }
 
 struct CurrentSet<S: Storage> {
@@ -65,9 +98,41 @@ impl<S: Storage> SetPublisher<S> {
     /// # Errors
     /// When the published set is not complete.
     pub fn with_storage(storage: S) -> Result<Self, SetError> {
-        let mut publisher = Self { stager: Stager::new(storage), current: None, retired: BTreeMap::new() };
+        let mut publisher = Self {
+            stager: Stager::new(storage),
+            current: None,
+            retired: BTreeMap::new(),
+            tree: None,
+            keys: BTreeMap::new(),
+            hasher: RecordHasher::new(0),
+            signer: None,
+        };
         publisher.refresh()?;
         Ok(publisher)
+    }
+
+    /// Signs the sets that are published from now on.
+    pub fn sign_with(&mut self, signer: Arc<dyn StatementSigner>) {
+        self.signer = Some(signer);
+    }
+
+    /// States anew that the published set is current, in the file HEARTBEAT; returns whether there
+    /// is a set and a key to sign with.
+    ///
+    /// # Errors
+    /// When the key does not sign, or a system call fails.
+    pub fn renew_statement(&self, now_unix_ms: u64) -> Result<bool, SetError> {
+        let (Some(signer), Some(manifest)) = (&self.signer, self.manifest()) else { return Ok(false) };
+        let signed = manifest.state(now_unix_ms, signer.signer()).sign(&**signer);
+        let signed =
+            signed.map_err(|why| SetError::new(self.stager.path(HEARTBEAT), SetErrorKind::Sign(why)))?;
+        self.stager.write_small((HEARTBEAT_TMP, HEARTBEAT), &signed.encode(), false)?;
+        Ok(true)
+    }
+
+    /// Whether sets are signed.
+    pub fn is_signing(&self) -> bool {
+        self.signer.is_some()
     }
 
     /// The directory.
@@ -144,41 +209,174 @@ impl<S: Storage> SetPublisher<S> {
         now_unix_ms: u64,
     ) -> Result<&Manifest, SetError> {
         self.refresh()?;
-        let manifest = self.candidate(&layers, now_unix_ms)?;
-        self.replace(&manifest)
+        let PlannedSet { manifest, base, changed } = self.plan_together(&layers, now_unix_ms)?;
+        self.keys.extend(layers.iter().map(|layer| (layer.entry.digest, layer.keys.clone())));
+        self.tree = None;
+        let replaced = self.replace(manifest).map(|_| ());
+        // No name is pending once it is in the set. The tree of a base has no other owner then.
+        drop(layers);
+        let mut tree = base;
+        if replaced.is_ok() && !changed.is_empty() {
+            Arc::make_mut(&mut tree).apply(&changed);
+        }
+        self.tree = Some(tree);
+        replaced?;
+        self.published()
     }
 
     /// The set that [`publish_together`](Self::publish_together) would publish, for callers that
-    /// inspect it first.
+    /// inspect it first. It is not signed.
     ///
     /// # Errors
     /// When the layers do not fit the published set, or there are none.
-    pub fn candidate(&self, layers: &[NewLayer], now_unix_ms: u64) -> Result<Manifest, SetError> {
-        let generation = self.manifest().map_or(0, |manifest| manifest.generation) + 1;
-        let (last, first) = layers.split_last().ok_or_else(|| {
-            SetError::new(self.stager.storage.dir(), SetErrorKind::Refused("there is no new layer"))
-        })?;
-        let mut between: Option<CurrentSet<S>> = None;
-        for layer in first {
-            let manifest = self.plan(between.as_ref().or(self.current.as_ref()), layer, now_unix_ms)?;
-            let layers = self.stager.open_layers(&manifest.layers)?;
-            between = Some(CurrentSet { manifest, layers });
-        }
-        let manifest = self.plan(between.as_ref().or(self.current.as_ref()), last, now_unix_ms)?;
-        Ok(Manifest { generation, ..manifest })
+    pub fn candidate(&mut self, layers: &[NewLayer], now_unix_ms: u64) -> Result<Manifest, SetError> {
+        self.plan_together(layers, now_unix_ms).map(|planned| planned.manifest)
     }
 
-    /// Publishes `manifest`.
-    pub(super) fn replace(&mut self, manifest: &Manifest) -> Result<&Manifest, SetError> {
+    fn plan_together(&mut self, layers: &[NewLayer], now_unix_ms: u64) -> Result<PlannedSet, SetError> {
+        let generation = self.manifest().map_or(0, |manifest| manifest.generation) + 1;
+        let (first, rest) = layers.split_first().ok_or_else(|| {
+            SetError::new(self.stager.storage.dir(), SetErrorKind::Refused("there is no new layer"))
+        })?;
+        if first.tree.is_none() {
+            self.load_tree()?;
+        }
+        let base = first.tree.clone().or_else(|| self.tree.clone());
+        let base = base.ok_or_else(|| self.unfit(first, BELOW_MISSING))?;
+        let hasher = RecordHasher::new(first.header.seed);
+        let mut changed = ChangedNodes::new();
+        let planned = self.plan(self.current.as_ref(), first, now_unix_ms)?;
+        self.renew_tree(&base, &hasher, (self.current.as_ref(), layers), &planned, &mut changed)?;
+        let mut manifest = planned.manifest;
+        for layer in rest {
+            let opened = self.stager.open_layers(&manifest.layers)?;
+            let below = CurrentSet { manifest, layers: opened };
+            let planned = self.plan(Some(&below), layer, now_unix_ms)?;
+            self.renew_tree(&base, &hasher, (Some(&below), layers), &planned, &mut changed)?;
+            manifest = planned.manifest;
+        }
+        let root = base.renew_paths(&mut changed);
+        Ok(PlannedSet { manifest: Manifest { generation, root, ..manifest }, base, changed })
+    }
+
+    /// Computes the buckets of changed records again, from the layers of the planned set.
+    fn renew_tree(
+        &self,
+        base: &RecordTree,
+        hasher: &RecordHasher,
+        (below, new): (Option<&CurrentSet<S>>, &[NewLayer]),
+        planned: &PlannedLayer,
+        changed: &mut ChangedNodes,
+    ) -> Result<(), SetError> {
+        if planned.changed_keys.is_empty() {
+            return Ok(());
+        }
+        let known = |entry: &LayerEntry| {
+            let below = below?;
+            let at = below.manifest.layers.iter().position(|known| known == entry)?;
+            below.layers.get(at)
+        };
+        let mut opened = Vec::new();
+        for entry in planned.manifest.layers.iter().filter(|entry| known(entry).is_none()) {
+            opened.extend(self.stager.open_layers(core::slice::from_ref(entry))?);
+        }
+        let mut opened = opened.iter();
+        let mut layers = Vec::with_capacity(planned.manifest.layers.len());
+        for entry in &planned.manifest.layers {
+            let staged = || new.iter().find(|new| new.entry == *entry).map(|new| &*new.keys);
+            let keys = self.keys.get(&entry.digest).map(|keys| &**keys).or_else(staged);
+            let layer = known(entry).or_else(|| opened.next());
+            let (Some(layer), Some(keys)) = (layer, keys) else {
+                return Err(SetError::new(self.stager.path(&entry.file), SetErrorKind::NotPublished));
+            };
+            layers.push(IndexedLayer { layer, keys });
+        }
+        let source = TreeSource { layers, hasher };
+        base.renew_buckets(&planned.changed_keys, &source, changed).map_err(|error| self.corrupt(error))?;
+        self.forget_pages(source.layers.iter().map(|it| it.layer));
+        Ok(())
+    }
+
+    /// Reads the keys of the published layers and makes the tree of the published set, unless they
+    /// are at hand.
+    fn load_tree(&mut self) -> Result<(), SetError> {
+        let Some(current) = &self.current else {
+            self.tree = None;
+            return Ok(());
+        };
+        self.hasher = RecordHasher::new(current.layers.first().map_or(0, Layer::seed));
+        self.keys.retain(|digest, _| current.manifest.layers.iter().any(|layer| layer.digest == *digest));
+        for (entry, layer) in current.manifest.layers.iter().zip(&current.layers) {
+            if !self.keys.contains_key(&entry.digest) {
+                let keys = KeyIndex::of(layer).map_err(|error| self.corrupt(error))?;
+                self.keys.insert(entry.digest, Arc::new(keys));
+            }
+        }
+        let layers = current.manifest.layers.iter().zip(&current.layers);
+        let layers = layers.filter_map(|(entry, layer)| {
+            self.keys.get(&entry.digest).map(|keys| IndexedLayer { layer, keys })
+        });
+        let source = TreeSource { layers: layers.collect(), hasher: &self.hasher };
+        let root = current.manifest.root;
+        let is_usable = |tree: &RecordTree| tree.root() == root && !tree.is_small(&source);
+        if self.tree.as_ref().is_some_and(|tree| is_usable(tree)) {
+            return Ok(());
+        }
+        let tree = RecordTree::of(&source).map_err(|error| self.corrupt(error))?;
+        if tree.root() != root {
+            let what = SetErrorKind::OtherFile { what: "root" };
+            return Err(SetError::new(self.stager.path(MANIFEST), what));
+        }
+        self.forget_pages(&current.layers);
+        self.tree = Some(Arc::new(tree));
+        Ok(())
+    }
+
+    /// Gives the memory of layers back: scattered lookups map pages by the mebibyte, and these
+    /// pages are not needed again soon.
+    fn forget_pages<'l>(&self, layers: impl IntoIterator<Item = &'l Layer<S::Bytes>>)
+    where
+        S::Bytes: 'l,
+    {
+        for layer in layers {
+            self.stager.storage.forget(layer.bytes(), 0..layer.bytes().as_ref().len() as u64);
+        }
+    }
+
+    fn corrupt(&self, error: CorruptRecord) -> SetError {
+        SetError::new(self.dir(), SetErrorKind::Build(BuildError::Corrupt(error)))
+    }
+
+    fn unfit(&self, layer: &NewLayer, why: &'static str) -> SetError {
+        SetError::new(self.stager.path(&layer.entry.file), SetErrorKind::Refused(why))
+    }
+
+    /// Publishes `manifest`, signed if there is a key.
+    pub(super) fn replace(&mut self, manifest: Manifest) -> Result<&Manifest, SetError> {
+        let manifest = self.sealed(manifest)?;
         // Noted before the rename, because an error may come when readers already see the new set.
         let gone = self.manifest().map_or(Vec::new(), |old| old.layers.clone());
         let gone = gone.into_iter().filter(|layer| !manifest.layers.contains(layer));
         self.retire(gone.map(|layer| layer.file), manifest.created_unix_ms);
         self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
+        self.published()
+    }
+
+    fn published(&self) -> Result<&Manifest, SetError> {
         // Another process may have removed it in the meantime.
         let missing = || SetError::new(self.dir(), SetErrorKind::NotPublished);
-        self.current.as_ref().map(|current| &current.manifest).ok_or_else(missing)
+        self.manifest().ok_or_else(missing)
+    }
+
+    fn sealed(&self, manifest: Manifest) -> Result<Manifest, SetError> {
+        let Some(signer) = &self.signer else { return Ok(Manifest { seal: None, ..manifest }) };
+        let signed_unix_ms = manifest.created_unix_ms;
+        let signed = manifest.state(signed_unix_ms, signer.signer()).sign(&**signer);
+        let signed =
+            signed.map_err(|why| SetError::new(self.stager.path(MANIFEST), SetErrorKind::Sign(why)))?;
+        let seal = ManifestSeal { signed_unix_ms, signer: signer.signer(), signature: signed.signature };
+        Ok(Manifest { seal: Some(seal), ..manifest })
     }
 
     /// Notes the time when files left a set.
@@ -192,9 +390,9 @@ impl<S: Storage> SetPublisher<S> {
         old: Option<&CurrentSet<S>>,
         layer: &NewLayer,
         created_unix_ms: u64,
-    ) -> Result<Manifest, SetError> {
-        let manifest = self.try_plan(old, layer, created_unix_ms);
-        manifest.map_err(|why| SetError::new(self.stager.path(&layer.entry.file), why))
+    ) -> Result<PlannedLayer, SetError> {
+        let planned = self.try_plan(old, layer, created_unix_ms);
+        planned.map_err(|why| SetError::new(self.stager.path(&layer.entry.file), why))
     }
 
     fn try_plan(
@@ -202,10 +400,11 @@ impl<S: Storage> SetPublisher<S> {
         old: Option<&CurrentSet<S>>,
         layer: &NewLayer,
         created_unix_ms: u64,
-    ) -> Result<Manifest, SetErrorKind> {
+    ) -> Result<PlannedLayer, SetErrorKind> {
         let generation = old.map_or(0, |old| old.manifest.generation) + 1;
         let header = &layer.header;
         let mut source = layer.source;
+        let mut changed_keys = Vec::new();
         let mut layers = old.map_or(Vec::new(), |old| old.manifest.layers.clone());
         let handles_count = match &layer.place {
             LayerPlace::Base => {
@@ -213,9 +412,7 @@ impl<S: Storage> SetPublisher<S> {
                 header.handles_count
             }
             LayerPlace::Delta | LayerPlace::Absorbing(_) => {
-                let old = old.ok_or(SetErrorKind::Refused(
-                    "a delta needs a published set below it; publish a base first",
-                ))?;
+                let old = old.ok_or(SetErrorKind::Refused(BELOW_MISSING))?;
                 let gone = if let LayerPlace::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
                 if !layers.starts_with(gone) {
                     return Err(SetErrorKind::Refused(
@@ -223,7 +420,7 @@ impl<S: Storage> SetPublisher<S> {
                     ));
                 }
                 layers.splice(..gone.len(), [layer.entry.clone()]);
-                self.handles_with(layer, old)?
+                self.handles_with(layer, old, &mut changed_keys)?
             }
             LayerPlace::InsteadOf(gone) => {
                 let at = layers.windows(gone.len().max(1)).position(|some| some == gone);
@@ -247,11 +444,20 @@ impl<S: Storage> SetPublisher<S> {
         if layers.len() > LAYERS_MAX {
             return Err(SetErrorKind::Refused("the set has the maximum number of layers; merge some first"));
         }
-        Ok(Manifest { generation, created_unix_ms, handles_count, source, layers })
+        let (epoch, root) = old.map_or((1, EMPTY), |old| (old.manifest.epoch, old.manifest.root));
+        let manifest =
+            Manifest { epoch, generation, created_unix_ms, handles_count, root, source, layers, seal: None };
+        Ok(PlannedLayer { manifest, changed_keys })
     }
 
-    /// Number of handles that are found once `layer` is above `old`.
-    fn handles_with(&self, layer: &NewLayer, old: &CurrentSet<S>) -> Result<u64, SetErrorKind> {
+    /// Number of handles that are found once `layer` is above `old`. Adds the leading bits of the
+    /// keys of records that then differ.
+    fn handles_with(
+        &self,
+        layer: &NewLayer,
+        old: &CurrentSet<S>,
+        changed_keys: &mut Vec<u32>,
+    ) -> Result<u64, SetErrorKind> {
         let io = |error| SetErrorKind::Io { doing: "open", error };
         let bytes = self.stager.storage.open(&layer.entry.file).map_err(io)?;
         let new = open_layer(bytes, &layer.entry)?;
@@ -264,17 +470,18 @@ impl<S: Storage> SetPublisher<S> {
             let corrupt = |error| SetErrorKind::Build(BuildError::Corrupt(error));
             let record = record.map_err(corrupt)?;
             let hash = crate::format::hash_key(below.seed(), record.key());
-            let was_there = below.find(hash, record.key()).map_err(corrupt)?.is_some();
-            match (was_there, record.is_tombstone()) {
+            let found = below.find(hash, record.key()).map_err(corrupt)?;
+            let is_same = found.map_or(record.is_tombstone(), |it| it.as_bytes() == record.as_bytes());
+            if !is_same {
+                changed_keys.push(prefix(&key_digest(record.key())));
+            }
+            match (found.is_some(), record.is_tombstone()) {
                 (false, false) => count += 1,
                 (true, true) => count = count.saturating_sub(1),
                 _ => {}
             }
         }
-        // Scattered lookups map pages by the mebibyte, and these pages are not needed again soon.
-        for layer in &old.layers {
-            self.stager.storage.forget(layer.bytes(), 0..layer.bytes().as_ref().len() as u64);
-        }
+        self.forget_pages(&old.layers);
         Ok(count)
     }
 
@@ -358,6 +565,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(FilesInUse { layers, generations: kept.iter().map(|set| set.generation).collect() })
     }
 }
+
+const BELOW_MISSING: &str = "a delta needs a published set below it; publish a base first";
 
 /// Files in use, and the kept generations that are complete.
 struct FilesInUse {

@@ -4,11 +4,12 @@
 use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
 use super::storage::Storage;
 use super::{SetError, SetErrorKind, open_layer, parse_manifest};
-use crate::format::LayerHeader;
+use crate::format::{LayerHeader, Sha256Sum};
 use crate::merge::{self, MergeProgress};
 use crate::reader::Layer;
+use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
 use crate::verify;
-use crate::writer::{BuildError, LayerOptions, LayerWriter, header_sum};
+use crate::writer::{BuildError, LayerOptions, LayerWriter, layer_digest};
 use core::ops::{ControlFlow, Range};
 use std::collections::BTreeSet;
 use std::format;
@@ -52,6 +53,9 @@ pub struct NewLayer {
     pub(super) header: LayerHeader,
     pub(super) place: LayerPlace,
     pub(super) source: Option<SetOrigin>,
+    pub(super) keys: Arc<KeyIndex>,
+    /// The tree of the set, if the layer is the whole set.
+    pub(super) tree: Option<Arc<RecordTree>>,
     _pending: PendingFile,
 }
 
@@ -66,6 +70,12 @@ impl NewLayer {
     #[must_use]
     pub const fn entry(&self) -> &LayerEntry {
         &self.entry
+    }
+
+    /// Root of the tree over its records, if the layer is to be the whole set.
+    #[must_use]
+    pub fn root(&self) -> Option<Sha256Sum> {
+        self.tree.as_ref().map(|tree| tree.root())
     }
 
     /// Sets the state of the store that the set shows once this layer is in it. Without a call, as
@@ -140,15 +150,18 @@ impl<S: Storage> Stager<S> {
         write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<NewLayer, SetError> {
         let (file, pending) = self.create()?;
-        let staged = self.stage_in(file, &pending.name, write);
-        let (entry, header) = staged.inspect_err(|_| {
+        let staged = self.write_layer(file, &pending.name, write).and_then(|(entry, header)| {
+            let (keys, tree) = self.check(&entry, place == LayerPlace::Base)?;
+            Ok((entry, header, keys, tree))
+        });
+        let (entry, header, keys, tree) = staged.inspect_err(|_| {
             // Only saves space: files that no set names are pruned in any case.
             let _ = self.storage.remove(&pending.name);
         })?;
-        Ok(NewLayer { entry, header, place, source: None, _pending: pending })
+        Ok(NewLayer { entry, header, place, source: None, keys, tree, _pending: pending })
     }
 
-    fn stage_in(
+    fn write_layer(
         &self,
         file: S::File,
         name: &str,
@@ -160,15 +173,36 @@ impl<S: Storage> Stager<S> {
         self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync", error))?;
         drop(file);
         self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync", error))?;
-        let entry = LayerEntry { file: name.into(), len: header.file_len, header_sum: header_sum(&header) };
-        let layers = self.open_layers(core::slice::from_ref(&entry))?;
+        Ok((LayerEntry { file: name.into(), len: header.file_len, digest: layer_digest(&header) }, header))
+    }
+
+    /// Verifies a written layer, and reads from it what the tree of its set needs.
+    fn check(
+        &self,
+        entry: &LayerEntry,
+        is_base: bool,
+    ) -> Result<(Arc<KeyIndex>, Option<Arc<RecordTree>>), SetError> {
+        let path = self.path(&entry.file);
+        let layers = self.open_layers(core::slice::from_ref(entry))?;
+        let layer = &layers[0];
         let passed = |range| {
-            self.storage.forget(layers[0].bytes(), range);
+            self.storage.forget(layer.bytes(), range);
             ControlFlow::Continue(())
         };
-        verify::layer_in_steps(&layers[0], passed)
-            .map_err(|fault| SetError::new(path, SetErrorKind::Fault(fault)))?;
-        Ok((entry, header))
+        verify::layer_in_steps(layer, passed)
+            .map_err(|fault| SetError::new(&path, SetErrorKind::Fault(fault)))?;
+        let corrupt = |error| SetError::new(&path, SetErrorKind::Build(BuildError::Corrupt(error)));
+        let keys = KeyIndex::of(layer).map_err(corrupt)?;
+        let tree = is_base.then(|| {
+            let hasher = RecordHasher::new(layer.seed());
+            RecordTree::of(&TreeSource {
+                layers: std::vec![IndexedLayer { layer, keys: &keys }],
+                hasher: &hasher,
+            })
+        });
+        let tree = tree.transpose().map_err(corrupt)?;
+        self.storage.forget(layer.bytes(), 0..entry.len);
+        Ok((Arc::new(keys), tree.map(Arc::new)))
     }
 
     /// Merges adjacent layers of `set`, given by position from the newest, into one layer that
@@ -247,24 +281,33 @@ impl<S: Storage> Stager<S> {
 
     /// Writes a small file under `name`, in one step and durably.
     pub(super) fn replace(&self, name: &str, text: &str) -> Result<(), SetError> {
+        self.write_small((MANIFEST_TMP, name), text, true)?;
+        self.storage.sync_dir().map_err(|error| SetError::io(self.storage.dir(), "sync", error))
+    }
+
+    /// Writes a small file under the second name, in one step, by way of the first name.
+    pub(super) fn write_small(
+        &self,
+        (tmp, name): (&str, &str),
+        text: &str,
+        sync: bool,
+    ) -> Result<(), SetError> {
         let storage = &*self.storage;
-        let path = self.path(MANIFEST_TMP);
-        match storage.remove(MANIFEST_TMP) {
+        let path = self.path(tmp);
+        match storage.remove(tmp) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(SetError::io(path, "remove", error));
             }
             _ => {}
         }
         let write = || {
-            let mut file = storage.create(MANIFEST_TMP)?;
+            let mut file = storage.create(tmp)?;
             file.write_all(text.as_bytes())?;
             file.flush()?;
-            storage.sync(&file)
+            if sync { storage.sync(&file) } else { Ok(()) }
         };
         write().map_err(|error| SetError::io(&path, "write", error))?;
-        let renamed = storage.rename(MANIFEST_TMP, name);
-        renamed.map_err(|error| SetError::io(path, "rename", error))?;
-        storage.sync_dir().map_err(|error| SetError::io(storage.dir(), "sync", error))
+        storage.rename(tmp, name).map_err(|error| SetError::io(path, "rename", error))
     }
 }
 

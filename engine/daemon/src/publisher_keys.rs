@@ -1,0 +1,120 @@
+//! The keys of publishers: the private one that signs sets, and the public ones that are accepted.
+
+use crate::server_key::{self, ServerKeyConfig, ServerKeyError};
+use crate::settings;
+use crate::settings::SettingError;
+use handle_auth::{KeyError, PublisherKey, PublisherSigner, pem};
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+/// The longest time past which a set may count as stale: a year and a day.
+const AGE_S_MAX: u64 = 366 * 86_400;
+
+settings! {
+    /// The publishers whose sets are served ([publishing.md](publishing.md#signed-sets)).
+    pub struct PublishersConfig where refusal_needs_an_age {
+        /// Files with the public keys of the publishers, native or PEM. If there are any, sets that
+        /// are not signed, signed by others, or older than the set in service are refused.
+        restart keys: Vec<PathBuf> = Vec::new();
+        /// Age of the newest statement of the publisher past which the set is stale: `/readyz`
+        /// answers 503. 0 for no limit. Without `keys`, the age is not known, and there is no
+        /// limit.
+        live age_max_s: u64 = 0, 0..=AGE_S_MAX;
+        /// Answer RC 3 (server too busy) instead of serving a stale set, so that clients ask
+        /// another server.
+        live refuse_stale: bool = false;
+    }
+}
+
+fn refusal_needs_an_age(config: &PublishersConfig) -> Result<(), SettingError> {
+    if config.age_max_s == 0 && config.refuse_stale {
+        return Err(SettingError::Together(
+            "`publishers.refuse_stale` needs `publishers.age_max_s`: without it, no set is stale".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Why the public key of a publisher cannot be used. Its text names the file.
+#[derive(Debug)]
+pub enum PublisherKeyError {
+    /// The file cannot be read.
+    Io(PathBuf, io::Error),
+    /// It looks like PEM, but not like that of a public key.
+    Pem(PathBuf, pem::PemError),
+    /// It is not a public key that verifies signatures.
+    Key(PathBuf, KeyError),
+}
+
+impl fmt::Display for PublisherKeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (path, error): (_, &dyn fmt::Display) = match self {
+            Self::Io(path, error) => (path, error),
+            Self::Pem(path, error) => (path, error),
+            Self::Key(path, error) => (path, error),
+        };
+        write!(f, "cannot use the public key of a publisher {}: {error}", path.display())
+    }
+}
+
+/// Without a source, because the text includes it already.
+impl std::error::Error for PublisherKeyError {}
+
+/// Reads public key files, native or PEM.
+///
+/// # Errors
+/// When one cannot be read, or is not a public key.
+pub fn read_public(files: &[PathBuf]) -> Result<Vec<PublisherKey>, PublisherKeyError> {
+    files.iter().map(|file| read_one(file)).collect()
+}
+
+fn read_one(path: &Path) -> Result<PublisherKey, PublisherKeyError> {
+    let bytes = std::fs::read(path).map_err(|error| PublisherKeyError::Io(path.into(), error))?;
+    let record = if pem::is_pem(&bytes) {
+        pem::decode_public_key(&bytes).map_err(|error| PublisherKeyError::Pem(path.into(), error))?
+    } else {
+        bytes
+    };
+    PublisherKey::from_record(&record).map_err(|error| PublisherKeyError::Key(path.into(), error))
+}
+
+/// Reads the key that signs sets from a file that only its owner may read.
+///
+/// # Errors
+/// When the file, its permissions, the passphrase or the key is wrong.
+pub fn read_signer(config: &ServerKeyConfig) -> Result<PublisherSigner, ServerKeyError> {
+    let record = server_key::read_record(config)?;
+    PublisherSigner::new(&record.view()).map_err(|error| ServerKeyError::Key(config.file.clone(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::SettingSection as _;
+    use handle_auth::generate;
+
+    #[test]
+    fn a_stale_set_is_refused_only_past_an_age() {
+        let config = PublishersConfig { refuse_stale: true, ..PublishersConfig::default() };
+        assert!(config.check().is_err());
+        PublishersConfig { age_max_s: 1, ..config }.check().unwrap();
+    }
+
+    #[test]
+    fn public_keys_are_read_in_both_forms() {
+        let private = generate::rsa(2048).unwrap();
+        let public = private.view().public().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let [native, in_pem] = ["native", "pem"].map(|file| directory.path().join(file));
+        std::fs::write(&native, public.to_bytes()).unwrap();
+        std::fs::write(&in_pem, pem::encode_public_key(&public).unwrap()).unwrap();
+        let keys = read_public(&[native, in_pem]).unwrap();
+        assert_eq!(keys[0].name(), keys[1].name());
+        let missing = read_public(&[directory.path().join("none")]).unwrap_err().to_string();
+        assert!(missing.contains("none") && missing.contains("No such file"), "{missing}");
+        let wrong = directory.path().join("wrong");
+        std::fs::write(&wrong, b"no key").unwrap();
+        let error = read_public(&[wrong]).unwrap_err().to_string();
+        assert!(error.contains("wrong"), "{error}");
+    }
+}

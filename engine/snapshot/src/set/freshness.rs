@@ -1,0 +1,68 @@
+//! Which sets a process serves, and for how long without news from the publisher.
+
+use super::statement::AcceptedPublishers;
+use super::{PublishedSet, SetError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The rules for served sets, and the time of the newest statement about the one in service.
+#[derive(Debug, Default)]
+pub struct SetFreshness {
+    accepted: Option<AcceptedPublishers>,
+    age_max_s: AtomicU64,
+    refuses_stale: AtomicBool,
+    signed_unix_ms: AtomicU64,
+}
+
+impl SetFreshness {
+    /// Accepts the sets of these publishers; `None` for every set, signed or not.
+    #[must_use]
+    pub fn new(accepted: Option<AcceptedPublishers>) -> Self {
+        Self { accepted, ..Self::default() }
+    }
+
+    /// Sets the age in seconds past which a set is stale, 0 for none, and whether a stale set
+    /// answers no more.
+    pub fn set_limits(&self, age_max_s: u64, refuses_stale: bool) {
+        self.age_max_s.store(age_max_s, Ordering::Relaxed);
+        self.refuses_stale.store(refuses_stale, Ordering::Relaxed);
+    }
+
+    /// Checks that `set` may follow `previous`, and notes the newest statement about it.
+    ///
+    /// # Errors
+    /// When the set is not signed by an accepted publisher, or is older than `previous`.
+    pub fn check(&self, set: &PublishedSet, previous: Option<&PublishedSet>) -> Result<(), SetError> {
+        if let Some(accepted) = &self.accepted {
+            let signed = accepted.check(set.dir(), set.manifest(), previous.map(PublishedSet::manifest))?;
+            self.signed_unix_ms.store(signed, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// When the newest statement about the set in service was made, Unix milliseconds; `None` if
+    /// every set is accepted.
+    #[must_use]
+    pub fn signed_unix_ms(&self) -> Option<u64> {
+        self.accepted.as_ref().map(|_| self.signed_unix_ms.load(Ordering::Relaxed))
+    }
+
+    /// Time since the newest statement, milliseconds.
+    #[must_use]
+    pub fn age_ms(&self, now_unix_ms: u64) -> Option<u64> {
+        self.signed_unix_ms().map(|signed| now_unix_ms.saturating_sub(signed))
+    }
+
+    /// Whether the set in service is stale.
+    #[must_use]
+    pub fn is_stale(&self, now_unix_ms: u64) -> bool {
+        let age_max_s = self.age_max_s.load(Ordering::Relaxed);
+        let is_past = |age_ms| age_max_s > 0 && age_ms > age_max_s.saturating_mul(1000);
+        self.age_ms(now_unix_ms).is_some_and(is_past)
+    }
+
+    /// Whether the set in service must not be answered from.
+    #[must_use]
+    pub fn refuses(&self, now_unix_ms: u64) -> bool {
+        self.refuses_stale.load(Ordering::Relaxed) && self.is_stale(now_unix_ms)
+    }
+}

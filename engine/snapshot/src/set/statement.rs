@@ -1,0 +1,214 @@
+//! What a publisher signs: which set is published, with which records, and when this was true.
+//!
+//! A MANIFEST has the statement of its publication. The file HEARTBEAT has a later one about the
+//! same set, which the publisher renews, so that a reader knows the age of what it serves even if
+//! nothing changes.
+//!
+//! This crate knows no keys: the caller signs and verifies.
+
+use super::manifest::{MANIFEST, Manifest};
+use super::{SetError, SetErrorKind, storage};
+use crate::format::Sha256Sum;
+use crate::lines::{LineReader, hex_text, parse_hex};
+use core::fmt;
+use core::fmt::Write as _;
+use std::boxed::Box;
+use std::path::Path;
+use std::string::String;
+use std::vec::Vec;
+
+/// Name of the file with the newest statement about the published set.
+pub const HEARTBEAT: &str = "HEARTBEAT";
+/// First line of a statement; the number is the version of the format.
+pub const STATEMENT_FIRST_LINE: &str = "handle snapshot statement 1";
+/// Most bytes of a statement with its signature.
+pub const STATEMENT_LEN_MAX: usize = 4096;
+/// Most bytes of a signature.
+pub const SIGNATURE_LEN_MAX: usize = 1024;
+
+/// What a publisher states about a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SetStatement {
+    /// The epoch of the publisher.
+    pub epoch: u64,
+    /// The generation.
+    pub generation: u64,
+    /// When the set was published, Unix milliseconds.
+    pub created_unix_ms: u64,
+    /// Number of handles in the set.
+    pub handles_count: u64,
+    /// Root of the tree over its records.
+    pub root: Sha256Sum,
+    /// Digest of the MANIFEST, without its signature.
+    pub set: Sha256Sum,
+    /// When the statement was made, Unix milliseconds.
+    pub signed_unix_ms: u64,
+    /// The key of the publisher: SHA-256 of the record of the public key.
+    pub signer: Sha256Sum,
+}
+
+/// A statement and its signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedStatement {
+    /// The statement.
+    pub statement: SetStatement,
+    /// The signature over [`SetStatement::encode`].
+    pub signature: Vec<u8>,
+}
+
+/// Signs statements with the key of a publisher.
+pub trait StatementSigner: fmt::Debug + Send + Sync {
+    /// SHA-256 of the record of the public key.
+    fn signer(&self) -> Sha256Sum;
+    /// The signature over `message`.
+    ///
+    /// # Errors
+    /// A description of the failure.
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String>;
+}
+
+impl SetStatement {
+    /// The text that is signed.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("writing to a string does not fail");
+        text
+    }
+
+    fn write(&self, text: &mut String) -> fmt::Result {
+        writeln!(text, "{STATEMENT_FIRST_LINE}")?;
+        writeln!(text, "epoch {}", self.epoch)?;
+        writeln!(text, "generation {}", self.generation)?;
+        writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
+        writeln!(text, "handles {}", self.handles_count)?;
+        writeln!(text, "root {}", self.root)?;
+        writeln!(text, "set {}", self.set)?;
+        writeln!(text, "signed_unix_ms {}", self.signed_unix_ms)?;
+        writeln!(text, "signer {}", self.signer)
+    }
+
+    /// The statement with its signature.
+    ///
+    /// # Errors
+    /// When the key does not sign.
+    pub fn sign(self, signer: &dyn StatementSigner) -> Result<SignedStatement, String> {
+        Ok(SignedStatement { statement: self, signature: signer.sign(self.encode().as_bytes())? })
+    }
+}
+
+impl SignedStatement {
+    /// The text of the statement, with its signature as the last line.
+    #[must_use]
+    pub fn encode(&self) -> String {
+        let mut text = self.statement.encode();
+        writeln!(text, "signature {}", hex_text(&self.signature)).expect("writing to a string does not fail");
+        text
+    }
+
+    /// Parses a statement; `None` for anything but the bytes that [`encode`](Self::encode) writes.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.len() > STATEMENT_LEN_MAX {
+            return None;
+        }
+        let mut lines = LineReader::new(bytes)?;
+        let statement = Self::read(&mut lines)?;
+        lines.is_at_end().then_some(statement)
+    }
+
+    pub(crate) fn read(lines: &mut LineReader<'_>) -> Option<Self> {
+        lines.exactly(STATEMENT_FIRST_LINE)?;
+        let statement = SetStatement {
+            epoch: lines.decimal("epoch")?,
+            generation: lines.decimal("generation")?,
+            created_unix_ms: lines.decimal("created_unix_ms")?,
+            handles_count: lines.decimal("handles")?,
+            root: lines.digest("root")?,
+            set: lines.digest("set")?,
+            signed_unix_ms: lines.decimal("signed_unix_ms")?,
+            signer: lines.digest("signer")?,
+        };
+        let signature = parse_hex(lines.field("signature")?).filter(|it| it.len() <= SIGNATURE_LEN_MAX)?;
+        Some(Self { statement, signature })
+    }
+}
+
+/// Verifies a signature over a message: the SHA-256 of the record of the public key, the message,
+/// the signature.
+pub type VerifySignature = dyn Fn(&Sha256Sum, &[u8], &[u8]) -> bool + Send + Sync;
+
+/// The publishers whose sets a reader accepts.
+pub struct AcceptedPublishers(Box<VerifySignature>);
+
+impl fmt::Debug for AcceptedPublishers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AcceptedPublishers")
+    }
+}
+
+impl AcceptedPublishers {
+    /// Accepts the statements whose signatures `verify` accepts.
+    #[must_use]
+    pub fn new(verify: Box<VerifySignature>) -> Self {
+        Self(verify)
+    }
+
+    /// Whether an accepted publisher made the statement.
+    #[must_use]
+    pub fn has_made(&self, signed: &SignedStatement) -> bool {
+        (self.0)(&signed.statement.signer, signed.statement.encode().as_bytes(), &signed.signature)
+    }
+
+    /// Checks that an accepted publisher published the set of `manifest` in `dir`, and returns when
+    /// the newest valid statement about it was made.
+    ///
+    /// # Errors
+    /// When the manifest is not signed or signed by another, or when it is older than that of
+    /// `previous`.
+    pub fn check(
+        &self,
+        dir: &Path,
+        manifest: &Manifest,
+        previous: Option<&Manifest>,
+    ) -> Result<u64, SetError> {
+        let refused = |kind| SetError::new(dir.join(MANIFEST), kind);
+        let signed = manifest.statement().ok_or_else(|| refused(SetErrorKind::Unsigned))?;
+        if !self.has_made(&signed) {
+            return Err(refused(SetErrorKind::Foreign));
+        }
+        let order = |manifest: &Manifest| (manifest.epoch, manifest.generation);
+        if let Some(previous) = previous.filter(|previous| order(manifest) < order(previous)) {
+            let (found, served) = (manifest.generation, previous.generation);
+            return Err(refused(SetErrorKind::Older { found, served }));
+        }
+        Ok(self.newest(dir, &signed).signed_unix_ms)
+    }
+
+    /// The statement in the HEARTBEAT, if it is about the same set and valid; otherwise that of the
+    /// MANIFEST.
+    fn newest(&self, dir: &Path, signed: &SignedStatement) -> SetStatement {
+        let bytes = storage::read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
+        let heartbeat = bytes.ok().and_then(|bytes| SignedStatement::parse(&bytes));
+        let is_renewal = |heartbeat: &SignedStatement| {
+            let (old, new) = (&signed.statement, &heartbeat.statement);
+            (new.set, new.epoch, new.generation) == (old.set, old.epoch, old.generation)
+                && new.signed_unix_ms > old.signed_unix_ms
+                && self.has_made(heartbeat)
+        };
+        heartbeat.filter(is_renewal).map_or(signed.statement, |heartbeat| heartbeat.statement)
+    }
+}
+
+/// The newest statement about the set of `manifest` in `dir`, without verifying it; `None` if the
+/// set is not signed.
+#[must_use]
+pub fn newest_statement(dir: &Path, manifest: &Manifest) -> Option<SignedStatement> {
+    let published = manifest.statement()?;
+    let bytes = storage::read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
+    let heartbeat = bytes.ok().and_then(|bytes| SignedStatement::parse(&bytes));
+    let is_same = |it: &SignedStatement| {
+        it.statement.set == published.statement.set && it.statement.signer == published.statement.signer
+    };
+    Some(heartbeat.filter(is_same).unwrap_or(published))
+}

@@ -1,0 +1,4 @@
+//! A proof verifies for one root, and only the output of the encoder is accepted as one.
+#![cfg_attr(fuzzing, no_main)]
+
+handle_fuzz::target!(proof);
