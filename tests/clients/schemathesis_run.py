@@ -59,8 +59,7 @@ def run(service, headers, arguments):
         "--url", service.url, "--tls-verify", str(service.certificate), "--checks", CHECKS,
         "--max-examples", str(arguments.examples), "--seed", str(arguments.seed),
         "--phases", "examples,coverage,fuzzing", "--max-redirects", "0", "--continue-on-failure",
-        # A connection may end before the client has sent the body of a request that is refused.
-        "--request-retries", "2", "--generation-database", "none", "--warnings", "off", "--no-color",
+        "--generation-database", "none", "--warnings", "off", "--no-color",
     ]
     for name, value in headers.items():
         command += ["-H", f"{name}: {value}"]
