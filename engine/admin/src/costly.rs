@@ -57,7 +57,10 @@ struct CostlyState {
 struct CostlyJob {
     origin: RequestOrigin,
     cost: Units,
-    run: Box<dyn FnOnce() + Send>,
+    /// Does the work, and returns what hands over its result.
+    run: Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>,
+    /// The thread that waits for the result goes on when this is dropped, if there is no result.
+    waiter: Box<dyn Send>,
 }
 
 impl fmt::Debug for CostlyWork {
@@ -125,9 +128,11 @@ impl CostlyWork {
             return Some(work());
         }
         let (sender, receiver) = sync_channel(1);
-        let run = Box::new(move || {
+        let waiter = Box::new(sender.clone());
+        let run = Box::new(move || -> Box<dyn FnOnce()> {
+            let result = work();
             // The receiver is gone if the work took too long.
-            let _ = sender.send(work());
+            Box::new(move || drop(sender.send(result)))
         });
         let mut state = self.state();
         if state.is_closed || !state.shares.enter(origin) {
@@ -135,7 +140,7 @@ impl CostlyWork {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        state.jobs.push(origin, CostlyJob { origin, cost, run });
+        state.jobs.push(origin, CostlyJob { origin, cost, run, waiter });
         drop(state);
         self.more.notify_one();
         receiver.recv_timeout(PATIENCE).ok()
@@ -145,7 +150,7 @@ impl CostlyWork {
     fn serve(&self) {
         let mut state = self.state();
         while !state.is_closed {
-            let Some(CostlyJob { origin, cost, run }) = state.jobs.pop(self.now_ms()) else {
+            let Some(CostlyJob { origin, cost, run, waiter }) = state.jobs.pop(self.now_ms()) else {
                 state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -154,12 +159,18 @@ impl CostlyWork {
             self.units_done.fetch_add(cost, Ordering::Relaxed);
             // A panic affects only the request that caused it: the waiting thread finds that there
             // is no result.
-            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            let done = catch_unwind(AssertUnwindSafe(run));
+            if done.is_err() {
                 tracing::error!("a bug ended a piece of costly work; the panic message is above");
             }
             state = self.state();
             state.shares.leave(origin);
             state.jobs.charge(origin, cost, self.now_ms());
+            // The place is free before the waiting thread goes on, as its client may ask again.
+            if let Ok(hand_over) = done {
+                hand_over();
+            }
+            drop(waiter);
         }
     }
 
