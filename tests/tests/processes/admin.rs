@@ -575,7 +575,10 @@ fn the_program_reports_errors_serves_and_stops_on_a_signal() {
     let (code, text) = fail(command(&["--check-config", "--user", "nobody-of-that-name"]));
     assert!(code == 2 && text.contains("has no \"nobody-of-that-name\""), "{text}");
     let mut running = RunningProcess::start(command(&[]));
-    until("the server answers", || control.exists() && TcpStream::connect(address).is_ok());
+    // Between `bind` and `listen`, the file of the socket exists and refuses connections.
+    until("the server answers", || {
+        TcpStream::connect(address).is_ok() && !ask_control(&control, "status").is_null()
+    });
     assert_eq!(ask_control(&control, "status")["health"]["ok"], true);
     let query = Query { handle: b"TST/ITEM-001", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     assert_eq!(ask(address, OpFlags::PLAIN_REQUEST, &Request::Resolution(query)).code, Code::SUCCESS);
