@@ -8,17 +8,15 @@ use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, connect_over_tls, described, exchange_over_tls, get, post, post_request,
     serve_over_http, use_tls,
 };
-use handle_tests::process::{RunningProcess, program, until};
 use handle_tests::vectors::VectorSource;
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// `301:0.NA/TST`, which has every right.
-const ADMINISTRATOR: &str = "Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==";
+pub(crate) const ADMINISTRATOR: &str = "Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==";
 /// The same with another secret.
 const WRONG: &str = "Basic MzAxJTNBMC5OQS9UU1Q6d3Jvbmc=";
 /// `305:0.NA/TST`, which may only read.
@@ -29,7 +27,7 @@ struct BatchService {
     gateway: GatewayServer,
 }
 
-fn administered(change: impl FnOnce(&mut handle_admin::config::Config)) -> AdminServer {
+pub(crate) fn administered(change: impl FnOnce(&mut handle_admin::config::Config)) -> AdminServer {
     administer_with("root", |config| {
         config.bulk.socket = Some(config.store.file.with_file_name("bulk.sock"));
         change(config);
@@ -37,7 +35,7 @@ fn administered(change: impl FnOnce(&mut handle_admin::config::Config)) -> Admin
 }
 
 /// A gateway that hands changes over at `socket`.
-fn gateway_at(socket: PathBuf, change: impl FnOnce(&mut Config)) -> GatewayServer {
+pub(crate) fn gateway_at(socket: PathBuf, change: impl FnOnce(&mut Config)) -> GatewayServer {
     let files = tempfile::tempdir().unwrap();
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(([127, 0, 0, 1], 1).into());
@@ -76,19 +74,19 @@ impl BatchService {
     }
 }
 
-fn stored(admin: &AdminServer, handle: &str) -> Option<usize> {
+pub(crate) fn stored(admin: &AdminServer, handle: &str) -> Option<usize> {
     use handle_admin::store::{StoreRecords as _, key};
     let snapshot = admin.server().shared().service.store.snapshot().unwrap();
     let record = snapshot.record(&key(handle.as_bytes(), true)).unwrap();
     record.map(|record| record.view().values.len())
 }
 
-fn request(caller: &str, further: &str, body: &str) -> Vec<u8> {
+pub(crate) fn request(caller: &str, further: &str, body: &str) -> Vec<u8> {
     let headers = format!("Content-Type: application/x-ndjson\r\nAuthorization: {caller}\r\n{further}");
     post_request("/api/batch", &headers, body.as_bytes())
 }
 
-fn batch(address: SocketAddr, caller: &str, further: &str, body: &str) -> HttpAnswer {
+pub(crate) fn batch(address: SocketAddr, caller: &str, further: &str, body: &str) -> HttpAnswer {
     let bytes = exchange_over_tls(address, &request(caller, further, body));
     described("POST", "/api/batch", &bytes)
 }
@@ -99,17 +97,17 @@ fn lines(answer: &HttpAnswer) -> Vec<Json> {
 }
 
 /// Line numbers and response codes.
-fn codes(answer: &HttpAnswer) -> Vec<(i64, i64)> {
+pub(crate) fn codes(answer: &HttpAnswer) -> Vec<(i64, i64)> {
     let of = |line: &Json| (line["line"].as_i64().unwrap(), line["responseCode"].as_i64().unwrap());
     lines(answer).iter().map(of).collect()
 }
 
-fn creation(name: &str) -> String {
+pub(crate) fn creation(name: &str) -> String {
     let url = json!({ "index": 1, "type": "URL", "data": "https://example.org/" });
     json!({ "handle": name, "values": [url] }).to_string() + "\n"
 }
 
-fn creations(prefix: &str, count: usize) -> String {
+pub(crate) fn creations(prefix: &str, count: usize) -> String {
     (0..count).map(|at| creation(&format!("TST/{prefix}-{at}"))).collect()
 }
 
@@ -322,95 +320,4 @@ fn processes_of_other_users_and_false_frames_are_refused() {
     }
     assert_eq!(codes(&service.batch(ADMINISTRATOR, "", &creation("TST/after"))), [(1, 1)]);
     assert_eq!(service.admin.server().shared().service.counters.bugs.get(), 0);
-}
-
-/// `handle-admin` as a process, with the configuration of `admin`.
-fn start_process(admin: &AdminServer) -> RunningProcess {
-    let path = admin.directory.path().join("admin.toml");
-    std::fs::write(&path, toml::to_string(&admin.config).unwrap()).unwrap();
-    let mut command = Command::new(program("handle-admin", "handle-admin"));
-    command.arg("--config").arg(path).arg("--allow-root").stderr(Stdio::null());
-    let process = RunningProcess::start(command);
-    let socket = admin.config.bulk.socket.clone().unwrap();
-    until("the socket is there", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
-    process
-}
-
-/// Sends a batch with a key, and calls `interrupt` when the first results have arrived. Returns the
-/// numbers of the lines that were acknowledged.
-fn interrupted(address: SocketAddr, body: &str, interrupt: impl FnOnce()) -> Vec<i64> {
-    let mut stream = connect_over_tls(address);
-    stream.write_all(&request(ADMINISTRATOR, "Idempotency-Key: killed\r\n", body)).unwrap();
-    let (mut text, mut room, mut interrupt) = (Vec::new(), [0; 16_384], Some(interrupt));
-    while let Ok(len @ 1..) = stream.read(&mut room) {
-        text.extend_from_slice(&room[..len]);
-        if String::from_utf8_lossy(&text).contains("\"responseCode\":1,")
-            && let Some(interrupt) = interrupt.take()
-        {
-            interrupt();
-        }
-    }
-    assert!(interrupt.is_none(), "results arrived: {}", String::from_utf8_lossy(&text));
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let acknowledged = text.lines().filter_map(|line| serde_json::from_str::<Json>(line).ok());
-    let acknowledged = acknowledged.filter(|line| line["responseCode"] == 1);
-    acknowledged.map(|line| line["line"].as_i64().unwrap()).collect()
-}
-
-/// Checks that everything that was acknowledged is there, and that the same request completes the
-/// rest.
-fn check_completion(address: SocketAddr, body: &str, acknowledged: &[i64], admin: &AdminServer) {
-    for line in acknowledged {
-        assert!(stored(admin, &format!("TST/killed-{}", line - 1)).is_some(), "line {line} is there");
-    }
-    let again = batch(address, ADMINISTRATOR, "Idempotency-Key: killed\r\n", body);
-    let count = i64::try_from(body.lines().count()).unwrap();
-    let expected: Vec<_> = (1..=count).map(|line| (line, 1)).collect();
-    // A creation that is carried out twice would be refused with code 101.
-    assert_eq!(codes(&again), expected);
-}
-
-#[test]
-fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition_completes_the_rest() {
-    let mut admin = administered(|config| config.bulk.commit_changes = 16);
-    admin.stop();
-    let process = start_process(&admin);
-    let gateway = gateway_at(admin.config.bulk.socket.clone().unwrap(), |_| ());
-    let body = creations("killed", 20_000);
-    let acknowledged = interrupted(gateway.address(), &body, || process.signal("KILL"));
-    drop(process);
-    assert!(!acknowledged.is_empty() && acknowledged.len() < 20_000, "{}", acknowledged.len());
-    admin.restart();
-    check_completion(gateway.address(), &body, &acknowledged, &admin);
-}
-
-#[test]
-fn what_was_acknowledged_before_a_kill_of_the_gateway_is_there_and_a_repetition_completes_the_rest() {
-    let admin = administered(|config| config.bulk.commit_changes = 16);
-    let socket = admin.config.bulk.socket.clone().unwrap();
-    let again = gateway_at(socket.clone(), |_| ());
-    let files = tempfile::tempdir().unwrap();
-    // A free port; the gateway of the test keeps the files.
-    let port = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
-    let mut config = Config {
-        listen: vec![port],
-        workers: 1,
-        snapshot: Some(again.directory.path().join("set")),
-        site: Some(again.directory.path().join("siteinfo.json")),
-        ..Config::default()
-    };
-    config.admin.address = Some(([127, 0, 0, 1], 1).into());
-    config.admin.bulk_socket = Some(socket);
-    use_tls(&mut config, files.path());
-    let path = files.path().join("gateway.toml");
-    std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
-    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
-    command.arg("--config").arg(path).arg("--allow-root").stderr(Stdio::null());
-    let process = RunningProcess::start(command);
-    until("the gateway answers", || std::net::TcpStream::connect(port).is_ok());
-    let body = creations("killed", 20_000);
-    let acknowledged = interrupted(port, &body, || process.signal("KILL"));
-    drop(process);
-    assert!(!acknowledged.is_empty() && acknowledged.len() < 20_000, "{}", acknowledged.len());
-    check_completion(again.address(), &body, &acknowledged, &admin);
 }

@@ -16,6 +16,7 @@ mod gateway;
 mod gateway_acme;
 mod gateway_admin;
 mod gateway_batch;
+mod gateway_batch_killed;
 mod gateway_bulk;
 mod gateway_callers;
 mod gateway_front;
