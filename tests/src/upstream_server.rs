@@ -33,6 +33,8 @@ pub enum AnswerManner {
     OtherId,
     /// From another port.
     OtherPort,
+    /// With the first half of the message, whose envelope promises all of it.
+    Truncated,
 }
 
 /// The records and manners of a server, and what it was asked.
@@ -169,7 +171,12 @@ impl UpstreamState {
         let reply = self.reply(envelope, message.header, &query, manner);
         let (envelope, body) = Envelope::split(&reply).expect("a message");
         let fragments = cut(&envelope);
-        fragments.map(|fragment| [&fragment.envelope[..], &body[fragment.range]].concat()).collect()
+        let mut datagrams: Vec<Vec<u8>> =
+            fragments.map(|fragment| [&fragment.envelope[..], &body[fragment.range]].concat()).collect();
+        if let Some(last) = datagrams.last_mut().filter(|_| manner == AnswerManner::Truncated) {
+            last.truncate(last.len() / 2);
+        }
+        datagrams
     }
 
     fn reply(&self, envelope: Envelope, header: Header, query: &Query<'_>, manner: AnswerManner) -> Vec<u8> {

@@ -16,14 +16,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// A gateway without a set, in front of a server.
-struct GatewayFront {
+pub(crate) struct GatewayFront {
     gateway: Gateway,
-    server: UpstreamServer,
+    pub(crate) server: UpstreamServer,
     _directory: TempDir,
 }
 
 impl GatewayFront {
-    fn start(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn start(change: impl FnOnce(&mut Config)) -> Self {
         Self::of(UpstreamServer::start(), change)
     }
 
@@ -42,7 +42,7 @@ impl GatewayFront {
         self.gateway.addresses()[0]
     }
 
-    fn get(&self, target: &str) -> HttpAnswer {
+    pub(crate) fn get(&self, target: &str) -> HttpAnswer {
         get(self.address(), target, "")
     }
 
@@ -57,7 +57,7 @@ fn url(target: &'static str) -> Value<'static> {
 }
 
 /// Fails unless the answer says in bounded time that another server failed, and when to ask again.
-fn is_failure(answer: &HttpAnswer, statuses: &[u16]) {
+pub(crate) fn is_failure(answer: &HttpAnswer, statuses: &[u16]) {
     assert!(statuses.contains(&answer.status), "{}: {}", answer.status, answer.text());
     assert_eq!(answer.header("retry-after"), Some("5"), "{}", answer.text());
     assert_eq!(answer.header("cache-control"), Some("no-store"));

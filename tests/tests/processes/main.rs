@@ -19,6 +19,7 @@ mod gateway_batch;
 mod gateway_batch_killed;
 mod gateway_bulk;
 mod gateway_callers;
+mod gateway_faults;
 mod gateway_front;
 mod gateway_http2;
 mod gateway_load;
