@@ -25,6 +25,7 @@ mod gateway_http2;
 mod gateway_load;
 mod gateway_operation;
 mod gateway_proxy;
+mod gateway_records;
 mod gateway_sessions;
 mod gateway_settings;
 mod gateway_upstream;

@@ -31,6 +31,7 @@ use body::{ApiBody, ApiFormat};
 use handle_client::administration::AskError;
 use handle_proto::ResponseCode;
 use handle_proto::json::site_to_json;
+use handle_proto::limit::MESSAGE_LEN_MAX;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -222,6 +223,10 @@ fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>
 
 /// The message for callers if no administration service is configured.
 const NO_ADMIN: &str = "This gateway has no administration service";
+/// The message about a change that does not fit into [`MESSAGE_LEN_MAX`] bytes.
+const TOO_LONG: &str =
+    "The values are longer than a message of the handle protocol, which has at most 256 KiB";
+const _: () = assert!(MESSAGE_LEN_MAX == 256 << 10, "as the message says");
 /// How a client can authenticate.
 const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
 
@@ -237,6 +242,10 @@ fn admin_refusal(
     error: &ServiceError,
     about: Option<&str>,
 ) -> GatewayResponse {
+    if let ServiceError::Ask(AskError::TooLong(_)) = error {
+        let refusal = ApiRefusal::bad(ResponseCode::INVALID_VALUE, TOO_LONG);
+        return refusal.respond(state, request, about);
+    }
     let (status, code) = match error {
         ServiceError::Busy => (StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY),
         ServiceError::Ask(AskError::Late) => (StatusCode::GATEWAY_TIMEOUT, ResponseCode::ERROR),
