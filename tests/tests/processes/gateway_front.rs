@@ -188,6 +188,27 @@ fn what_is_too_slow_or_too_long_is_refused_in_the_form_of_other_answers() {
 }
 
 #[test]
+fn the_refusal_of_a_long_body_reaches_a_client_that_is_still_sending() {
+    let served = gateway(|config| config.limits.body_bytes = 1024);
+    let len = 4 << 20;
+    let head = format!(
+        "POST /api/resolve HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n"
+    );
+    let mut stream = TcpStream::connect(served.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(&[head.as_bytes(), &vec![b' '; len]].concat()).expect("the connection is not reset");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("the connection is not reset");
+    check_form(&HttpAnswer::split(&answer, false).unwrap().0, "/api/resolve", 413);
+    // Who neither reads nor sends does not keep the connection.
+    let mut silent = TcpStream::connect(served.address()).unwrap();
+    silent.write_all(head.as_bytes()).unwrap();
+    silent.write_all(b" ").unwrap();
+    let state = served.gateway.state();
+    assert!(comes_true(|| state.connections.count() == 0));
+}
+
+#[test]
 fn browsers_find_an_icon_and_crawlers_what_they_may_read() {
     let served = gateway(|_| ());
     let icon = get(served.address(), "/favicon.ico", "");

@@ -2,8 +2,9 @@
 
 use super::activity::ConnectionActivity;
 use std::io;
+use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -20,13 +21,18 @@ pub struct ClientStream {
     deadline: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read ahead; the next reads return them.
     ahead: Vec<u8>,
+    /// Set while the rest of what the client sends is discarded.
+    lingers_until: Option<Pin<Box<Sleep>>>,
 }
+
+/// Time for which the rest of a refused request is discarded.
+const LINGER: Duration = Duration::from_secs(2);
 
 impl ClientStream {
     /// A stream whose client may stop reading for `write_timeout`.
     #[must_use]
     pub const fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        Self { stream, write_timeout, deadline: None, ahead: Vec::new() }
+        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), lingers_until: None }
     }
 
     /// Bytes that were read ahead.
@@ -48,6 +54,29 @@ impl ClientStream {
         let room = len.saturating_sub(self.ahead.len()) as u64;
         let read = (&mut self.stream).take(room).read_buf(&mut self.ahead).await?;
         Ok(read > 0)
+    }
+
+    /// Discards what a client still sends after the last answer, for a short time. A connection that
+    /// is closed with unread bytes is reset, and the client may lose the answer. RFC 9112 section 9.6.
+    fn linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut room = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut unread = ReadBuf::uninit(&mut room);
+            let read = Pin::new(&mut self.stream).poll_read(context, &mut unread);
+            match (read, &mut self.lingers_until) {
+                (Poll::Ready(Ok(())), None) if !unread.filled().is_empty() => {
+                    self.lingers_until = Some(Box::pin(sleep_until(Instant::now() + LINGER)));
+                }
+                (Poll::Ready(Ok(())), Some(end)) if !unread.filled().is_empty() => {
+                    if end.is_elapsed() || end.as_mut().poll(context).is_ready() {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                (Poll::Pending, Some(end)) => return end.as_mut().poll(context).map(Ok),
+                // The client has sent nothing more, or is gone.
+                _ => return Poll::Ready(Ok(())),
+            }
+        }
     }
 
     /// Turns a write that is pending for too long into an error.
@@ -112,7 +141,10 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        if self.lingers_until.is_none() {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+        }
+        self.linger(context)
     }
 }
 
