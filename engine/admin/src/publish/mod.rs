@@ -201,6 +201,7 @@ struct PublisherThread<S: Storage> {
     prune_at: Instant,
     /// When the newest statement about the set was made.
     stated_at: Option<Instant>,
+    statement_trouble: LastError,
 }
 
 impl<S: Storage + 'static> PublisherThread<S> {
@@ -226,6 +227,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
             retry_at: None,
             prune_at,
             stated_at: None,
+            statement_trouble: LastError::default(),
         }
     }
 
@@ -296,8 +298,17 @@ impl<S: Storage + 'static> PublisherThread<S> {
         let is_due = self.stated_at.is_none_or(|at| at.elapsed() >= interval);
         if is_due && self.delta_trouble.0.is_none() {
             self.stated_at = Some(Instant::now());
-            let renewed = self.engine.renew_statement(now_unix_ms());
-            self.note(renewed, false);
+            let Err(error) = self.engine.renew_statement(now_unix_ms()) else {
+                self.statement_trouble.0 = None;
+                return;
+            };
+            let text = error.to_string();
+            // Logged once, not for each attempt.
+            if self.statement_trouble.0.as_ref().is_none_or(|(known, _)| *known != text) {
+                tracing::error!(%error, "cannot state that the published set is current");
+                self.statement_trouble.0 = Some((text, now_unix_ms()));
+            }
+            self.engine.count_failure(&error);
         }
     }
 
@@ -389,7 +400,13 @@ impl<S: Storage + 'static> PublisherThread<S> {
 
     fn tell(&self) {
         let mut status = self.engine.status();
-        if let Some((error, at)) = self.delta_trouble.0.as_ref().or(self.job_trouble.0.as_ref()) {
+        if let Some((error, at)) = self
+            .delta_trouble
+            .0
+            .as_ref()
+            .or(self.job_trouble.0.as_ref())
+            .or(self.statement_trouble.0.as_ref())
+        {
             status.last_error = Some(error.clone());
             status.last_error_unix_ms = Some(*at);
         }
