@@ -88,7 +88,7 @@ struct Judge {
 
 enum AnswerSource {
     /// A set that may be replaced during the run.
-    Published(handle_snapshot::PublishedSet),
+    Published(Box<handle_snapshot::PublishedSet>),
     /// Reference data that does not change.
     Fixed(Arc<dyn ContentSource>),
 }
@@ -101,7 +101,7 @@ impl Judge {
         progress: &mut dyn FnMut(&SecondCounts) -> ControlFlow<()>,
     ) -> Result<Self, Error> {
         let truth = match &verify.truth {
-            ReferenceData::Snapshot(dir) => AnswerSource::Published(followed_set::open(dir)?),
+            ReferenceData::Snapshot(dir) => AnswerSource::Published(Box::new(followed_set::open(dir)?)),
             ReferenceData::Records(path) => {
                 let records = ExpectedRecords::read(path, || progress(&SecondCounts::none()))?;
                 AnswerSource::Fixed(Arc::new(records))
@@ -229,7 +229,7 @@ fn pass(
         };
         let clock = Clock::new(Instant::now() + HEAD_START);
         let follower = judge.and_then(|judge| match &judge.truth {
-            AnswerSource::Published(set) => Some(Follower::new(set.clone(), clock, keep_ns(options))),
+            AnswerSource::Published(set) => Some(Follower::new((**set).clone(), clock, keep_ns(options))),
             AnswerSource::Fixed(_) => None,
         });
         let watch = match judge.map(|judge| &judge.truth) {
