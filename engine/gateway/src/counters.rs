@@ -9,7 +9,7 @@ handle_daemon::event_counters! {
         api_requests,
         /// Names in requests to `/api/resolve`.
         bulk_names,
-        /// Lines in requests to `/api/batch`.
+        /// Lines in requests to `/api/batch`, and records of uploads.
         bulk_records,
         /// Messages of the handle protocol in bodies of `POST`.
         native_requests,

@@ -11,6 +11,7 @@ use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,
 };
 use handle_tests::vectors::{VectorSource, fixture, hex};
+use std::path::Path;
 use tempfile::TempDir;
 
 const IDENTITY: &str = "300:0.NA/TST";
@@ -18,7 +19,7 @@ const FORM: &str = "Content-Type: application/x-www-form-urlencoded\r\n";
 
 struct ServedPages {
     gateway: GatewayServer,
-    _administration: AdminServer,
+    administration: AdminServer,
     _directory: TempDir,
 }
 
@@ -31,14 +32,20 @@ struct SignedIn {
 fn pages_with(change: impl FnOnce(&mut Config)) -> ServedPages {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("callers.sock");
-    let administration = administer_with("root", |config| config.callers.socket = Some(socket.clone()));
+    let administration = administer_with("root", |config| {
+        config.callers.socket = Some(socket.clone());
+        config.bulk.socket = Some(config.store.file.with_file_name("bulk.sock"));
+    });
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(administration.address());
         config.admin.callers = Some(socket);
         use_tls(config, directory.path());
         change(config);
+        if config.admin.bulk_socket.as_deref() == Some(Path::new("of handle-admin")) {
+            config.admin.bulk_socket.clone_from(&administration.config.bulk.socket);
+        }
     });
-    ServedPages { gateway, _administration: administration, _directory: directory }
+    ServedPages { gateway, administration, _directory: directory }
 }
 
 fn encoded(text: &str) -> String {
@@ -207,6 +214,55 @@ fn uploads_say_what_became_of_each_record() {
     let file = pages.post(&who, "/admin/result.csv", &[("result", "handle,status\n")]);
     assert_eq!(file.header("content-disposition"), Some("attachment; filename=\"result.csv\""));
     assert_eq!(file.body, b"handle,status\n");
+}
+
+fn with_bulk_socket(config: &mut Config) {
+    config.admin.bulk_socket = Some("of handle-admin".into());
+}
+
+#[test]
+fn an_upload_of_many_records_is_few_commits() {
+    let pages = pages_with(with_bulk_socket);
+    for (user, who) in [("A", pages.with_key()), ("B", pages.with_secret())] {
+        let rows = (0..300).map(|at| format!("TST/UP-{user}{at},1,URL,https://example.org/{at}\n"));
+        let csv = format!(
+            "handle,index,type,data\n{}TST/BAD,0,URL,x\nOTHER/U,1,URL,y\nTST/X,1",
+            String::from_iter(rows)
+        );
+        let csv = format!("{csv},URL,{}\n", "x".repeat(300_000));
+        let commits = || pages.administration.server().shared().service.store.commits().0;
+        let before = commits();
+        let answer = pages.post(&who, "/admin/upload", &[("records", &csv), ("replace", "true")]);
+        let page = answer.text();
+        assert!(answer.status == 200 && page.contains("300 done, 3 failed"), "{page}");
+        for row in [
+            &*format!("TST/UP-{user}0,done,1,"),
+            &*format!("TST/UP-{user}299,done,1,"),
+            "TST/BAD,failed,",
+            "OTHER/U,failed,301,",
+            "TST/X,failed,202,",
+        ] {
+            assert!(page.contains(row), "{row}: {page}");
+        }
+        assert!(commits() - before <= 3, "{} commits", commits() - before);
+        assert_eq!(pages.get(&who, &format!("/admin/record?handle=TST/UP-{user}299")).status, 200);
+    }
+    let who = pages.with_key();
+    let csv = "handle,index,type,data\nTST/UP-A0,1,URL,https://example.org/\nTST/UP-NEW,1,URL,x\n";
+    let page = pages.post(&who, "/admin/upload", &[("records", csv)]).text();
+    assert!(page.contains("TST/UP-A0,failed,101,") && page.contains("TST/UP-NEW,done,1,"), "{page}");
+}
+
+#[test]
+fn an_upload_that_nobody_takes_says_so_for_each_record() {
+    let pages = pages_with(|config| config.admin.bulk_socket = Some("/nonexistent/bulk.sock".into()));
+    let who = pages.with_key();
+    let csv = "handle,index,type,data\nTST/U1,1,URL,x\nTST/U2,1,URL,x\n";
+    let answer = pages.post(&who, "/admin/upload", &[("records", csv)]);
+    let page = answer.text();
+    assert!(answer.status == 200 && page.contains("0 done, 2 failed"), "{page}");
+    assert!(page.contains("TST/U1,failed,2,") && page.contains("TST/U2,failed,2,"), "{page}");
+    assert_eq!(pages.get(&who, "/admin/record?handle=TST/U1").status, 404);
 }
 
 #[test]

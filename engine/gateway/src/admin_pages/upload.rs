@@ -1,5 +1,7 @@
 //! Upload of many records as CSV or JSON lines.
 
+mod handover;
+
 use super::records::apply;
 use super::{AdminRequest, copyable, error, guard};
 use crate::api::change::{ChangeKind, RecordChange};
@@ -10,6 +12,7 @@ use handle_client::administration::ClientIdentity;
 use handle_proto::json::{Json, value_from_json};
 use handle_proto::printable::Printable;
 use handle_proto::{ResponseCode, ValueBuf};
+use handover::Handover;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::json;
@@ -25,6 +28,19 @@ struct UploadRecord {
     values: Result<Vec<ValueBuf>, String>,
 }
 
+/// What became of a record.
+#[derive(Debug)]
+struct RecordOutcome {
+    handle: String,
+    code: ResponseCode,
+    message: String,
+}
+
+/// Maximum number of records of a request.
+fn records_max(request: &AdminRequest<'_>) -> usize {
+    request.state.settings.current().admin_pages.upload_records
+}
+
 /// The page with the form.
 pub(super) fn page(request: &AdminRequest<'_>) -> GatewayResponse {
     request.html(StatusCode::OK, upload_page(request).html())
@@ -37,6 +53,7 @@ fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
         notice: None,
         commands: copyable(vec![format!("hdl batch {} records.txt", request.hdl_auth())]),
         csrf: request.csrf(),
+        records_max: records_max(request),
         text: String::new(),
         results: String::new(),
         summary: String::new(),
@@ -50,8 +67,13 @@ pub(super) async fn upload(
     form: &Parameters<'_>,
 ) -> GatewayResponse {
     let text = form.first("records").unwrap_or_default();
-    let most = request.state.settings.current().admin_pages.upload_records;
-    let records = match parse(text, most) {
+    let most = records_max(request);
+    // Parsing takes milliseconds, too long for an asynchronous task.
+    let parsed = {
+        let text = text.to_owned();
+        tokio::task::spawn_blocking(move || parse(&text, most)).await
+    };
+    let records = match parsed.unwrap_or_else(|_| Err("the request met a bug".to_owned())) {
         Ok(records) => records,
         Err(why) => {
             let mut page = upload_page(request);
@@ -66,11 +88,7 @@ pub(super) async fn upload(
     // Writing to memory does not fail.
     let _ = writer.write_record(RESULT_HEAD);
     let (mut done, mut failed) = (0_usize, 0_usize);
-    for UploadRecord { handle, values } in records {
-        let (code, message) = match values {
-            Ok(values) => put(request, identity, &handle, values, overwrites).await,
-            Err(why) => (ResponseCode::INVALID_VALUE, why),
-        };
+    for RecordOutcome { handle, code, message } in put_all(request, identity, records, overwrites).await {
         let is_done = code == ResponseCode::SUCCESS;
         (done, failed) = (done + usize::from(is_done), failed + usize::from(!is_done));
         let status = if is_done { "done" } else { "failed" };
@@ -90,6 +108,29 @@ pub(super) async fn upload(
     page.results = csv;
     page.notice = Some(AdminNotice { text: page.summary.clone(), is_error: failed > 0 });
     request.html(StatusCode::OK, page.html())
+}
+
+/// Hands all records over together, or one after the other if `admin.bulk_socket` is not set.
+async fn put_all(
+    request: &AdminRequest<'_>,
+    identity: &Arc<ClientIdentity>,
+    records: Vec<UploadRecord>,
+    overwrites: bool,
+) -> Vec<RecordOutcome> {
+    let admin = request.state.admin.as_ref();
+    if let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.bulk_socket()?))) {
+        let handover = Handover { request, admin, socket };
+        return handover.put_all(identity, records, overwrites).await;
+    }
+    let mut outcomes = Vec::with_capacity(records.len());
+    for UploadRecord { handle, values } in records {
+        let (code, message) = match values {
+            Ok(values) => put(request, identity, &handle, values, overwrites).await,
+            Err(why) => (ResponseCode::INVALID_VALUE, why),
+        };
+        outcomes.push(RecordOutcome { handle, code, message });
+    }
+    outcomes
 }
 
 async fn put(

@@ -7,6 +7,8 @@
 mod change_line;
 mod lines;
 
+pub(crate) use change_line::creation;
+
 use crate::administration::NO_BULK;
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;

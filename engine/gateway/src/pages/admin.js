@@ -140,7 +140,24 @@
     return { header, records };
   };
 
-  const CHUNK = 20;
+  // The parts in which records are sent: each is one commit, and progress is shown after each.
+  const [PART_RECORDS, PART_LENGTH] = [250, 200000];
+  const splitParts = (records, most) => {
+    const parts = [];
+    let length = 0;
+    for (const record of records) {
+      const last = parts[parts.length - 1];
+      if (last && last.length < Math.min(PART_RECORDS, most) && length + record.length <= PART_LENGTH) {
+        last.push(record);
+        length += record.length;
+      } else {
+        parts.push([record]);
+        length = record.length;
+      }
+    }
+    return parts;
+  };
+
   const upload = async (form, text) => {
     const { header, records } = splitRecords(text);
     const part = document.getElementById("upload-progress-part");
@@ -150,26 +167,28 @@
     link.hidden = true;
     [progress.max, progress.value] = [Math.max(records.length, 1), 0];
     let [result, done, failed] = ["", 0, 0];
-    for (let at = 0; at < records.length; at += CHUNK) {
-      const lines = records.slice(at, at + CHUNK);
-      const fields = new URLSearchParams({
-        csrf: form.elements.csrf.value,
-        records: (header === "" ? lines : [header, ...lines]).join("\n"),
-      });
-      if (form.elements.replace.checked) fields.set("replace", "true");
-      const answer = await fetch(form.action, {
-        method: "POST", body: fields, headers: { Accept: "application/json" } });
-      if (!answer.ok) throw new Error(String(answer.status));
-      const outcome = await answer.json();
-      result += result === "" ? outcome.csv : outcome.csv.replace(/^[^\n]*\n/, "");
-      [done, failed] = [done + outcome.done, failed + outcome.failed];
-      progress.value = Math.min(at + CHUNK, records.length);
-      state.textContent = form.dataset.done.replace("{}", done).replace("{}", failed);
+    try {
+      for (const lines of splitParts(records, Number(form.dataset.recordsMax))) {
+        const fields = new URLSearchParams({
+          csrf: form.elements.csrf.value,
+          records: (header === "" ? lines : [header, ...lines]).join("\n"),
+        });
+        if (form.elements.replace.checked) fields.set("replace", "true");
+        const answer = await fetch(form.action, {
+          method: "POST", body: fields, headers: { Accept: "application/json" } });
+        if (!answer.ok) throw new Error(String(answer.status));
+        const outcome = await answer.json();
+        result += result === "" ? outcome.csv : outcome.csv.replace(/^[^\n]*\n/, "");
+        [done, failed] = [done + outcome.done, failed + outcome.failed];
+        progress.value += lines.length;
+        state.textContent = form.dataset.done.replace("{}", done).replace("{}", failed);
+      }
+    } finally {
+      // After an error, what was done before it.
+      link.href = URL.createObjectURL(new Blob([result], { type: "text/csv" }));
+      link.hidden = false;
+      link.focus();
     }
-    progress.value = progress.max;
-    link.href = URL.createObjectURL(new Blob([result], { type: "text/csv" }));
-    link.hidden = false;
-    link.focus();
   };
 
   const uploadForm = document.getElementById("upload-form");

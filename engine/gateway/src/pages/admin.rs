@@ -134,6 +134,8 @@ admin_page! {
     UploadPage, "admin_upload.html" {
         /// The token of forms.
         csrf: String,
+        /// Maximum number of records of a request.
+        records_max: usize,
         /// The pasted text.
         text: String,
         /// The result as CSV; empty before an upload.

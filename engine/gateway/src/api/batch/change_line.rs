@@ -127,6 +127,22 @@ fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> 
     }
 }
 
+/// The message that requests to create a record, and to replace one if `overwrites`.
+///
+/// # Errors
+/// When the record is too long.
+pub(crate) fn creation(
+    handle: &[u8],
+    values: &[ValueBuf],
+    overwrites: bool,
+) -> Result<Vec<u8>, (ResponseCode, String)> {
+    let mut encoded = Vec::new();
+    let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+    let plain = OpFlags::PLAIN_REQUEST;
+    let flags = if overwrites { plain.with(OpFlags::OVERWRITE) } else { plain };
+    message(&Request::CreateHandle(HandleValues { handle, values }), flags)
+}
+
 fn message(request: &Request<'_>, flags: OpFlags) -> Result<Vec<u8>, (ResponseCode, String)> {
     let header = Header::request(request.op_code(), flags, now_unix_s());
     let message = MessageBuf::request(&Envelope::request(1), &header, request).unsigned();

@@ -1,0 +1,133 @@
+//! Hands the records of an upload over to `handle-admin` together, at its socket for many changes.
+
+use super::{RecordOutcome, UploadRecord};
+use crate::admin_pages::AdminRequest;
+use crate::administration::{AdministrationService, ServiceError};
+use crate::api::batch::creation;
+use crate::bulk::{self, BulkError};
+use handle_client::administration::ClientIdentity;
+use handle_daemon::bulk::{FRAME_CHANGES_MAX, FRAME_LEN};
+use handle_proto::ResponseCode;
+use handle_proto::wire::admin::StorePosition;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::io::AsyncWriteExt as _;
+
+/// An upload and where it is handed over.
+pub(super) struct Handover<'r> {
+    pub(super) request: &'r AdminRequest<'r>,
+    pub(super) admin: &'r AdministrationService,
+    pub(super) socket: &'r Path,
+}
+
+/// Changes, each with the number of its record, from 1 on.
+type NumberedChanges = Vec<(u32, Vec<u8>)>;
+
+/// Records on their way.
+struct RecordsUnderWay {
+    handles: Vec<String>,
+    /// What became of each record; `None` if that is not known yet.
+    outcomes: Vec<Option<(ResponseCode, String)>>,
+    frames: Vec<NumberedChanges>,
+    /// A state of the store that includes all changes so far.
+    position: Option<StorePosition>,
+}
+
+impl RecordsUnderWay {
+    /// Encodes `records` as frames of changes.
+    fn encode(records: Vec<UploadRecord>, overwrites: bool) -> Self {
+        let mut under_way = Self { handles: vec![], outcomes: vec![], frames: vec![], position: None };
+        let (mut frame, mut frame_len) = (Vec::new(), 0);
+        for (number, UploadRecord { handle, values }) in (1..).zip(records) {
+            let values = values.map_err(|why| (ResponseCode::INVALID_VALUE, why));
+            let message = values.and_then(|values| creation(handle.as_bytes(), &values, overwrites));
+            under_way.handles.push(handle);
+            under_way.outcomes.push(message.as_ref().err().cloned());
+            let Ok(message) = message else { continue };
+            frame_len += message.len();
+            frame.push((number, message));
+            if frame.len() >= FRAME_CHANGES_MAX || frame_len >= FRAME_LEN {
+                under_way.frames.push(std::mem::take(&mut frame));
+                frame_len = 0;
+            }
+        }
+        under_way.frames.push(frame);
+        under_way.frames.retain(|frame| !frame.is_empty());
+        under_way
+    }
+
+    /// The outcomes of all records; `unknown` is that of those without any.
+    fn finish(self, unknown: &(ResponseCode, String)) -> Vec<RecordOutcome> {
+        let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| unknown.clone()));
+        let named = self.handles.into_iter().zip(outcomes);
+        named.map(|(handle, (code, message))| RecordOutcome { handle, code, message }).collect()
+    }
+}
+
+impl Handover<'_> {
+    /// Creates all records, or replaces them if `overwrites`.
+    pub(super) async fn put_all(
+        &self,
+        identity: &Arc<ClientIdentity>,
+        records: Vec<UploadRecord>,
+        overwrites: bool,
+    ) -> Vec<RecordOutcome> {
+        let encoded = tokio::task::spawn_blocking(move || RecordsUnderWay::encode(records, overwrites)).await;
+        let Ok(mut under_way) = encoded else { return Vec::new() };
+        let carried_out = self.carry_out(identity, &mut under_way).await;
+        let address = self.request.peer.address;
+        let outcomes = under_way.handles.iter().zip(&under_way.outcomes);
+        let changed = outcomes
+            .filter(|(_, outcome)| outcome.as_ref().is_some_and(|(code, _)| *code == ResponseCode::SUCCESS));
+        let changed = changed.map(|(handle, _)| handle.as_bytes());
+        self.request.state.until_visible(address, changed, under_way.position).await;
+        let unknown = match carried_out {
+            Err(BulkError::Refused(code, text)) => (code, text),
+            Err(BulkError::NoSecret) => (ResponseCode::AUTHENTICATION_FAILED, String::new()),
+            Err(BulkError::Lost(error)) if error.kind() == ErrorKind::ResourceBusy => {
+                (ResponseCode::SERVER_BUSY, self.request.unanswered(&ServiceError::Busy).1.text)
+            }
+            _ => (ResponseCode::ERROR, self.request.texts().unreachable.to_owned()),
+        };
+        under_way.finish(&unknown)
+    }
+
+    /// Hands over one frame after the other, and notes the results.
+    async fn carry_out(
+        &self,
+        identity: &Arc<ClientIdentity>,
+        under_way: &mut RecordsUnderWay,
+    ) -> Result<(), BulkError> {
+        if under_way.frames.is_empty() {
+            return Ok(());
+        }
+        let (source, patience) = (self.request.peer.address, self.admin.patience());
+        let place = self.admin.place(source);
+        let _place = place.ok_or_else(|| io::Error::from(ErrorKind::ResourceBusy))?;
+        let opened = bulk::open(self.socket, patience, Arc::clone(identity), source, None).await;
+        let failure = match &opened {
+            Err(BulkError::Lost(error)) => Some(error),
+            _ => None,
+        };
+        self.admin.bulk_failures().note(failure, Instant::now());
+        let mut connection = opened?;
+        for changes in std::mem::take(&mut under_way.frames) {
+            changes.iter().for_each(|_| self.request.state.counters.bulk_records.add());
+            let frame = bulk::changes_frame(&changes);
+            let sent = tokio::time::timeout(patience, connection.write_all(&frame)).await;
+            sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+            let (position, results) = bulk::receive_results(&mut connection, patience).await?;
+            under_way.position = Some(position);
+            for result in results {
+                let at = usize::try_from(result.number).unwrap_or_default().checked_sub(1);
+                let outcome = at.and_then(|at| under_way.outcomes.get_mut(at));
+                if let Some(outcome) = outcome {
+                    *outcome = Some((result.code, result.text));
+                }
+            }
+        }
+        Ok(())
+    }
+}
