@@ -25,6 +25,8 @@ pub struct LookupAnswer {
     pub from: Option<SocketAddr>,
     /// Whether the answer is from the cache.
     pub cached: bool,
+    /// If it is from the cache, when it was put there, on the monotonic clock.
+    pub cached_at_ms: u64,
     /// Number of aliases that were followed.
     pub aliases_count: u8,
 }
@@ -50,6 +52,7 @@ impl LookupAnswer {
             certified: false,
             from: None,
             cached: false,
+            cached_at_ms: 0,
             aliases_count: 0,
         }
     }
@@ -71,8 +74,15 @@ impl LookupAnswer {
         if answer.values_count == 0 {
             answer.code = ResponseCode::VALUES_NOT_FOUND;
         }
-        let Self { certified, from, cached, aliases_count, .. } = *self;
-        Self { certified, from, cached, aliases_count, ..answer }
+        let Self { certified, from, cached, cached_at_ms, aliases_count, .. } = *self;
+        Self { certified, from, cached, cached_at_ms, aliases_count, ..answer }
+    }
+
+    /// Seconds for which the answer has been in the cache, rounded up; 0 if it is not from there.
+    #[must_use]
+    pub fn age_s(&self, now_ms: u64) -> u32 {
+        let age_ms = if self.cached { now_ms.saturating_sub(self.cached_at_ms) } else { 0 };
+        u32::try_from(age_ms.div_ceil(1000)).unwrap_or(u32::MAX)
     }
 
     /// Bytes in memory of its own, beside those of the type.

@@ -192,7 +192,7 @@ impl Cache {
 
     fn insert(&self, question: &Question, answer: &LookupAnswer, lifetime: EntryLifetime, now: ClockReading) {
         let mut answer = answer.clone();
-        answer.cached = true;
+        (answer.cached, answer.cached_at_ms) = (true, now.ms);
         let values_key = question.values_key().into();
         with_key(question, |key| {
             let (mut shard, name) = self.locked(key);

@@ -30,11 +30,10 @@ use hyper::body::Incoming;
 use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
-use resolve::HandleRequest;
+use resolve::{HandleRequest, RecordAges};
 use respond::PageRequest;
 use rules::ProxyRules;
 use std::borrow::Cow;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// The path that redirects to the help of the service.
@@ -107,7 +106,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         peer,
         handle: &reference.handle,
         since,
-        uses_stale: AtomicBool::new(false),
+        ages: RecordAges::default(),
     }
     .answer()
     .await

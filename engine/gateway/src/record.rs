@@ -2,10 +2,12 @@
 
 use crate::server::GatewayState;
 use crate::upstream::{UpstreamAnswer, UpstreamError};
-use handle_client::{LookupAnswer, Question};
+use handle_client::service::keeps_s;
+use handle_client::{LookupAnswer, Question, driver};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::site::SiteRecord;
 use handle_proto::limit::{FRAGMENTS_MAX, HANDLE_LEN_MAX};
+use handle_proto::value::Ttl;
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response, put};
@@ -59,6 +61,8 @@ pub struct RecordAnswer<'a> {
     /// Whether the answer has expired, and is served during its renewal or because no server
     /// answers.
     pub is_stale: bool,
+    /// Seconds for which it has been in the cache of this process; 0 if it is not from there.
+    pub age_s: u32,
     /// Where the answer comes from.
     pub origin: RecordOrigin,
 }
@@ -66,6 +70,7 @@ pub struct RecordAnswer<'a> {
 impl<'a> RecordAnswer<'a> {
     fn of(answer: &'a LookupAnswer, origin: RecordOrigin) -> Self {
         let (values, certified) = (answer.values(), answer.certified);
+        let age_s = answer.age_s(driver::now().ms);
         Self {
             code: answer.code,
             text: &answer.text,
@@ -73,7 +78,19 @@ impl<'a> RecordAnswer<'a> {
             is_partial: false,
             certified,
             is_stale: false,
+            age_s,
             origin,
+        }
+    }
+
+    /// Seconds for which a value with this time to live may still be cached.
+    #[must_use]
+    pub fn keeps_s(&self, ttl: Ttl, now_unix_s: u32) -> u32 {
+        let keeps_s = keeps_s(ttl, now_unix_s);
+        match ttl.kind {
+            _ if self.is_stale => 0,
+            Ttl::RELATIVE => keeps_s.saturating_sub(self.age_s),
+            _ => keeps_s,
         }
     }
 
@@ -111,8 +128,9 @@ pub fn find<T>(
     service: &ServiceFacts<'_>,
     http_question: &HttpQuestion,
     render: impl FnOnce(&RecordAnswer<'_>) -> T,
-) -> Result<T, LookupAnswer> {
-    stored(set, service, &http_question.question, render).ok_or_else(|| evaluate(set, service, http_question))
+) -> Result<T, Box<LookupAnswer>> {
+    stored(set, service, &http_question.question, render)
+        .ok_or_else(|| Box::new(evaluate(set, service, http_question)))
 }
 
 /// Bytes of a name that can be folded without clearing a large buffer first.
@@ -167,7 +185,7 @@ fn stored<T>(
             .any(|(_, encoded)| Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value)));
     let origin = RecordOrigin::Set { generation: set.generation() };
     let (code, certified, is_stale) = (ResponseCode::SUCCESS, false, false);
-    Some(render(&RecordAnswer { code, text: "", values, is_partial, certified, is_stale, origin }))
+    Some(render(&RecordAnswer { code, text: "", values, is_partial, certified, is_stale, age_s: 0, origin }))
 }
 
 /// The answer of the resolver, which is what `handled` answers.

@@ -80,6 +80,41 @@ fn a_hundred_simultaneous_questions_for_one_name_are_one_question() {
     assert_eq!(front.server.asked(), 1);
 }
 
+/// The seconds in `max-age`.
+fn max_age(answer: &HttpAnswer) -> u32 {
+    let value = answer.header("cache-control").unwrap();
+    value
+        .strip_prefix("max-age=")
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or_else(|| panic!("{value}"))
+}
+
+#[test]
+fn what_was_in_the_cache_may_be_cached_for_the_rest_of_its_time() {
+    let front = GatewayFront::start(|_| ());
+    let targets = ["/api/handles/10.1/x", "/10.1/x", "/10.1/x?noredirect"];
+    assert_eq!(max_age(&front.get(targets[0])), 86_400, "just arrived");
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_millis(2100));
+    for target in targets {
+        let answer = front.get(target);
+        let rest = 86_400 - max_age(&answer);
+        let most = u32::try_from(since.elapsed().as_secs()).unwrap() + 1;
+        assert!((3..=most.max(3)).contains(&rest), "{target}: {rest} s of {most}");
+        assert_eq!(answer.header("age"), None, "max-age is what is left");
+    }
+    assert_eq!(max_age(&front.get("/api/handles/10.1/x?auth")), 86_400, "asked for again");
+    assert_eq!(max_age(&front.get("/api/handles/10.1/none")), 30);
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!((20..=28).contains(&max_age(&front.get("/api/handles/10.1/none"))));
+    assert!((20..=28).contains(&max_age(&front.get("/10.1/none"))));
+    assert_eq!(
+        front.server.asked(),
+        4,
+        "the record twice, that of its prefix, and the one that is not there"
+    );
+}
+
 #[test]
 fn expired_answers_are_served_while_they_are_asked_for_again() {
     let front = GatewayFront::start(|config| config.upstream.cache_s = 1);

@@ -12,7 +12,6 @@ use crate::upstream::UpstreamError;
 use handle_client::Question;
 use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::question::AnswerWants;
-use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::ResponseCode;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -91,7 +90,7 @@ impl AnswerBody {
         answer: &RecordAnswer<'_>,
         handle: &str,
     ) -> Self {
-        let negative_s = state.settings.current().caching.negative_s;
+        let negative_s = state.settings.current().caching.negative_s.saturating_sub(answer.age_s);
         if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
             let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, Some(handle));
             let status = StatusCode::FORBIDDEN;
@@ -139,10 +138,9 @@ fn contents(
     match answer.code {
         ResponseCode::SUCCESS => {
             let now = now_unix_s();
-            let keeps = answer.selected(question).map(|value| keeps_s(value.ttl, now)).min();
+            let keeps = answer.selected(question).map(|value| answer.keeps_s(value.ttl, now)).min();
             let code = if keeps.is_some() { ResponseCode::SUCCESS } else { ResponseCode::VALUES_NOT_FOUND };
-            let keeps = keeps.filter(|_| !answer.is_stale).or(answer.is_stale.then_some(0));
-            let freshness = Freshness::Seconds(keeps.unwrap_or(negative_s));
+            let freshness = Freshness::Seconds(keeps.unwrap_or(if answer.is_stale { 0 } else { negative_s }));
             (code, freshness, ApiBody::values(code, handle, answer.selected(question)))
         }
         code @ (ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL) => {

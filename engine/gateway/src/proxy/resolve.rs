@@ -24,7 +24,7 @@ use handle_proto::data::kind;
 use handle_proto::{Handle, ResponseCode, Value, fold};
 use hyper::{StatusCode, header};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 /// A request for a handle.
@@ -44,8 +44,17 @@ pub(super) struct HandleRequest<'r> {
     pub(super) handle: &'r str,
     /// When the request arrived.
     pub(super) since: Instant,
-    /// Whether an expired record was used.
-    pub(super) uses_stale: AtomicBool,
+    /// The ages of the records that were used.
+    pub(super) ages: RecordAges,
+}
+
+/// The ages of the records that were used for an answer.
+#[derive(Debug, Default)]
+pub(super) struct RecordAges {
+    /// Whether one has expired.
+    has_stale: AtomicBool,
+    /// The greatest age.
+    age_s: AtomicU32,
 }
 
 /// What is next.
@@ -115,7 +124,7 @@ impl HandleRequest<'_> {
 
     /// What follows from the record of the last handle of the chain.
     fn step(&self, answer: &RecordAnswer<'_>, chain: &mut AliasChain) -> NextStep {
-        self.note_stale(answer);
+        self.note_age(answer);
         if answer.code != ResponseCode::SUCCESS {
             return match self.wants_json() {
                 true => NextStep::Json,
@@ -136,9 +145,19 @@ impl HandleRequest<'_> {
         }
     }
 
-    /// Records that the response must not be cached, if a record is stale.
-    fn note_stale(&self, answer: &RecordAnswer<'_>) {
-        self.uses_stale.fetch_or(answer.is_stale, Ordering::Relaxed);
+    /// Notes that a record is used, on whose age depends how long the response may be cached.
+    fn note_age(&self, answer: &RecordAnswer<'_>) {
+        self.ages.has_stale.fetch_or(answer.is_stale, Ordering::Relaxed);
+        self.ages.age_s.fetch_max(answer.age_s, Ordering::Relaxed);
+    }
+
+    /// How long the response may be cached that would be cached for `keeps_s` if all records that
+    /// were used had just arrived.
+    fn keeps_s(&self, keeps_s: u32) -> u32 {
+        match self.ages.has_stale.load(Ordering::Relaxed) {
+            true => 0,
+            false => keeps_s.saturating_sub(self.ages.age_s.load(Ordering::Relaxed)),
+        }
     }
 
     /// The redirect to the only target of a record of the set, if it is so simple.
@@ -154,12 +173,10 @@ impl HandleRequest<'_> {
 
     /// What a decision amounts to.
     fn carry_out(&self, decision: ProxyDecision, chain: &AliasChain) -> NextStep {
-        let missing = Freshness::Seconds(self.page.settings.caching.negative_s);
+        let missing = Freshness::Seconds(self.keeps_s(self.page.settings.caching.negative_s));
         NextStep::Respond(match decision {
             ProxyDecision::Redirect(mut redirect) => {
-                if self.uses_stale.load(Ordering::Relaxed) {
-                    redirect.cache_s = 0;
-                }
+                redirect.cache_s = self.keeps_s(redirect.cache_s);
                 self.page.redirect(redirect, self.proxy.now_unix_s)
             }
             ProxyDecision::ShowRecord(reason) => return NextStep::Show(reason),
@@ -234,7 +251,7 @@ impl HandleRequest<'_> {
             }
             let http_question = HttpQuestion { question, refers: true, source: self.peer.address };
             let add = |answer: &RecordAnswer<'_>| {
-                self.note_stale(answer);
+                self.note_age(answer);
                 if answer.code == ResponseCode::SUCCESS {
                     locations.inherit(answer.values.iter());
                 }
@@ -283,10 +300,9 @@ impl HandleRequest<'_> {
         };
         let (frame, schemes) = (self.page.frame, &self.proxy.rules.schemes);
         let html = RecordPage::new(frame, chain.handle(), &values, &details, reason, schemes).html();
-        self.note_stale(answer);
-        let is_stale = self.uses_stale.load(Ordering::Relaxed);
+        self.note_age(answer);
         let keeps = values.iter().map(|value| keeps_s(value.ttl, self.proxy.now_unix_s)).min();
-        let keeps = if is_stale { Some(0) } else { keeps };
+        let keeps = keeps.map(|keeps| self.keeps_s(keeps));
         self.page.html(StatusCode::OK, html, keeps.map_or(Freshness::NoStore, Freshness::Seconds))
     }
 
@@ -304,7 +320,7 @@ impl HandleRequest<'_> {
             | ResponseCode::PREFIX_REFERRAL => PageError::UnknownPrefix,
             _ => PageError::Invalid,
         };
-        let negative = Freshness::Seconds(self.page.settings.caching.negative_s);
+        let negative = Freshness::Seconds(self.keeps_s(self.page.settings.caching.negative_s));
         let reason = Some(answer.text).filter(|text| !text.is_empty());
         self.error_page(error, handle, reason, |page| match error.status() {
             404 => self.page.error(&page, negative),
