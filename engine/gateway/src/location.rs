@@ -19,6 +19,7 @@ pub use document::{
 
 use handle_client::reference;
 use handle_proto::data::kind;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value, fold};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
@@ -143,6 +144,14 @@ pub fn handle_url(handle: Handle<'_>, proxy: &str) -> String {
     }
 }
 
+/// The prefix that `overridePrefix` names, with or without `0.NA/`.
+fn overriding_prefix(document: &Attributes) -> Option<&str> {
+    let name = attribute(document, "overridePrefix")?.trim();
+    let is_record = fold::starts_with(name.as_bytes(), PREFIX_RECORDS);
+    let prefix = if is_record { name.get(PREFIX_RECORDS.len()..)? } else { name };
+    Some(prefix).filter(|prefix| !prefix.is_empty() && !prefix.contains('/'))
+}
+
 /// The candidates of a record.
 #[derive(Clone, Debug, Default)]
 pub struct LocationSet {
@@ -227,8 +236,9 @@ impl LocationSet {
     /// those that the attributes `include` and `includeNamespace` name. The caller resolves them
     /// and passes their values to [`inherit`](Self::inherit), in this order.
     ///
-    /// The record of the prefix is another one if `nshdl` names it, and does not count if
-    /// `no_nslocs` is set.
+    /// `nshdl` names another record in place of that of the prefix, and `overridePrefix` another
+    /// prefix. If there are both, `overridePrefix` counts, as with deployed proxies. With
+    /// `no_nslocs`, there is none of them.
     #[must_use]
     pub fn further_records(&self, handle: Handle<'_>) -> Vec<Vec<u8>> {
         let mut records: Vec<Vec<u8>> = vec![];
@@ -240,7 +250,14 @@ impl LocationSet {
         };
         if !self.own().any(|document| is_set(document, "no_nslocs")) {
             let named = self.own().find_map(|document| attribute(document, "nshdl"));
-            add(named.map_or_else(|| handle.prefix_record(), |name| name.trim().as_bytes().to_vec()));
+            let prefixes: Vec<&str> = self.own().filter_map(overriding_prefix).collect();
+            match named {
+                _ if !prefixes.is_empty() => {
+                    prefixes.iter().for_each(|prefix| add([PREFIX_RECORDS, prefix.as_bytes()].concat()));
+                }
+                Some(name) => add(name.trim().as_bytes().to_vec()),
+                None => add(handle.prefix_record()),
+            }
         }
         for document in self.own() {
             for name in ["include", "includeNamespace"] {

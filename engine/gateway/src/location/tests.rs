@@ -202,6 +202,18 @@ fn locations_are_inherited_from_the_prefix_and_from_named_records() {
     assert_eq!(records("<locations no_nslocs='1'/>"), [""; 0]);
     assert_eq!(records("<locations include='20.500.1/y'/>"), ["0.NA/20.500.1", "20.500.1/y"]);
     assert_eq!(records("<locations nshdl='a/b' includeNamespace=' c/d ' include='A/B'/>"), ["a/b", "c/d"]);
+    assert_eq!(records("<locations overridePrefix='20.9'/>"), ["0.NA/20.9"]);
+    assert_eq!(
+        records("<locations overridePrefix=' 0.na/20.9 ' nshdl='a/b' include='c/d'/>"),
+        ["0.NA/20.9", "c/d"]
+    );
+    assert_eq!(records("<locations overridePrefix='20.9' no_nslocs='1'/>"), [""; 0]);
+    for none in ["", "0.NA/", "a/b", "0.NA/a/b"] {
+        assert_eq!(records(&format!("<locations overridePrefix='{none}'/>")), ["0.NA/20.500.1"], "{none}");
+    }
+    let [one, other] = ["<locations overridePrefix='20.9'/>", "<locations overridePrefix='20.8'/>"];
+    let two = LocationSet::of_record([value(1, b"10320/loc", one), value(2, b"10320/loc", other)]);
+    assert_eq!(two.further_records(Handle(b"20.500.1/x")), [b"0.NA/20.9", b"0.NA/20.8"]);
     // A record includes itself already.
     assert_eq!(records("<locations no_nslocs='yes' include='20.500.1/X'/>"), [""; 0]);
     assert_eq!(LocationSet::default().further_records(Handle(b"0.NA/0.NA")), [b""; 0]);
