@@ -38,7 +38,7 @@ use std::sync::Arc;
 settings! {
     /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
     pub struct AdminPagesConfig {
-        /// Serve `/admin/`, if `admin.callers` and TLS are configured.
+        /// Serve `/admin/`, if `admin.callers` and TLS, or `proxies.credentials`, are configured.
         live enabled: bool = true;
         /// Handles on each page of a list.
         live list_handles: usize = 100, 1..=10_000;
@@ -68,14 +68,16 @@ struct AdminRequest<'r> {
 pub fn is_served(state: &GatewayState, path: &str) -> bool {
     let is_path = path == "/admin" || path.starts_with("/admin/");
     let has_callers = || state.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
-    is_path && has_callers() && state.tls.is_some() && state.settings.current().admin_pages.enabled
+    let settings = state.settings.current();
+    let has_tls = state.tls.is_some() || settings.proxies.credentials;
+    is_path && settings.admin_pages.enabled && has_tls && has_callers()
 }
 
 /// Answers a request for an administration page.
 pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
     let settings = state.settings.current_shared();
-    let base = base(parts, peer.is_tls, &settings.proxy);
-    if !peer.is_tls {
+    let base = base(parts, peer.is_https, &settings.proxy);
+    if !peer.is_confidential {
         return to_tls(parts, &base);
     }
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::connections::ServedConnection;
 use crate::connections::activity::ConnectionActivity;
 use crate::fast_path;
-use crate::proxies::client_address;
+use crate::proxies::{client_address, client_is_https};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, allow_origin_of};
 use crate::request_head::HeaderFacts;
@@ -79,12 +79,17 @@ pub async fn answer(
     response
 }
 
-/// The client: the peer of the connection, or the address that a trusted proxy names.
+/// The client: the peer of the connection, or the one that a trusted proxy describes.
 fn client(served: &ServedConnection, settings: &Config, parts: &Parts) -> HttpPeer {
     let mut peer = served.peer;
     if served.is_trusted {
         let trusted = &served.state.settings.networks().trusted;
-        peer.address = client_address(peer.address, &parts.headers, settings.proxies.header, trusted);
+        let config = &settings.proxies;
+        peer.address = client_address(peer.address, &parts.headers, config.header, trusted);
+        if let Some(is_https) = client_is_https(&parts.headers, config.scheme, trusted) {
+            peer.is_https = is_https;
+            peer.is_confidential = is_https && (peer.is_tls || config.credentials);
+        }
     }
     peer
 }

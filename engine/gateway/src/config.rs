@@ -7,7 +7,7 @@ use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
 use crate::identifiers::{IdentifierTarget, TARGETS};
 use crate::places::BodyLimits;
-use crate::proxies::ProxiesConfig;
+use crate::proxies::{ProxiesConfig, SchemeHeader};
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
 use crate::request_log::RequestLogConfig;
@@ -195,6 +195,9 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
     if config.admin.bulk_socket.is_some() && config.admin.address.is_none() {
         return Err(SettingError::Together("`admin.bulk_socket` needs `admin.address`".to_owned()));
     }
+    if config.proxies.credentials && config.proxies.scheme == SchemeHeader::Off {
+        return Err(SettingError::Together("`proxies.credentials` needs `proxies.scheme`".to_owned()));
+    }
     if config.admin.is_remote() && config.site.is_none() {
         return Err(SettingError::Together(
             "`admin.address` is on another host: set `site`, whose record has the key of the service"
@@ -232,6 +235,7 @@ mod tests {
         let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\ncallers = \"callers.sock\"";
         assert!(says(both).contains("on this host"));
         assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
+        assert!(says("proxies.credentials = true").contains("`proxies.scheme`"));
         assert!(says("tls.certificate = \"cert.pem\"").contains("`tls.key`"));
         assert!(says("tls.key = \"key.pem\"").contains("`tls.certificate`"));
     }

@@ -113,7 +113,7 @@ impl ServedConnection {
     fn new(state: Arc<GatewayState>, settings: Arc<Config>, address: IpAddr, is_tls: bool) -> Self {
         let activity = Arc::new(ConnectionActivity::new(settings.limits.header_bytes));
         let is_trusted = state.settings.networks().trusted.contains(address);
-        Self { state, settings, peer: HttpPeer { address, is_tls }, is_trusted, activity }
+        Self { state, settings, peer: HttpPeer::new(address, is_tls), is_trusted, activity }
     }
 
     /// Answers a request, without polling a future if nothing has to be waited for.

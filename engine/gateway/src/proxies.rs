@@ -18,6 +18,14 @@ settings! {
         /// Header with the address of the client. Proxies must remove or extend one that the client
         /// sends.
         live header: ClientHeader = ClientHeader::XForwardedFor;
+        /// Header with the scheme of the client's URL: `X-Forwarded-Proto`, or `proto` in
+        /// `Forwarded`. URLs of this gateway in answers then have this scheme. Proxies must replace
+        /// a header that the client sends.
+        live scheme: SchemeHeader = SchemeHeader::Off;
+        /// Accept credentials of clients whose scheme is `https` also over connections of these
+        /// proxies that are not encrypted. Everybody who can read or change what is sent between
+        /// proxy and gateway can then read and use them.
+        live credentials: bool = false;
         /// Expect a header of the PROXY protocol, version 1 or 2, on their connections. Connections
         /// without it are refused.
         live proxy_protocol: bool = false;
@@ -37,6 +45,25 @@ pub enum ClientHeader {
     XForwardedFor,
 }
 
+/// The header with the scheme of the client's URL.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchemeHeader {
+    /// None of them.
+    #[default]
+    Off,
+    /// `Forwarded`, RFC 7239.
+    Forwarded,
+    /// `X-Forwarded-Proto`.
+    XForwardedProto,
+}
+
+impl SettingType for SchemeHeader {
+    fn type_name() -> String {
+        "`off`, `forwarded`, `x-forwarded-proto`".to_owned()
+    }
+}
+
 impl SettingType for ClientHeader {
     fn type_name() -> String {
         "`off`, `forwarded`, `x-forwarded-for`".to_owned()
@@ -46,6 +73,7 @@ impl SettingType for ClientHeader {
 /// Maximum number of proxies between a client and this process.
 const HOPS_MAX: usize = 32;
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The address of the client whose request came from `peer`, which is trusted. Each proxy appends
 /// the address from which it got the request, so the client is the last one that is not trusted.
@@ -77,12 +105,48 @@ pub fn client_address(
     client
 }
 
+/// Whether the client of a trusted proxy uses `https`; `None` if the header does not say so in a
+/// known way.
+///
+/// The scheme in `Forwarded` is that of the element about the client, the last one whose address is
+/// not trusted. Of several values of `X-Forwarded-Proto`, the last one counts, which is that of the
+/// nearest proxy.
+#[must_use]
+pub fn client_is_https(headers: &HeaderMap, header: SchemeHeader, trusted: &SourceList) -> Option<bool> {
+    let name = match header {
+        SchemeHeader::Off => return None,
+        SchemeHeader::Forwarded => header::FORWARDED,
+        SchemeHeader::XForwardedProto => X_FORWARDED_PROTO,
+    };
+    let lines: Vec<&[u8]> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+    let mut elements = lines.iter().rev().flat_map(|line| line.rsplit(|&byte| byte == b',')).take(HOPS_MAX);
+    let scheme = match header {
+        SchemeHeader::Forwarded => elements.find_map(|element| {
+            let element = str::from_utf8(element).unwrap_or_default();
+            let address = forwarded_parameter(element, "for").and_then(node_address);
+            // An element without a known address ends what proxies have appended.
+            let is_client = address.is_none_or(|address| !trusted.contains(address));
+            is_client.then(|| forwarded_parameter(element, "proto").filter(|_| address.is_some()))
+        })??,
+        _ => str::from_utf8(elements.next()?).ok()?,
+    };
+    match scheme.trim() {
+        scheme if scheme.eq_ignore_ascii_case("https") => Some(true),
+        scheme if scheme.eq_ignore_ascii_case("http") => Some(false),
+        _ => None,
+    }
+}
+
 /// The address in the parameter `for` of one element of `Forwarded`.
 fn forwarded_for(element: &str) -> Option<IpAddr> {
-    element.split(';').find_map(|pair| {
-        let (name, value) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("for").then(|| node_address(value.trim().trim_matches('"')))?
-    })
+    forwarded_parameter(element, "for").and_then(node_address)
+}
+
+/// A parameter of one element of `Forwarded`.
+fn forwarded_parameter<'e>(element: &'e str, wanted: &str) -> Option<&'e str> {
+    let pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+    let mut named = pairs.filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted));
+    named.next().map(|(_, value)| value.trim().trim_matches('"'))
 }
 
 /// An address, which may have a port, and brackets around IPv6.
@@ -140,6 +204,44 @@ mod tests {
         assert_eq!(found_in(ClientHeader::XForwardedFor, &[b"192.0.2.1, \xff"]), "10.0.0.1");
         assert_eq!(found_in(ClientHeader::XForwardedFor, &[b"\xff", b"192.0.2.1"]), "192.0.2.1");
         assert_eq!(found_in(ClientHeader::Forwarded, &[b"for=\xff, for=192.0.2.1"]), "192.0.2.1");
+    }
+
+    #[test]
+    fn the_scheme_is_that_of_the_client_and_not_of_what_it_has_written() {
+        let trusted = SourceList::parse(&["10.0.0.0/8".to_owned()]).unwrap();
+        let of = |header, name: HeaderName, lines: &[&'static str]| {
+            let values = lines.iter().map(|line| (name.clone(), HeaderValue::from_static(line))).collect();
+            client_is_https(&values, header, &trusted)
+        };
+        for (lines, expected) in [
+            (&[][..], None),
+            (&["https"], Some(true)),
+            (&["HTTPS"], Some(true)),
+            (&["http"], Some(false)),
+            (&["https, http"], Some(false)),
+            (&["http", " https "], Some(true)),
+            (&["wss"], None),
+            (&["https,"], None),
+        ] {
+            let found = of(SchemeHeader::XForwardedProto, X_FORWARDED_PROTO, lines);
+            assert_eq!(found, expected, "{lines:?}");
+            assert_eq!(of(SchemeHeader::Off, X_FORWARDED_PROTO, lines), None);
+            assert_eq!(of(SchemeHeader::Forwarded, X_FORWARDED_PROTO, lines), None);
+        }
+        for (lines, expected) in [
+            (&[][..], None),
+            (&["for=192.0.2.1;proto=https"], Some(true)),
+            (&["for=192.0.2.1; Proto=\"http\""], Some(false)),
+            (&["for=192.0.2.1"], None),
+            (&["for=192.0.2.1;proto=https, for=10.0.0.2;proto=http"], Some(true)),
+            (&["for=192.0.2.1;proto=https", "for=192.0.2.2;proto=http"], Some(false)),
+            (&["proto=https"], None),
+            (&["for=192.0.2.1;proto=https, proto=http"], None),
+            (&["for=192.0.2.1;proto=https, for=_hidden;proto=http"], None),
+            (&["for=10.0.0.3;proto=https"], None),
+        ] {
+            assert_eq!(of(SchemeHeader::Forwarded, header::FORWARDED, lines), expected, "{lines:?}");
+        }
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         return response;
     }
     let rules = state.rules.load_full();
-    let base = base(parts, peer.is_tls, &settings.proxy);
+    let base = base(parts, peer.is_https, &settings.proxy);
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
@@ -175,7 +175,7 @@ async fn answer_non_handle(
 }
 
 /// The URL of the proxy, as the client sees it, or its path if the request names no host.
-pub(crate) fn base(parts: &Parts, is_tls: bool, config: &ProxyConfig) -> String {
+pub(crate) fn base(parts: &Parts, is_https: bool, config: &ProxyConfig) -> String {
     if let Some(url) = &config.base_url {
         return url.clone();
     }
@@ -186,7 +186,7 @@ pub(crate) fn base(parts: &Parts, is_tls: bool, config: &ProxyConfig) -> String 
     let named = || parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = parts.uri.authority().map(|authority| authority.as_str()).or_else(named);
     match host.filter(is_own).or_else(|| config.hosts.first().map(String::as_str)) {
-        Some(host) => format!("{}://{host}/", if is_tls { "https" } else { "http" }),
+        Some(host) => format!("{}://{host}/", if is_https { "https" } else { "http" }),
         None => "/".to_owned(),
     }
 }

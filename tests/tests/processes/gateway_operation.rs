@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_gateway::Config;
-use handle_gateway::proxies::ClientHeader;
+use handle_gateway::proxies::{ClientHeader, SchemeHeader};
 use handle_gateway::request_log::RequestLogFormat;
 use handle_gateway::settings::reload;
 use handle_tests::gateway_server::{
@@ -94,6 +94,69 @@ fn proxies_are_believed_if_they_are_listed() {
     let bytes = exchange(wary.address(), requests.concat().as_bytes());
     let limited = String::from_utf8_lossy(&bytes).matches("HTTP/1.1 429 ").count();
     assert_eq!(limited, 1, "any client can send the header");
+}
+
+/// The status of a question for restricted values, which is 401 where credentials are accepted and
+/// 403 elsewhere, and the start of the URL to which an alias leads.
+fn confidentiality(served: &GatewayServer, is_tls: bool, headers: &str) -> (u16, String) {
+    let ask = |target: &str| {
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: hdl.example\r\nConnection: close\r\n{headers}\r\n");
+        let bytes = match is_tls {
+            true => exchange_over_tls(served.address(), request.as_bytes()),
+            false => exchange(served.address(), request.as_bytes()),
+        };
+        HttpAnswer::split(&bytes, false).unwrap().0
+    };
+    let status = ask("/api/handles/TST/HALF?publicOnly=false").status;
+    let aliased = ask("/TST/ALIAS");
+    let location = aliased.header("location").unwrap_or_else(|| panic!("{}", aliased.text()));
+    let (scheme, rest) = location.split_once("://").unwrap();
+    assert!(rest.starts_with("hdl.example/"), "{location}");
+    (status, scheme.to_owned())
+}
+
+#[test]
+fn the_scheme_of_a_client_is_believed_from_listed_proxies_only_and_its_credentials_if_that_is_set() {
+    let files = tempfile::tempdir().unwrap();
+    let start = |proxy: &str, scheme: SchemeHeader, credentials: bool| {
+        gateway(|config| {
+            config.proxies.trusted = vec![proxy.to_owned()];
+            (config.proxies.scheme, config.proxies.credentials) = (scheme, credentials);
+            use_tls(config, files.path());
+        })
+    };
+    let (http, https) = (|status| (status, "http".to_owned()), |status| (status, "https".to_owned()));
+    let [secure, plain] = ["https", "http"].map(|scheme| format!("X-Forwarded-Proto: {scheme}\r\n"));
+    let own = "127.0.0.1";
+    for (proxy, scheme, credentials) in [
+        (own, SchemeHeader::Off, false),
+        ("192.0.2.1", SchemeHeader::XForwardedProto, true),
+        (own, SchemeHeader::Forwarded, true),
+    ] {
+        let served = start(proxy, scheme, credentials);
+        for headers in ["", &*secure, &*plain] {
+            let case = format!("{proxy} {scheme:?} {headers}");
+            assert_eq!(confidentiality(&served, false, headers), http(403), "{case}");
+            assert_eq!(confidentiality(&served, true, headers), https(401), "{case}");
+        }
+    }
+    for credentials in [false, true] {
+        let served = start(own, SchemeHeader::XForwardedProto, credentials);
+        let status = if credentials { 401 } else { 403 };
+        assert_eq!(confidentiality(&served, false, &secure), https(status), "{credentials}");
+        assert_eq!(confidentiality(&served, false, &plain), http(403));
+        assert_eq!(confidentiality(&served, false, ""), http(403));
+        assert_eq!(confidentiality(&served, true, &secure), https(401));
+        assert_eq!(confidentiality(&served, true, &plain), http(403), "the client has no TLS");
+        // What the client has written stands in front.
+        assert_eq!(confidentiality(&served, false, &format!("{secure}{plain}")), http(403));
+    }
+    let served = start(own, SchemeHeader::Forwarded, true);
+    let header = "Forwarded: for=203.0.113.9;proto=http, for=192.0.2.1;proto=https\r\n";
+    assert_eq!(confidentiality(&served, false, header), https(401));
+    let header = "Forwarded: for=203.0.113.9;proto=https, for=192.0.2.1;proto=http\r\n";
+    assert_eq!(confidentiality(&served, false, header), http(403));
 }
 
 /// A header of version 2 of the PROXY protocol.

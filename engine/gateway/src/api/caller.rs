@@ -26,7 +26,7 @@ impl Caller {
     /// The caller of a request.
     pub async fn of(state: &GatewayState, request: &ApiRequest<'_>) -> Self {
         let Some(credentials) =
-            request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)
+            request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_confidential)
         else {
             return Self::Anonymous;
         };

@@ -162,7 +162,7 @@ async fn answer_endpoint(
         ApiEndpoint::Document if matches!(*method, Method::GET | Method::HEAD) => document(state, request),
         ApiEndpoint::Document => not_allowed(state, request, endpoint),
         // As deployed: a session id is a secret.
-        ApiEndpoint::Sessions | ApiEndpoint::ThisSession if !request.peer.is_tls => {
+        ApiEndpoint::Sessions | ApiEndpoint::ThisSession if !request.peer.is_confidential => {
             empty(StatusCode::FORBIDDEN)
         }
         ApiEndpoint::Sessions | ApiEndpoint::ThisSession => sessions::answer(state, request, body).await,
@@ -214,7 +214,7 @@ impl ApiRefusal {
 /// Refuses a request without a caller: over TLS the client is told how to authenticate.
 fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> GatewayResponse {
     let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
-    if !request.peer.is_tls {
+    if !request.peer.is_confidential {
         return respond(state, request, StatusCode::FORBIDDEN, body);
     }
     // `sessions::add_authentication_headers` adds the schemes to every refusal.

@@ -84,7 +84,7 @@ fn service(state: &GatewayState) -> Option<&Arc<CallerService>> {
 /// The credentials of the scheme `Handle` in a request over TLS. The outer `None` means another
 /// scheme, the inner one malformed credentials.
 pub fn credentials(request: &ApiRequest<'_>) -> Option<Option<HandleCredentials>> {
-    let text = request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_tls)?;
+    let text = request.head.headers.get(header::AUTHORIZATION).filter(|_| request.peer.is_confidential)?;
     let text = text.to_str().ok()?;
     let is_handle = text.trim_start().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("Handle"));
     is_handle.then(|| HandleCredentials::of_header(text))
@@ -256,7 +256,7 @@ pub async fn add_authentication_headers(
     request: &ApiRequest<'_>,
     response: &mut GatewayResponse,
 ) {
-    if !request.peer.is_tls {
+    if !request.peer.is_confidential {
         return;
     }
     let sent_credentials = credentials(request);
