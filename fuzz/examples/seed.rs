@@ -7,10 +7,11 @@
 use handle_auth::{digest, kdf, keyfile};
 use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
 use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, write_frame};
+use handle_formats::bundle::{BundleContact, archive};
 use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram};
 use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
-use handle_proto::data::PrivateKeyBuf;
+use handle_proto::data::{PrivateKeyBuf, Site};
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::admin::StorePosition;
 use handle_proto::wire::auth::SecretAnswer;
@@ -297,11 +298,22 @@ fn records(seeds: &mut Seeds) {
         seeds.text("record_line", record);
     }
     for (_, server) in document("servers.json")["servers"].as_object().expect("servers") {
-        seeds.add("site", hex(&server["site_hex"]));
+        let site = hex(&server["site_hex"]);
+        site_bundle(seeds, &site);
+        seeds.add("site", site);
         match &server["site"] {
             Json::String(text) => seeds.add("site_json", text.as_bytes()),
             object => seeds.text("site_json", object),
         }
+    }
+}
+
+/// Adds archives with a site record, and with the key of its first server as that of the administrator.
+fn site_bundle(seeds: &mut Seeds, site: &[u8]) {
+    let Some(server) = Site::decode(site).expect("a site record").servers.iter().next() else { return };
+    let named = BundleContact { email: "admin@example.org".to_owned(), ..BundleContact::default() };
+    for contact in [BundleContact::default(), named] {
+        seeds.add("site_bundle", archive(site, server.public_key, &contact).expect("short entries"));
     }
 }
 

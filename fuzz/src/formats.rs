@@ -1,6 +1,7 @@
-//! Batch files, and exports of other servers.
+//! Batch files, site bundles, and exports of other servers.
 
 use handle_formats::batch::{BatchBlock, BatchReader, InvalidBlock};
+use handle_formats::bundle::{BundleLimits, SiteBundle, archive};
 use handle_formats::dct::DctSettings;
 use handle_formats::dump::{Dump, Item};
 use handle_formats::export::{self, Export};
@@ -24,6 +25,23 @@ pub fn batch_file(bytes: &[u8]) {
 fn blocks(bytes: &[u8], room: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
     let blocks = BatchReader::new(BufReader::with_capacity(room, bytes));
     blocks.map(|block| block.expect("reading from memory does not fail")).collect()
+}
+
+/// An archive is within its limits, or refused. What it contains can be archived and read again.
+pub fn site_bundle(bytes: &[u8]) {
+    let limits = BundleLimits { entries: 8, unpacked_bytes: 64 << 10 };
+    let Ok(bundle) = SiteBundle::read(bytes, limits) else { return };
+    let SiteBundle { site, administrator_key, contact } = &bundle;
+    assert!(site.as_bytes().len() <= limits.unpacked_bytes);
+    let mut encoded = Vec::new();
+    site.view().encode(&mut encoded);
+    assert_eq!(encoded, site.as_bytes());
+    let again = archive(site.as_bytes(), administrator_key, contact).expect("short entries");
+    // Numbers and escapes can be longer in their only form than they were.
+    let roomy = BundleLimits { unpacked_bytes: 4 * limits.unpacked_bytes, ..limits };
+    assert_eq!(SiteBundle::read(&again, roomy).as_ref(), Ok(&bundle));
+    let exact = BundleLimits { entries: 3, unpacked_bytes: 0 };
+    assert!(SiteBundle::read(&again, exact).is_err(), "the limit is ignored");
 }
 
 /// Settings are parsed, or rejected with a valid line number. The result contains nothing that is

@@ -47,7 +47,7 @@ pub use client::{bootstrap, jws, lookup, reference};
 pub use connections::connections;
 pub use container::{datagrams, put_datagram};
 pub use data::{admin_vlist, key, site, value};
-pub use formats::{batch_file, json_export, settings, sql_dump};
+pub use formats::{batch_file, json_export, settings, site_bundle, sql_dump};
 pub use frame::{envelope, message};
 pub use gateway::{http_batch, http_credentials, http_request, location, proxy_path};
 pub use json::{record_line, site_json, values_json};
@@ -85,7 +85,7 @@ targets! {
     challenges connections administration permission
     session_table session_socket caller_socket bulk_socket
     rate_limit template
-    batch_file json_export sql_dump settings
+    batch_file json_export sql_dump settings site_bundle
     reference bootstrap lookup jws
     location proxy_path http_request http_credentials http_batch
     capture access_log http_answer json_answer schedule_file

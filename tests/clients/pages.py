@@ -2,8 +2,9 @@
 """Drives the administration pages of handle-gateway with Chromium.
 
 Starts handle-admin and handle-gateway of a build, signs in with a key file and with a secret key,
-creates, copies, edits, uploads and deletes records, checks that the browser logs no error, and runs
-axe-core on every page, at two widths and in both colour schemes. README.md has the preparation.
+creates, copies, edits, uploads and deletes records, registers prefixes as applicant and as reviewer,
+checks that the browser logs no error, and runs axe-core on every page, at two widths and in both colour
+schemes. README.md has the preparation.
 
     pages.py --programs target/debug --axe axe.min.js [--screenshots DIR]
 """
@@ -24,6 +25,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 PREFIX = "20.500.12345"
 ADMIN = f"300:{PREFIX}/ADMIN"
+DERIVED = f"{PREFIX}.7"
 SECRET = "a secret for the browser"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 WIDTHS = (390, 1280)
@@ -53,11 +55,21 @@ class Service:
             "--port", str(query), "--admin-port", str(admin),
             "--passphrase-file", self.directory / "passphrase",
         )
+        # A service that asks for a prefix.
+        self.run(
+            "hdl", "init", self.directory / "applicant", "--prefix", DERIVED, "--address", "192.0.2.7", "--plain",
+            "--organization", "Bibliothek & Archiv", "--contact-email", "library@example.org",
+            "--description", "A new service",
+        )
         callers = self.directory / "callers.sock"
         config = self.home / "handle-admin.toml"
         config.write_text(config.read_text() + f'\n[callers]\nsocket = "{callers}"\n')
         self.spawn("handle-admin", "--config", config, "--allow-root")
         self.wait_for(admin)
+        self.run(
+            "hdl", "handle", "home", f"0.NA/0.NA/{PREFIX}", "--server", f"127.0.0.1:{admin}", "--auth", ADMIN,
+            "--key", self.home / "admin-private.bin", "--passphrase-file", self.directory / "passphrase",
+        )
         key = self.directory / "key.pem"
         shutil.copy(ROOT / "tests/tls/key.pem", key)
         key.chmod(0o600)
@@ -67,6 +79,7 @@ class Service:
             f'snapshot = "{snapshot}"\nsite = "{self.home / "siteinfo.json"}"\n'
             f'listen = ["127.0.0.1:{http}"]\nallow_root = true\n'
             f'[admin]\naddress = "127.0.0.1:{admin}"\ncallers = "{callers}"\n'
+            f'[registration]\ndirectory = "{self.directory / "requests"}"\nreviewers = ["{ADMIN}"]\n'
             f'[tls]\ncertificate = "{ROOT / "tests/tls/certificate.pem"}"\nkey = "{key}"\n'
         )
         self.spawn("handle-gateway", "--config", gateway)
@@ -149,9 +162,11 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.log(name)
 
-    def log(self, name):
+    def log(self, name, status=None):
+        """Notes what the browser has logged. The page itself may have the status of an error."""
         for entry in self.driver.get_log("browser"):
-            if "favicon" not in entry["message"]:
+            is_expected = status is not None and f"status of {status} " in entry["message"]
+            if "favicon" not in entry["message"] and not is_expected:
                 self.failures.append(f"{name}: console: {entry['message']}")
 
     def find(self, selector):
@@ -248,6 +263,79 @@ def use(browser, base, service):
     browser.expect(f"301:{PREFIX}/ADMIN", "sign in with a secret")
 
 
+def apply(browser, root, service, prefix):
+    """Sends the form of an applicant, and returns the URL of the page of the request."""
+    browser.driver.get(f"{root}register")
+    browser.find("#bundle").send_keys(str(service.directory / "applicant/sitebndl.zip"))
+    browser.fill("#prefix", prefix)
+    browser.fill("#name", "Änne Beispiel")
+    browser.fill("#note", "Two lines\nabout the service")
+    browser.click("main form button")
+    browser.expect("waiting for review", "apply")
+    return browser.driver.current_url
+
+
+def register(browser, base, service):
+    """What an applicant for a prefix and a reviewer do, page by page."""
+    root = base.removesuffix("admin/")
+    browser.driver.get(f"{root}register")
+    browser.check("register")
+    browser.find("#bundle").send_keys(str(service.home / "siteinfo.json"))
+    browser.fill("#email", "library@example.org")
+    browser.click("main form button")
+    browser.expect("not a ZIP archive", "a wrong file")
+    browser.log("register-wrong-file", status=400)
+    browser.check("register-wrong-file")
+    first = apply(browser, root, service, DERIVED)
+    browser.check("registered-pending")
+    second = apply(browser, root, service, DERIVED)
+
+    sign_in_with_key(browser, base, service, "open sesame")
+    browser.click("#key-form button")
+    browser.click(".menu a[href$=registrations]")
+    browser.expect("2 requests", "registrations")
+    browser.check("registrations")
+    browser.click(".requests li:last-child a")
+    for text in ("192.0.2.7", "Bibliothek & Archiv", "Other requests for this prefix", "SHA256:"):
+        browser.expect(text, "review")
+    browser.check("registration")
+    browser.fill("#prefix", "not a prefix")
+    browser.click("button[value=accept]")
+    browser.expect("This is not a prefix", "a wrong prefix")
+    browser.log("registration-wrong-prefix", status=400)
+    browser.check("registration-wrong-prefix")
+    browser.fill("#prefix", DERIVED)
+    browser.click("button[value=accept]")
+    browser.expect("Accepted: the prefix record exists.", "accept")
+    browser.check("registration-accepted")
+
+    browser.driver.get(f"{base}registrations")
+    browser.click(".requests li:first-child a")
+    browser.expect(f"The prefix {DERIVED} is registered already.", "a prefix that exists")
+    browser.check("registration-prefix-exists")
+    browser.fill("#reason", "The prefix is registered already.\nAsk for another one.")
+    browser.click("button[value=refuse]")
+    browser.expect("Refused.", "refuse")
+    browser.check("registration-refused")
+
+    pages = {}
+    for url in (first, second):
+        browser.driver.get(url)
+        pages[url] = "accepted" if "is registered." in browser.find("main").text else "refused"
+        browser.check(f"registered-{pages[url]}")
+        wanted = "What to do next" if pages[url] == "accepted" else "Ask for another one."
+        browser.expect(wanted, pages[url])
+    if sorted(pages.values()) != ["accepted", "refused"]:
+        browser.failures.append(f"the applicants see {sorted(pages.values())}")
+    browser.driver.get(f"{base}registrations")
+    browser.click(".requests li:first-child a")
+    browser.find("input[name=confirmed]").click()
+    browser.click("button[value=delete]")
+    browser.expect("Deleted.", "delete a request")
+    browser.expect("1 requests", "delete a request")
+    browser.click(".menu form button")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="directory of the programs")
@@ -263,6 +351,8 @@ def main():
             base = service.start()
             browser = Browser(options.axe, options.screenshots)
             use(browser, base, service)
+            browser.click(".menu form button")
+            register(browser, base, service)
             failures = browser.failures
         finally:
             if browser:

@@ -22,6 +22,7 @@ pub mod openapi;
 pub mod process;
 pub mod records;
 pub mod records_server;
+pub mod registrar;
 pub mod replication;
 pub mod services;
 pub mod session;

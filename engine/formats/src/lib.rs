@@ -2,6 +2,7 @@
 //! traffic.
 //!
 //! - [`batch`]: operations as text, one after the other.
+//! - [`bundle`]: the archive that a new service sends to the registry of its prefix.
 //! - [`capture`]: the datagrams in captures of network traffic, in the formats pcap and pcapng.
 //! - [`dct`]: settings of deployed servers and clients.
 //! - [`export`]: the JSON export of a reference server's tools, with all records in one object.
@@ -37,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod bundle;
 pub mod capture;
 pub mod dct;
 pub mod dump;

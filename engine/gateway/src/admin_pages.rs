@@ -8,6 +8,7 @@
 
 mod form;
 mod records;
+mod registrations;
 mod sign_in;
 mod upload;
 
@@ -108,6 +109,7 @@ async fn show(request: &AdminRequest<'_>, path: &str) -> GatewayResponse {
         "/record" => records::edit(request, identity, &query).await,
         "/upload" => upload::page(request),
         "/sign-in" => request.see_other("admin/"),
+        _ if path.starts_with("/registration") => registrations::show(request, identity, path, &query).await,
         _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
     }
 }
@@ -136,13 +138,14 @@ async fn submit(request: &AdminRequest<'_>, path: &str, body: Incoming) -> Gatew
         "/sign-out" => sign_in::sign_out(request),
         "/record" => records::submit(request, identity, &form).await,
         "/upload" => upload::upload(request, identity, &form).await,
+        "/registration" => registrations::submit(request, identity, &form).await,
         "/result.csv" => upload::download(form.first("result").unwrap_or_default()),
         _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
     }
 }
 
 /// Redirects to the same page over TLS, on the same port.
-fn to_tls(parts: &Parts, base: &str) -> GatewayResponse {
+pub(crate) fn to_tls(parts: &Parts, base: &str) -> GatewayResponse {
     let secure = base.strip_prefix("http://").filter(|_| parts.method == Method::GET);
     let target = secure.and_then(|rest| {
         let path = parts.uri.path_and_query()?.as_str();
@@ -190,7 +193,15 @@ impl<'r> AdminRequest<'r> {
     /// The signed-in user, as pages show it.
     fn user(&self) -> Option<AdminUser> {
         let identity = Printable(&self.identity_name()?).to_string();
-        Some(AdminUser { identity, csrf: token(self.session.as_ref()?.id) })
+        let is_reviewer = self.is_reviewer();
+        Some(AdminUser { identity, csrf: token(self.session.as_ref()?.id), is_reviewer })
+    }
+
+    /// Whether the user reviews requests for prefixes.
+    fn is_reviewer(&self) -> bool {
+        let settings = self.state.settings.current();
+        let has_requests = self.state.registrations.is_some();
+        has_requests && self.identity().is_some_and(|identity| settings.registration.is_reviewer(identity))
     }
 
     /// The identity as `index:handle`.
@@ -213,10 +224,7 @@ impl<'r> AdminRequest<'r> {
 
     /// Whether the `Origin` header, if there is one, is that of this gateway. Programs may omit it.
     fn has_own_origin(&self) -> bool {
-        let origin = self.parts.headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
-        origin.is_none_or(|origin| {
-            self.frame.base.strip_suffix('/').is_some_and(|base| base.as_bytes() == origin)
-        })
+        has_own_origin(self.parts, self.frame.base)
     }
 
     /// A page.
@@ -282,8 +290,14 @@ impl<'r> AdminRequest<'r> {
     }
 }
 
+/// Whether the `Origin` header, if there is one, is that of the gateway at the URL `base`.
+pub(crate) fn has_own_origin(parts: &Parts, base: &str) -> bool {
+    let origin = parts.headers.get(header::ORIGIN).map(HeaderValue::as_bytes);
+    origin.is_none_or(|origin| base.strip_suffix('/').is_some_and(|base| base.as_bytes() == origin))
+}
+
 /// Sets the headers that keep a page out of caches, frames and other sites.
-fn guard(page: &mut GatewayResponse) {
+pub(crate) fn guard(page: &mut GatewayResponse) {
     let headers = page.headers_mut();
     for (name, value) in [
         (header::CONTENT_SECURITY_POLICY, ADMIN_SECURITY_POLICY),

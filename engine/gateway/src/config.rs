@@ -10,6 +10,7 @@ use crate::places::BodyLimits;
 use crate::proxies::{ProxiesConfig, SchemeHeader};
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
+use crate::registration::RegistrationConfig;
 use crate::request_log::RequestLogConfig;
 use crate::sessions::SessionsConfig;
 use crate::tls::TlsConfig;
@@ -60,6 +61,7 @@ settings! {
         section admin: AdminConfig;
         section sessions: SessionsConfig;
         section admin_pages: AdminPagesConfig;
+        section registration: RegistrationConfig;
         section tls: TlsConfig;
         section bulk: BulkConfig;
         section http2: Http2Config;
@@ -210,6 +212,18 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
                 .to_owned(),
         ));
     }
+    if config.registration.directory.is_some()
+        && (config.admin.callers.is_none()
+            || (config.tls.certificate.is_none() && !config.tls.acme.is_configured())
+            || config.registration.reviewers.is_empty())
+    {
+        return Err(SettingError::Together(
+            "`registration.directory` needs `admin.callers`, TLS (`tls.certificate` or `tls.acme`) and \
+             `registration.reviewers`: \
+             applicants send personal data, and reviewers sign in"
+                .to_owned(),
+        ));
+    }
     Ok(())
 }
 
@@ -236,6 +250,15 @@ mod tests {
         assert!(says(both).contains("on this host"));
         assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
         assert!(says("proxies.credentials = true").contains("`proxies.scheme`"));
+        let whole = "registration.directory = \"requests\"\nregistration.reviewers = [\"300:0.NA/10\"]\n\
+                     admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\
+                     tls.certificate = \"cert.pem\"\ntls.key = \"key.pem\"\n";
+        toml::from_str::<Config>(whole).unwrap().check().unwrap();
+        for part in ["registration.reviewers", "admin.callers", "tls."] {
+            let lines = whole.lines().filter(|line| !line.starts_with(part));
+            let without = lines.collect::<Vec<_>>().join("\n");
+            assert!(says(&without).contains("`registration.directory`"), "{part}");
+        }
         assert!(says("tls.certificate = \"cert.pem\"").contains("`tls.key`"));
         assert!(says("tls.key = \"key.pem\"").contains("`tls.certificate`"));
     }

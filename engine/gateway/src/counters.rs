@@ -15,6 +15,10 @@ handle_daemon::event_counters! {
         native_requests,
         /// Requests for administration pages.
         admin_requests,
+        /// Requests for pages for applicants for a prefix.
+        registration_requests,
+        /// Forms of applicants that were refused: wrong, too many, or without room for them.
+        registration_forms_refused,
         /// Requests to the proxy.
         proxy_requests,
         /// Answers with a status of 2xx.

@@ -14,6 +14,7 @@
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
 //! - [`admin_pages`]: the administration pages.
+//! - [`registration`]: registration of prefixes over the web.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
 //! - [`proxy`]: every other path: redirects and pages, made of the five modules that follow.
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
@@ -23,7 +24,7 @@
 //!   identifiers that are not handles.
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
-//! - [`route`]: which of these three answers a request. [`route_table`]: all paths and methods, and
+//! - [`route`]: which of these answers a request. [`route_table`]: all paths and methods, and
 //!   the OpenAPI document of them.
 //! - [`tls`]: the certificate of this process; [`acme`]: how it is ordered and renewed.
 //! - [`outbound`]: requests of this process to HTTP servers.
@@ -109,6 +110,7 @@ pub mod rate_limit;
 pub mod record;
 pub mod redirect;
 pub mod refusal;
+pub mod registration;
 pub mod reply;
 pub mod request_head;
 pub mod request_log;

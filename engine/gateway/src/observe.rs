@@ -1,6 +1,7 @@
 //! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 
 use crate::counters::GatewayCounters;
+use crate::registration::store::RegistrationStore;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::upstream::Upstream;
@@ -23,6 +24,9 @@ impl ScrapeSource for GatewayState {
         }
         if let Some(upstream) = &self.upstream {
             text.add_table(upstream_metrics(), upstream);
+        }
+        if let Some(registrations) = &self.registrations {
+            text.add_table(registration_metrics(), &*registrations.store);
         }
         text.finish()
     }
@@ -117,11 +121,36 @@ handle_daemon::metrics! {
     }
 }
 
+handle_daemon::metrics! {
+    /// Requests for prefixes.
+    fn registration_metrics<'s>(RegistrationStore), "handle_gateway_registrations_" {
+        /// Stored requests that wait for a reviewer.
+        gauge pending = |store| store.count(false);
+        /// Stored requests that were accepted or refused.
+        gauge decided = |store| store.count(true);
+        /// Bytes of stored requests.
+        gauge bytes = |store| store.bytes();
+        /// Requests that were stored.
+        counter received = |store| store.counts().received.get();
+        /// Requests that were accepted: their prefix is registered.
+        counter accepted = |store| store.counts().accepted.get();
+        /// Requests that were refused.
+        counter refused = |store| store.counts().refused.get();
+        /// Requests that were deleted.
+        counter deleted = |store| store.counts().deleted.get();
+    }
+}
+
 /// The metrics of `handle-gateway`, by the tables of `docs/operations/gateway-metrics.md`.
 #[must_use]
 pub fn metric_groups() -> Vec<MetricGroup> {
     let process = [GatewayCounters::rows(), rows(process_metrics())].concat();
-    let groups = [("process", process), ("set", rows(set_metrics())), ("upstream", rows(upstream_metrics()))];
+    let groups = [
+        ("process", process),
+        ("set", rows(set_metrics())),
+        ("upstream", rows(upstream_metrics())),
+        ("registrations", rows(registration_metrics())),
+    ];
     groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
 }
 

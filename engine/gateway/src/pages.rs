@@ -13,6 +13,8 @@ mod error;
 mod language;
 mod messages;
 mod record;
+pub mod registration;
+mod registration_messages;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -23,6 +25,7 @@ pub use language::{LANGUAGES, Language};
 pub use messages::Messages;
 pub(crate) use record::shell_quoted;
 pub use record::{AnswerDetails, AnswerSource, RecordPage};
+pub use registration_messages::RegistrationMessages;
 
 use askama::Template;
 
@@ -49,6 +52,9 @@ pub const ROBOTS: &str = "User-agent: *\nDisallow: /api/\n";
 /// The same header for administration pages, which have a script.
 pub const ADMIN_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; \
      script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
+/// The same header for pages about registrations, which have forms for this gateway only.
+pub const REGISTRATION_SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; img-src 'self'; \
+     form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// The path of the script of administration pages, below that of the proxy.
 pub const ADMIN_SCRIPT_PATH: &str = "static/admin.js";
 /// The script, as `text/javascript`.
@@ -76,6 +82,12 @@ impl PageFrame<'_> {
     #[must_use]
     pub const fn admin_texts(&self) -> &'static AdminMessages {
         &self.language.admin
+    }
+
+    /// The texts of pages about registrations.
+    #[must_use]
+    pub const fn registration_texts(&self) -> &'static RegistrationMessages {
+        &self.language.registration
     }
 
     /// The path of the proxy, with which links of pages begin.
@@ -130,7 +142,12 @@ fn html(page: &impl Template) -> String {
     page.render().expect("writing to a string does not fail")
 }
 
+/// Whether `text` is an e-mail address that pages show as a link.
+pub(crate) fn is_mail_address(text: &str) -> bool {
+    value::mail_url(text).is_some()
+}
+
 /// `text` with `argument` in the place of `{}`.
-fn fill(text: &str, argument: impl std::fmt::Display) -> String {
+pub(crate) fn fill(text: &str, argument: impl std::fmt::Display) -> String {
     text.replacen("{}", &argument.to_string(), 1)
 }

@@ -59,6 +59,29 @@ pub struct RetryAfter {
     pub seconds: u32,
 }
 
+/// A limit on requests of each source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceRate {
+    /// Time between two requests, in nanoseconds on average.
+    pub interval_ns: u64,
+    /// Requests that a source may make at once.
+    pub burst: u32,
+    /// Length of the prefix of an IPv4 address that identifies a source, in bits.
+    pub ipv4_bits: u8,
+    /// Length of the prefix of an IPv6 address that identifies a source, in bits.
+    pub ipv6_bits: u8,
+}
+
+impl RequestRateConfig {
+    /// The limit; `None` if there is none.
+    #[must_use]
+    pub fn source_rate(&self) -> Option<SourceRate> {
+        let interval_ns = SECOND_NS.checked_div(self.requests_per_s.into())?;
+        let &Self { burst, ipv4_bits, ipv6_bits, .. } = self;
+        Some(SourceRate { interval_ns, burst, ipv4_bits, ipv6_bits })
+    }
+}
+
 impl RequestRates {
     /// A table for this number of sources.
     #[must_use]
@@ -74,10 +97,15 @@ impl RequestRates {
     /// # Errors
     /// When it exceeds the limit; it is then not counted.
     pub fn admit(&self, address: IpAddr, now: Instant, config: &RequestRateConfig) -> Result<(), RetryAfter> {
-        if config.requests_per_s == 0 {
-            return Ok(());
-        }
-        let bits = if address.is_ipv4() { config.ipv4_bits } else { config.ipv6_bits };
+        config.source_rate().map_or(Ok(()), |rate| self.admit_at_rate(address, now, rate))
+    }
+
+    /// Counts a request of `address` at `now`, for a limit of another kind.
+    ///
+    /// # Errors
+    /// When it exceeds the limit; it is then not counted.
+    pub fn admit_at_rate(&self, address: IpAddr, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
+        let bits = if address.is_ipv4() { rate.ipv4_bits } else { rate.ipv6_bits };
         // The lowest bit distinguishes a source from an unused bucket.
         let source = self.hasher.hash_one(Network::new(address, bits)) | 1;
         let now_ns = nanoseconds(now.saturating_duration_since(self.started));
@@ -85,7 +113,7 @@ impl RequestRates {
         let shard = &self.shards[usize::try_from(shard).unwrap_or(0) % SHARDS];
         let mut sets = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let set = usize::try_from(set).unwrap_or(0) % sets.len();
-        take(&mut sets[set], source, now_ns, config)
+        take(&mut sets[set], source, now_ns, rate)
     }
 }
 
@@ -98,16 +126,15 @@ fn take(
     buckets: &mut [SourceBucket; WAYS],
     source: u64,
     now_ns: u64,
-    config: &RequestRateConfig,
+    rate: SourceRate,
 ) -> Result<(), RetryAfter> {
     let at = buckets.iter().position(|bucket| bucket.source == source).unwrap_or_else(|| {
         let least = (0..WAYS).min_by_key(|&at| buckets[at].full_at_ns).unwrap_or(0);
         buckets[least] = SourceBucket { source, full_at_ns: 0 };
         least
     });
-    let request_ns = SECOND_NS / u64::from(config.requests_per_s);
-    let full_at_ns = buckets[at].full_at_ns.max(now_ns) + request_ns;
-    let wait_ns = (full_at_ns - now_ns).saturating_sub(request_ns * u64::from(config.burst));
+    let full_at_ns = buckets[at].full_at_ns.max(now_ns) + rate.interval_ns;
+    let wait_ns = (full_at_ns - now_ns).saturating_sub(rate.interval_ns * u64::from(rate.burst));
     if wait_ns > 0 {
         let seconds = u32::try_from(wait_ns.div_ceil(SECOND_NS)).unwrap_or(u32::MAX);
         return Err(RetryAfter { seconds });

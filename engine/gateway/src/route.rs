@@ -5,6 +5,7 @@ use crate::api::{self, ApiRequest};
 use crate::parameters::Parameters;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::{HttpRefusal, is_api};
+use crate::registration::applicant_pages;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, preflight};
 use crate::server::GatewayState;
 use crate::{admin_pages, native, proxy};
@@ -51,8 +52,9 @@ pub async fn answer(
         Some(response) => response,
         None => dispatch(state, peer, &parts, body).await,
     };
-    // Administration pages must not be readable by other origins.
-    if !admin_pages::is_served(state, parts.uri.path()) {
+    // Pages about one person must not be readable by other origins.
+    let path = parts.uri.path();
+    if !admin_pages::is_served(state, path) && !applicant_pages::is_served(state, path) {
         allow_origin(request_headers, &mut response);
     }
     state.counters.count_answer(response.status().as_u16());
@@ -83,6 +85,10 @@ async fn dispatch(
     if admin_pages::is_served(state, path) {
         state.counters.admin_requests.add();
         return admin_pages::answer(state, peer, parts, body).await;
+    }
+    if applicant_pages::is_served(state, path) {
+        state.counters.registration_requests.add();
+        return applicant_pages::answer(state, peer, parts, body).await;
     }
     state.counters.proxy_requests.add();
     proxy::answer(state, peer, parts, body).await

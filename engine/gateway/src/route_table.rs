@@ -82,7 +82,7 @@ impl HttpRoute {
     pub const PROXY: Self = Self::new("/{handle}", READ_OR_SEND);
 
     /// Every route.
-    pub const TABLE: [Self; 27] = [
+    pub const TABLE: [Self; 33] = [
         Self::HANDLE,
         Self::HANDLES,
         Self::PREFIXES,
@@ -110,6 +110,12 @@ impl HttpRoute {
         Self::new("/admin/record", READ_OR_SEND),
         Self::new("/admin/upload", READ_OR_SEND),
         Self::new("/admin/result.csv", SEND),
+        Self::new("/admin/registrations", READ),
+        Self::new("/admin/registration", READ_OR_SEND),
+        Self::new("/admin/registration/siteinfo.json", READ),
+        Self::new("/admin/registration/admin-public.bin", READ),
+        Self::new("/register", READ_OR_SEND),
+        Self::new("/register/request", READ),
     ];
 }
 

@@ -8,6 +8,7 @@ use crate::places::{BodyBytes, SourcePlaces};
 use crate::proxy::rules::ProxyRules;
 use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
+use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
@@ -57,6 +58,8 @@ pub struct GatewayState {
     pub admin: Option<AdministrationService>,
     /// Sessions of callers.
     pub sessions: HttpSessions,
+    /// Requests for prefixes.
+    pub registrations: Option<Registrations>,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
@@ -200,6 +203,8 @@ impl Gateway {
             become_user(user)?;
         }
         let GatewaySources { set, site, upstream, admin, tls, rules } = GatewaySources::open(config)?;
+        // Not among the sources, because only one process may use it.
+        let registrations = Registrations::open(&config.registration)?;
         let bind_control = |path| ControlSocket::bind(path, false, "handle-gateway");
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
@@ -213,6 +218,7 @@ impl Gateway {
             bodies: BodyBytes::default(),
             admin,
             sessions: HttpSessions::default(),
+            registrations,
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             rates: RequestRates::new(config.request_rate.sources),

@@ -26,6 +26,8 @@ mod gateway_load;
 mod gateway_operation;
 mod gateway_proxy;
 mod gateway_records;
+mod gateway_registration;
+mod gateway_registration_processes;
 mod gateway_sessions;
 mod gateway_settings;
 mod gateway_upstream;

@@ -2,8 +2,8 @@
 //! keys, site record, configuration, store, first set, and the archive for a registry.
 
 mod adopt;
-mod bundle;
 mod config;
+mod contact;
 mod site;
 
 use crate::key;
@@ -11,10 +11,11 @@ use crate::secret::PassphraseArgs;
 use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
-use bundle::BundleContact;
+use contact::ContactArgs;
 use handle_admin::store::{Store, StoreConfig};
 use handle_auth::file::create_secret_file;
 use handle_auth::{generate, keyfile};
+use handle_formats::bundle;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::json::site_to_json;
 use handle_proto::value::Value;
@@ -88,7 +89,7 @@ pub(crate) struct Args {
     #[arg(long)]
     plain: bool,
     #[command(flatten)]
-    contact: BundleContact,
+    contact: ContactArgs,
     #[command(flatten)]
     adopt: adopt::AdoptArgs,
     /// Print the result as JSON.
@@ -142,7 +143,8 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     });
     let json = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&site.view()))?);
     key::create(&path("siteinfo.json"), json.as_bytes())?;
-    key::create(&path("sitebndl.zip"), &bundle::archive(site.as_bytes(), &admin_public, &args.contact)?)?;
+    let bundle = bundle::archive(site.as_bytes(), &admin_public, &args.contact.contact())?;
+    key::create(&path("sitebndl.zip"), &bundle)?;
     let settings = config::InitSettings {
         bind: args.bind.unwrap_or(match address {
             IpAddr::V4(_) => IpAddr::from([0, 0, 0, 0]),

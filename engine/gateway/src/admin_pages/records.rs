@@ -43,7 +43,8 @@ fn read(client: &mut Administrator, handle: &[u8]) -> Result<ShownRecord, AskErr
     Ok(ShownRecord { code, text: answer.text(), values })
 }
 
-async fn ask<T: Send + 'static>(
+/// Asks the service as the signed-in user.
+pub(super) async fn ask<T: Send + 'static>(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
     work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,

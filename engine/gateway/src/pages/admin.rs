@@ -10,6 +10,8 @@ pub struct AdminUser {
     pub identity: String,
     /// The token of forms, so that only pages of this gateway can send them.
     pub csrf: String,
+    /// Whether the user reviews requests for prefixes.
+    pub is_reviewer: bool,
 }
 
 /// A sentence at the top of a page.

@@ -2,6 +2,7 @@
 
 use super::admin_messages::{self, AdminMessages};
 use super::messages::{DE, EN, FR, Messages};
+use super::registration_messages::{self, RegistrationMessages};
 use crate::accept::by_quality;
 
 /// A language in which pages are written.
@@ -15,15 +16,35 @@ pub struct Language {
     pub messages: Messages,
     /// Its texts for administrators.
     pub admin: AdminMessages,
+    /// Its texts about registrations of prefixes.
+    pub registration: RegistrationMessages,
 }
 
 /// All languages. The first one is for clients that accept none of the others.
 ///
 /// A new language is a file in `messages`, and a row here.
 pub static LANGUAGES: [Language; 3] = [
-    Language { tag: "en", direction: "ltr", messages: EN, admin: admin_messages::EN },
-    Language { tag: "de", direction: "ltr", messages: DE, admin: admin_messages::DE },
-    Language { tag: "fr", direction: "ltr", messages: FR, admin: admin_messages::FR },
+    Language {
+        tag: "en",
+        direction: "ltr",
+        messages: EN,
+        admin: admin_messages::EN,
+        registration: registration_messages::EN,
+    },
+    Language {
+        tag: "de",
+        direction: "ltr",
+        messages: DE,
+        admin: admin_messages::DE,
+        registration: registration_messages::DE,
+    },
+    Language {
+        tag: "fr",
+        direction: "ltr",
+        messages: FR,
+        admin: admin_messages::FR,
+        registration: registration_messages::FR,
+    },
 ];
 
 impl Language {

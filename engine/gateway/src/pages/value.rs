@@ -224,7 +224,7 @@ pub(super) fn mail_url(text: &str) -> Option<String> {
 }
 
 impl KeyView {
-    fn new(key: &PublicKey<'_>) -> Self {
+    pub(super) fn new(key: &PublicKey<'_>) -> Self {
         let digest = HEXUPPER.encode(&Sha256::digest(key.to_bytes()));
         let name = format!("{} {}", key.algorithm(), key.bits());
         Self { name, fingerprint: format!("SHA256:{}", digest.to_lowercase()) }
@@ -232,7 +232,7 @@ impl KeyView {
 }
 
 impl SiteView {
-    fn new(site: &Site<'_>, texts: &Messages) -> Self {
+    pub(super) fn new(site: &Site<'_>, texts: &Messages) -> Self {
         let hashed_by = match site.hash_option() {
             Some(HashOption::Prefix) => texts.hash_options[0],
             Some(HashOption::Suffix) => texts.hash_options[1],

@@ -6,7 +6,7 @@ mod directory;
 mod settings;
 
 use super::config::GATEWAY_PORT;
-use super::{Args, bundle, check_empty, make_directory};
+use super::{Args, check_empty, make_directory};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
 use anyhow::{Context as _, ensure};
@@ -14,6 +14,7 @@ use directory::ServerDirectory;
 use handle_admin::store::{Store, StoreConfig};
 use handle_auth::file::create_secret_file;
 use handle_auth::keyfile;
+use handle_formats::bundle::{self, BundleContact};
 use handle_formats::dct::DctSettings;
 use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
@@ -86,7 +87,7 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     }
     if let Some(public) = &adopted.admin_public {
         key::create(&path("admin-public.bin"), public)?;
-        let contact = args.contact.clone().or(&adopted.contact);
+        let contact = args.contact.contact().or(BundleContact::of_settings(&adopted.contact));
         key::create(&path("sitebndl.zip"), &bundle::archive(layout.site.as_bytes(), public, &contact)?)?;
     }
     let site = format!("{}\n", serde_json::to_string_pretty(&site_to_json(&layout.site.view()))?);

@@ -1,0 +1,159 @@
+//! Registration of prefixes over the web: `/register`, for registries.
+//!
+//! - [`applicant_pages`]: the public form, and the page that shows an applicant the state of a request.
+//! - [`application`]: what an applicant sends, checked.
+//! - [`request`]: a request, as it is stored.
+//! - [`store`]: the directory of requests, which survives a crash.
+//! - [`record`]: the prefix record that an accepted request becomes.
+//!
+//! Requests come from strangers: everything is bounded, nothing is done before a reviewer decides.
+//! The gateway has no rights here either: `handle-admin` decides whether the reviewer may create the
+//! prefix record.
+
+pub mod applicant_pages;
+pub mod application;
+pub mod record;
+pub mod request;
+pub mod store;
+
+use crate::rate_limit::{RequestRateConfig, RequestRates, RetryAfter, SourceRate};
+use handle_client::administration::ClientIdentity;
+use handle_daemon::identity::identities;
+use handle_daemon::settings;
+use handle_daemon::settings::IDENTITIES;
+use handle_formats::bundle::BundleLimits;
+use handle_proto::Handle;
+use handle_proto::data::admin;
+use handle_proto::wire::list::Reference;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use store::RegistrationStore;
+
+settings! {
+    /// Registration of prefixes over the web
+    /// ([gateway.md](../gateway.md#registration-of-prefixes)).
+    pub struct RegistrationConfig {
+        /// Directory in which requests are kept; created if it is missing. Without it there is no
+        /// registration. It needs `admin.callers`, TLS and `reviewers`.
+        restart directory: Option<PathBuf> = None;
+        /// Identities that may see, accept, refuse and delete requests, such as `300:0.NA/10`.
+        /// `handle-admin` decides whether they may create prefix records.
+        live reviewers: Vec<String> = Vec::new(), IDENTITIES;
+        /// Maximum length of a `sitebndl.zip`.
+        live bundle_bytes: usize = 64 << 10, 1024..=1 << 20;
+        /// Maximum number of entries in it.
+        live bundle_entries: usize = 8, 2..=1024;
+        /// Maximum length of its entries together, unpacked.
+        live unpacked_bytes: usize = 256 << 10, 1024..=1 << 22;
+        /// Maximum length of each field of the form, and of the reason of a refusal.
+        live field_bytes: usize = 1024, 64..=1 << 16;
+        /// Maximum number of stored requests, decided ones included. Further ones get status 503.
+        live requests: usize = 1000, 1..=10_000;
+        /// Of these, undecided ones of one source: an IPv4 address, or a /64 of IPv6. Further ones
+        /// get status 429.
+        live pending_per_source <= requests: usize = 10, 1..=10_000;
+        /// Maximum length of the files of all requests together. Further ones get status 503.
+        live store_bytes: u64 = 64 << 20, 1 << 16..=1 << 40;
+        /// Forms that a source may send per hour, wrong ones included, and as many at once. Further
+        /// ones get status 429. A source is that of `request_rate`, and the same are exempt.
+        live forms_per_hour: u32 = 30, 1..=100_000;
+        /// Number of sources whose forms are counted.
+        restart sources: usize = 4096, 1024..=1 << 24;
+    }
+}
+
+impl RegistrationConfig {
+    /// Bounds of a `sitebndl.zip`.
+    #[must_use]
+    pub const fn bundle_limits(&self) -> BundleLimits {
+        BundleLimits { entries: self.bundle_entries, unpacked_bytes: self.unpacked_bytes }
+    }
+
+    /// Maximum length of the body of a form: the archive, every field, and what surrounds them.
+    #[must_use]
+    pub const fn form_bytes(&self) -> usize {
+        self.bundle_bytes + application::FIELDS.len() * (self.field_bytes + 512) + 512
+    }
+
+    /// Whether `identity` is a reviewer.
+    #[must_use]
+    pub fn is_reviewer(&self, identity: &ClientIdentity) -> bool {
+        // A configuration is checked before it gets here.
+        let reviewers = identities(&self.reviewers).unwrap_or_default();
+        reviewers.iter().any(|reviewer| {
+            let named = Reference { handle: &reviewer.handle, index: reviewer.index };
+            admin::names(&named, Handle(&identity.handle), identity.index)
+        })
+    }
+}
+
+/// The requests, and the rates at which forms arrive.
+#[derive(Debug)]
+pub struct Registrations {
+    /// The requests.
+    pub store: Arc<RegistrationStore>,
+    rates: RequestRates,
+}
+
+impl Registrations {
+    /// Opens the directory that `config` names, if it names one.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or another process uses it.
+    pub fn open(config: &RegistrationConfig) -> anyhow::Result<Option<Self>> {
+        let open = |directory: &PathBuf| {
+            let store = Arc::new(RegistrationStore::open(directory)?);
+            Ok(Self { store, rates: RequestRates::new(config.sources) })
+        };
+        config.directory.as_ref().map(open).transpose()
+    }
+
+    /// Counts a form of `address`.
+    ///
+    /// # Errors
+    /// When its source has sent too many.
+    fn admit(
+        &self,
+        address: IpAddr,
+        config: &RegistrationConfig,
+        sources: &RequestRateConfig,
+    ) -> Result<(), RetryAfter> {
+        const HOUR_NS: u64 = 3_600_000_000_000;
+        let rate = SourceRate {
+            interval_ns: HOUR_NS / u64::from(config.forms_per_hour),
+            burst: config.forms_per_hour,
+            ipv4_bits: sources.ipv4_bits,
+            ipv6_bits: sources.ipv6_bits,
+        };
+        self.rates.admit_at_rate(address, Instant::now(), rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_client::administration::IdentityKey;
+    use zeroize::Zeroizing;
+
+    #[test]
+    fn reviewers_are_named_with_or_without_an_index() {
+        let config = RegistrationConfig {
+            reviewers: vec!["300:0.NA/10".to_owned(), "10.1/Any".to_owned()],
+            ..RegistrationConfig::default()
+        };
+        for (index, handle, is_reviewer) in [
+            (300, "0.NA/10", true),
+            (300, "0.na/10", true),
+            (301, "0.NA/10", false),
+            (7, "10.1/Any", true),
+            (7, "10.1/any", false),
+            (300, "0.NA/10.1", false),
+        ] {
+            let key = IdentityKey::Secret(Zeroizing::new(Vec::new()));
+            let identity = ClientIdentity { handle: handle.into(), index, key };
+            assert_eq!(config.is_reviewer(&identity), is_reviewer, "{index}:{handle}");
+        }
+    }
+}
