@@ -483,14 +483,14 @@ fn show_layer(path: &Path, header: &format::LayerHeader, took: Option<Duration>,
 
 /// A published set, or a single layer.
 pub(crate) enum OpenedSource {
-    Set(PublishedSet),
+    Set(Box<PublishedSet>),
     Layer(Box<Layer<MappedFile>>),
 }
 
 impl OpenedSource {
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
         if path.is_dir() {
-            return Ok(Self::Set(PublishedSet::open(path, LoadMode::Map)?));
+            return Ok(Self::Set(Box::new(PublishedSet::open(path, LoadMode::Map)?)));
         }
         let bytes = MappedFile::open(path, LoadMode::Map)
             .with_context(|| format!("cannot read {}", path.display()))?;

@@ -44,14 +44,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let took = started.elapsed();
     println!("base: {:.2} s, {:.0} records/s", took.as_secs_f64(), records as f64 / took.as_secs_f64());
     let mut times = Vec::new();
-    for nth in 0..deltas {
+    for delta in 0..deltas {
         let started = Instant::now();
-        publisher.publish_delta(2 + nth, |file, temp_dir| {
+        publisher.publish_delta(2 + delta, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options);
             for change in 0..changes {
                 // Scattered, and each record at most once in a delta.
-                let number = (nth * changes + change).wrapping_mul(0x9e37_79b9_7f4a_7c15) % records;
-                add(&mut builder, number, nth + 1)?;
+                let number = (delta * changes + change).wrapping_mul(0x9e37_79b9_7f4a_7c15) % records;
+                add(&mut builder, number, delta + 1)?;
             }
             builder.finish(file)
         })?;
@@ -61,13 +61,13 @@ fn main() -> Result<(), Box<dyn Error>> {
             let which = 0..LAYERS_MAX;
             let merged =
                 publisher.stager().stage_merge(&manifest, which, 1, |_| ControlFlow::Continue(()))?;
-            publisher.publish(merged, 2 + nth)?;
+            publisher.publish(merged, 2 + delta)?;
             publisher.prune(SystemTime::now(), Duration::ZERO)?;
         }
     }
     println!("first delta: {:?}", times.first().ok_or("no delta")?);
     times.sort_unstable();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!("deltas of {changes} changes: median {:?}, p99 {:?}, longest {:?}", at(0.5), at(0.99), at(1.0));
+    let at = |percent: usize| times[(times.len() - 1) * percent / 100];
+    println!("deltas of {changes} changes: median {:?}, p99 {:?}, longest {:?}", at(50), at(99), at(100));
     Ok(())
 }

@@ -166,7 +166,8 @@ pub(super) fn write_tls(directory: &Path) -> anyhow::Result<()> {
 }
 
 fn tls_of(directory: &Path) -> TlsConfig {
-    TlsConfig { certificate: Some(directory.join("certificate.pem")), key: Some(directory.join("key.pem")) }
+    let file = |name: &str| Some(directory.join(name));
+    TlsConfig { certificate: file("certificate.pem"), key: file("key.pem"), ..TlsConfig::default() }
 }
 
 /// In the child: serves until standard input ends.
@@ -219,9 +220,9 @@ async fn accept(
         match &tls {
             None => drop(tokio::spawn(redirect_all(form, stream))),
             Some(tls) => {
-                let acceptor = tls.acceptor();
+                let tls = Arc::clone(tls);
                 tokio::spawn(async move {
-                    if let Ok(stream) = acceptor.accept(stream).await {
+                    if let Ok(Some(stream)) = tls.accept(stream).await {
                         redirect_all(form, stream).await;
                     }
                 });
