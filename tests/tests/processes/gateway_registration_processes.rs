@@ -162,7 +162,7 @@ fn a_new_service_is_registered_and_found_although_the_gateway_is_killed() {
         "300:0.NA/10.1045.7",
         key,
     ));
-    assert_eq!(exit, 1, "but no other record");
+    assert_eq!(exit, 5, "but no other record");
 }
 
 #[test]

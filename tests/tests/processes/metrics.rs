@@ -7,7 +7,7 @@ use handle_daemon::metrics::MetricGroup;
 use handle_server::config::Datapath;
 use handle_tests::admin_server::administer_with;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
-use handle_tests::gateway_server::serve_over_http;
+use handle_tests::gateway_server::{serve_over_http, use_tls};
 use handle_tests::http;
 use handle_tests::test_server::serve_with;
 use handle_tests::vectors::VectorSource;
@@ -80,6 +80,11 @@ fn handle_gateway_serves_the_metrics_that_it_declares() {
     let (served_here, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
         config.upstream.resolver_site = Some(site_of(([127, 0, 0, 1], 9).into(), directory.path()));
+        config.registration.directory = Some(directory.path().join("requests"));
+        config.registration.reviewers = vec!["300:0.NA/TST".to_owned()];
+        config.admin.address = Some(([127, 0, 0, 1], 9).into());
+        config.admin.callers = Some(directory.path().join("callers.sock"));
+        use_tls(config, directory.path());
     });
     let served = served(served_here.gateway.http_address().unwrap());
     assert_eq!(served, declared(&handle_gateway::observe::metric_groups()));

@@ -2,11 +2,14 @@
 //! That it describes the answers is checked where answers are tested.
 
 use crate::http::{administered, published};
+use handle_formats::bundle::{BundleContact, archive};
 use handle_gateway::route_table::HttpRoute;
+use handle_proto::data::Site;
 use handle_tests::gateway_server::{HttpAnswer, described, exchange_over_tls, get, serve_over_http, use_tls};
 use handle_tests::json_schema::{follow, unknown_keyword};
 use handle_tests::openapi::{described_path, document, undescribed};
-use handle_tests::vectors::VectorSource;
+use handle_tests::registrar::RegistrationPages;
+use handle_tests::vectors::{VectorSource, fixture, hex};
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -130,6 +133,13 @@ fn ask(address: SocketAddr, method: &str, target: &str, headers: &str) -> HttpAn
     described(method, target, &exchange_over_tls(address, request.as_bytes()))
 }
 
+/// The archive of a service with the site record of a server of the vectors.
+fn site_bundle() -> Vec<u8> {
+    let site = hex(&fixture("servers.json")["servers"]["root"]["site_hex"]);
+    let server = Site::decode(&site).unwrap().servers.iter().next().unwrap();
+    archive(&site, server.public_key, &BundleContact::default()).unwrap()
+}
+
 #[test]
 fn every_route_is_served_with_its_methods_and_without_others() {
     let directory = tempfile::tempdir().unwrap();
@@ -142,9 +152,12 @@ fn every_route_is_served_with_its_methods_and_without_others() {
         config.admin.callers = administration.config.callers.socket.clone();
         config.agencies.prefixes = vec!["10.5072 DataCite".to_owned()];
         config.pages.help_url = Some("https://example.org/".to_owned());
+        config.registration.directory = Some(directory.path().join("requests"));
+        config.registration.reviewers = vec!["301:0.NA/TST".to_owned()];
         use_tls(config, directory.path());
     });
     let address = served.address();
+    let application = RegistrationPages { address }.stored(&[("email", "a@example.org")], &site_bundle());
     let shown = get(address, "/api/openapi.json", "");
     assert_eq!((shown.status, &shown.json()), (200, document()));
     let form = "Content-Type: application/x-www-form-urlencoded\r\nOrigin: https://localhost\r\n";
@@ -161,6 +174,13 @@ fn every_route_is_served_with_its_methods_and_without_others() {
         let target = target.replace("{token}", "token");
         let target = target.replace("{identity}", "300:0.NA/TST");
         let target = target.replace("/admin/record", "/admin/record?handle=TST/HALF");
+        let target = match target.as_str() {
+            "/register/request" => application.path.clone(),
+            path if path.starts_with("/admin/registration") && path != "/admin/registrations" => {
+                format!("{path}?id={}", application.id)
+            }
+            _ => target,
+        };
         let is_page = route.path.starts_with("/admin");
         for method in METHODS {
             let answer = ask(address, method, &target, &cookie);
