@@ -76,9 +76,9 @@ pub(crate) fn prove(args: &ProveArgs) -> anyhow::Result<ExitOutcome> {
     if args.json {
         let mut json = described(&proof);
         json["proof"] = proof.encode().into();
-        println!("{json}");
+        output::line(format_args!("{json}"));
     } else {
-        print!("{}", proof.encode());
+        output::lines(proof.encode().trim_end());
     }
     Ok(outcome(&proof))
 }
@@ -95,7 +95,7 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
     }
     let proof = verified?;
     if args.json {
-        println!("{}", described(&proof));
+        output::line(format_args!("{}", described(&proof)));
         return Ok(outcome(&proof));
     }
     let SignedStatement { statement, .. } = &proof.signed;
@@ -106,11 +106,13 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
         PathEnd::Present { public_count, public, private } => {
             let more = if private.0 == [0; 32] { "" } else { ", and others that are not public" };
             let count = output::counted(*public_count as u64, "public value", "public values");
-            println!("{handle} is in {place}, with {count}{more}");
+            output::line(format_args!("{handle} is in {place}, with {count}{more}"));
             let values = Values::from_encoded(*public_count, public)?;
             output::lines(output::values(values.iter().collect::<Vec<Value<'_>>>()));
         }
-        PathEnd::Absent | PathEnd::Other { .. } => println!("{handle} is not in {place}"),
+        PathEnd::Absent | PathEnd::Other { .. } => {
+            output::line(format_args!("{handle} is not in {place}"));
+        }
     }
     Ok(outcome(&proof))
 }

@@ -81,10 +81,10 @@ handle_daemon::metrics! {
         gauge generation = |set| set.current().generation();
         /// When the set was published, in seconds since 1970.
         gauge created_seconds = |set| set.current().created_unix_ms() / 1000;
-        /// Time since the newest statement of the publisher about the set; without keys of
-        /// publishers, the metric is missing.
+        /// Time since the newest statement of the publisher about the set; 0 without keys of
+        /// publishers.
         gauge statement_age_seconds = |set| {
-            set.freshness().age_ms(now_unix_ms()).map(|age_ms| age_ms as f64 / 1000.0)
+            set.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
         /// 1 while the set is stale; `/readyz` answers 503.
         gauge stale = |set| set.freshness().is_stale(now_unix_ms());

@@ -209,10 +209,10 @@ handle_daemon::metrics! {
             let created = SystemTime::UNIX_EPOCH + Duration::from_millis(reading.set.created_unix_ms());
             SystemTime::now().duration_since(created).unwrap_or_default().as_secs_f64()
         };
-        /// Time since the newest statement of the publisher about the set; without keys of
-        /// publishers, the metric is missing.
+        /// Time since the newest statement of the publisher about the set; 0 without keys of
+        /// publishers.
         gauge snapshot_statement_age_seconds = |reading| {
-            reading.shared.live.freshness().age_ms(now_unix_ms()).map(|age_ms| age_ms as f64 / 1000.0)
+            reading.shared.live.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
         /// 1 while the set is stale; `/readyz` answers 503.
         gauge snapshot_stale = |reading| reading.shared.live.freshness().is_stale(now_unix_ms());
