@@ -293,8 +293,8 @@ impl OpFlags {
     /// Extension of this software: put the transaction of a change into the response.
     pub const SHOW_TRANSACTION: Self = Self(0x0008_0000);
 
-    /// Every flag, with the name that tools print.
-    pub const KNOWN: [(Self, &'static str); 13] = [
+    /// Every flag of deployed software, with the name that tools print.
+    pub const KNOWN: [(Self, &'static str); 12] = [
         (Self::AUTHORITATIVE, "authoritative"),
         (Self::CERTIFY, "certify"),
         (Self::ENCRYPT, "encrypt"),
@@ -307,7 +307,6 @@ impl OpFlags {
         (Self::OVERWRITE, "overwrite_when_exists"),
         (Self::MINT_SUFFIX, "mint_new_suffix"),
         (Self::DO_NOT_REFER, "do_not_refer"),
-        (Self::SHOW_TRANSACTION, "show_transaction"),
     ];
 
     /// The flags of a client without special requests.

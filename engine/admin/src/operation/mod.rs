@@ -318,10 +318,10 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Request::RetrieveTxnLog(_) if !self.rules.site.is_primary() => {
                 Err(not_supported("Not a primary server").into())
             }
-            Request::DumpHandles(_) if !self.rules.site.is_primary() => Err(NOT_PRIMARY.into()),
             Request::RetrieveTxnLog(_) | Request::DumpHandles(_) => {
                 self.hold(OperatorDuty::Replication)?;
                 match self.rules.replicates {
+                    _ if !self.rules.site.is_primary() => Err(NOT_PRIMARY.into()),
                     true => Ok(OperationDecision::Replicate),
                     false => Err(not_supported("This server does not give out its transactions.").into()),
                 }
