@@ -1,6 +1,8 @@
 //! The OpenAPI document of `handle-gateway` is one, and has the paths and methods that are served.
 //! That it describes the answers is checked where answers are tested.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use crate::http::{administered, published};
 use handle_formats::bundle::{BundleContact, archive};
 use handle_gateway::route_table::HttpRoute;
