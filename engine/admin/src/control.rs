@@ -96,7 +96,7 @@ fn status(shared: &AdminState) -> Value {
     })
 }
 
-/// The receivers of streams, and what each of them has.
+/// The receivers of streams, and their progress.
 fn mirrors(service: &AdminService) -> Value {
     let last_id = service.store.last_id();
     let all = service.replication().map(|it| it.receivers().all()).unwrap_or_default();

@@ -57,9 +57,9 @@ struct CostlyState {
 struct CostlyJob {
     origin: RequestOrigin,
     cost: Units,
-    /// Does the work, and returns what hands over its result.
+    /// Does the work, and returns a function that hands over the result.
     run: Box<dyn FnOnce() -> Box<dyn FnOnce()> + Send>,
-    /// The thread that waits for the result goes on when this is dropped, if there is no result.
+    /// If there is no result, the waiting thread continues when this is dropped.
     waiter: Box<dyn Send>,
 }
 
@@ -166,7 +166,7 @@ impl CostlyWork {
             state = self.state();
             state.shares.leave(origin);
             state.jobs.charge(origin, cost, self.now_ms());
-            // The place is free before the waiting thread goes on, as its client may ask again.
+            // The place is freed before the waiting thread continues: its client may ask again.
             if let Ok(hand_over) = done {
                 hand_over();
             }

@@ -33,7 +33,7 @@ handle_daemon::event_counters! {
         streams,
         /// Streams for mirrors that were refused because of `replication.streams`.
         streams_refused,
-        /// Streams for mirrors that ended early: the receiver was gone or too slow.
+        /// Streams for mirrors that ended early: the receiver closed the connection or was too slow.
         streams_failed,
         /// Transactions that were sent in streams.
         stream_transactions,

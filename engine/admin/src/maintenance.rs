@@ -45,7 +45,7 @@ pub async fn check_disks(state: Arc<AdminState>) {
     }
 }
 
-/// Periodically drops old transactions from the log, and forgets the oldest deleted handles.
+/// Periodically drops old transactions from the log, and the oldest removals.
 pub async fn prune_log(state: Arc<AdminState>) {
     let mut stopping = state.stopping();
     loop {
@@ -66,8 +66,8 @@ pub async fn prune_log(state: Arc<AdminState>) {
     }
 }
 
-/// Drops what is out of the bounds of the configuration, in one commit each; returns the larger
-/// count.
+/// Drops transactions and removals beyond the configured bounds, in one commit each; returns the
+/// larger count.
 fn prune(state: &AdminState) -> Result<usize, StoreError> {
     let (store, config) = (&state.service.store, state.config());
     let StoreConfig { log_days, log_transactions, gone_names, .. } = config.store;
@@ -77,5 +77,5 @@ fn prune(state: &AdminState) -> Result<usize, StoreError> {
         transactions_max: (log_transactions > 0).then_some(log_transactions as u64),
     };
     let transactions = store.prune_log(bounds, PRUNE_COUNT)?;
-    Ok(transactions.max(store.prune_gone(gone_names as u64, PRUNE_COUNT)?))
+    Ok(transactions.max(store.prune_removals(gone_names as u64, PRUNE_COUNT)?))
 }

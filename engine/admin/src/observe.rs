@@ -191,8 +191,8 @@ handle_daemon::metrics! {
         };
         /// Streams for mirrors that are being sent, at most `replication.streams`.
         gauge streams_open = |reading| reading.service.replication().map_or(0, |all| all.streams_count());
-        /// The last transaction that each mirror has, by its identity and the position of its server
-        /// in its site: as it said, or in its last complete stream.
+        /// The last transaction that each mirror has, from its requests or its last complete stream, by
+        /// its identity and the position of its server in its site.
         gauge receiver_transaction [identity, server] = |reading| {
             receiver_series(reading, |progress, _| progress.last_transaction)
         };
@@ -214,7 +214,8 @@ handle_daemon::metrics! {
     }
 }
 
-/// A number of each receiver of streams; `number` also gets the last transaction of the store.
+/// A number for each receiver of streams, made by `number` from its progress and the last
+/// transaction of the store.
 fn receiver_series(
     reading: &MetricsReading<'_>,
     number: impl Fn(&ReceiverProgress, u64) -> u64,

@@ -4,10 +4,10 @@
 //!
 //! - [`decision`]: whether a receiver can continue, or has to request all records.
 //! - [`source`]: the items of a stream, read from one snapshot of the store, in bounded memory.
-//! - [`stream`]: the bytes of a stream, signed or not.
+//! - [`stream`]: the bytes of a stream, with signatures if it is signed.
 //! - [`send`]: sends a stream to a receiver that may be slow.
-//! - [`tls`]: TLS with the server key, in which most receivers read.
-//! - [`receivers`]: what each receiver has.
+//! - [`tls`]: TLS with the server key, which protects most streams.
+//! - [`receivers`]: the progress of each receiver.
 
 pub mod decision;
 pub mod receivers;
@@ -36,44 +36,44 @@ use stream::ReplicationStream;
 use tokio::sync::Semaphore;
 
 settings! {
-    /// Mirrors, which request transactions and records ([mirrors.md](../mirrors.md)). Only the
-    /// identities of `administrators.replication` and `administrators.server` may.
+    /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only the
+    /// identities of `administrators.replication` and `administrators.server` may request them.
     pub struct ReplicationConfig {
-        /// Answer these requests. A server without a key does not answer them.
+        /// Send streams to mirrors. A server without a key refuses all requests for them.
         restart enabled: bool = true;
-        /// Name of this site for other sites: `INDEX:HANDLE` of its HS_SITE value. If not set,
-        /// `sources`.
+        /// Name of this site for other sites: `INDEX:HANDLE` of its HS_SITE value. `sources` if not
+        /// set.
         restart site_name: Option<String> = None;
-        /// Streams at a time. One more gets RC 3.
+        /// Maximum number of streams at a time. Further requests get RC 3.
         restart streams: usize = 8, 1..=1024;
-        /// Most time for a receiver to read 64 KiB of a stream, and for its TLS handshake.
+        /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake.
         restart write_ms: u32 = 60_000, 1..=DAY_MS;
-        /// Most time for a stream. While it lasts, the file of the store keeps the pages that it
-        /// shows.
+        /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the stream
+        /// reads, and grows with each change.
         restart stream_ms: u32 = 43_200_000, 1..=DAY_MS;
-        /// Send the last changes of all handles and prefixes in front of all records. Receivers
-        /// need them only if they accept changes from several primary sites.
+        /// Begin dumps with the times of the last changes of all handles and prefixes. Receivers need
+        /// these only if they accept changes from several primary sites.
         restart dates: bool = false;
     }
 }
 
-/// Name of a site whose record comes from a file.
+/// The name of this site if none is set.
 const UNNAMED_SITE: &str = "sources";
 /// First version in which streams over TCP are encrypted.
 const TLS_SINCE: Version = Version::new(2, 8);
 
-/// The way of a stream to its receiver.
+/// The transport of a stream to its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamRoute {
     /// The TCP connection of the request.
     Tcp,
-    /// HTTP, or HTTPS with another key than that of this server.
+    /// HTTP, or HTTPS with a key other than the server key.
     Http,
-    /// HTTPS with the key of this server.
+    /// HTTPS with the server key.
     Https,
 }
 
-/// The part of the process that makes streams.
+/// Makes streams for mirrors.
 pub struct Replication {
     config: ReplicationConfig,
     key: Arc<PrivateKey>,
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Replication {
 pub enum NoStream {
     /// As many streams as allowed are being sent.
     Busy,
-    /// The request is invalid: the text says why.
+    /// The request is invalid, for the reason in the text.
     Invalid(&'static str),
     /// The store cannot be read.
     Store(StoreError),
@@ -128,7 +128,7 @@ impl Replication {
         Self { config: config.clone(), key, tls, places, receivers: Arc::default() }
     }
 
-    /// What each receiver has.
+    /// The progress of each receiver.
     #[must_use]
     pub fn receivers(&self) -> &Receivers {
         &self.receivers
@@ -158,32 +158,32 @@ impl Replication {
         }
     }
 
-    /// Begins a stream that answers `asked` from `snapshot`.
+    /// Begins the stream that answers `request` from `snapshot`.
     ///
     /// # Errors
     /// When there is no place for it, the request is invalid, or the store cannot be read.
     pub fn begin(
         &self,
-        asked: &StreamRequest<'_>,
+        request: &StreamRequest<'_>,
         snapshot: StoreSnapshot,
         route: StreamRoute,
     ) -> Result<ReplicationStream, NoStream> {
-        let source = match &asked.request {
+        let source = match &request.request {
             Request::RetrieveTxnLog(body) => {
                 let share = share_of(body.receiver)?;
-                let receiver = ReceiverKey::new(&asked.identity, share);
-                self.transactions(asked, &body.progress, snapshot, share, receiver)?
+                let receiver = ReceiverKey::new(&request.identity, share);
+                self.transactions(request, &body.progress, snapshot, share, receiver)?
             }
             Request::DumpHandles(body) => {
                 let share = share_of(body.receiver)?;
-                let receiver = ReceiverKey::new(&asked.identity, share);
-                self.receivers.began(receiver.clone(), None, asked.now_unix_ms);
-                StreamSource::Dump(self.dump(asked, body.start, snapshot, share, receiver)?)
+                let receiver = ReceiverKey::new(&request.identity, share);
+                self.receivers.note_request(receiver.clone(), None, request.now_unix_ms);
+                StreamSource::Dump(self.dump(request, body.start, snapshot, share, receiver)?)
             }
             _ => return Err(NoStream::Invalid("The request is not about replication.")),
         };
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Err(NoStream::Busy) };
-        let protection = self.protection(asked.version, route);
+        let protection = self.protection(request.version, route);
         let key = (protection == StreamProtection::Signed).then(|| Arc::clone(&self.key));
         let tls = self.tls.as_ref().filter(|_| protection == StreamProtection::Tls);
         let receivers = Arc::clone(&self.receivers);
@@ -193,7 +193,7 @@ impl Replication {
     /// All records, or those after `start`.
     fn dump(
         &self,
-        asked: &StreamRequest<'_>,
+        request: &StreamRequest<'_>,
         start: Option<StartingPoint<'_>>,
         snapshot: StoreSnapshot,
         share: ReceiverShare,
@@ -205,45 +205,45 @@ impl Replication {
                 .ok_or(NoStream::Invalid("The starting point has an unknown kind."))?,
         };
         let has_dates = self.config.dates;
-        Ok(DumpSource::new(snapshot, begin, has_dates, asked.now_unix_ms, (share, receiver))?)
+        Ok(DumpSource::new(snapshot, begin, has_dates, request.now_unix_ms, (share, receiver))?)
     }
 
     /// The transactions after those that the receiver has.
     fn transactions(
         &self,
-        asked: &StreamRequest<'_>,
+        request: &StreamRequest<'_>,
         progress: &Progress<'_>,
         snapshot: StoreSnapshot,
         share: ReceiverShare,
         receiver: ReceiverKey,
     ) -> Result<StreamSource, NoStream> {
         let name = self.config.site_name.as_deref().unwrap_or(UNNAMED_SITE);
-        let queue = format!("{}:{name}", asked.server_at);
-        let (format, has) = match *progress {
+        let queue = format!("{}:{name}", request.server_at);
+        let (format, state) = match *progress {
             Progress::OneSource { last_txn_id, last_query_ms } => {
-                let has = ReceiverState { last_id: last_txn_id, last_unix_ms: last_query_ms };
-                (TransactionFormat::OneSource, Some(has))
+                let state = ReceiverState { last_id: last_txn_id, last_unix_ms: last_query_ms };
+                (TransactionFormat::OneSource, Some(state))
             }
             Progress::AllSources { state } => {
                 let states = SourceStates::parse(state)
                     .ok_or(NoStream::Invalid("The state of the receiver is not the JSON of such a state."))?;
-                // Nobody gets his own transactions back.
-                let has = (states.own_name.as_deref() != Some(name)).then(|| states.of(&queue));
-                (TransactionFormat::AllSources, has)
+                // A receiver does not get its own transactions back.
+                let state = (states.own_name.as_deref() != Some(name)).then(|| states.of(&queue));
+                (TransactionFormat::AllSources, state)
             }
         };
-        let state = decision::source_state(&snapshot)?;
-        let needs_dump = has.is_some_and(|has| needs_dump(&state, has, asked.now_unix_ms));
+        let source = decision::source_state(&snapshot)?;
+        let needs_dump = state.is_some_and(|state| needs_dump(&source, state, request.now_unix_ms));
         let status = if needs_dump { TransactionStatus::NeedsDump } else { TransactionStatus::Sending };
-        self.receivers.began(receiver.clone(), has.map(|has| has.last_id), asked.now_unix_ms);
+        self.receivers.note_request(receiver.clone(), state.map(|state| state.last_id), request.now_unix_ms);
         Ok(StreamSource::Transactions(TransactionSource::new(
             snapshot,
             TransactionsHeader { format, status },
             source::TransactionRange {
-                queue: has.map(|_| queue.into_bytes()),
-                after: has.map_or(0, |has| u64::try_from(has.last_id).unwrap_or(0)),
-                has_unix_ms: has.map_or(0, |has| has.last_unix_ms),
-                now_unix_ms: asked.now_unix_ms,
+                queue: state.map(|_| queue.into_bytes()),
+                after: state.map_or(0, |state| u64::try_from(state.last_id).unwrap_or(0)),
+                has_unix_ms: state.map_or(0, |state| state.last_unix_ms),
+                now_unix_ms: request.now_unix_ms,
             },
             (share, receiver),
         )?))

@@ -231,7 +231,7 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
     Ok((service, publisher))
 }
 
-/// Opens the part that makes streams for mirrors, with the server key.
+/// Sets up streams for mirrors with the server key.
 fn open_replication(config: &Config, service: &AdminService) -> anyhow::Result<Option<Arc<Replication>>> {
     let (true, Some(key), Some(key_config)) =
         (config.replication.enabled, service.sealer.shared_key(), &config.server_key)

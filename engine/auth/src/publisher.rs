@@ -1,7 +1,6 @@
 //! Keys of publishers, which sign statements about published sets.
 //!
-//! A key is named by the SHA-256 of the record of its public half, which is the content of a public
-//! key file in native form.
+//! The name of a key is the SHA-256 of its public key record, as in a public key file of native form.
 
 use crate::error::{KeyError, SignError};
 use crate::key::{PrivateKey, PublicKey, public_record_of};
@@ -20,7 +19,7 @@ impl PublisherKey {
     /// The key with this record.
     ///
     /// # Errors
-    /// When it is not a public key that verifies signatures.
+    /// When the record is not a public key that verifies signatures.
     pub fn from_record(record: &[u8]) -> Result<Self, KeyError> {
         let public = data::PublicKey::decode(record)?;
         Ok(Self { name: name_of(&public), key: PublicKey::new(&public)? })
@@ -39,7 +38,7 @@ impl PublisherKey {
     }
 }
 
-/// Files may have bytes behind the numbers, which do not belong to the name.
+/// The name of a key. Files may have bytes behind the numbers, which are not part of the name.
 fn name_of(public: &data::PublicKey<'_>) -> [u8; 32] {
     Sha256::digest(public.to_bytes()).into()
 }
@@ -55,7 +54,7 @@ impl PublisherSigner {
     /// The key with these numbers.
     ///
     /// # Errors
-    /// When they are no key that signs.
+    /// When the key cannot sign.
     pub fn new(key: &data::PrivateKey<'_>) -> Result<Self, KeyError> {
         let public = public_record_of(key).ok_or(KeyError::NoPrimes)?;
         Ok(Self { name: name_of(&data::PublicKey::decode(&public)?), key: PrivateKey::new(key)? })
@@ -82,7 +81,7 @@ mod tests {
     use crate::testing::{private_record, public_record};
 
     #[test]
-    fn a_signature_verifies_with_the_key_of_its_name_alone() {
+    fn a_signature_verifies_only_with_its_key_under_its_name() {
         let other = PublisherKey::from_record(&public_record("server")).unwrap();
         for id in ["admin_rsa", "admin_dsa2048"] {
             let record = private_record(id);

@@ -25,7 +25,7 @@ pub struct LookupAnswer {
     pub from: Option<SocketAddr>,
     /// Whether the answer is from the cache.
     pub cached: bool,
-    /// If it is from the cache, when it was put there, on the monotonic clock.
+    /// When the answer was put into the cache, on the monotonic clock, if it is from the cache.
     pub cached_at_ms: u64,
     /// Number of aliases that were followed.
     pub aliases_count: u8,

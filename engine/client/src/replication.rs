@@ -1,8 +1,7 @@
 //! Reads the stream that follows the answer to a replication request: transactions, or all records.
 //! A state machine without sockets: received bytes go in, verified items come out.
 //!
-//! An item is returned only once it is complete and, in a signed stream, its signature has been
-//! verified. The last item of a dump, [`DumpItem::Done`], has no signature, so whoever controls the
+//! An item is returned when it is complete and, in a signed stream, its signature has been verified. The last item of a dump, [`DumpItem::Done`], has no signature, so whoever controls the
 //! connection can end a signed dump early; streams over TLS do not have this weakness.
 
 #[cfg(feature = "tls")]
@@ -19,7 +18,7 @@ use handle_proto::wire::replication_stream::{
 };
 use std::fmt;
 
-/// Which stream is expected: the request determines it.
+/// The kind of the stream, which follows from the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamContent {
     /// Transactions.
@@ -31,7 +30,7 @@ pub enum StreamContent {
 /// What secures the connection of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamTransport {
-    /// Nothing: the stream has to be signed, or to begin TLS.
+    /// The connection is not secured: the stream has to be signed, or to begin TLS.
     Clear,
     /// TLS with a server whose key has been verified.
     Verified,
@@ -45,7 +44,7 @@ pub struct StreamLimits {
 }
 
 impl Default for StreamLimits {
-    /// Room for any record that fits into a message, and for longer records of other sources.
+    /// Enough for each record that fits into a message, and for longer records of other servers.
     fn default() -> Self {
         Self { item_len_max: 4 << 20 }
     }
@@ -71,11 +70,11 @@ pub enum StreamEvent<'a> {
 pub enum StreamError {
     /// A part does not decode.
     Decode(DecodeError),
-    /// The number in front is not that of a protection.
+    /// The first four bytes are not the number of a protection.
     UnknownProtection(u32),
-    /// The stream is neither signed nor encrypted, and nothing else secures its connection.
+    /// The stream is neither signed nor encrypted, and its connection is not secured.
     Unprotected,
-    /// Bytes follow where the TLS handshake has to begin.
+    /// Other bytes follow where the TLS handshake has to begin.
     BeforeTls,
     /// The digest of the signatures is not supported.
     Digest,
@@ -159,8 +158,8 @@ impl StreamReader {
         Self { content, transport, limits, key, state, signed_with: None, buffer: Vec::new(), at: 0 }
     }
 
-    /// Takes received bytes. Everything that [`next_event`](Self::next_event) can return should be
-    /// taken from there first: what is kept then is at most one item.
+    /// Adds received bytes. If the caller takes all events from [`next_event`](Self::next_event)
+    /// first, the reader keeps at most one item.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.at);
         self.at = 0;
@@ -176,7 +175,7 @@ impl StreamReader {
     /// The next part of the stream; `None` if more bytes are needed, or after the last item.
     ///
     /// # Errors
-    /// When the stream is invalid. It cannot be read any further then.
+    /// When the stream is invalid. The reader cannot be used after that.
     pub fn next_event(&mut self) -> Result<Option<StreamEvent<'_>>, StreamError> {
         loop {
             let step = match self.state {
@@ -278,7 +277,7 @@ impl StreamReader {
         }
     }
 
-    /// The length of the next item, without and with its signature, and whether it is the last one.
+    /// The length of the next item without and with its signature, and whether it is the last item.
     fn measure_item(&self, format: ItemFormat) -> Result<(usize, usize, bool), StreamError> {
         let mut cursor = Cursor::new(&self.buffer[self.at..]);
         let (event, is_last) = read(format, &mut cursor)?;
@@ -303,7 +302,7 @@ impl StreamReader {
     }
 }
 
-/// Reads an item, and tells whether it is the last one.
+/// Reads an item, and returns whether it is the last one.
 fn read<'a>(format: ItemFormat, cursor: &mut Cursor<'a>) -> Result<(StreamEvent<'a>, bool), DecodeError> {
     Ok(match format {
         ItemFormat::Transactions(header) => {

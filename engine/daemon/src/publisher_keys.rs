@@ -1,4 +1,4 @@
-//! The keys of publishers: the private one that signs sets, and the public ones that are accepted.
+//! The keys of publishers: the private key that signs sets, and the public keys that are accepted.
 
 use crate::server_key::{self, ServerKeyConfig, ServerKeyError};
 use crate::settings;
@@ -7,7 +7,7 @@ use handle_auth::{KeyError, PublisherKey, PublisherSigner, pem};
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// The longest time past which a set may count as stale: a year and a day.
+/// Maximum of `age_max_s`: a year and a day.
 const AGE_S_MAX: u64 = 366 * 86_400;
 
 settings! {
@@ -16,9 +16,9 @@ settings! {
         /// Files with the public keys of the publishers, native or PEM. If there are any, sets that
         /// are not signed, signed by others, or older than the set in service are refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// Age of the newest statement of the publisher past which the set is stale: `/readyz`
-        /// answers 503. 0 for no limit. Without `keys`, the age is not known, and there is no
-        /// limit.
+        /// Maximum age of the newest statement of the publisher. Beyond it, the set is stale, and
+        /// `/readyz` answers 503. 0 for no limit. Without `keys`, the age is not known, and there is
+        /// no limit.
         live age_max_s: u64 = 0, 0..=AGE_S_MAX;
         /// Answer RC 3 (server too busy) instead of serving a stale set, so that clients ask
         /// another server.
@@ -40,9 +40,9 @@ fn refusal_needs_an_age(config: &PublishersConfig) -> Result<(), SettingError> {
 pub enum PublisherKeyError {
     /// The file cannot be read.
     Io(PathBuf, io::Error),
-    /// It looks like PEM, but not like that of a public key.
+    /// The file is PEM, but not of a public key.
     Pem(PathBuf, pem::PemError),
-    /// It is not a public key that verifies signatures.
+    /// The file is not a public key that verifies signatures.
     Key(PathBuf, KeyError),
 }
 
@@ -57,13 +57,13 @@ impl fmt::Display for PublisherKeyError {
     }
 }
 
-/// Without a source, because the text includes it already.
+/// Without a source, because the text includes that of the source.
 impl std::error::Error for PublisherKeyError {}
 
 /// Reads public key files, native or PEM.
 ///
 /// # Errors
-/// When one cannot be read, or is not a public key.
+/// When a file cannot be read, or is not a public key.
 pub fn read_public(files: &[PathBuf]) -> Result<Vec<PublisherKey>, PublisherKeyError> {
     files.iter().map(|file| read_one(file)).collect()
 }
@@ -94,7 +94,7 @@ mod tests {
     use handle_auth::generate;
 
     #[test]
-    fn a_stale_set_is_refused_only_past_an_age() {
+    fn refusing_stale_sets_needs_a_maximum_age() {
         let config = PublishersConfig { refuse_stale: true, ..PublishersConfig::default() };
         assert!(config.check().is_err());
         PublishersConfig { age_max_s: 1, ..config }.check().unwrap();

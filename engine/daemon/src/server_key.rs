@@ -143,10 +143,10 @@ pub fn read(config: &ServerKeyConfig) -> Result<PrivateKey, ServerKeyError> {
         .map_err(|error| ServerKeyError::Key(config.file.clone(), error))
 }
 
-/// Reads the numbers of the key that signs answers, for other uses of the same key.
+/// Reads the numbers of the server key, for uses other than signing answers.
 ///
 /// # Errors
-/// As [`read`], except that the key may be one that cannot sign.
+/// As [`read`], except that the key need not be able to sign.
 pub fn read_record(config: &ServerKeyConfig) -> Result<PrivateKeyBuf, ServerKeyError> {
     let bytes = read_secret(&config.file).map_err(ServerKeyError::KeyFile)?;
     let passphrase = passphrase(config)?;

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Layers from which on all deltas are merged.
+/// Number of layers from which on all deltas are merged.
 const LAYERS_MAX: usize = 8;
 
 fn add(builder: &mut Builder<'_>, number: u64, version: u64) -> Result<(), BuildError> {

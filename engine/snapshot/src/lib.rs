@@ -5,8 +5,8 @@
 //!   prefixes that a layer answers for. [`records`]: several layers as one, newest first.
 //! - `builder`, `set`, `verify`, `map` (feature `std`): from records to a published directory, and
 //!   back.
-//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose
-//!   root the MANIFEST has, and proofs that a record is or is not there.
+//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose root is in the
+//!   MANIFEST, and proofs that a record is or is not in the set.
 //!
 //! The modules of the first two lines need neither an allocator nor an operating system, and they
 //! never panic: over damaged or invented bytes, a lookup returns an error or finds nothing.
@@ -69,12 +69,12 @@
 //!   cache and read again by the check before publishing: written data is cached in small pages,
 //!   data that is read in large ones.
 //! - **Layers are named by their content.** The header has the SHA-256 of everything behind it, and
-//!   the MANIFEST has that of the header. Both are computed while a layer is written. Opening checks
-//!   one hash of 320 bytes; the check of every byte includes the other.
+//!   the MANIFEST has the SHA-256 of the header. Both are computed while a layer is written. Opening
+//!   checks the hash of the header, 320 bytes; verifying a layer checks the other hash too.
 //! - **A set has one root, whatever its layers.** The module `tree` explains the tree, its cost, and
 //!   the alternatives.
-//! - **Signatures are outside.** This crate knows which text is signed and where the signature is;
-//!   callers bring the keys.
+//! - **Keys belong to the caller.** This crate defines which text is signed and where the signature is;
+//!   callers sign and verify.
 //! - **The MANIFEST is the only state of publishing.** It names the store and the last visible
 //!   transaction, in the rename that makes the set visible, so both always agree after a crash.
 #![no_std]

@@ -1,4 +1,4 @@
-//! Text files of lines with one form each: a word, and what it names.
+//! Text files whose lines are a name, a space and a value, in a fixed order.
 
 use crate::format::Sha256Sum;
 use core::fmt::Write as _;
@@ -11,7 +11,7 @@ pub(crate) struct LineReader<'a> {
 }
 
 impl<'a> LineReader<'a> {
-    /// `None` if the bytes are not text or the last line is cut short.
+    /// `None` if the bytes are not UTF-8, or the last line has no line feed.
     pub(crate) fn new(bytes: &'a [u8]) -> Option<Self> {
         let rest = core::str::from_utf8(bytes).ok()?;
         rest.ends_with('\n').then_some(Self { rest })
@@ -37,7 +37,7 @@ impl<'a> LineReader<'a> {
         self.next()?.strip_prefix(name)?.strip_prefix(' ')
     }
 
-    /// As [`field`](Self::field), but a line with another name stays to be read.
+    /// As [`field`](Self::field), but does not consume a line with another name.
     pub(crate) fn field_if(&mut self, name: &str) -> Option<&'a str> {
         let before = self.rest;
         let field = self.field(name);

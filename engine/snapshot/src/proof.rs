@@ -1,9 +1,9 @@
 //! Proofs that a record is, or is not, in a set.
 //!
 //! A proof has the path from the root of the [tree](crate::tree) to the place of the key, and the
-//! signed statement of the publisher that names the root. Whoever has the public key of the
-//! publisher verifies it, without the set. It shows the public values of the record; of private
-//! values it shows only a digest that nobody can guess them from.
+//! signed statement of the publisher that names the root. It is verified with the public key of the
+//! publisher, without the set. A proof reveals the public values of the record. Of private values it
+//! reveals only a blinded digest, from which they cannot be guessed.
 //!
 //! ```text
 //! handle record proof 1
@@ -41,10 +41,10 @@ pub const STEPS_MAX: usize = 256;
 pub const PROOF_LEN_MAX: usize =
     2 * (KEY_LEN_MAX + VALUES_LEN_MAX) + STEPS_MAX * 73 + STATEMENT_LEN_MAX + 1024;
 
-/// Where the path to a key ends.
+/// The end of the path to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathEnd {
-    /// At the record of the key.
+    /// The record of the key.
     Present {
         /// Number of public values.
         public_count: usize,
@@ -53,9 +53,9 @@ pub enum PathEnd {
         /// Digest of the private values; zero if there are none.
         private: Sha256Sum,
     },
-    /// At a subtree without records.
+    /// A subtree without records.
     Absent,
-    /// At a subtree whose only record has another key.
+    /// A subtree whose only record has another key.
     Other {
         /// Digest of that key.
         key: Sha256Sum,
@@ -69,9 +69,9 @@ pub enum PathEnd {
 pub struct ProofPath {
     /// The key: the handle as the service folds it.
     pub key: Vec<u8>,
-    /// The other half of each subtree on the path, from the root on.
+    /// The digest of the subtree beside each step of the path, from the root on.
     pub siblings: Vec<Sha256Sum>,
-    /// What is at its end.
+    /// The end of the path.
     pub end: PathEnd,
 }
 
@@ -84,11 +84,11 @@ pub struct RecordProof {
     pub signed: SignedStatement,
 }
 
-/// Why a proof proves nothing.
+/// Why a proof is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProofError {
-    /// It does not have the form of a proof.
+    /// The text does not have the form of a proof.
     Form,
     /// The path does not lead from the key to the root of the statement.
     Path,
@@ -151,7 +151,7 @@ impl RecordProof {
     /// signature over the text that it gets.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first check that fails.
     pub fn verify(&self, verify: impl FnOnce(&SignedStatement) -> bool) -> Result<(), ProofError> {
         if self.path.root() != Some(self.signed.statement.root) {
             return Err(ProofError::Path);
@@ -186,7 +186,7 @@ impl RecordProof {
     /// Parses a proof. Only the exact bytes that [`encode`](Self::encode) writes are accepted.
     ///
     /// # Errors
-    /// When they are no proof.
+    /// When the bytes are not a proof.
     pub fn parse(bytes: &[u8]) -> Result<Self, ProofError> {
         if bytes.len() > PROOF_LEN_MAX {
             return Err(ProofError::Form);
@@ -217,7 +217,7 @@ impl RecordProof {
             if count > VALUES_COUNT_MAX || public.len() > VALUES_LEN_MAX {
                 return None;
             }
-            // The number is not under the digest, so it has to follow from the values.
+            // The digest does not cover the number, so the number has to match the values.
             handle_proto::Values::from_encoded(count, &public).ok()?;
             return Some(PathEnd::Present { public_count: count, public, private: lines.digest("private")? });
         }

@@ -36,7 +36,7 @@ pub enum Trust {
     Checked,
     /// Every lookup that reaches this layer returns [`CorruptRecord`].
     Refused,
-    /// The same, because the set is too old to be served.
+    /// As `Refused`, because the set is too old to be served.
     Stale,
 }
 

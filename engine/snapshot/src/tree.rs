@@ -1,21 +1,21 @@
 //! The Merkle tree over the records of a set.
 //!
-//! Its root is a function of the records that a lookup finds, whatever layers they are in, so that
-//! two sets with other layers can be compared. A leaf is one record; its place is the SHA-256 of
-//! its key. A subtree without records is [`EMPTY`], a subtree with one record is its leaf, and any
-//! other has the digest of its two halves. So a path from the root has about as many steps as the
-//! binary logarithm of the number of records, and the same path proves that a record is there or
-//! that it is not ([`proof`](crate::proof)).
+//! The root is a function of the records that a lookup finds, whatever layers they are in, so sets with
+//! different layers can be compared. A leaf is one record; its place is the SHA-256 of its key. A
+//! subtree without records is [`EMPTY`], a subtree with one record is its leaf, and every other
+//! subtree has the digest of its two halves. The number of steps from the root to a leaf is therefore
+//! about the binary logarithm of the number of records, and such a path proves that a record is or is
+//! not in the set ([`proof`](crate::proof)).
 //!
-//! A publisher keeps the nodes of the upper levels in memory, [`RecordTree`], down to *buckets* of
-//! about [`BUCKET_RECORDS`] records. For what is below it reads the records of the bucket again. It
-//! finds them with a [`KeyIndex`] of each layer: 8 bytes for each record. A change costs the hashes
-//! of one bucket and of one path.
+//! A publisher keeps the upper levels in memory as a [`RecordTree`], down to *buckets* of about
+//! [`BUCKET_RECORDS`] records. Below them, it computes the digests again from the records of the
+//! bucket, which it finds with a [`KeyIndex`] of each layer: 8 bytes for each record. A change costs
+//! the hashes of one bucket and of one path.
 //!
-//! Other designs were considered. A sum of hashes for each bucket needs no neighbours, but is either
-//! forgeable (modulo 2^256) or has two kilobytes of state and of hashing for each record. Leaves in
-//! the order of the hash of the index need no other index, but a proof would tell the seed, which is
-//! secret. Keeping all nodes takes 64 bytes for each record.
+//! Alternatives: a sum of hashes for each bucket can be updated without its other records, but is
+//! either forgeable (modulo 2^256) or needs two kilobytes of state and of hashing for each record.
+//! Leaves in the order of the hash of the layer's index need no [`KeyIndex`], but a proof would reveal
+//! the seed, which is secret. Keeping all nodes takes 64 bytes for each record.
 
 use crate::format::{RECORD_ALIGN, Sha256Sum};
 use crate::reader::{CorruptRecord, Layer};
@@ -25,23 +25,23 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::vec::Vec;
 
-/// Records of a bucket, on average, for which the number of buckets is chosen.
+/// Maximum average number of records of a bucket, from which the number of buckets follows.
 pub const BUCKET_RECORDS: u64 = 32;
-/// Most levels above the buckets. They take 64 MiB.
+/// Maximum number of levels above the buckets. They take 64 MiB.
 const BITS_MAX: u32 = 20;
-/// Levels that a set may lack before the tree is made again with more.
+/// Maximum number of missing levels; beyond it, the tree is made again.
 const BITS_MISSING_MAX: u32 = 2;
-/// Bits of the digest of a key in an entry of a [`KeyIndex`]. The others are an offset.
+/// Bits of the digest of a key in an entry of a [`KeyIndex`]. The other bits are an offset.
 const PREFIX_BITS: u32 = 24;
 /// Bits of an offset in an entry of a [`KeyIndex`], in units of [`RECORD_ALIGN`].
 const OFFSET_BITS: u32 = 40;
-/// How often the seed is hashed for the blinding of private values.
+/// Number of hash rounds that make the blinding of private values from the seed.
 const BLINDING_ROUNDS: u32 = 1 << 16;
 
 /// The digest of a subtree without records.
 pub const EMPTY: Sha256Sum = Sha256Sum([0; 32]);
 
-/// What a digest in the tree stands for. The last bit of a digest tells a leaf from other nodes.
+/// The kind of a node, from its digest: the last bit is set in digests of leaves only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeKind {
     Empty,
@@ -133,8 +133,8 @@ pub(crate) fn halves(entries: &[TreeEntry], depth: usize) -> (&[TreeEntry], &[Tr
 
 /// Makes the digests of records of one set.
 ///
-/// Proofs show the digests of records, and those of private values could be guessed from them.
-/// Their digest therefore includes a secret of the set, which is made from its seed.
+/// Proofs reveal digests of private values. So that the values cannot be guessed from them, these
+/// digests include a secret of the set, which is made from its seed.
 #[derive(Debug)]
 pub(crate) struct RecordHasher {
     seed: u64,
@@ -294,7 +294,7 @@ impl RecordTree {
         self.nodes.get(at).copied().unwrap_or(EMPTY)
     }
 
-    /// Computes the buckets of keys with these prefixes again.
+    /// Computes the digests of the buckets of keys with these prefixes again.
     pub(crate) fn renew_buckets<B: AsRef<[u8]>>(
         &self,
         prefixes: &[u32],

@@ -1,4 +1,4 @@
-//! The root is that of the plain definition, however a set is published, and proofs hold.
+//! However a set is published, its root is that of the plain definition, and its proofs verify.
 #![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A signature of tests: a digest of a secret and the message.
+/// A test key, whose signatures are digests of a secret and the message.
 #[derive(Debug)]
 struct TestKey(u8);
 
@@ -41,7 +41,7 @@ impl StatementSigner for TestKey {
     }
 }
 
-/// The values of a record are made from a number; an odd one has a private value too.
+/// The values of a record, made from a number. An odd number adds a private value.
 fn values(data: &[u8; 4]) -> Vec<Value<'_>> {
     let private = Value { permissions: Permissions(0x0c), ..Value::new(300, b"HS_SECKEY", data) };
     let all = [Value::new(1, b"URL", data), private];
@@ -52,7 +52,7 @@ fn handle(n: u16) -> String {
     format!("10.1/record-{n}")
 }
 
-/// What a set shows: handles and the numbers of their values.
+/// The records of a set: handles and the numbers of their values.
 type Content = BTreeMap<u16, u32>;
 
 const OPTIONS: LayerOptions = LayerOptions { seed: 7, folds: true, created_unix_ms: 1 };
@@ -93,7 +93,8 @@ fn plain_root(entries: &[(Sha256Sum, Sha256Sum)], depth: usize) -> Sha256Sum {
     }
 }
 
-/// Proves every handle of the content and some others, verifies all, and compares the root.
+/// Proves every handle of the content and some other handles, verifies the proofs, and compares the
+/// root.
 fn check(dir: &Path, content: &Content) {
     let set = PublishedSet::open(dir, LoadMode::Map).unwrap();
     let tree = SetTree::of(&set).unwrap();
@@ -189,7 +190,7 @@ fn sets_of_any_size_grow_by_deltas_to_the_same_root() {
 }
 
 #[test]
-fn a_changed_bit_of_a_proof_proves_nothing_false() {
+fn a_proof_with_a_changed_bit_proves_nothing_false() {
     let dir = tempfile::tempdir().unwrap();
     let mut publisher = signing(dir.path());
     let changes = (0..40).map(|n| (n, Some(u32::from(n)))).collect();
@@ -230,7 +231,7 @@ fn a_changed_bit_of_a_proof_proves_nothing_false() {
 
 /// A present record cannot be proven absent, nor an absent one present, with parts of other proofs.
 #[test]
-fn ends_of_other_proofs_do_not_fit() {
+fn a_path_with_the_end_of_another_proof_does_not_verify() {
     let dir = tempfile::tempdir().unwrap();
     let mut publisher = signing(dir.path());
     publish(&mut publisher, &(0..40).map(|n| (n, Some(0))).collect(), true, 1);
@@ -260,7 +261,7 @@ fn ends_of_other_proofs_do_not_fit() {
 }
 
 #[test]
-fn only_signed_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
+fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
     let mut publisher = SetPublisher::open(dir.path()).unwrap();
     publish(&mut publisher, &BTreeMap::new(), true, 1);

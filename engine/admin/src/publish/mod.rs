@@ -199,7 +199,7 @@ struct PublisherThread<S: Storage> {
     /// After a failure, no attempt is made before this time.
     retry_at: Option<Instant>,
     prune_at: Instant,
-    /// When the newest statement about the set was made.
+    /// The time of the newest statement about the set.
     stated_at: Option<Instant>,
     statement_trouble: LastError,
 }
@@ -292,7 +292,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         self.tell();
     }
 
-    /// States anew that the set is current, if it is time and no change waits because of a failure.
+    /// Makes a new statement about the set, if it is due and publishing has not failed.
     fn renew_statement(&mut self) {
         let Some(interval) = self.config.heartbeat() else { return };
         let is_due = self.stated_at.is_none_or(|at| at.elapsed() >= interval);

@@ -430,7 +430,7 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(to)
     }
 
-    /// States anew that the published set is current, if there is a key to sign with.
+    /// Makes a new statement about the published set, if sets are signed.
     pub(super) fn renew_statement(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
         self.counts.statements += u64::from(self.publisher.renew_statement(now_unix_ms)?);
         Ok(())

@@ -761,7 +761,7 @@ fn errors_are_reported_until_publishing_works_again() {
 }
 
 #[test]
-fn signed_sets_are_stated_anew_to_be_current() {
+fn statements_about_a_signed_set_are_renewed() {
     use handle_snapshot::set::statement::newest_statement;
     let place = PublishSetup::new();
     let key_file = place.dir.path().join("key");

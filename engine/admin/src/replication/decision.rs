@@ -4,8 +4,8 @@ use crate::store::{StoreError, StoreSnapshot};
 use serde_json::Value;
 
 const DAY_MS: i64 = 86_400_000;
-/// A receiver without any state gets the transactions of a log that is complete and not older than
-/// this; otherwise all records are less work.
+/// Age of a complete log up to which a receiver without transactions gets those of the log. With an
+/// older log, it has to request all records.
 const YOUNG_LOG_MS: i64 = 10 * DAY_MS;
 
 /// The log of the source.
@@ -15,17 +15,17 @@ pub struct SourceState {
     pub last_id: u64,
     /// The last transaction that is not in the log any more; 0 if the log is complete.
     pub base: u64,
-    /// A receiver that has everything before this time misses nothing that is not in the log;
-    /// `None` if that is not known.
+    /// The log has every transaction from this time on, in milliseconds since 1970; `None` if the
+    /// time is not known.
     pub start_unix_ms: Option<u64>,
 }
 
-/// What a receiver has.
+/// The progress that a receiver reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReceiverState {
     /// The last transaction that it received.
     pub last_id: i64,
-    /// The time up to which it received everything.
+    /// The time up to which it has every transaction, in milliseconds since 1970.
     pub last_unix_ms: i64,
 }
 
@@ -40,9 +40,9 @@ pub fn source_state(snapshot: &StoreSnapshot) -> Result<SourceState, StoreError>
 
 /// Whether the receiver has to request all records.
 ///
-/// The rules are those of deployed servers, except for the first one: a receiver with transactions
-/// that the source has not made yet follows a later state of the store, which was then replaced by
-/// a backup. Its numbers will be used again, so it cannot continue.
+/// The rules are those of deployed servers, with one addition: a receiver with a transaction that the
+/// source does not have cannot continue. The store of the source was replaced by an older copy, and
+/// the numbers of these transactions will be used again.
 #[must_use]
 pub fn needs_dump(source: &SourceState, receiver: ReceiverState, now_unix_ms: u64) -> bool {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -65,16 +65,16 @@ pub fn needs_dump(source: &SourceState, receiver: ReceiverState, now_unix_ms: u6
     !can_begin && !can_continue
 }
 
-/// What a receiver has of several sources, from the JSON of its request.
+/// The progress of a receiver with several sources, from the JSON of its request.
 #[derive(Clone, Debug, Default)]
 pub struct SourceStates {
-    /// The site of the receiver.
+    /// The name of the receiver's own site.
     pub own_name: Option<String>,
     states: Value,
 }
 
 impl SourceStates {
-    /// Parses the JSON; `None` if it is no such state.
+    /// Parses the JSON; `None` if it does not have the expected form.
     #[must_use]
     pub fn parse(text: &[u8]) -> Option<Self> {
         let mut json: Value = serde_json::from_slice(text).ok()?;
@@ -91,7 +91,7 @@ impl SourceStates {
         is_valid.then_some(Self { own_name, states })
     }
 
-    /// What the receiver has of the queue called `name`; nothing if it does not name the queue.
+    /// The progress with the queue called `name`; that of a new receiver if the queue is not named.
     #[must_use]
     pub fn of(&self, name: &str) -> ReceiverState {
         let Some(state) = self.states.get(name) else { return ReceiverState::default() };
@@ -114,20 +114,20 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_source_sends_nobody_away() {
+    fn an_empty_source_requires_no_dump() {
         for receiver in [(0, 0), (-1, 0), (7, NOW)] {
             assert!(!decide((0, 0, None), receiver), "{receiver:?}");
         }
     }
 
     #[test]
-    fn a_receiver_of_a_lost_state_begins_anew() {
+    fn a_receiver_ahead_of_the_source_begins_anew() {
         assert!(decide((5, 0, Some(NOW)), (6, NOW)));
         assert!(!decide((5, 0, Some(NOW)), (5, NOW)));
     }
 
     #[test]
-    fn without_a_log_only_a_receiver_that_has_everything_continues() {
+    fn without_a_log_only_a_receiver_with_all_transactions_continues() {
         assert!(decide((5, 5, None), (4, NOW)));
         assert!(!decide((5, 5, None), (5, 0)));
     }
@@ -145,7 +145,7 @@ mod tests {
         assert!(decide((100, 0, Some(NOW - 10 * DAY)), (0, 0)), "ten days old");
         assert!(!decide((100, 0, Some(NOW - 10 * DAY)), (-1, NOW - 11 * DAY)), "within a day");
         assert!(decide((100, 0, Some(NOW - 10 * DAY)), (0, NOW - 11 * DAY - 1)));
-        assert!(decide((100, 1, Some(NOW - DAY)), (0, 0)), "the first transaction is gone");
+        assert!(decide((100, 1, Some(NOW - DAY)), (0, 0)), "the log lacks the first transaction");
     }
 
     #[test]

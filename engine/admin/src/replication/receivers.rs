@@ -1,12 +1,12 @@
-//! What each receiver of streams has, for metrics and the control socket.
+//! The progress of each receiver of streams, for metrics and the control socket.
 
 use super::source::ReceiverShare;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Most receivers that are remembered. Each is an authorised identity with a server of its site; the
-/// one that asked longest ago is forgotten.
+/// Maximum number of receivers whose progress is kept. A receiver is an authorised identity with a
+/// server of its site. Beyond the maximum, the receiver with the oldest request is dropped.
 const RECEIVERS_MAX: usize = 256;
 
 /// A receiver: an identity, and the server of its site.
@@ -29,7 +29,7 @@ impl ReceiverKey {
 /// The progress of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReceiverProgress {
-    /// The last transaction that it has: as it said, or in its last complete stream.
+    /// The last transaction that it has, from its requests or its last complete stream.
     pub last_transaction: u64,
     /// The time of its last request, in milliseconds since 1970.
     pub asked_unix_ms: u64,
@@ -39,7 +39,7 @@ pub struct ReceiverProgress {
     pub dumps: u64,
 }
 
-/// The progress of all receivers.
+/// The progress of all known receivers.
 #[derive(Debug, Default)]
 pub struct Receivers(Mutex<BTreeMap<ReceiverKey, ReceiverProgress>>);
 
@@ -48,8 +48,8 @@ impl Receivers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A receiver asks; it says that it has transactions up to `last_id`.
-    pub(super) fn began(&self, receiver: ReceiverKey, last_id: Option<i64>, now_unix_ms: u64) {
+    /// Notes a request of a receiver, which names `last_id` as its last transaction.
+    pub(super) fn note_request(&self, receiver: ReceiverKey, last_id: Option<i64>, now_unix_ms: u64) {
         let mut table = self.table();
         if table.len() >= RECEIVERS_MAX && !table.contains_key(&receiver) {
             let oldest = table.iter().min_by_key(|(_, progress)| progress.asked_unix_ms);
@@ -64,7 +64,7 @@ impl Receivers {
         }
     }
 
-    /// All transactions up to `last_id` were sent to the receiver.
+    /// Notes that all transactions up to `last_id` were sent to the receiver.
     pub(super) fn received_transactions(&self, receiver: &ReceiverKey, last_id: u64) {
         if let Some(progress) = self.table().get_mut(receiver) {
             progress.last_transaction = last_id;
@@ -72,7 +72,7 @@ impl Receivers {
         }
     }
 
-    /// All records were sent to the receiver, including transactions up to `last_id`.
+    /// Notes that all records were sent to the receiver, as of transaction `last_id`.
     pub(super) fn received_dump(&self, receiver: &ReceiverKey, last_id: u64) {
         if let Some(progress) = self.table().get_mut(receiver) {
             progress.last_transaction = last_id;
@@ -80,7 +80,7 @@ impl Receivers {
         }
     }
 
-    /// All receivers.
+    /// All receivers with their progress.
     #[must_use]
     pub fn all(&self) -> Vec<(ReceiverKey, ReceiverProgress)> {
         self.table().iter().map(|(key, progress)| (key.clone(), *progress)).collect()
@@ -95,14 +95,14 @@ mod tests {
     fn progress_is_kept_by_receiver_and_bounded() {
         let receivers = Receivers::default();
         let key = |n: u32| ReceiverKey { identity: "300:10.1/m".to_owned(), server_at: n };
-        receivers.began(key(0), Some(5), 1);
+        receivers.note_request(key(0), Some(5), 1);
         receivers.received_transactions(&key(0), 9);
-        receivers.began(key(0), Some(7), 2);
+        receivers.note_request(key(0), Some(7), 2);
         let expected = ReceiverProgress { last_transaction: 9, asked_unix_ms: 2, streams: 1, dumps: 0 };
         assert_eq!(receivers.all(), [(key(0), expected)]);
         receivers.received_dump(&key(0), 3);
         assert_eq!(receivers.all()[0].1.last_transaction, 3, "a dump begins anew");
-        (1..1000).for_each(|n| receivers.began(key(n), None, 10 + u64::from(n)));
+        (1..1000).for_each(|n| receivers.note_request(key(n), None, 10 + u64::from(n)));
         let all = receivers.all();
         assert_eq!(all.len(), RECEIVERS_MAX);
         assert!(all.iter().all(|(key, _)| key.server_at >= 1000 - 256), "the oldest are gone");

@@ -1,5 +1,5 @@
-//! Sends a stream to a receiver, which may be slow. Parts are made on threads that may block, one
-//! at a time, and only when the one before has been handed to the kernel.
+//! Sends a stream to a receiver, which may be slow. Threads that may block make one part at a time,
+//! after the part before it has been handed to the kernel.
 
 use super::stream::ReplicationStream;
 use crate::counters::AdminCounters;
@@ -12,16 +12,16 @@ use tokio_rustls::TlsAcceptor;
 /// Limits on the time of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendLimits {
-    /// For the receiver to read one part, and for the TLS handshake.
+    /// Time for the receiver to read one part, and for the TLS handshake.
     pub write: Duration,
-    /// For the whole stream.
+    /// Time for the whole stream.
     pub stream: Duration,
 }
 
-/// Sends `stream` over `socket`, with TLS if the stream wants it, and counts the outcome.
+/// Sends `stream` over `socket`, with TLS if the stream is encrypted, and counts the outcome.
 ///
 /// # Errors
-/// When the receiver is gone or too slow, or the stream cannot be made.
+/// When the receiver closes the connection or is too slow, or the stream cannot be made.
 pub async fn send<S>(
     socket: &mut S,
     stream: ReplicationStream,

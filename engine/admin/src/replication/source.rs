@@ -1,10 +1,10 @@
-//! The items of a stream, in order, from one snapshot of the store. Only a position is kept between
-//! two items, so a stream of any length needs memory for one record.
+//! The items of a stream, in order, from one snapshot of the store. Between two items, only a position
+//! is kept, so a stream of any length needs the memory of one record.
 
 use super::receivers::{ReceiverKey, Receivers};
 use super::stream::BlockWriter;
 use crate::store::{
-    GoneKind, LastChange, LogAction, LogEntry, StoreError, StoreRecords as _, StoreSnapshot, key,
+    LastChange, LogAction, LogEntry, RemovalKind, StoreError, StoreRecords as _, StoreSnapshot, key,
 };
 use handle_auth::SignError;
 use handle_proto::name::PREFIX_RECORDS;
@@ -100,7 +100,7 @@ impl StreamSource {
         }
     }
 
-    /// Records that the receiver has got everything.
+    /// Notes that the receiver has received the whole stream.
     pub(super) fn record_end(&self, receivers: &Receivers) {
         match self {
             Self::Transactions(source) if source.header.status == TransactionStatus::Sending => {
@@ -112,16 +112,16 @@ impl StreamSource {
     }
 }
 
-/// Which transactions are sent.
+/// The transactions that are sent.
 #[derive(Debug)]
 pub struct TransactionRange {
     /// The name of the queue; `None` if it belongs to the receiver itself.
     pub queue: Option<Vec<u8>>,
     /// The last transaction that the receiver has.
     pub after: u64,
-    /// The time up to which the receiver has everything.
+    /// The time up to which the receiver has every transaction.
     pub has_unix_ms: i64,
-    /// The time before the snapshot was taken.
+    /// A time before the snapshot was taken.
     pub now_unix_ms: u64,
 }
 
@@ -134,7 +134,7 @@ enum TransactionStep {
     After(u64),
     QueueDate,
     End,
-    Over,
+    Finished,
 }
 
 /// The transactions of the log.
@@ -191,9 +191,9 @@ impl TransactionSource {
                 TransactionStep::End => {
                     let item = self.end();
                     out.block(|bytes| item.encode(bytes))?;
-                    TransactionStep::Over
+                    TransactionStep::Finished
                 }
-                TransactionStep::Over => return Ok(false),
+                TransactionStep::Finished => return Ok(false),
             };
         }
         Ok(true)
@@ -208,7 +208,7 @@ impl TransactionSource {
         }
     }
 
-    /// The last item. A receiver that is sent away gets back the time that it sent.
+    /// The last item. A receiver that has to request all records gets back the time that it sent.
     fn end(&self) -> TransactionItem<'static> {
         let unix_ms = match (self.header.format, self.header.status) {
             (TransactionFormat::AllSources, _) => None,
@@ -236,8 +236,8 @@ impl TransactionSource {
         })
     }
 
-    /// Writes a transaction with the current values, unless a later one makes it void: the record is
-    /// gone or exists again, or a later transaction of the stream has the same values.
+    /// Writes a transaction with the current values, unless a later one makes it void: the record was
+    /// deleted or exists again, or a later transaction of the stream has the same values.
     fn write_transaction(&mut self, entry: &LogEntry, out: &mut BlockWriter) -> Result<(), SourceError> {
         let item = |action, unix_ms| TransactionItem::Transaction {
             id: entry.id,
@@ -245,7 +245,8 @@ impl TransactionSource {
             action,
             unix_ms,
         };
-        let gone = |kind, name| Ok::<_, StoreError>(unix_ms_of(entry, self.snapshot.gone(kind, name)?));
+        let removed_ms =
+            |kind, name| Ok::<_, StoreError>(unix_ms_of(entry, self.snapshot.removal(kind, name)?));
         let prefix = entry.handle.strip_prefix(PREFIX_RECORDS).unwrap_or(&entry.handle);
         let item = match entry.action {
             LogAction::Create | LogAction::Update => {
@@ -267,18 +268,18 @@ impl TransactionSource {
                 if self.snapshot.record(&entry.handle)?.is_some() {
                     return Ok(());
                 }
-                item(TransactionAction::Delete, gone(GoneKind::Handle, &entry.handle)?)
+                item(TransactionAction::Delete, removed_ms(RemovalKind::Handle, &entry.handle)?)
             }
             LogAction::Home => item(TransactionAction::Home, entry.unix_ms),
-            LogAction::Unhome => item(TransactionAction::Unhome, gone(GoneKind::Prefix, prefix)?),
+            LogAction::Unhome => item(TransactionAction::Unhome, removed_ms(RemovalKind::Prefix, prefix)?),
         };
         self.count += 1;
         out.block(|bytes| item.encode(bytes))
     }
 }
 
-/// The date of a transaction: that of the last change of its handle, if this is its last change.
-/// Two changes within a millisecond have the same time in the log, and different dates.
+/// The date of a transaction. Changes of one handle within a millisecond have the same time in the
+/// log, but different dates, so the last change of a handle has the date in `last`.
 fn unix_ms_of(entry: &LogEntry, last: Option<LastChange>) -> u64 {
     last.filter(|last| last.id == entry.id).map_or(entry.unix_ms, |last| last.unix_ms)
 }
@@ -293,7 +294,7 @@ enum DumpStep {
     Handles,
     Homed,
     Done,
-    Over,
+    Finished,
 }
 
 impl DumpStep {
@@ -305,7 +306,7 @@ impl DumpStep {
             Self::PrefixDates => Self::Handles,
             Self::Handles => Self::Homed,
             Self::Homed => Self::Done,
-            Self::Done | Self::Over => Self::Over,
+            Self::Done | Self::Finished => Self::Finished,
         }
     }
 }
@@ -332,7 +333,7 @@ impl DumpPosition {
             name.strip_prefix(PREFIX_RECORDS).map_or_else(|| name.clone(), <[u8]>::to_vec)
         };
         let (step, after) = match start.kind {
-            // The receiver has got dates from a source that sends them.
+            // The receiver has dates from another source; this one does not send any.
             0 | 1 if !has_dates => return Some(Self { step: DumpStep::Handles, after: None }),
             0 => (DumpStep::HandleDates, handle()),
             1 => (DumpStep::PrefixDates, prefix()),
@@ -434,7 +435,7 @@ impl DumpSource {
                 out.block(|bytes| DumpItem::Handle { handle, values }.encode(bytes))?;
                 self.count += 1;
             }
-            remember(&mut self.after, handle);
+            set_position(&mut self.after, handle);
         }
         Ok(true)
     }
@@ -442,20 +443,21 @@ impl DumpSource {
     /// Writes the last changes of records and of deleted handles, by name; true after the last one.
     fn write_handle_dates(&mut self, out: &mut BlockWriter) -> Result<bool, SourceError> {
         let mut records = self.snapshot.records_under(b"", self.after.as_deref())?.peekable();
-        let mut gone = self.snapshot.gone_after(GoneKind::Handle, self.after.as_deref())?.peekable();
+        let mut removals =
+            self.snapshot.removals_after(RemovalKind::Handle, self.after.as_deref())?.peekable();
         loop {
             if out.is_full() {
                 return Ok(false);
             }
-            let is_gone_next = match (records.peek(), gone.peek()) {
+            let is_removal_next = match (records.peek(), removals.peek()) {
                 (None, None) => return Ok(true),
                 (Some(Ok(record)), Some(Ok((name, _)))) => name.as_slice() < record.handle(),
                 (Some(Err(_)), _) => false,
                 (None, Some(_)) | (Some(_), Some(Err(_))) => true,
                 (Some(_), None) => false,
             };
-            let next = if is_gone_next {
-                gone.next().transpose()?.map(|(name, last)| (name, last.unix_ms, last.priority))
+            let next = if is_removal_next {
+                removals.next().transpose()?.map(|(name, last)| (name, last.unix_ms, last.priority))
             } else {
                 let stored = records.next().transpose()?;
                 stored
@@ -465,15 +467,16 @@ impl DumpSource {
             let Some((name, unix_ms, priority)) = next else { return Ok(true) };
             let date = ChangeDate { name: &name, unix_ms, priority };
             out.block(|bytes| DumpItem::HandleDate(date).encode(bytes))?;
-            remember(&mut self.after, &name);
+            set_position(&mut self.after, &name);
         }
     }
 
     /// Writes the last changes of homed and released prefixes, by name; true after the last one.
     fn write_prefix_dates(&mut self, out: &mut BlockWriter) -> Result<bool, SourceError> {
         let homed = self.snapshot.homed_dates()?;
-        let gone = self.snapshot.gone_after(GoneKind::Prefix, None)?.collect::<Result<Vec<_>, _>>()?;
-        let mut all = [homed, gone].concat();
+        let removals =
+            self.snapshot.removals_after(RemovalKind::Prefix, None)?.collect::<Result<Vec<_>, _>>()?;
+        let mut all = [homed, removals].concat();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
         let start = self.after.clone();
         for (prefix, last) in all.iter().filter(|(name, _)| Some(name) > start.as_ref()) {
@@ -483,7 +486,7 @@ impl DumpSource {
             let name = [PREFIX_RECORDS, prefix].concat();
             let date = ChangeDate { name: &name, unix_ms: last.unix_ms, priority: last.priority };
             out.block(|bytes| DumpItem::PrefixDate(date).encode(bytes))?;
-            remember(&mut self.after, prefix);
+            set_position(&mut self.after, prefix);
         }
         Ok(true)
     }
@@ -497,13 +500,14 @@ impl DumpSource {
             }
             let name = [PREFIX_RECORDS, prefix].concat();
             out.block(|bytes| DumpItem::Homed(&name).encode(bytes))?;
-            remember(&mut self.after, prefix);
+            set_position(&mut self.after, prefix);
         }
         Ok(true)
     }
 }
 
-fn remember(after: &mut Option<Vec<u8>>, name: &[u8]) {
+/// Sets the last name to `name`, in the same memory.
+fn set_position(after: &mut Option<Vec<u8>>, name: &[u8]) {
     let kept = after.get_or_insert_default();
     kept.clear();
     kept.extend_from_slice(name);

@@ -1,4 +1,4 @@
-//! The bytes of a stream: blocks, each followed by its signature in a signed stream.
+//! The bytes of a stream: blocks, each of which is followed by its signature in a signed stream.
 
 use super::receivers::Receivers;
 use super::source::{ItemCounts, SourceError, StreamSource};
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Bytes at which a part is sent.
+/// Length from which on a part is sent.
 pub const PART_LEN: usize = 64 << 10;
-/// Time after which a part is sent although it is shorter: signatures take milliseconds, and a
-/// receiver of few handles may have to wait for them.
+/// Time after which a shorter part is sent: signatures take milliseconds, and so does skipping the
+/// handles of other servers of the receiving site.
 const PART_TIME: Duration = Duration::from_millis(200);
 
 /// Collects the blocks of a part.
@@ -30,7 +30,7 @@ impl BlockWriter {
         Self { bytes: Vec::with_capacity(PART_LEN), key, until: Instant::now() + PART_TIME }
     }
 
-    /// Whether the part is to be sent.
+    /// Whether the part has to be sent.
     pub(super) fn is_full(&self) -> bool {
         self.bytes.len() >= PART_LEN || Instant::now() >= self.until
     }
@@ -86,25 +86,25 @@ impl ReplicationStream {
         Self { source, protection, tls, out, has_more: true, receivers, _place: place }
     }
 
-    /// The four bytes in front of the stream.
+    /// The four bytes before the stream.
     #[must_use]
     pub const fn front(&self) -> [u8; 4] {
         self.protection.to_bytes()
     }
 
-    /// The TLS that follows the front, if the stream is encrypted.
+    /// The configuration of TLS after these bytes, if the stream is encrypted.
     #[must_use]
     pub fn tls(&self) -> Option<Arc<ServerConfig>> {
         self.tls.clone()
     }
 
-    /// The items that were made so far.
+    /// Numbers of the items so far.
     #[must_use]
     pub const fn counts(&self) -> ItemCounts {
         self.source.counts()
     }
 
-    /// The next part, after the front; `None` after the last one. Reads the store, and signs.
+    /// The next part; `None` after the last one. Reads the store, and signs.
     ///
     /// # Errors
     /// When the store cannot be read, or the key does not sign.
@@ -116,7 +116,7 @@ impl ReplicationStream {
         Ok(Some(self.out.take()))
     }
 
-    /// Records that the receiver has read everything.
+    /// Notes that the receiver has received the whole stream.
     pub fn record_end(&self) {
         self.source.record_end(&self.receivers);
     }

@@ -17,7 +17,7 @@ const SUBJECT: &str = "anonymous";
 /// Why there is no TLS with a key.
 #[derive(Debug)]
 pub enum TlsKeyError {
-    /// TLS has no such keys: only RSA keys are used.
+    /// The key is not an RSA key.
     NotRsa,
     /// The key cannot be written as PKCS #8.
     Form(PemError),

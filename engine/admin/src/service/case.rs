@@ -32,7 +32,7 @@ pub(super) struct RequestCase<'a> {
     pub(super) random: [u8; 16],
     /// The current time in Unix seconds.
     pub(super) now_unix_s: u32,
-    /// The way of a stream to the client; `None` if there is no such way.
+    /// The transport of a stream to the client; `None` if a stream cannot be sent.
     pub(super) stream_route: Option<StreamRoute>,
     /// The identity that the session has authenticated.
     session_identity: Option<SessionIdentity>,

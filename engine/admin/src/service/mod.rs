@@ -316,13 +316,13 @@ impl AdminService {
         Self { costly: Some(costly), sealer, ..self }
     }
 
-    /// The part that makes streams for mirrors, if it is enabled.
+    /// Makes streams for mirrors; `None` if they are disabled.
     #[must_use]
     pub const fn replication(&self) -> Option<&Arc<Replication>> {
         self.replication.as_ref()
     }
 
-    /// Sets the part that makes streams for mirrors.
+    /// Sets what makes streams for mirrors.
     #[must_use]
     pub fn with_replication(self, replication: Option<Arc<Replication>>) -> Self {
         Self { replication, ..self }

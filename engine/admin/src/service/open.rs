@@ -34,7 +34,7 @@ pub(super) struct ReplyLimits {
     pub(super) datagrams_max: Option<u16>,
     /// Whether to resolve a referral on behalf of a client that does not understand it.
     pub(super) resolves_referrals: bool,
-    /// The way of a stream for a mirror; `None` if the client cannot get one.
+    /// The transport of a stream for a mirror; `None` if the client cannot get a stream.
     pub(super) stream_route: Option<StreamRoute>,
 }
 
@@ -45,7 +45,7 @@ impl<'a> ReceivedMessage<'a> {
         Self::over(StreamRoute::Tcp, message, source)
     }
 
-    /// A message of `source`, to which a stream takes this route.
+    /// A message of `source`, to which streams are sent over `route`.
     #[must_use]
     pub const fn over(route: StreamRoute, message: &'a [u8], source: SocketAddr) -> Self {
         let reply_limits =

@@ -1,4 +1,4 @@
-//! Streams for mirrors, as answers.
+//! Answers requests of mirrors for streams.
 
 use super::AdminService;
 use super::case::RequestCase;
@@ -17,7 +17,7 @@ const TOO_MANY_STREAMS: OperationRefusal =
     OperationRefusal::new(ResponseCode::SERVER_BUSY, "Too many mirrors are served; ask again later.");
 
 impl AdminService {
-    /// Begins the stream that an authorised request asks for.
+    /// Begins the stream for an authorised request.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -33,14 +33,14 @@ impl AdminService {
             Requester::Is(identity) => format!("{}:{}", identity.index, Handle(identity.handle)),
             Requester::Nobody | Requester::Anyone | Requester::Claims(_) => "anonymous".to_owned(),
         };
-        let asked = StreamRequest {
+        let request = StreamRequest {
             request: case.opened.request,
             identity,
             version: case.to.version(),
             server_at: self.site.server_at(),
             now_unix_ms: now_unix_ms(),
         };
-        match replication.begin(&asked, self.store.snapshot()?, route) {
+        match replication.begin(&request, self.store.snapshot()?, route) {
             Ok(stream) => Ok(PreparedResponse::Stream(Box::new(stream))),
             Err(NoStream::Busy) => {
                 self.counters.streams_refused.add();

@@ -95,8 +95,7 @@ impl ReplyTo {
         Self { version, request_id, session_id, digest, session, ..Self::new(original, origin) }
     }
 
-    /// Like `to`, but showing the current `position` of the store, if this answers a change that
-    /// asks for it.
+    /// Adds the current `position` of the store if this answers a change whose request asks for it.
     #[must_use]
     pub fn showing(self, position: impl FnOnce() -> StorePosition) -> Self {
         let is_asked = self.flags.has(OpFlags::SHOW_TRANSACTION) && self.op_code.changes_records();
@@ -221,7 +220,7 @@ impl ReplySealer {
         )
     }
 
-    /// Encodes the answer that a stream for a mirror follows.
+    /// Encodes the answer before a stream for a mirror.
     #[must_use]
     pub fn stream(&self, to: &ReplyTo, site: &SiteRecord, now_unix_s: u32) -> Vec<u8> {
         let response = match to.op_code {

@@ -36,7 +36,7 @@ impl LogAction {
     }
 }
 
-/// What the log keeps.
+/// Bounds of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBounds {
     /// Transactions before this time are dropped.
@@ -45,13 +45,13 @@ pub struct LogBounds {
     pub transactions_max: Option<u64>,
 }
 
-/// What is known of the start of the log.
+/// The start of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogStart {
     /// The last transaction that is not in the log; 0 if the log is complete.
     pub base: u64,
-    /// A receiver that has every transaction before this time misses none that is not in the log;
-    /// `None` before the first transaction.
+    /// The log has every transaction from this time on, in milliseconds since 1970; `None` before the
+    /// first transaction.
     pub unix_ms: Option<u64>,
 }
 

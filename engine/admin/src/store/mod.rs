@@ -12,12 +12,12 @@ mod bulk;
 mod bulk_keys;
 mod check;
 mod error;
-mod gone;
 mod guard;
 mod log;
 mod open;
 mod overlay;
 mod record;
+mod removals;
 mod schema;
 mod snapshot;
 mod sorter;
@@ -30,9 +30,9 @@ pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
 pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
-pub use gone::{GoneKind, LastChange};
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use record::{RecordBuf, StoreRecord};
+pub use removals::{LastChange, RemovalKind};
 pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
     is_responsible,
@@ -79,7 +79,7 @@ settings! {
         /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes.
         restart log_transactions: usize = 10_000_000, or_zero(1000..=1 << 40);
         /// Deleted handles and released prefixes whose last changes are kept for mirrors; the oldest
-        /// are forgotten.
+        /// are dropped.
         restart gone_names: usize = 1_000_000, 0..=1 << 32;
     }
 }
@@ -358,7 +358,7 @@ impl Store {
         Ok(())
     }
 
-    /// Drops up to `most` transactions that are out of `bounds` from the log; returns how many.
+    /// Drops up to `most` transactions that are out of `bounds` from the log; returns their number.
     ///
     /// # Errors
     /// As [`change`](Self::change).
@@ -366,13 +366,13 @@ impl Store {
         self.change(move |transaction| transaction.prune_log(bounds, most))
     }
 
-    /// Forgets up to `most` of the oldest last changes of deleted handles and released prefixes, so
-    /// that at most `kept` remain; returns how many.
+    /// Drops up to `most` of the oldest removals of handles and prefixes, so that at most `kept`
+    /// remain; returns their number.
     ///
     /// # Errors
     /// As [`change`](Self::change).
-    pub fn prune_gone(&self, kept: u64, most: usize) -> Result<usize, StoreError> {
-        self.change(move |transaction| transaction.prune_gone(kept, most))
+    pub fn prune_removals(&self, kept: u64, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_removals(kept, most))
     }
 
     /// Reads the whole store and reports inconsistencies: see [`StoreFinding`]. Changes nothing.

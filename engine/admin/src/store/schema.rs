@@ -24,10 +24,10 @@ pub(super) const BULK_OWNED: TableDefinition<'_, (&[u8], u64), ()> = TableDefini
 pub(super) const BULK_OWNERS: TableDefinition<'_, &[u8], (u64, u64)> = TableDefinition::new("bulk_owners");
 /// Last changes of deleted handles and released prefixes: a byte for the kind and the stored name;
 /// number of the transaction, time, and priority of the site that made the change.
-pub(super) const GONE: TableDefinition<'_, &[u8], (u64, u64, u32)> = TableDefinition::new("gone");
-/// The keys of `GONE` by the number of the transaction, so from the oldest on.
-pub(super) const GONE_IDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gone_ids");
-/// Last changes of homed prefixes, as in `GONE`.
+pub(super) const REMOVALS: TableDefinition<'_, &[u8], (u64, u64, u32)> = TableDefinition::new("gone");
+/// The keys of `REMOVALS` by the number of the transaction: the oldest is first.
+pub(super) const REMOVAL_IDS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("gone_ids");
+/// Last changes of homed prefixes, as in `REMOVALS`.
 pub(super) const HOMED_DATES: TableDefinition<'_, &[u8], (u64, u64, u32)> =
     TableDefinition::new("homed_dates");
 /// Numbers by name; the constants below are the names.
@@ -68,10 +68,10 @@ pub(super) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 /// The upgrades from schema 1 to 2, from 2 to 3 and so on.
 pub(super) const UPGRADES: &[SchemaUpgrade] = &[add_dates];
 
-/// Adds the dates of what is gone, and the time at which the log begins.
+/// Adds the tables of last changes, and the time at which the log begins.
 fn add_dates(transaction: &WriteTransaction) -> Result<(), StoreError> {
-    transaction.open_table(GONE)?;
-    transaction.open_table(GONE_IDS)?;
+    transaction.open_table(REMOVALS)?;
+    transaction.open_table(REMOVAL_IDS)?;
     transaction.open_table(HOMED_DATES)?;
     let mut meta = transaction.open_table(META)?;
     let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
@@ -92,8 +92,8 @@ pub(super) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
     transaction.open_table(RECORDS)?;
     transaction.open_table(HOMED)?;
     transaction.open_table(LOG)?;
-    transaction.open_table(GONE)?;
-    transaction.open_table(GONE_IDS)?;
+    transaction.open_table(REMOVALS)?;
+    transaction.open_table(REMOVAL_IDS)?;
     transaction.open_table(HOMED_DATES)?;
     {
         let mut meta = transaction.open_table(META)?;

@@ -1,9 +1,9 @@
 //! Snapshots: the state of the store at one moment.
 
-use super::gone::{GoneKey, GoneKind, LastChange};
 use super::guard::{guarded, guarded_items};
 use super::log::{LogEntry, LogStart};
 use super::record::{RecordBuf, StoreRecord};
+use super::removals::{LastChange, RemovalKey, RemovalKind};
 use super::{StoreError, schema};
 use handle_proto::Handle;
 use handle_proto::name::PREFIX_RECORDS;
@@ -39,7 +39,7 @@ pub struct StoreSnapshot {
     records: ReadOnlyTable<&'static [u8], &'static [u8]>,
     homed: ReadOnlyTable<&'static [u8], ()>,
     log: ReadOnlyTable<u64, &'static [u8]>,
-    gone: ReadOnlyTable<&'static [u8], (u64, u64, u32)>,
+    removals: ReadOnlyTable<&'static [u8], (u64, u64, u32)>,
     homed_dates: ReadOnlyTable<&'static [u8], (u64, u64, u32)>,
     meta: ReadOnlyTable<&'static str, u64>,
     folds: bool,
@@ -119,7 +119,7 @@ impl StoreSnapshot {
             records: open(transaction, schema::RECORDS)?,
             homed: open(transaction, schema::HOMED)?,
             log: open(transaction, schema::LOG)?,
-            gone: open(transaction, schema::GONE)?,
+            removals: open(transaction, schema::REMOVALS)?,
             homed_dates: open(transaction, schema::HOMED_DATES)?,
             meta: open(transaction, schema::META)?,
             folds,
@@ -168,33 +168,33 @@ impl StoreSnapshot {
         Ok(LogStart { base, unix_ms })
     }
 
-    /// The last change of a deleted handle or a released prefix, if it is still known.
+    /// The removal of a handle or a prefix, if it is still known.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn gone(&self, kind: GoneKind, name: &[u8]) -> Result<Option<LastChange>, StoreError> {
-        let key = GoneKey::new(kind, name);
-        guarded(&self.file, || Ok(self.gone.get(key.as_bytes())?.map(|date| date.value().into())))
+    pub fn removal(&self, kind: RemovalKind, name: &[u8]) -> Result<Option<LastChange>, StoreError> {
+        let key = RemovalKey::new(kind, name);
+        guarded(&self.file, || Ok(self.removals.get(key.as_bytes())?.map(|date| date.value().into())))
     }
 
     /// Deleted handles or released prefixes after the name `after`, in ascending order, with their
-    /// last changes.
+    /// removals.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn gone_after(
+    pub fn removals_after(
         &self,
-        kind: GoneKind,
+        kind: RemovalKind,
         after: Option<&[u8]>,
     ) -> Result<impl Iterator<Item = Result<(Vec<u8>, LastChange), StoreError>> + use<>, StoreError> {
-        let from = GoneKey::new(kind, after.unwrap_or_default());
+        let from = RemovalKey::new(kind, after.unwrap_or_default());
         let from = match after {
             Some(_) => Bound::Excluded(from.as_bytes()),
             None => Bound::Included(from.as_bytes()),
         };
         let end = [kind as u8 + 1];
         let range = (from, Bound::Excluded(&end[..]));
-        let range = guarded(&self.file, || Ok(self.gone.range::<&[u8]>(range)?))?;
+        let range = guarded(&self.file, || Ok(self.removals.range::<&[u8]>(range)?))?;
         Ok(guarded_items(&self.file, range, |entry| {
             let (key, date) = entry?;
             Ok((key.value().get(1..).unwrap_or_default().to_vec(), date.value().into()))
@@ -215,12 +215,12 @@ impl StoreSnapshot {
         })
     }
 
-    /// The number of deleted handles and released prefixes with a known last change.
+    /// The number of known removals.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn gone_count(&self) -> Result<u64, StoreError> {
-        guarded(&self.file, || Ok(self.gone.len()?))
+    pub fn removals_count(&self) -> Result<u64, StoreError> {
+        guarded(&self.file, || Ok(self.removals.len()?))
     }
 
     /// The number last written by the health check.

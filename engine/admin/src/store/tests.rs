@@ -9,7 +9,7 @@ use handle_proto::{Value, Values};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Bounds that keep nothing.
+/// Bounds of a log without transactions.
 const ALL: LogBounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: None };
 
 fn config(directory: &TempDir) -> StoreConfig {

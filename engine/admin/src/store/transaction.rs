@@ -1,9 +1,9 @@
 //! Changes to the store: the steps of a transaction on the writer's thread.
 
-use super::gone::{GoneKey, OWN_PRIORITY};
 use super::guard::guarded;
 use super::log::{LogAction, LogBounds, LogEntry};
 use super::record::{HEAD_LEN, RecordBuf, StoreRecord};
+use super::removals::{OWN_PRIORITY, RemovalKey};
 use super::snapshot::{StoreRecords, stored};
 use super::{StoreError, schema};
 use handle_daemon::clock::now_unix_ms;
@@ -20,7 +20,7 @@ pub struct Transaction<'t> {
     records: Table<'t, &'static [u8], &'static [u8]>,
     homed: Table<'t, &'static [u8], ()>,
     log: Table<'t, u64, &'static [u8]>,
-    pub(super) gone: Table<'t, &'static [u8], (u64, u64, u32)>,
+    pub(super) removals: Table<'t, &'static [u8], (u64, u64, u32)>,
     pub(super) meta: Table<'t, &'static str, u64>,
     folds: bool,
     /// The path of the file, for errors.
@@ -82,7 +82,7 @@ impl<'t> Transaction<'t> {
                 records: transaction.open_table(schema::RECORDS)?,
                 homed: transaction.open_table(schema::HOMED)?,
                 log: transaction.open_table(schema::LOG)?,
-                gone: transaction.open_table(schema::GONE)?,
+                removals: transaction.open_table(schema::REMOVALS)?,
                 meta,
                 folds,
                 file,
@@ -107,7 +107,7 @@ impl<'t> Transaction<'t> {
         // compare times. The change before may be its deletion.
         let before_ms = match before {
             Some(before) => Some(before.view().unix_ms),
-            None => self.gone_ms(&GoneKey::handle(key))?,
+            None => self.removal_ms(&RemovalKey::handle(key))?,
         };
         let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms + 1));
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values })
@@ -130,7 +130,7 @@ impl<'t> Transaction<'t> {
             content.subtract(removed);
         }
         let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms + 1);
-        self.remember(&GoneKey::handle(key), unix_ms)?;
+        self.record_removal(&RemovalKey::handle(key), unix_ms)?;
         Ok(true)
     }
 
@@ -145,7 +145,7 @@ impl<'t> Transaction<'t> {
         }
         self.put_homed(&prefix)?;
         let unix_ms = self.log(LogAction::Home, &[PREFIX_RECORDS, &prefix].concat())?;
-        let before_ms = self.recall(&GoneKey::prefix(&prefix))?;
+        let before_ms = self.take_removal(&RemovalKey::prefix(&prefix))?;
         let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms + 1));
         let date = (self.last_id, unix_ms, OWN_PRIORITY);
         guarded(self.file, || {
@@ -169,7 +169,7 @@ impl<'t> Transaction<'t> {
             let mut dates = self.begun.open_table(schema::HOMED_DATES)?;
             Ok(dates.remove(&*prefix)?.map_or(0, |date| date.value().1))
         })?;
-        self.remember(&GoneKey::prefix(&prefix), unix_ms.max(before_ms + 1))?;
+        self.record_removal(&RemovalKey::prefix(&prefix), unix_ms.max(before_ms + 1))?;
         Ok(true)
     }
 
@@ -233,7 +233,7 @@ impl<'t> Transaction<'t> {
     /// Homes a prefix without a log entry.
     pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
         let prefix = bare_prefix(prefix);
-        self.forget(&GoneKey::prefix(&prefix))?;
+        self.drop_removal(&RemovalKey::prefix(&prefix))?;
         self.put_homed(&prefix)
     }
 
@@ -244,8 +244,8 @@ impl<'t> Transaction<'t> {
             let replaced = self.records.insert(key, &*self.room)?;
             Ok(replaced.map(|stored| RecordContent::of(key, stored.value())))
         })?;
-        if replaced.is_none() && !self.is_nothing_gone()? {
-            self.forget(&GoneKey::handle(key))?;
+        if replaced.is_none() && !self.has_no_removals()? {
+            self.drop_removal(&RemovalKey::handle(key))?;
         }
         if let Some(content) = &mut self.content {
             content.add(RecordContent::of(key, &self.room));

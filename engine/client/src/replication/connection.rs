@@ -1,4 +1,4 @@
-//! The connection on which a stream arrives, with TLS where the stream begins it.
+//! The connection on which a stream arrives, with TLS if the stream begins it.
 
 use super::{StreamContent, StreamError, StreamEvent, StreamLimits, StreamReader, StreamTransport};
 use crate::exchange::tls::Tls;
@@ -56,8 +56,8 @@ pub struct StreamConnection {
 }
 
 impl StreamConnection {
-    /// Sends `message`, a request in its stream form, to `server` on a new connection, and returns
-    /// the answer in the same form. `patience` is the time for connecting, and for each read.
+    /// Sends `message`, a request with its envelope, to `server` on a new connection, and returns the
+    /// answer with its envelope. `patience` is the timeout of connecting, and of each read and write.
     ///
     /// # Errors
     /// When the server does not answer in time, or not with a message.
@@ -73,14 +73,14 @@ impl StreamConnection {
         if envelope.message_len > MESSAGE_LEN_MAX {
             return Err(ErrorKind::InvalidData.into());
         }
-        // Not one byte more: the stream, or its TLS, follows.
+        // The bytes after the answer belong to the stream, or to its TLS handshake.
         answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
         socket.read_exact(&mut answer[Envelope::LEN..])?;
         Ok((Self { socket, peer: server.ip() }, answer))
     }
 
     /// Receives the stream that follows the answer, from the server with the key of `key_record`,
-    /// and gives each part to `take`.
+    /// and passes each part to `take`.
     ///
     /// # Errors
     /// When the stream is invalid or incomplete, or `take` fails.

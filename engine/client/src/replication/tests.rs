@@ -82,7 +82,7 @@ fn read_stream(
 }
 
 #[test]
-fn streams_are_read_however_they_are_cut() {
+fn streams_are_read_however_their_bytes_are_split() {
     use StreamTransport::{Clear, Verified};
     let cases = [
         (transactions(StreamProtection::Signed), StreamContent::Transactions, Clear, 5),
@@ -108,7 +108,7 @@ fn streams_are_read_however_they_are_cut() {
 }
 
 #[test]
-fn a_changed_byte_of_a_signed_stream_is_noticed() {
+fn a_changed_byte_of_a_signed_stream_is_detected() {
     let bytes = transactions(StreamProtection::Signed);
     for at in (0..bytes.len()).step_by(3) {
         let mut changed = bytes.clone();

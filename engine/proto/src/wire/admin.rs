@@ -127,7 +127,7 @@ impl StorePosition {
     /// Decodes a position.
     ///
     /// # Errors
-    /// When it is cut off.
+    /// When the bytes are truncated.
     pub fn decode(cursor: &mut Cursor<'_>) -> Result<Self, DecodeError> {
         Ok(Self { store: cursor.u64(Field::Replication)?, transaction: cursor.u64(Field::Replication)? })
     }

@@ -1,8 +1,8 @@
 //! The streams that follow the answers to replication requests: transactions, or all records. Not
 //! in the RFCs.
 //!
-//! A stream begins with its [`StreamProtection`]; then follow a header and items, each of which
-//! ends a block. In a signed stream each block is followed by the signature over it, except after
+//! A stream begins with its [`StreamProtection`]. A header and items follow; the end of each item is the
+//! end of a block. In a signed stream, each block is followed by the signature over it, except
 //! [`DumpItem::Done`].
 
 use super::cursor::Cursor;
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 /// The digest that signed streams of deployed servers name.
 pub const DIGEST_NAME: &[u8] = b"SHA1";
 
-/// How a stream is protected: its first four bytes.
+/// The protection of a stream, from its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum StreamProtection {
@@ -23,7 +23,7 @@ pub enum StreamProtection {
     Signed = 0,
     /// Blocks without signatures, after a TLS handshake on the same connection.
     Tls = 0x544C_5300,
-    /// Blocks without signatures, on a transport that is secure already.
+    /// Blocks without signatures, on a transport that is secure.
     Transport = 0xFFFF_FFFF,
 }
 
@@ -46,13 +46,13 @@ impl StreamProtection {
     }
 }
 
-/// Whose transactions a stream has.
+/// The origin of the transactions in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TransactionFormat {
-    /// Those of the source itself.
+    /// Transactions of the source itself.
     OneSource = 1,
-    /// Those of all queues that the source knows, each under its name.
+    /// Transactions of all queues that the source knows, with the names of the queues.
     AllSources = 2,
 }
 
@@ -60,9 +60,9 @@ pub enum TransactionFormat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum TransactionStatus {
-    /// None: the receiver has to request all records.
+    /// No transactions follow: the receiver has to request all records.
     NeedsDump = 1,
-    /// The transactions after the last one that the receiver has.
+    /// The transactions after the receiver's last one follow.
     Sending = 2,
 }
 
@@ -106,7 +106,7 @@ impl TransactionsHeader {
 /// item.
 pub const DUMP_FORMAT: u32 = 2;
 
-/// Values in a stream: each one has its length in front, unlike in messages.
+/// Values in a stream. Unlike in messages, each value is preceded by its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamValues<'a> {
     count: usize,
@@ -174,16 +174,16 @@ impl<'a> StreamValues<'a> {
     }
 }
 
-/// What a transaction did.
+/// The change that a transaction made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionAction<'a> {
-    /// Nothing: a number without a change.
+    /// No change: the number is unused.
     Placeholder,
-    /// The handle was created. The values are those at the time of sending.
+    /// The handle was created. The values are the current ones when the stream is sent.
     Create(StreamValues<'a>),
     /// The handle was deleted.
     Delete,
-    /// The values of the handle were replaced. The values are those at the time of sending.
+    /// The values of the handle were replaced. The values are the current ones when the stream is sent.
     Update(StreamValues<'a>),
     /// The prefix was homed.
     Home,
@@ -221,7 +221,7 @@ pub enum TransactionItem<'a> {
         id: u64,
         /// The handle; for a prefix, the name of its record.
         handle: &'a [u8],
-        /// What it did.
+        /// The change.
         action: TransactionAction<'a>,
         /// Its date in milliseconds since 1970.
         unix_ms: u64,
@@ -236,7 +236,7 @@ impl<'a> TransactionItem<'a> {
     /// Reads the next item of a stream in `format`.
     ///
     /// # Errors
-    /// `Truncated` if it is incomplete; otherwise it can never be read.
+    /// `Truncated` if more bytes are needed; any other error is final.
     pub fn read(format: TransactionFormat, cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         const FIELD: Field = Field::ReplicationStream;
         let invalid = cursor.invalid(FIELD);
@@ -321,7 +321,7 @@ pub enum DumpItem<'a> {
     Source {
         /// Milliseconds since 1970.
         unix_ms: u64,
-        /// The last transaction that the dump includes for certain.
+        /// The last transaction that the dump is certain to include.
         txn_id: u64,
     },
     /// A handle with its values.
@@ -347,7 +347,7 @@ impl<'a> DumpItem<'a> {
     /// Reads the next item.
     ///
     /// # Errors
-    /// `Truncated` if it is incomplete; otherwise it can never be read.
+    /// `Truncated` if more bytes are needed; any other error is final.
     pub fn read(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         const FIELD: Field = Field::ReplicationStream;
         let invalid = cursor.invalid(FIELD);

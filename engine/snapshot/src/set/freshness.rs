@@ -1,4 +1,4 @@
-//! Which sets a process serves, and for how long without news from the publisher.
+//! Decides which sets a process serves, and how long without a new statement of the publisher.
 
 use super::statement::AcceptedPublishers;
 use super::{PublishedSet, SetError};
@@ -20,14 +20,14 @@ impl SetFreshness {
         Self { accepted, ..Self::default() }
     }
 
-    /// Sets the age in seconds past which a set is stale, 0 for none, and whether a stale set
-    /// answers no more.
+    /// Sets the maximum age of a set in seconds, 0 for none, and whether an older set, which is stale,
+    /// is refused.
     pub fn set_limits(&self, age_max_s: u64, refuses_stale: bool) {
         self.age_max_s.store(age_max_s, Ordering::Relaxed);
         self.refuses_stale.store(refuses_stale, Ordering::Relaxed);
     }
 
-    /// Checks that `set` may follow `previous`, and notes the newest statement about it.
+    /// Checks that `set` may follow `previous`, and stores the time of the newest statement about it.
     ///
     /// # Errors
     /// When the set is not signed by an accepted publisher, or is older than `previous`.
@@ -39,8 +39,8 @@ impl SetFreshness {
         Ok(())
     }
 
-    /// When the newest statement about the set in service was made, Unix milliseconds; `None` if
-    /// every set is accepted.
+    /// The time of the newest statement about the set in service, in Unix milliseconds; `None` if every
+    /// set is accepted.
     #[must_use]
     pub fn signed_unix_ms(&self) -> Option<u64> {
         self.accepted.as_ref().map(|_| self.signed_unix_ms.load(Ordering::Relaxed))
@@ -60,7 +60,7 @@ impl SetFreshness {
         self.age_ms(now_unix_ms).is_some_and(is_past)
     }
 
-    /// Whether the set in service must not be answered from.
+    /// Whether the set in service is stale, and stale sets are refused.
     #[must_use]
     pub fn refuses(&self, now_unix_ms: u64) -> bool {
         self.refuses_stale.load(Ordering::Relaxed) && self.is_stale(now_unix_ms)

@@ -26,8 +26,8 @@ pub const LAYER_SUFFIX: &str = ".layer";
 /// The content of a MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The epoch of the publisher. One that takes over from another raises it, so that what the
-    /// other still publishes counts as older.
+    /// The epoch of the publisher. A publisher that takes over from another one raises it, so that sets
+    /// that the other one still publishes count as older.
     pub epoch: u64,
     /// The generation, one higher with each publication.
     pub generation: u64,
@@ -45,7 +45,7 @@ pub struct Manifest {
     pub seal: Option<ManifestSeal>,
 }
 
-/// The signature of a publisher under a manifest.
+/// The signature of a publisher in a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManifestSeal {
     /// When it was made, Unix milliseconds.
@@ -196,7 +196,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The statement about the set that `signer` signs at this time.
+    /// The statement about the set for `signer` to sign at this time.
     #[must_use]
     pub fn state(&self, signed_unix_ms: u64, signer: Sha256Sum) -> SetStatement {
         SetStatement {

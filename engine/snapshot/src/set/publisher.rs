@@ -9,9 +9,8 @@
 //! 3. `MANIFEST.tmp` is renamed to `MANIFEST`, and the name is synced.
 //! 4. Later, files that no set names any more are removed.
 //!
-//! The publisher also maintains the tree over the records ([`tree`](crate::tree)). The first delta
-//! after it was opened reads all keys and records of the set once; later ones read only the buckets
-//! of records that changed.
+//! The publisher also maintains the tree over the records ([`tree`](crate::tree)). For the first delta
+//! it reads all keys and records of the set; for later deltas, only the buckets of changed records.
 
 use super::manifest::{
     LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
@@ -40,7 +39,7 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
     current: Option<CurrentSet<S>>,
     /// Time when files of this publisher left the last set that named them, Unix milliseconds.
     retired: BTreeMap<String, u64>,
-    /// The tree of the published set, once it was needed.
+    /// The tree of the published set, loaded when it is first needed.
     tree: Option<Arc<RecordTree>>,
     /// The keys of its layers, by the digest of the layer.
     keys: BTreeMap<Sha256Sum, Arc<KeyIndex>>,
@@ -51,7 +50,7 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
 /// The file that is renamed to the HEARTBEAT.
 const HEARTBEAT_TMP: &str = "HEARTBEAT.tmp";
 
-/// A set that is planned, and its tree: that of `base` with other nodes.
+/// A planned set, and its tree: `base` with changed nodes.
 struct PlannedSet {
     manifest: Manifest,
     base: Arc<RecordTree>,
@@ -116,8 +115,8 @@ impl<S: Storage> SetPublisher<S> {
         self.signer = Some(signer);
     }
 
-    /// States anew that the published set is current, in the file HEARTBEAT; returns whether there
-    /// is a set and a key to sign with.
+    /// Writes a new statement about the published set to the file HEARTBEAT; returns false if there is
+    /// no set or no key.
     ///
     /// # Errors
     /// When the key does not sign, or a system call fails.
@@ -213,7 +212,7 @@ impl<S: Storage> SetPublisher<S> {
         self.keys.extend(layers.iter().map(|layer| (layer.entry.digest, layer.keys.clone())));
         self.tree = None;
         let replaced = self.replace(manifest).map(|_| ());
-        // No name is pending once it is in the set. The tree of a base has no other owner then.
+        // A name in the set is not pending any more. Its tree, if it is a base, then has no other owner.
         drop(layers);
         let mut tree = base;
         if replaced.is_ok() && !changed.is_empty() {
@@ -259,7 +258,7 @@ impl<S: Storage> SetPublisher<S> {
         Ok(PlannedSet { manifest: Manifest { generation, root, ..manifest }, base, changed })
     }
 
-    /// Computes the buckets of changed records again, from the layers of the planned set.
+    /// Computes the digests of the buckets of changed records again, from the layers of the planned set.
     fn renew_tree(
         &self,
         base: &RecordTree,
@@ -297,8 +296,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(())
     }
 
-    /// Reads the keys of the published layers and makes the tree of the published set, unless they
-    /// are at hand.
+    /// Reads the keys of the published layers and makes the tree of the published set, unless both are
+    /// in memory.
     fn load_tree(&mut self) -> Result<(), SetError> {
         let Some(current) = &self.current else {
             self.tree = None;
@@ -332,8 +331,7 @@ impl<S: Storage> SetPublisher<S> {
         Ok(())
     }
 
-    /// Gives the memory of layers back: scattered lookups map pages by the mebibyte, and these
-    /// pages are not needed again soon.
+    /// Releases mapped pages of layers: scattered lookups map many pages that are not needed again soon.
     fn forget_pages<'l>(&self, layers: impl IntoIterator<Item = &'l Layer<S::Bytes>>)
     where
         S::Bytes: 'l,
@@ -351,7 +349,7 @@ impl<S: Storage> SetPublisher<S> {
         SetError::new(self.stager.path(&layer.entry.file), SetErrorKind::Refused(why))
     }
 
-    /// Publishes `manifest`, signed if there is a key.
+    /// Publishes `manifest`, with a signature if there is a key.
     pub(super) fn replace(&mut self, manifest: Manifest) -> Result<&Manifest, SetError> {
         let manifest = self.sealed(manifest)?;
         // Noted before the rename, because an error may come when readers already see the new set.
@@ -450,8 +448,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(PlannedLayer { manifest, changed_keys })
     }
 
-    /// Number of handles that are found once `layer` is above `old`. Adds the leading bits of the
-    /// keys of records that then differ.
+    /// Number of handles that are found when `layer` is above `old`. Adds the leading bits of the keys
+    /// of changed records.
     fn handles_with(
         &self,
         layer: &NewLayer,

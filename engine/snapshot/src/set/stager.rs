@@ -176,7 +176,7 @@ impl<S: Storage> Stager<S> {
         Ok((LayerEntry { file: name.into(), len: header.file_len, digest: layer_digest(&header) }, header))
     }
 
-    /// Verifies a written layer, and reads from it what the tree of its set needs.
+    /// Verifies a written layer, and reads its keys and, if it is a base, its tree.
     fn check(
         &self,
         entry: &LayerEntry,
@@ -285,7 +285,7 @@ impl<S: Storage> Stager<S> {
         self.storage.sync_dir().map_err(|error| SetError::io(self.storage.dir(), "sync", error))
     }
 
-    /// Writes a small file under the second name, in one step, by way of the first name.
+    /// Writes a small file under the first name, and renames it to the second.
     pub(super) fn write_small(
         &self,
         (tmp, name): (&str, &str),

@@ -1,10 +1,10 @@
-//! What a publisher signs: which set is published, with which records, and when this was true.
+//! Statements, which a publisher signs: the set with these records is current at this time.
 //!
-//! A MANIFEST has the statement of its publication. The file HEARTBEAT has a later one about the
-//! same set, which the publisher renews, so that a reader knows the age of what it serves even if
-//! nothing changes.
+//! A MANIFEST has the statement that was made when the set was published. The file HEARTBEAT has a
+//! later statement about the same set, which the publisher renews, so that a reader knows the age of
+//! its set even if nothing changes.
 //!
-//! This crate knows no keys: the caller signs and verifies.
+//! This crate has no keys: the caller signs and verifies.
 
 use super::manifest::{MANIFEST, Manifest};
 use super::{SetError, SetErrorKind, storage};
@@ -21,12 +21,12 @@ use std::vec::Vec;
 pub const HEARTBEAT: &str = "HEARTBEAT";
 /// First line of a statement; the number is the version of the format.
 pub const STATEMENT_FIRST_LINE: &str = "handle snapshot statement 1";
-/// Most bytes of a statement with its signature.
+/// Maximum length of a statement with its signature, in bytes.
 pub const STATEMENT_LEN_MAX: usize = 4096;
-/// Most bytes of a signature.
+/// Maximum length of a signature, in bytes.
 pub const SIGNATURE_LEN_MAX: usize = 1024;
 
-/// What a publisher states about a set.
+/// A statement of a publisher about a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetStatement {
     /// The epoch of the publisher.
@@ -68,7 +68,7 @@ pub trait StatementSigner: fmt::Debug + Send + Sync {
 }
 
 impl SetStatement {
-    /// The text that is signed.
+    /// The text that the signature covers.
     #[must_use]
     pub fn encode(&self) -> String {
         let mut text = String::new();
@@ -154,18 +154,17 @@ impl AcceptedPublishers {
         Self(verify)
     }
 
-    /// Whether an accepted publisher made the statement.
+    /// Whether the statement has the signature of an accepted publisher.
     #[must_use]
     pub fn has_made(&self, signed: &SignedStatement) -> bool {
         (self.0)(&signed.statement.signer, signed.statement.encode().as_bytes(), &signed.signature)
     }
 
-    /// Checks that an accepted publisher published the set of `manifest` in `dir`, and returns when
-    /// the newest valid statement about it was made.
+    /// Checks that an accepted publisher published the set of `manifest` in `dir`, and returns the time
+    /// of the newest valid statement about it.
     ///
     /// # Errors
-    /// When the manifest is not signed or signed by another, or when it is older than that of
-    /// `previous`.
+    /// When the manifest has no signature of an accepted publisher, or is older than `previous`.
     pub fn check(
         &self,
         dir: &Path,

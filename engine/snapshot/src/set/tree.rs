@@ -1,4 +1,4 @@
-//! The tree of a published set, made from its layers: to check the root, and to prove records.
+//! The tree of a published set, made from its layers, to check the root and to prove records.
 
 use super::{PublishedSet, SetError, SetErrorKind};
 use crate::format::{Sha256Sum, fold_key};
@@ -44,8 +44,8 @@ impl<'s> SetTree<'s> {
         self.tree.root()
     }
 
-    /// The path in the tree that shows whether there is a record of `handle`, in any case if the
-    /// set folds.
+    /// The path that proves whether there is a record of `handle`, whatever its letter case if the set
+    /// folds.
     ///
     /// # Errors
     /// When a record is damaged.

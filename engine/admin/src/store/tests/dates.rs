@@ -1,4 +1,4 @@
-//! The dates of last changes, of deletions too, and the bounds of the log.
+//! The dates of last changes and removals, and the bounds of the log.
 
 use super::*;
 use crate::store::schema;
@@ -9,13 +9,13 @@ fn delete(store: &Store, handle: &[u8]) {
     assert!(store.change(move |transaction| transaction.delete(&handle)).unwrap());
 }
 
-fn gone(store: &Store) -> Vec<(GoneKind, String, u64)> {
+fn removals(store: &Store) -> Vec<(RemovalKind, String, u64)> {
     let snapshot = store.snapshot().unwrap();
     let mut all = vec![];
-    for kind in [GoneKind::Handle, GoneKind::Prefix] {
-        for entry in snapshot.gone_after(kind, None).unwrap() {
+    for kind in [RemovalKind::Handle, RemovalKind::Prefix] {
+        for entry in snapshot.removals_after(kind, None).unwrap() {
             let (name, change) = entry.unwrap();
-            assert_eq!(snapshot.gone(kind, &name).unwrap(), Some(change));
+            assert_eq!(snapshot.removal(kind, &name).unwrap(), Some(change));
             all.push((kind, String::from_utf8(name).unwrap(), change.id));
         }
     }
@@ -30,9 +30,9 @@ fn every_change_of_a_handle_has_a_later_date_also_after_its_deletion() {
         put(&store, "10.1/a", "one");
         let put_ms = store.snapshot().unwrap().record(b"10.1/A").unwrap().unwrap().view().unix_ms;
         assert!(put_ms > last_ms, "round {round}");
-        assert_eq!(gone(&store), []);
+        assert_eq!(removals(&store), []);
         delete(&store, b"10.1/A");
-        let change = store.snapshot().unwrap().gone(GoneKind::Handle, b"10.1/A").unwrap().unwrap();
+        let change = store.snapshot().unwrap().removal(RemovalKind::Handle, b"10.1/A").unwrap().unwrap();
         assert!(change.unix_ms > put_ms && change.id == store.last_id(), "round {round}");
         last_ms = change.unix_ms;
         if round == 10 {
@@ -40,7 +40,7 @@ fn every_change_of_a_handle_has_a_later_date_also_after_its_deletion() {
             store = Store::open(&config(&directory)).unwrap();
         }
     }
-    assert_eq!(gone(&store), [(GoneKind::Handle, "10.1/A".to_owned(), 40)]);
+    assert_eq!(removals(&store), [(RemovalKind::Handle, "10.1/A".to_owned(), 40)]);
 }
 
 #[test]
@@ -49,46 +49,50 @@ fn homed_and_released_prefixes_have_dates_as_well() {
     store.home(b"10.1").unwrap();
     store.home(b"10.2").unwrap();
     assert!(store.change(|transaction| transaction.unhome(b"10.1")).unwrap());
-    assert_eq!(gone(&store), [(GoneKind::Prefix, "10.1".to_owned(), 3)]);
+    assert_eq!(removals(&store), [(RemovalKind::Prefix, "10.1".to_owned(), 3)]);
     let dates = store.snapshot().unwrap().homed_dates().unwrap();
     assert!(dates.len() == 1 && dates[0].0 == b"10.2" && dates[0].1.id == 2, "{dates:?}");
-    let released = store.snapshot().unwrap().gone(GoneKind::Prefix, b"10.1").unwrap().unwrap();
+    let released = store.snapshot().unwrap().removal(RemovalKind::Prefix, b"10.1").unwrap().unwrap();
     store.home(b"10.1").unwrap();
-    assert_eq!(gone(&store), []);
+    assert_eq!(removals(&store), []);
     let dates = store.snapshot().unwrap().homed_dates().unwrap();
     assert!(dates.len() == 2 && dates[0].1.unix_ms > released.unix_ms, "{dates:?}");
 }
 
 #[test]
-fn the_oldest_deletions_are_forgotten_beyond_the_bound() {
+fn the_oldest_removals_beyond_the_bound_are_dropped() {
     let (_directory, store) = new_store();
     for name in ["10.1/c", "10.1/a", "10.1/d", "10.1/b"] {
         put(&store, name, "x");
         delete(&store, &key(name.as_bytes(), true));
     }
-    assert_eq!(store.prune_gone(4, 100).unwrap(), 0);
-    assert_eq!(store.prune_gone(2, 1).unwrap(), 1);
-    assert_eq!(store.prune_gone(2, 100).unwrap(), 1);
-    let names: Vec<_> = gone(&store).into_iter().map(|(_, name, _)| name).collect();
+    assert_eq!(store.prune_removals(4, 100).unwrap(), 0);
+    assert_eq!(store.prune_removals(2, 1).unwrap(), 1);
+    assert_eq!(store.prune_removals(2, 100).unwrap(), 1);
+    let names: Vec<_> = removals(&store).into_iter().map(|(_, name, _)| name).collect();
     assert_eq!(names, ["10.1/B", "10.1/D"]);
-    assert_eq!(store.snapshot().unwrap().gone_count().unwrap(), 2);
-    // What exists again is not among them, and does not count.
+    assert_eq!(store.snapshot().unwrap().removals_count().unwrap(), 2);
+    // The removal of a handle that exists again is dropped, and does not count.
     put(&store, "10.1/b", "x");
-    assert_eq!(store.prune_gone(0, 100).unwrap(), 1);
-    assert_eq!(gone(&store), []);
+    assert_eq!(store.prune_removals(0, 100).unwrap(), 1);
+    assert_eq!(removals(&store), []);
     let after: Vec<_> = {
         ["10.1/y", "10.1/x"].iter().for_each(|name| {
             put(&store, name, "x");
             delete(&store, &key(name.as_bytes(), true));
         });
         let snapshot = store.snapshot().unwrap();
-        snapshot.gone_after(GoneKind::Handle, Some(b"10.1/X")).unwrap().map(|it| it.unwrap().0).collect()
+        snapshot
+            .removals_after(RemovalKind::Handle, Some(b"10.1/X"))
+            .unwrap()
+            .map(|it| it.unwrap().0)
+            .collect()
     };
     assert_eq!(after, [b"10.1/Y"]);
 }
 
 #[test]
-fn the_log_keeps_its_bounds_and_says_from_when_it_is_complete() {
+fn the_log_keeps_its_bounds_and_the_time_from_which_it_is_complete() {
     let (_directory, store) = new_store();
     let start = || store.snapshot().unwrap().log_start().unwrap();
     assert_eq!(start(), LogStart { base: 0, unix_ms: None });
@@ -111,15 +115,15 @@ fn the_log_keeps_its_bounds_and_says_from_when_it_is_complete() {
     assert_eq!(start(), LogStart { base: store.last_id(), unix_ms: Some(last_ms + 1) });
 }
 
-/// Turns a store into one that software without dates has written.
-fn make_old(directory: &TempDir) {
+/// Turns a store into one of schema 1, which has no dates.
+fn downgrade(directory: &TempDir) {
     let database = redb::Database::open(directory.path().join("store.redb")).unwrap();
     let transaction = database.begin_write().unwrap();
-    for table in [schema::GONE.name(), schema::HOMED_DATES.name()] {
+    for table in [schema::REMOVALS.name(), schema::HOMED_DATES.name()] {
         let definition = redb::TableDefinition::<&[u8], (u64, u64, u32)>::new(table);
         assert!(transaction.delete_table(definition).unwrap());
     }
-    assert!(transaction.delete_table(schema::GONE_IDS).unwrap());
+    assert!(transaction.delete_table(schema::REMOVAL_IDS).unwrap());
     {
         let mut meta = transaction.open_table(schema::META).unwrap();
         meta.insert("schema", 1).unwrap();
@@ -138,7 +142,7 @@ fn a_store_of_older_software_is_upgraded_without_loss() {
         let entries: Vec<_> = store.snapshot().unwrap().log_after(0).unwrap().map(Result::unwrap).collect();
         store.prune_log(ALL, pruned).unwrap();
         drop(store);
-        make_old(&directory);
+        downgrade(&directory);
         let store = Store::open_to_read(&config(&directory)).unwrap();
         assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"four");
         drop(store);
@@ -151,7 +155,7 @@ fn a_store_of_older_software_is_upgraded_without_loss() {
         let expected = if pruned == 0 { entries[0].unix_ms } else { first_ms + 1 };
         assert_eq!(snapshot.log_start().unwrap().unix_ms, Some(expected), "{pruned} pruned");
         delete(&store, b"10.1/A");
-        assert_eq!(gone(&store), [(GoneKind::Handle, "10.1/A".to_owned(), 6)]);
+        assert_eq!(removals(&store), [(RemovalKind::Handle, "10.1/A".to_owned(), 6)]);
         assert_eq!(findings(&store), []);
     }
 }
