@@ -5,11 +5,13 @@
 //! - [`decision`]: whether a receiver can continue, or has to request all records.
 //! - [`source`]: the items of a stream, read from one snapshot of the store, in bounded memory.
 //! - [`stream`]: the bytes of a stream, with signatures if it is signed.
+//! - `places`: limits on the number of streams at a time.
 //! - [`send`]: sends a stream to a receiver that may be slow.
 //! - [`tls`]: TLS with the server key, which protects most streams.
 //! - [`receivers`]: the progress of each receiver.
 
 pub mod decision;
+mod places;
 pub mod receivers;
 pub mod send;
 pub mod source;
@@ -27,13 +29,13 @@ use handle_proto::wire::replication_stream::{
     StreamProtection, TransactionFormat, TransactionStatus, TransactionsHeader,
 };
 use handle_proto::{HashOption, Version};
+use places::StreamPlaces;
 use receivers::{ReceiverKey, Receivers};
 use rustls::ServerConfig;
 use source::{DumpPosition, DumpSource, ReceiverShare, StreamSource, TransactionSource};
 use std::sync::Arc;
 use std::time::Duration;
 use stream::ReplicationStream;
-use tokio::sync::Semaphore;
 
 settings! {
     /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only the
@@ -46,6 +48,8 @@ settings! {
         restart site_name: Option<String> = None;
         /// Maximum number of streams at a time. Further requests get RC 3.
         restart streams: usize = 8, 1..=1024;
+        /// Maximum number of these streams to one identity, so that one mirror cannot take all places.
+        restart streams_per_identity: usize = 4, 1..=1024;
         /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake.
         restart write_ms: u32 = 60_000, 1..=DAY_MS;
         /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the stream
@@ -78,7 +82,7 @@ pub struct Replication {
     config: ReplicationConfig,
     key: Arc<PrivateKey>,
     tls: Option<Arc<ServerConfig>>,
-    places: Arc<Semaphore>,
+    places: Arc<StreamPlaces>,
     receivers: Arc<Receivers>,
 }
 
@@ -91,7 +95,7 @@ impl std::fmt::Debug for Replication {
 /// Why no stream is made.
 #[derive(Debug)]
 pub enum NoStream {
-    /// As many streams as allowed are being sent.
+    /// As many streams as allowed are being sent, to all receivers or to this identity.
     Busy,
     /// The request is invalid, for the reason in the text.
     Invalid(&'static str),
@@ -124,7 +128,7 @@ impl Replication {
     /// Signs streams with `key`, and encrypts them with `tls`, which has the same key.
     #[must_use]
     pub fn new(config: &ReplicationConfig, key: Arc<PrivateKey>, tls: Option<Arc<ServerConfig>>) -> Self {
-        let places = Arc::new(Semaphore::new(config.streams));
+        let places = Arc::new(StreamPlaces::new(config.streams, config.streams_per_identity));
         Self { config: config.clone(), key, tls, places, receivers: Arc::default() }
     }
 
@@ -137,7 +141,7 @@ impl Replication {
     /// The number of streams that are being sent.
     #[must_use]
     pub fn streams_count(&self) -> usize {
-        self.config.streams.saturating_sub(self.places.available_permits())
+        self.places.count()
     }
 
     /// Limits on the time of a stream.
@@ -182,7 +186,7 @@ impl Replication {
             }
             _ => return Err(NoStream::Invalid("The request is not about replication.")),
         };
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Err(NoStream::Busy) };
+        let place = self.places.take(&request.identity).ok_or(NoStream::Busy)?;
         let protection = self.protection(request.version, route);
         let key = (protection == StreamProtection::Signed).then(|| Arc::clone(&self.key));
         let tls = self.tls.as_ref().filter(|_| protection == StreamProtection::Tls);

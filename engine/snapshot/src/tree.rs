@@ -146,6 +146,10 @@ impl RecordHasher {
         Self { seed, blinding: OnceLock::new() }
     }
 
+    pub(crate) const fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// The digest of the values that are not public; zero if there are none.
     pub(crate) fn private_digest(&self, record: &EncodedRecord<'_>) -> Sha256Sum {
         if record.private_count() == 0 {

@@ -318,6 +318,20 @@ fn a_receiver_that_does_not_read_loses_its_place_in_time() {
 }
 
 #[test]
+fn one_identity_leaves_places_for_others() {
+    let server = administer_with("root", |config| {
+        config.replication.streams = 2;
+        config.replication.streams_per_identity = 1;
+    });
+    let receiver = receiver(&server, ENCRYPTED);
+    let stalled = stall(&receiver);
+    let refused = receiver.dump(None, WHOLE);
+    assert!(matches!(refused, PullOutcome::Refused(ResponseCode::SERVER_BUSY)), "{refused:?}");
+    drop(stalled);
+    until("the place is free", || matches!(receiver.dump(None, WHOLE), PullOutcome::Complete(_)));
+}
+
+#[test]
 fn a_stream_is_over_when_its_time_is_over() {
     let server = administer_with("root", |config| config.replication.stream_ms = 1);
     let outcome = receiver(&server, SIGNED).dump(None, WHOLE);

@@ -284,11 +284,12 @@ impl<S: Storage + 'static> PublisherThread<S> {
             let pruned = self.engine.prune(SystemTime::now());
             self.note(pruned, false);
         }
-        self.renew_statement();
         if self.is_time_to_publish() && !self.publish() {
             // Wait for an event that no change announces.
             std::thread::sleep(PATIENCE);
         }
+        // After publishing: at a start, the published set may lack changes of days.
+        self.renew_statement();
         self.tell();
     }
 

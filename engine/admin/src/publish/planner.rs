@@ -430,8 +430,13 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(to)
     }
 
-    /// Makes a new statement about the published set, if sets are signed.
+    /// Makes a new statement about the published set, if sets are signed. None is made while a set that
+    /// lacks changes waits for a rebuild. A hold is the decision of an operator, who wants the set to
+    /// be served.
     pub(super) fn renew_statement(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
+        if self.unfit.is_some() && self.hold_reason.is_none() {
+            return Ok(());
+        }
         self.counts.statements += u64::from(self.publisher.renew_statement(now_unix_ms)?);
         Ok(())
     }

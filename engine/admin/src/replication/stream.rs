@@ -1,5 +1,6 @@
 //! The bytes of a stream: blocks, each of which is followed by its signature in a signed stream.
 
+use super::places::StreamPlace;
 use super::receivers::Receivers;
 use super::source::{ItemCounts, SourceError, StreamSource};
 use handle_auth::PrivateKey;
@@ -9,7 +10,6 @@ use handle_proto::wire::replication_stream::{DIGEST_NAME, StreamProtection};
 use rustls::ServerConfig;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
 
 /// Length from which on a part is sent.
 pub const PART_LEN: usize = 64 << 10;
@@ -51,9 +51,13 @@ impl BlockWriter {
         write(&mut self.bytes);
     }
 
-    /// Takes the collected part, and begins the next.
-    fn take(&mut self) -> Vec<u8> {
+    /// Begins a part. The time since the last one was that of the receiver.
+    fn begin(&mut self) {
         self.until = Instant::now() + PART_TIME;
+    }
+
+    /// Takes the collected part.
+    fn take(&mut self) -> Vec<u8> {
         std::mem::replace(&mut self.bytes, Vec::with_capacity(PART_LEN))
     }
 }
@@ -67,7 +71,7 @@ pub struct ReplicationStream {
     out: BlockWriter,
     has_more: bool,
     receivers: Arc<Receivers>,
-    _place: OwnedSemaphorePermit,
+    _place: StreamPlace,
 }
 
 impl ReplicationStream {
@@ -76,7 +80,7 @@ impl ReplicationStream {
         protection: StreamProtection,
         key: Option<Arc<PrivateKey>>,
         tls: Option<Arc<ServerConfig>>,
-        (place, receivers): (OwnedSemaphorePermit, Arc<Receivers>),
+        (place, receivers): (StreamPlace, Arc<Receivers>),
     ) -> Self {
         let mut out = BlockWriter::new(key);
         if protection == StreamProtection::Signed {
@@ -112,6 +116,7 @@ impl ReplicationStream {
         if !self.has_more {
             return Ok(None);
         }
+        self.out.begin();
         self.has_more = self.source.write(&mut self.out)?;
         Ok(Some(self.out.take()))
     }
@@ -119,5 +124,20 @@ impl ReplicationStream {
     /// Notes that the receiver has received the whole stream.
     pub fn record_end(&self) {
         self.source.record_end(&self.receivers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_a_slow_receiver_is_not_that_of_the_next_part() {
+        let mut out = BlockWriter::new(None);
+        assert!(!out.is_full());
+        std::thread::sleep(PART_TIME);
+        assert!(out.is_full());
+        out.begin();
+        assert!(!out.is_full());
     }
 }

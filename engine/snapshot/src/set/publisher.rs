@@ -43,7 +43,8 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
     tree: Option<Arc<RecordTree>>,
     /// The keys of its layers, by the digest of the layer.
     keys: BTreeMap<Sha256Sum, Arc<KeyIndex>>,
-    hasher: RecordHasher,
+    /// Kept, because what it hides private values with takes milliseconds to make.
+    hasher: Arc<RecordHasher>,
     signer: Option<Arc<dyn StatementSigner>>,
 }
 
@@ -103,7 +104,7 @@ impl<S: Storage> SetPublisher<S> {
             retired: BTreeMap::new(),
             tree: None,
             keys: BTreeMap::new(),
-            hasher: RecordHasher::new(0),
+            hasher: Arc::new(RecordHasher::new(0)),
             signer: None,
         };
         publisher.refresh()?;
@@ -242,7 +243,7 @@ impl<S: Storage> SetPublisher<S> {
         }
         let base = first.tree.clone().or_else(|| self.tree.clone());
         let base = base.ok_or_else(|| self.unfit(first, BELOW_MISSING))?;
-        let hasher = RecordHasher::new(first.header.seed);
+        let hasher = self.hasher(first.header.seed);
         let mut changed = ChangedNodes::new();
         let planned = self.plan(self.current.as_ref(), first, now_unix_ms)?;
         self.renew_tree(&base, &hasher, (self.current.as_ref(), layers), &planned, &mut changed)?;
@@ -299,11 +300,12 @@ impl<S: Storage> SetPublisher<S> {
     /// Reads the keys of the published layers and makes the tree of the published set, unless both are
     /// in memory.
     fn load_tree(&mut self) -> Result<(), SetError> {
+        let seed = self.records().map_or(0, |records| records.seed());
+        let hasher = self.hasher(seed);
         let Some(current) = &self.current else {
             self.tree = None;
             return Ok(());
         };
-        self.hasher = RecordHasher::new(current.layers.first().map_or(0, Layer::seed));
         self.keys.retain(|digest, _| current.manifest.layers.iter().any(|layer| layer.digest == *digest));
         for (entry, layer) in current.manifest.layers.iter().zip(&current.layers) {
             if !self.keys.contains_key(&entry.digest) {
@@ -315,7 +317,7 @@ impl<S: Storage> SetPublisher<S> {
         let layers = layers.filter_map(|(entry, layer)| {
             self.keys.get(&entry.digest).map(|keys| IndexedLayer { layer, keys })
         });
-        let source = TreeSource { layers: layers.collect(), hasher: &self.hasher };
+        let source = TreeSource { layers: layers.collect(), hasher: &hasher };
         let root = current.manifest.root;
         let is_usable = |tree: &RecordTree| tree.root() == root && !tree.is_small(&source);
         if self.tree.as_ref().is_some_and(|tree| is_usable(tree)) {
@@ -329,6 +331,14 @@ impl<S: Storage> SetPublisher<S> {
         self.forget_pages(&current.layers);
         self.tree = Some(Arc::new(tree));
         Ok(())
+    }
+
+    /// The hasher of sets with this seed.
+    fn hasher(&mut self, seed: u64) -> Arc<RecordHasher> {
+        if self.hasher.seed() != seed {
+            self.hasher = Arc::new(RecordHasher::new(seed));
+        }
+        Arc::clone(&self.hasher)
     }
 
     /// Releases mapped pages of layers: scattered lookups map many pages that are not needed again soon.
@@ -571,3 +581,6 @@ struct FilesInUse {
     layers: BTreeSet<String>,
     generations: BTreeSet<u64>,
 }
+
+#[cfg(test)]
+mod tests;
