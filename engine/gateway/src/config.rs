@@ -5,6 +5,7 @@ use crate::administration::AdminConfig;
 use crate::agency::AgenciesConfig;
 use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
+use crate::connections::stream::ClosingLimits;
 use crate::identifiers::{IdentifierTarget, TARGETS};
 use crate::places::BodyLimits;
 use crate::proxies::{ProxiesConfig, SchemeHeader};
@@ -98,6 +99,12 @@ settings! {
         /// Time after which a client that does not read is disconnected; over HTTP/2, also one that
         /// leaves a single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
+        /// Time for which a connection that is being closed waits for its client to close it too. What
+        /// the client still sends is discarded: it would otherwise lose the answer to a request whose
+        /// body was refused.
+        live linger_ms: u32 = 2000, 0..=HOUR_MS;
+        /// Most bytes that are discarded so.
+        live linger_bytes: usize = 16 << 20, 0..=1 << 30;
         /// Time for requests under way to finish when the process stops.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;
         /// Most bytes of a line on the control socket.
@@ -110,6 +117,12 @@ impl GatewayLimits {
     #[must_use]
     pub const fn bodies(&self) -> BodyLimits {
         BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes_per_source }
+    }
+
+    /// Bounds of what is discarded when a connection is closed.
+    #[must_use]
+    pub fn closing(&self) -> ClosingLimits {
+        ClosingLimits { time: Duration::from_millis(self.linger_ms.into()), bytes: self.linger_bytes }
     }
 }
 

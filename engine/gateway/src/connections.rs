@@ -195,7 +195,8 @@ pub async fn serve(
     let _ = stream.set_nodelay(true);
     let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
     let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
-    let mut stream = ClientStream::new(stream, write_timeout);
+    let closing = settings.limits.closing();
+    let mut stream = ClientStream::new(stream, write_timeout, closing, stopping.clone());
     let client = match is_proxied {
         true => in_time(header_timeout, read_proxy_header(&mut stream)).await?,
         false => None,

@@ -209,6 +209,32 @@ fn the_refusal_of_a_long_body_reaches_a_client_that_is_still_sending() {
 }
 
 #[test]
+fn what_a_refused_client_still_sends_is_discarded_within_bounds_of_bytes_and_time() {
+    let served = gateway(|config| {
+        config.limits.body_bytes = 1024;
+        config.limits.linger_bytes = 1 << 20;
+        config.limits.linger_ms = 1000;
+    });
+    let head = "POST /api/resolve HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\
+                Content-Type: application/json\r\nContent-Length: 100000000\r\n\r\n";
+    let mut stream = TcpStream::connect(served.address()).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut body = (0..1000).map(|_| stream.write_all(&[b' '; 100_000]));
+    assert!(body.any(|written| written.is_err()), "far more than is discarded");
+    let state = served.gateway.state();
+    assert!(comes_true(|| state.connections.count() == 0));
+    let mut slow = TcpStream::connect(served.address()).unwrap();
+    slow.write_all(head.as_bytes()).unwrap();
+    let begun = Instant::now();
+    // Fewer bytes than are discarded, and for longer.
+    while slow.write_all(b" ").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the connection goes on");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(900), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn browsers_find_an_icon_and_crawlers_what_they_may_read() {
     let served = gateway(|_| ());
     let icon = get(served.address(), "/favicon.ico", "");

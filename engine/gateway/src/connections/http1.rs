@@ -12,16 +12,9 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
-
-/// Time for which the rest of a request is read that was answered before its end, so that the client
-/// sees the answer.
-const LINGER: Duration = Duration::from_secs(1);
-/// Maximum length of the rest that is read.
-const LINGER_LEN: u64 = 1 << 20;
+use tokio::time::sleep;
 
 /// How serving a connection has ended.
 enum ServiceEnd {
@@ -78,13 +71,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     })
     .await;
     let refusal = match end {
-        ServiceEnd::Over(result) => {
-            result?;
-            if !served.state.is_draining() {
-                linger(&mut connection.into_parts().io.into_inner().stream).await;
-            }
-            return Ok(());
-        }
+        ServiceEnd::Over(result) => return Ok(result?),
         ServiceEnd::Late => HttpRefusal::HeadLate,
         ServiceEnd::HeadTooLong => HttpRefusal::HeadTooLong,
     };
@@ -122,14 +109,5 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
     bytes.extend_from_slice(format!("{length}: {}\r\n{connection}: close\r\n\r\n", body.len()).as_bytes());
     bytes.extend_from_slice(&body);
     stream.write_all(&bytes).await?;
-    stream.shutdown().await?;
-    linger(stream).await;
-    Ok(())
-}
-
-/// Reads what the client still sends, until it closes the connection. A connection that is closed
-/// with unread bytes is reset, and the answer may be lost.
-async fn linger<S: AsyncRead + Unpin>(stream: &mut S) {
-    let mut rest = stream.take(LINGER_LEN);
-    let _ = timeout(LINGER, tokio::io::copy(&mut rest, &mut tokio::io::sink())).await;
+    stream.shutdown().await
 }

@@ -8,9 +8,11 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The stream of a client. Writing fails when the client does not read for too long.
+/// The stream of a client. Writing fails when the client does not read for too long, and closing it
+/// waits until the client has closed it as well.
 ///
 /// hyper has no timeout for writing.
 #[derive(Debug)]
@@ -21,18 +23,44 @@ pub struct ClientStream {
     deadline: Option<Pin<Box<Sleep>>>,
     /// Bytes that were read ahead; the next reads return them.
     ahead: Vec<u8>,
+    closing: ClosingLimits,
+    /// Becomes true when the process stops serving.
+    stopping: watch::Receiver<bool>,
     /// Set while the rest of what the client sends is discarded.
-    lingers_until: Option<Pin<Box<Sleep>>>,
+    discarding: Option<DiscardedRest>,
 }
 
-/// Time for which the rest of a refused request is discarded.
-const LINGER: Duration = Duration::from_secs(2);
+/// How much is discarded of what a client still sends after the last answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClosingLimits {
+    /// Time until the client closes the connection.
+    pub time: Duration,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+/// The rest of what a client sends.
+#[derive(Debug)]
+struct DiscardedRest {
+    until: Pin<Box<Sleep>>,
+    bytes_left: usize,
+    has_begun: bool,
+}
+
+/// Bytes that are discarded at a time.
+const DISCARDED_LEN: usize = 4096;
 
 impl ClientStream {
-    /// A stream whose client may stop reading for `write_timeout`.
+    /// A stream whose client may stop reading for `write_timeout`, and which is closed within
+    /// `closing`. When `stopping` is true, it does not wait for a client that sends nothing.
     #[must_use]
-    pub const fn new(stream: TcpStream, write_timeout: Duration) -> Self {
-        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), lingers_until: None }
+    pub const fn new(
+        stream: TcpStream,
+        write_timeout: Duration,
+        closing: ClosingLimits,
+        stopping: watch::Receiver<bool>,
+    ) -> Self {
+        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), closing, stopping, discarding: None }
     }
 
     /// Bytes that were read ahead.
@@ -56,27 +84,34 @@ impl ClientStream {
         Ok(read > 0)
     }
 
-    /// Discards what a client still sends after the last answer, for a short time. A connection that
-    /// is closed with unread bytes is reset, and the client may lose the answer. RFC 9112 section 9.6.
-    fn linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut room = [MaybeUninit::uninit(); 4096];
-        loop {
+    /// Discards what a client still sends after the last answer, until the client closes the
+    /// connection. A connection that is closed with unread bytes, or that receives some afterwards, is
+    /// reset, and the client may lose the answer. RFC 9112 section 9.6.
+    ///
+    /// Below TLS as well, because nothing is decrypted any more.
+    fn discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let closing = self.closing;
+        let rest = self.discarding.get_or_insert_with(|| DiscardedRest {
+            until: Box::pin(sleep(closing.time)),
+            bytes_left: closing.bytes,
+            has_begun: false,
+        });
+        let mut room = [MaybeUninit::uninit(); DISCARDED_LEN];
+        // The timer is not asked alone, because it waits while there is always more to read.
+        while Instant::now() < rest.until.deadline() {
             let mut unread = ReadBuf::uninit(&mut room);
-            let read = Pin::new(&mut self.stream).poll_read(context, &mut unread);
-            match (read, &mut self.lingers_until) {
-                (Poll::Ready(Ok(())), None) if !unread.filled().is_empty() => {
-                    self.lingers_until = Some(Box::pin(sleep_until(Instant::now() + LINGER)));
+            match Pin::new(&mut self.stream).poll_read(context, &mut unread) {
+                Poll::Ready(Ok(())) if (1..=rest.bytes_left).contains(&unread.filled().len()) => {
+                    rest.bytes_left -= unread.filled().len();
+                    rest.has_begun = true;
                 }
-                (Poll::Ready(Ok(())), Some(end)) if !unread.filled().is_empty() => {
-                    if end.is_elapsed() || end.as_mut().poll(context).is_ready() {
-                        return Poll::Ready(Ok(()));
-                    }
-                }
-                (Poll::Pending, Some(end)) => return end.as_mut().poll(context).map(Ok),
-                // The client has sent nothing more, or is gone.
-                _ => return Poll::Ready(Ok(())),
+                // The client has closed the connection, or sends too much.
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending if !rest.has_begun && *self.stopping.borrow() => return Poll::Ready(()),
+                Poll::Pending => return rest.until.as_mut().poll(context),
             }
         }
+        Poll::Ready(())
     }
 
     /// Turns a write that is pending for too long into an error.
@@ -141,10 +176,10 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.lingers_until.is_none() {
+        if self.discarding.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
         }
-        self.linger(context)
+        self.discard(context).map(Ok)
     }
 }
 
@@ -218,6 +253,93 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestStream<'_, S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let closed = Pin::new(&mut self.stream).poll_shutdown(context);
+        // Until the client has closed the connection as well, it is not waiting for a request.
+        self.activity.set_writing(closed.is_pending());
+        closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpListener;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// The stream of a client, the client, and the sender that stops the process.
+    async fn connected(closing: ClosingLimits) -> (ClientStream, TcpStream, watch::Sender<bool>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let stream = listener.accept().await.unwrap().0;
+        let (stop, stopping) = watch::channel(false);
+        (ClientStream::new(stream, PATIENCE, closing, stopping), client, stop)
+    }
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work)
+    }
+
+    /// Sends an answer while the client pauses in the middle of a body of `len` bytes. Returns whether
+    /// the client gets the answer after all of it.
+    async fn gets_answer(len: usize, closing: ClosingLimits) -> bool {
+        let (mut stream, mut client, _stop) = connected(closing).await;
+        let answered = async {
+            stream.write_all(b"refused").await.unwrap();
+            stream.shutdown().await.unwrap();
+            drop(stream);
+        };
+        // The client closes the connection when it has the answer.
+        let sent = async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            for _ in 0..len / 1000 {
+                client.write_all(&[b'x'; 1000]).await?;
+                tokio::task::yield_now().await;
+            }
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await?;
+            Ok::<_, io::Error>(answer)
+        };
+        tokio::join!(answered, sent).1.is_ok_and(|answer| answer == b"refused")
+    }
+
+    #[test]
+    fn a_client_that_pauses_in_a_body_gets_the_answer_within_the_bytes() {
+        let closing = ClosingLimits { time: PATIENCE, bytes: 2_000_000 };
+        block_on(async {
+            assert!(gets_answer(2_000_000, closing).await);
+            assert!(!gets_answer(20_000_000, closing).await, "ten times as much");
+        });
+    }
+
+    #[test]
+    fn a_client_that_does_not_close_the_connection_is_waited_for_within_the_time() {
+        let time = Duration::from_millis(100);
+        let closed_after = |sends: bool, stops: bool| {
+            block_on(async {
+                let (mut stream, mut client, stop) =
+                    connected(ClosingLimits { time, bytes: usize::MAX }).await;
+                if stops {
+                    stop.send_replace(true);
+                }
+                let begun = Instant::now();
+                let sender = tokio::spawn(async move {
+                    while sends && client.write_all(&[b'x'; 100]).await.is_ok() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    tokio::time::sleep(PATIENCE).await;
+                });
+                stream.shutdown().await.unwrap();
+                sender.abort();
+                begun.elapsed()
+            })
+        };
+        for sends in [false, true] {
+            let after = closed_after(sends, false);
+            assert!(after >= time && after < PATIENCE / 2, "{after:?}");
+        }
+        assert!(closed_after(false, true) < time, "when the process stops");
     }
 }
