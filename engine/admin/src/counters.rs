@@ -39,6 +39,11 @@ handle_daemon::event_counters! {
         stream_transactions,
         /// Records that were sent in streams of all records.
         stream_records,
+        /// Messages that `handle-gateway` relayed at `replication.socket`.
+        relayed,
+        /// Connections to `replication.socket` that were refused, because of another user or too many
+        /// connections.
+        relayed_refused,
         /// Requests that hit a bug; the log shows where.
         bugs,
     } with {

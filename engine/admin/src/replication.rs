@@ -8,11 +8,13 @@
 //! - `places`: limits on the number of streams at a time.
 //! - [`send`]: sends a stream to a receiver that may be slow.
 //! - [`tls`]: TLS with the server key, which protects most streams.
+//! - [`relay`]: messages that `handle-gateway` relays from HTTP.
 //! - [`receivers`]: the progress of each receiver.
 
 pub mod decision;
 mod places;
 pub mod receivers;
+pub mod relay;
 pub mod send;
 pub mod source;
 pub mod stream;
@@ -33,6 +35,7 @@ use places::StreamPlaces;
 use receivers::{ReceiverKey, Receivers};
 use rustls::ServerConfig;
 use source::{DumpPosition, DumpSource, ReceiverShare, StreamSource, TransactionSource};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use stream::ReplicationStream;
@@ -58,6 +61,15 @@ settings! {
         /// Begin dumps with the times of the last changes of all handles and prefixes. Receivers need
         /// these only if they accept changes from several primary sites.
         restart dates: bool = false;
+        /// UNIX socket at which `handle-gateway` relays messages whose answers may be streams; none
+        /// if not set.
+        restart socket: Option<PathBuf> = None;
+        /// File mode of the socket, as a decimal or, in TOML, octal number (`0o660`).
+        restart socket_mode: u32 = 0o600, 0..=0o777;
+        /// User ids whose processes may connect, besides the user of `handle-admin`.
+        restart socket_uids: Vec<u32> = Vec::new();
+        /// Connections to this socket at a time. Each message in progress uses one.
+        restart socket_connections: usize = 64, 1..=1024;
     }
 }
 

@@ -10,7 +10,7 @@ use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::publish::{StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
-use crate::replication::{Replication, tls};
+use crate::replication::{Replication, relay, tls};
 use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
@@ -187,6 +187,7 @@ impl BoundPorts {
 struct LocalSockets {
     forward: Option<LocalSocket>,
     bulk: Option<LocalSocket>,
+    relay: Option<LocalSocket>,
 }
 
 impl LocalSockets {
@@ -195,7 +196,9 @@ impl LocalSockets {
         let forward = forward.map(|path| forward::bind(path, &config.forward)).transpose()?;
         let bulk = config.bulk.socket.as_deref();
         let bulk = bulk.map(|path| bulk::bind(path, &config.bulk)).transpose()?;
-        Ok(Self { forward, bulk })
+        let relay = config.replication.socket.as_deref();
+        let relay = relay.map(|path| relay::bind(path, &config.replication)).transpose()?;
+        Ok(Self { forward, bulk, relay })
     }
 }
 
@@ -262,6 +265,9 @@ fn start_tasks(
     if let Some(socket) = sockets.bulk {
         bulk::serve(socket, &state.service, &config.bulk, state.stopping())?;
     }
+    if let Some(socket) = sockets.relay {
+        relay::serve(socket, &state.service, &config.replication, state.stopping())?;
+    }
     tokio::spawn(check_disks(Arc::clone(state)));
     tokio::spawn(prune_log(Arc::clone(state)));
     if config.sessions.enabled {
@@ -322,8 +328,11 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         builder.worker_threads(config.threads);
     }
     // One thread for each request being processed, and a few for health and control.
-    let requests =
-        config.replication.streams + config.tcp.requests + config.forward.requests + config.bulk.connections;
+    let requests = config.replication.streams
+        + config.replication.socket_connections
+        + config.tcp.requests
+        + config.forward.requests
+        + config.bulk.connections;
     builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
 }

@@ -48,6 +48,7 @@ pub mod program;
 pub mod publication;
 pub mod publisher_keys;
 pub mod readiness;
+pub mod relay;
 pub mod scrape;
 pub mod server_key;
 pub mod sessions;

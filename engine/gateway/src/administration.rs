@@ -32,6 +32,9 @@ settings! {
         /// UNIX socket at which `handle-admin` accepts changes of many records: its `bulk.socket`.
         /// Without it there is no `/api/batch`.
         restart bulk_socket: Option<PathBuf> = None;
+        /// UNIX socket at which `handle-admin` accepts relayed messages: its `replication.socket`.
+        /// Without it, mirrors get no streams over HTTP.
+        restart relay_socket: Option<PathBuf> = None;
         /// Time for each answer of it.
         restart answer_ms: u32 = 30_000, 1..=600_000;
         /// Requests that wait for it at a time. Further ones get status 503.
@@ -92,6 +95,7 @@ pub enum ServiceError {
 pub struct AdministrationService {
     address: SocketAddr,
     bulk_socket: Option<PathBuf>,
+    relay_socket: Option<PathBuf>,
     patience: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
@@ -129,13 +133,14 @@ impl AdministrationService {
         let places = Arc::new(SourcePlaces::default());
         let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
         let answer_len_max = config.answer_bytes;
-        let bulk_socket = config.bulk_socket.clone();
+        let (bulk_socket, relay_socket) = (config.bulk_socket.clone(), config.relay_socket.clone());
         let bulk_path = bulk_socket.as_deref().unwrap_or(Path::new("-"));
         let (failures, bulk_failures) =
             (FailureSeries::new(address), FailureSeries::new(bulk_path.display()));
         Ok(Some(Self {
             address,
             bulk_socket,
+            relay_socket,
             patience,
             key,
             places,
@@ -182,6 +187,12 @@ impl AdministrationService {
     #[must_use]
     pub fn bulk_socket(&self) -> Option<&Path> {
         self.bulk_socket.as_deref()
+    }
+
+    /// The socket for messages whose answers may be streams.
+    #[must_use]
+    pub fn relay_socket(&self) -> Option<&Path> {
+        self.relay_socket.as_deref()
     }
 
     /// Timeout for each answer.

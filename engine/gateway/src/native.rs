@@ -6,8 +6,12 @@
 
 use crate::administration::AdministrationService;
 use crate::reply::{GatewayResponse, plain, response, set_number};
+use crate::route::HttpPeer;
 use crate::server::GatewayState;
+use crate::stream::{BodySender, ResponseBody, spawn};
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::relay::{RelayHead, RelayRoute};
+use handle_daemon::site::SiteRecord;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
@@ -16,18 +20,27 @@ use handle_proto::{OpCode, OpFlags};
 use handle_resolver::{
     AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, WireReply as _, answer_message, refuse_stream,
 };
-use hyper::StatusCode;
-use hyper::header::{self, HeaderMap};
+use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{StatusCode, Version};
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 
 /// Maximum length of a message with its envelope.
 pub const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
 /// The media type of messages.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
+
+/// Bytes of a relayed answer that are received at once.
+const RELAY_PART_LEN: usize = 64 << 10;
+/// Parts of a relayed answer that wait for the client.
+const RELAY_PARTS: usize = 4;
 
 /// Whether a request has a message as its body and accepts one as its answer.
 #[must_use]
@@ -39,8 +52,14 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
     is_message && text(header::ACCEPT).contains(MEDIA_TYPE)
 }
 
-/// Answers a message of a client at `source`.
-pub async fn answer(state: &GatewayState, source: IpAddr, bytes: &[u8]) -> GatewayResponse {
+/// Answers a message of the client `peer`, whose request has the HTTP version `version`.
+pub async fn answer(
+    state: &Arc<GatewayState>,
+    peer: HttpPeer,
+    version: Version,
+    bytes: &[u8],
+) -> GatewayResponse {
+    let source = peer.address;
     let settings = state.settings.current_shared();
     if !settings.native.enabled {
         return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
@@ -52,6 +71,16 @@ pub async fn answer(state: &GatewayState, source: IpAddr, bytes: &[u8]) -> Gatew
     match &state.admin {
         Some(admin) if !is_public_query(message) => {
             state.counters.forwarded.add();
+            if let Some(socket) = admin.relay_socket() {
+                let relayed = relay(state, admin, socket, peer, message).await;
+                return match relayed {
+                    Ok(body) => respond_in(version, body),
+                    Err(error) => {
+                        state.counters.forward_failures.add();
+                        refuse(&error, settings.upstream.retry_after_s)
+                    }
+                };
+            }
             match forward(admin, source, message).await {
                 Ok(answer) => respond(answer),
                 Err(error) => {
@@ -61,6 +90,23 @@ pub async fn answer(state: &GatewayState, source: IpAddr, bytes: &[u8]) -> Gatew
             }
         }
         _ => respond(answer_here(state, message)),
+    }
+}
+
+/// The response with a relayed answer. Deployed clients do not decode chunked bodies, so one of
+/// unknown length ends with the connection.
+fn respond_in(version: Version, body: RelayedAnswer) -> GatewayResponse {
+    match body {
+        RelayedAnswer::Whole(message) => respond(message),
+        RelayedAnswer::Streamed(body) => {
+            let mut response = response(StatusCode::OK, MEDIA_TYPE, Vec::new());
+            *response.body_mut() = body;
+            if version < Version::HTTP_2 {
+                *response.version_mut() = Version::HTTP_10;
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            response
+        }
     }
 }
 
@@ -135,6 +181,80 @@ async fn forward(admin: &AdministrationService, source: IpAddr, message: &[u8]) 
         read_answer(&mut stream, admin.answer_len_max()).await
     };
     admin.exchange(source, exchange).await
+}
+
+/// The answer to a relayed message.
+enum RelayedAnswer {
+    /// It has ended.
+    Whole(Vec<u8>),
+    /// It goes on.
+    Streamed(ResponseBody),
+}
+
+/// Relays a message to `handle-admin` at `socket`. An answer that is not complete after one part is
+/// streamed, as fast as the client reads it.
+///
+/// # Errors
+/// When `handle-admin` does not answer in time, or too many requests wait for it.
+async fn relay(
+    state: &Arc<GatewayState>,
+    admin: &AdministrationService,
+    socket: &Path,
+    peer: HttpPeer,
+    message: &[u8],
+) -> io::Result<RelayedAnswer> {
+    let Some(place) = admin.place(peer.address) else { return Err(ErrorKind::ResourceBusy.into()) };
+    let route = if is_as_secure(state, peer) { RelayRoute::Https } else { RelayRoute::Http };
+    let head = RelayHead { route, source: peer.address, message_len: message.len() };
+    let patience = admin.patience();
+    let late = || io::Error::from(ErrorKind::TimedOut);
+    let begun = timeout(patience, async {
+        let mut stream = UnixStream::connect(socket).await?;
+        stream.write_all(&head.encode()).await?;
+        stream.write_all(message).await?;
+        let mut first = Vec::with_capacity(RELAY_PART_LEN);
+        while first.len() < RELAY_PART_LEN {
+            if (&mut stream).take((RELAY_PART_LEN - first.len()) as u64).read_buf(&mut first).await? == 0 {
+                return Ok((first, None));
+            }
+        }
+        io::Result::Ok((first, Some(stream)))
+    });
+    let (first, stream) = match begun.await.map_err(|_| late())?? {
+        (first, _) if first.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
+        (first, None) => return Ok(RelayedAnswer::Whole(first)),
+        (first, Some(stream)) => (first, stream),
+    };
+    let (sender, body) = ResponseBody::streamed(RELAY_PARTS);
+    spawn(state, async move {
+        let _place = place;
+        copy(stream, first, sender, patience).await;
+    });
+    Ok(RelayedAnswer::Streamed(body))
+}
+
+/// Copies the rest of an answer to the client. The body stays incomplete if `handle-admin` is silent
+/// for longer than `patience`.
+async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, patience: Duration) {
+    let mut part = first;
+    while sender.send(&part).await.is_ok() {
+        part.clear();
+        match timeout(patience, stream.read_buf(&mut part)).await {
+            Ok(Ok(0)) => {
+                let _ = sender.finish().await;
+                return;
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) | Err(_) => return,
+        }
+    }
+}
+
+/// Whether the connection of the client proves the key of the server in the site record.
+fn is_as_secure(state: &GatewayState, peer: HttpPeer) -> bool {
+    let server = state.site.as_ref().and_then(SiteRecord::server);
+    let tls = state.tls.as_ref().filter(|_| peer.is_tls);
+    tls.zip(server).is_some_and(|(tls, server)| tls.has_key(server.public_key))
 }
 
 /// Reads one message, and those that continue it, up to `len_max` bytes together.

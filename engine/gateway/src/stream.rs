@@ -76,6 +76,15 @@ impl BodySender {
         }
     }
 
+    /// Adds bytes, and sends them. Waits while the client has not read what was sent before.
+    ///
+    /// # Errors
+    /// When the client is gone.
+    pub async fn send(&mut self, bytes: &[u8]) -> Result<(), ClientGone> {
+        self.text.extend_from_slice(bytes);
+        self.flush().await
+    }
+
     /// Sends the text so far.
     ///
     /// # Errors

@@ -126,6 +126,13 @@ impl TlsIdentity {
         self.current.load().facts().cloned()
     }
 
+    /// Whether the certificate in use has the key of this record: that of the server in the site
+    /// record.
+    #[must_use]
+    pub fn has_key(&self, record: &[u8]) -> bool {
+        self.current.load().has_key(record)
+    }
+
     /// The handshake of a connection; `None` if it was a challenge of ACME, which is answered by the
     /// handshake alone (RFC 8737).
     ///

@@ -49,6 +49,7 @@ mod records;
 mod reload;
 mod remote;
 mod replication;
+mod replication_http;
 mod replication_killed;
 mod running;
 mod sessions;

@@ -1,7 +1,9 @@
 //! A certificate with its key, as the server side of TLS uses it, and what it says.
 
+use handle_auth::pem::public_key_from_der;
+use handle_proto::data::PublicKey;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use std::sync::Arc;
@@ -55,6 +57,9 @@ impl CertificateFacts {
 pub struct TlsCertificate {
     server: Arc<ServerConfig>,
     facts: Option<CertificateFacts>,
+    /// The public key as a key record; empty without a certificate, or for a kind of key that no
+    /// record has.
+    key_record: Vec<u8>,
 }
 
 impl TlsCertificate {
@@ -69,12 +74,13 @@ impl TlsCertificate {
         has_http2: bool,
     ) -> Result<Self, rustls::Error> {
         let facts = chain.first().and_then(|certificate| CertificateFacts::read(certificate));
+        let key_record = chain.first().and_then(key_record).unwrap_or_default();
         let mut server = builder()?.with_no_client_auth().with_single_cert(chain, key)?;
         // In the order of our preference. Clients that offer neither speak HTTP/1.1.
         let protocols = [(has_http2, &b"h2"[..]), (true, b"http/1.1")].into_iter();
         server.alpn_protocols =
             protocols.filter(|(is_spoken, _)| *is_spoken).map(|(_, it)| it.to_vec()).collect();
-        Ok(Self { server: Arc::new(server), facts })
+        Ok(Self { server: Arc::new(server), facts, key_record })
     }
 
     /// No certificate: every handshake is refused with an alert.
@@ -85,7 +91,7 @@ impl TlsCertificate {
     pub fn none() -> Self {
         let builder = builder().expect("the versions of TLS");
         let server = builder.with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate));
-        Self { server: Arc::new(server), facts: None }
+        Self { server: Arc::new(server), facts: None, key_record: Vec::new() }
     }
 
     /// The configuration of handshakes.
@@ -94,10 +100,32 @@ impl TlsCertificate {
         Arc::clone(&self.server)
     }
 
+    /// Whether the certificate has the RSA key of this record, by its numbers: some records end with
+    /// bytes that mean nothing.
+    #[must_use]
+    pub fn has_key(&self, record: &[u8]) -> bool {
+        is_same_rsa_key(&self.key_record, record)
+    }
+
     /// What the certificate says; `None` without one, or if it is in a form that only TLS accepts.
     #[must_use]
     pub const fn facts(&self) -> Option<&CertificateFacts> {
         self.facts.as_ref()
+    }
+}
+
+/// The public key of a certificate as a key record; `None` for a kind of key that no record has.
+fn key_record(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let parsed = ParsedCertificate::try_from(certificate).ok()?;
+    public_key_from_der(&parsed.subject_public_key_info()).ok()
+}
+
+fn is_same_rsa_key(shown: &[u8], record: &[u8]) -> bool {
+    match (PublicKey::decode(shown), PublicKey::decode(record)) {
+        (Ok(PublicKey::Rsa { e, n }), Ok(PublicKey::Rsa { e: other_e, n: other_n })) => {
+            e == other_e && n == other_n
+        }
+        _ => false,
     }
 }
 
@@ -123,6 +151,7 @@ impl ResolvesServerCert for NoCertificate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_proto::data::key::Number;
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 
     #[test]
@@ -146,5 +175,14 @@ mod tests {
         for len in 0..certificate.der().len() {
             assert_eq!(CertificateFacts::read(&certificate.der()[..len]), None, "{len} bytes");
         }
+    }
+
+    #[test]
+    fn keys_are_compared_by_their_numbers() {
+        let key = |n: &[u8]| PublicKey::Rsa { e: Number::new(&[1, 0, 1]), n: Number::new(n) }.to_bytes();
+        let own = key(&[5, 6, 7]);
+        assert!(is_same_rsa_key(&own, &own));
+        assert!(!is_same_rsa_key(&own, &key(&[5, 6, 8])));
+        assert!(!is_same_rsa_key(&own, b"") && !is_same_rsa_key(b"", &own) && !is_same_rsa_key(b"", b""));
     }
 }
