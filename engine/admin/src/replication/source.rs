@@ -412,7 +412,7 @@ impl DumpSource {
                     out.unsigned(|bytes| DumpItem::Done.encode(bytes));
                     true
                 }
-                DumpStep::Over => return Ok(false),
+                DumpStep::Finished => return Ok(false),
             };
             if is_over {
                 self.step = self.step.next();
