@@ -32,6 +32,7 @@ fn nothing_is_stated_about_a_set_that_lacks_changes() {
     thread.turn();
     assert!(!heartbeat.exists(), "a rebuild is needed");
     thread.engine.hold("a test").unwrap();
+    thread.stated_at = None;
     thread.renew_statement();
     assert!(heartbeat.exists(), "the operator wants this set");
     std::fs::remove_file(&heartbeat).unwrap();
