@@ -26,6 +26,7 @@
 //! - [`site`]: the site record, and the place of a server in it.
 //! - [`socket`]: local sockets that only their owner can connect to.
 //! - [`source_counts`]: how many of something each source has.
+//! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - [`text`]: files that an operator writes.
 #![forbid(unsafe_code)]
 
@@ -58,4 +59,5 @@ pub mod signals;
 pub mod site;
 pub mod socket;
 pub mod source_counts;
+pub mod takeover;
 pub mod text;

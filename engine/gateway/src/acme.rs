@@ -19,6 +19,7 @@ pub mod store;
 pub use config::{AcmeChallenge, AcmeConfig};
 
 use crate::failure_series::{FailureSeries, SeriesTexts};
+use crate::phase::{self, GatewayPhase};
 use crate::server::GatewayState;
 use crate::tls::TlsIdentity;
 use crate::tls::certificate::TlsCertificate;
@@ -179,11 +180,10 @@ pub fn run(state: &Arc<GatewayState>) {
         Ok(runtime) => runtime,
         Err(error) => return tracing::error!(%error, "cannot start the runtime for ACME"),
     };
-    let mut stopping = state.stopping();
     runtime.block_on(async {
         tokio::select! {
             () = keep_certificate(state, tls, acme) => {}
-            _ = stopping.wait_for(|&stops| stops) => {}
+            () = phase::reached(state.phase(), GatewayPhase::HandedOver) => {}
         }
     });
     // A lookup of a name may still run on a thread of its own.

@@ -39,6 +39,9 @@ settings! {
         restart server_id: Option<i32> = None;
         /// Worker threads; 0 for one on each core that the process may use.
         restart workers: usize = 0, 0..=1024;
+        /// Take over from the `handle-gateway` that listens on `control`, if there is one: continue
+        /// with its listening sockets, without loss. Needs `control`.
+        restart take_over: bool = false;
         /// Verify every byte of new layers before they go live, as their publisher has done.
         live verify_new_layers: bool = true;
         /// File in the format of MaxMind (GeoLite2-Country and others) with the countries of
@@ -107,6 +110,9 @@ settings! {
         live linger_bytes: usize = 16 << 20, 0..=1 << 30;
         /// Time for requests under way to finish when the process stops.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;
+        /// Time for connections to finish after another process has taken over. Idle ones end after
+        /// `header_ms`, and the others with their next answer.
+        live takeover_drain_ms: u32 = 60_000, 0..=HOUR_MS;
         /// Most bytes of a line on the control socket.
         live control_line_bytes: usize = 4096, 64..=1 << 20;
     }
@@ -207,6 +213,11 @@ const HOUR_MS: u32 = 3_600_000;
 
 fn settings_agree(config: &Config) -> Result<(), SettingError> {
     each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))?;
+    if config.take_over && config.control.is_none() {
+        return Err(SettingError::Together(
+            "`take_over` needs `control`: the control socket of the process that serves now".to_owned(),
+        ));
+    }
     if config.admin.bulk_socket.is_some() && config.admin.address.is_none() {
         return Err(SettingError::Together("`admin.bulk_socket` needs `admin.address`".to_owned()));
     }
@@ -272,6 +283,7 @@ mod tests {
             let without = lines.collect::<Vec<_>>().join("\n");
             assert!(says(&without).contains("`registration.directory`"), "{part}");
         }
+        assert!(says("take_over = true").contains("`take_over` needs `control`"));
         assert!(says("tls.certificate = \"cert.pem\"").contains("`tls.key`"));
         assert!(says("tls.key = \"key.pem\"").contains("`tls.certificate`"));
     }

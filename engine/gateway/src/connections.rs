@@ -24,6 +24,7 @@ use crate::server::GatewayState;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
 use std::convert::Infallible;
@@ -36,7 +37,6 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use stream::ClientStream;
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Why a connection has failed.
@@ -124,17 +124,28 @@ impl ServedConnection {
         // With HTTP/1.1, an answer waits when its connection does.
         let progress = (parts.version == Version::HTTP_2).then(|| self.activity.answers.begin());
         match admission::answer_at_once(self, &mut parts, &body, now) {
-            Ok(response) => {
+            Ok(mut response) => {
                 self.activity.note_request(now);
+                self.end_if_handed_over(parts.version, &mut response);
                 ResponseFuture::AtOnce(Some(response.map(|body| ConnectionBody::whole(body, progress))))
             }
             // The futures of requests are large, and this one is moved.
             Err(peer) => ResponseFuture::Later(Box::pin(async move {
                 let _guard = BugGuard(&self.state);
                 let running = RunningRequest::begin(&self.activity);
-                let response = admission::answer(self, peer, parts, body, now).await;
+                let version = parts.version;
+                let mut response = admission::answer(self, peer, parts, body, now).await;
+                self.end_if_handed_over(version, &mut response);
                 response.map(|body| ConnectionBody::new(body, running, progress))
             })),
+        }
+    }
+
+    /// Ends a connection of HTTP/1.1 with this answer, if another process has taken over: the client
+    /// connects to that one. HTTP/2 has a frame for it.
+    fn end_if_handed_over<B>(&self, version: Version, response: &mut Response<B>) {
+        if version < Version::HTTP_2 && self.state.is_handed_over() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
     }
 
@@ -171,7 +182,6 @@ pub async fn serve(
     stream: TcpStream,
     address: IpAddr,
     state: Arc<GatewayState>,
-    stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     let settings = state.settings.current_shared();
     let is_trusted = state.settings.networks().trusted.contains(address);
@@ -196,7 +206,7 @@ pub async fn serve(
     let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
     let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
     let closing = settings.limits.closing();
-    let mut stream = ClientStream::new(stream, write_timeout, closing, stopping.clone());
+    let mut stream = ClientStream::new(stream, write_timeout, closing, state.phase());
     let client = match is_proxied {
         true => in_time(header_timeout, read_proxy_header(&mut stream)).await?,
         false => None,
@@ -217,12 +227,12 @@ pub async fn serve(
                 return Ok(());
             };
             match stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                true => http2::serve(stream, Arc::new(served(true)), stopping).await,
-                false => http1::serve(stream, &served(true), stopping).await,
+                true => http2::serve(stream, Arc::new(served(true))).await,
+                false => http1::serve(stream, &served(true)).await,
             }
         }
-        (ConnectionProtocol::Http2, _) => http2::serve(stream, Arc::new(served(false)), stopping).await,
-        _ => http1::serve(stream, &served(false), stopping).await,
+        (ConnectionProtocol::Http2, _) => http2::serve(stream, Arc::new(served(false))).await,
+        _ => http1::serve(stream, &served(false)).await,
     };
     drop(place);
     ended
@@ -234,10 +244,4 @@ async fn in_time<T>(
     read: impl Future<Output = io::Result<T>>,
 ) -> Result<T, ConnectionError> {
     Ok(timeout(header_timeout, read).await.map_err(|_| ConnectionError::Late)??)
-}
-
-/// Waits until the process stops serving.
-async fn until_stopping(mut stopping: watch::Receiver<bool>) {
-    // An error means that the sender is gone, as at the end of the process.
-    drop(stopping.wait_for(|&stops| stops).await);
 }

@@ -6,16 +6,20 @@ use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::settings::reload;
 use crate::tls::TlsIdentity;
-use handle_daemon::control::{CommandHelp, ControlCommands};
+use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
+use handle_daemon::takeover::{self, TakeoverServer as _};
 use serde_json::{Map, Value, json};
+use std::os::unix::net::UnixStream;
 
 /// The commands and their help.
-const COMMANDS: [CommandHelp; 5] = [
+const COMMANDS: [CommandHelp; 7] = [
     ("status", "what is served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again, and take the published set now"),
     ("renew-certificate", "order a certificate by ACME now"),
     ("drain", "answer the requests under way, then exit"),
+    ("restart", "start this program again, and let it take over without loss"),
+    ("take-over", "sent by the new process to get the sockets"),
 ];
 
 impl ControlCommands for GatewayState {
@@ -33,8 +37,22 @@ impl ControlCommands for GatewayState {
                 self.drain();
                 json!({ "ok": true })
             }
+            "restart" => takeover::restart(self.settings.hooks().program.as_ref(), self.handover()),
             _ => return None,
         })
+    }
+
+    fn converse(
+        &self,
+        command: &str,
+        client: &UnixStream,
+        reader: &mut ControlReader<'_>,
+    ) -> Option<std::io::Result<()>> {
+        (command == "take-over").then(|| takeover::hand_over(client, reader, self))
+    }
+
+    fn is_replaced(&self) -> bool {
+        self.is_handed_over()
     }
 
     fn line_len_max(&self) -> usize {

@@ -37,7 +37,7 @@
 //! - [`places`]: limits by source on connections, requests and questions.
 //! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
-//! - [`server`], [`program`]: starts and stops all parts; the arguments.
+//! - [`server`], [`program`]: starts and stops all parts; the arguments. [`phase`]: the phases between.
 //! - [`control`], [`observe`], [`counters`]: what operators see.
 //!
 //! # Design
@@ -102,6 +102,7 @@ pub mod observe;
 pub mod outbound;
 pub mod pages;
 pub mod parameters;
+pub mod phase;
 pub mod places;
 pub mod program;
 pub mod proxies;

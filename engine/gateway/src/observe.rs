@@ -15,6 +15,10 @@ impl ScrapeSource for GatewayState {
         self.settings.current().observe.scrape_limits()
     }
 
+    fn is_handed_over(&self) -> bool {
+        self.is_handed_over()
+    }
+
     fn metrics(&self) -> Result<String, String> {
         let mut text = MetricsText::default();
         text.add_all(GatewayCounters::rows(), self.counters.values());
@@ -39,7 +43,9 @@ impl ScrapeSource for GatewayState {
     }
 
     fn readiness(&self) -> Result<String, String> {
-        if self.is_draining() {
+        // After a handover, a health check that reached this process was meant for the service, which
+        // the new process has.
+        if self.is_draining() && !self.is_handed_over() {
             return Err("draining".to_owned());
         }
         self.liveness()?;

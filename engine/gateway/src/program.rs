@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use handle_daemon::takeover::SuccessorProgram;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
     after_help = "Examples:
   handle-gateway --snapshot ./set --listen 127.0.0.1:8000
   handle-gateway --config /etc/handled/handle-gateway.toml --check-config
+  handle-gateway --config /etc/handled/handle-gateway.toml --take-over
   handle-gateway --root bootstrap_handles --listen 127.0.0.1:8000
   echo status | socat - UNIX:/run/handle-gateway/control.sock"
 )]
@@ -57,6 +59,10 @@ pub struct GatewayProgram {
     /// Worker threads; 0 for one on each core.
     #[arg(long)]
     workers: Option<usize>,
+    /// Take over from the handle-gateway behind the control socket, if there is one: go on with its
+    /// sockets, without losing a request, and let it go.
+    #[arg(long)]
+    take_over: bool,
 }
 
 impl Program for GatewayProgram {
@@ -84,7 +90,8 @@ impl Program for GatewayProgram {
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         let Startup { signals, set_log, read_config } = startup;
-        let hooks = GatewayHooks { read_config: Some(read_config), set_log: Some(set_log) };
+        let program = SuccessorProgram::of_this_process();
+        let hooks = GatewayHooks { program, read_config: Some(read_config), set_log: Some(set_log) };
         let gateway = Gateway::start_with(config, hooks)?;
         readiness::ready("serving");
         tracing::info!(addresses = ?gateway.addresses(), workers = gateway.state().workers_count, "serving");
@@ -98,7 +105,10 @@ impl Program for GatewayProgram {
         while !gateway.is_finished() {
             std::thread::sleep(LOOK_INTERVAL);
         }
-        readiness::stopping();
+        // After a takeover, the service continues.
+        if !gateway.state().is_handed_over() {
+            readiness::stopping();
+        }
         let was_stopped = gateway.state().is_draining();
         tracing::info!("stopping: answering the requests under way");
         gateway.stop()?;

@@ -21,6 +21,7 @@ use handle_client::administration::ClientIdentity;
 use handle_daemon::identity::identities;
 use handle_daemon::settings;
 use handle_daemon::settings::IDENTITIES;
+use handle_daemon::shutdown::Shutdown;
 use handle_formats::bundle::BundleLimits;
 use handle_proto::Handle;
 use handle_proto::data::admin;
@@ -28,8 +29,11 @@ use handle_proto::wire::list::Reference;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use store::RegistrationStore;
+
+/// Interval at which a process that has taken over tries to lock the directory.
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 
 settings! {
     /// Registration of prefixes over the web
@@ -98,16 +102,36 @@ pub struct Registrations {
 }
 
 impl Registrations {
-    /// Opens the directory that `config` names, if it names one.
+    /// Opens the directory that `config` names, if it names one. With `takes_over`, another process
+    /// still has its lock.
     ///
     /// # Errors
     /// When it cannot be opened, or another process uses it.
-    pub fn open(config: &RegistrationConfig) -> anyhow::Result<Option<Self>> {
+    pub fn open(config: &RegistrationConfig, takes_over: bool) -> anyhow::Result<Option<Self>> {
         let open = |directory: &PathBuf| {
-            let store = Arc::new(RegistrationStore::open(directory)?);
-            Ok(Self { store, rates: RequestRates::new(config.sources) })
+            let store = match takes_over {
+                true => RegistrationStore::open_unlocked(directory)?,
+                false => RegistrationStore::open(directory)?,
+            };
+            Ok(Self { store: Arc::new(store), rates: RequestRates::new(config.sources) })
         };
         config.directory.as_ref().map(open).transpose()
+    }
+
+    /// Waits until this process has the lock that another process had, or `shutdown` begins.
+    pub fn wait_for_lock(&self, shutdown: &Shutdown) {
+        while !shutdown.is_draining() && !self.try_lock() {
+            std::thread::sleep(LOCK_INTERVAL);
+        }
+    }
+
+    /// Locks the directory, unless another process still has its lock. Returns whether this is
+    /// settled: the directory is locked, or cannot be.
+    pub fn try_lock(&self) -> bool {
+        self.store.lock().unwrap_or_else(|error| {
+            tracing::error!("requests for prefixes are not stored: {error:#}");
+            true
+        })
     }
 
     /// Counts a form of `address`.

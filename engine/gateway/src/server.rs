@@ -4,6 +4,7 @@ use crate::acme;
 use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::counters::GatewayCounters;
+use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
 use crate::places::{BodyBytes, SourcePlaces};
 use crate::proxy::rules::ProxyRules;
 use crate::rate_limit::RequestRates;
@@ -15,7 +16,7 @@ use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
 use crate::tls::TlsIdentity;
 use crate::upstream::Upstream;
-use crate::worker;
+use crate::worker::{Worker, WorkerListeners};
 use anyhow::{Context as _, anyhow, ensure};
 use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_ms;
@@ -26,14 +27,17 @@ use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
+use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, TakeoverServer};
 use handle_resolver::ServiceFacts;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+
+/// The name of the program.
+const PROGRAM: &str = "handle-gateway";
 
 /// State shared by all parts.
 #[derive(Debug)]
@@ -68,9 +72,10 @@ pub struct GatewayState {
     pub request_log: RequestLog,
     /// Number of workers.
     pub workers_count: usize,
+    /// The listeners, which a successor process can take over.
+    handover: Handover,
     running: AtomicUsize,
-    is_draining: AtomicBool,
-    stop: watch::Sender<bool>,
+    phase: CurrentPhase,
     shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
 }
@@ -84,22 +89,49 @@ impl GatewayState {
 
     /// Stops accepting connections, and ends those whose requests are answered.
     pub fn drain(&self) {
-        // First, because who is woken by the other looks at it.
-        self.is_draining.store(true, Ordering::Release);
-        self.stop.send_replace(true);
+        self.phase.advance(GatewayPhase::Stopping);
         self.shutdown.drain();
     }
 
-    /// Whether the process has been told to stop.
+    /// Whether the process accepts no more connections.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.is_draining.load(Ordering::Acquire)
+        self.has_reached(GatewayPhase::HandedOver)
     }
 
-    /// Becomes true when the process has been told to stop.
+    /// Whether this process drains because another process has taken over.
     #[must_use]
-    pub fn stopping(&self) -> watch::Receiver<bool> {
-        self.stop.subscribe()
+    pub fn is_handed_over(&self) -> bool {
+        self.handover.is_done()
+    }
+
+    /// Time for connections to finish when the process is told to stop, and after a takeover.
+    fn drain_times(&self) -> (Duration, Duration) {
+        let limits = &self.settings.current().limits;
+        let [stopped, handed_over] = [limits.drain_ms, limits.takeover_drain_ms];
+        (Duration::from_millis(stopped.into()), Duration::from_millis(handed_over.into()))
+    }
+
+    /// Waits, while the process drains, for as long as connections may take to finish. A process
+    /// that is told to stop after a takeover waits as when it is told so before.
+    pub async fn drain_time_over(&self) {
+        let (stopped, handed_over) = self.drain_times();
+        let told = phase::reached(self.phase(), GatewayPhase::Stopping);
+        if tokio::time::timeout(handed_over, told).await.is_ok() {
+            tokio::time::sleep(stopped).await;
+        }
+    }
+
+    /// Whether the process has reached `phase`.
+    #[must_use]
+    pub fn has_reached(&self, phase: GatewayPhase) -> bool {
+        self.phase.has_reached(phase)
+    }
+
+    /// Tells a task which phase the process has reached.
+    #[must_use]
+    pub fn phase(&self) -> PhaseReceiver {
+        self.phase.subscribe()
     }
 
     /// Number of workers that are running.
@@ -119,6 +151,24 @@ impl GatewayState {
     #[must_use]
     pub const fn started_unix_ms(&self) -> u64 {
         self.started_unix_ms
+    }
+}
+
+impl TakeoverServer for GatewayState {
+    fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
+    }
+
+    fn drain(&self) {
+        if let Some(registrations) = &self.registrations {
+            registrations.store.unlock();
+        }
+        self.phase.advance(GatewayPhase::HandedOver);
+        self.shutdown.drain();
     }
 }
 
@@ -191,21 +241,19 @@ impl Gateway {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             count => count,
         };
-        let mut listeners: Vec<Vec<TcpListener>> = (0..workers_count).map(|_| Vec::new()).collect();
-        let mut addresses = Vec::new();
-        for &address in &config.listen {
-            let bound = worker::bind(address, workers_count, config.limits.backlog)?;
-            addresses.extend(bound.first().map(TcpListener::local_addr).transpose()?);
-            listeners.iter_mut().zip(bound).for_each(|(of_worker, listener)| of_worker.push(listener));
-        }
-        let scrapes = config.observe.http.map(ScrapeEndpoint::bind).transpose()?;
+        let mut predecessor = match &config.control {
+            Some(control) if config.take_over => Predecessor::meet(control, PROGRAM)?,
+            _ => None,
+        };
+        let listeners = WorkerListeners::open(config, workers_count, predecessor.as_mut())?;
+        let scrapes = open_scrapes(config, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
         let GatewaySources { set, site, upstream, admin, tls, rules } = GatewaySources::open(config)?;
         // Not among the sources, because only one process may use it.
-        let registrations = Registrations::open(&config.registration)?;
-        let bind_control = |path| ControlSocket::bind(path, false, "handle-gateway");
+        let registrations = Registrations::open(&config.registration, predecessor.is_some())?;
+        let bind_control = |path| ControlSocket::bind(path, predecessor.is_some(), PROGRAM);
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let state = Arc::new(GatewayState {
@@ -224,44 +272,90 @@ impl Gateway {
             rates: RequestRates::new(config.request_rate.sources),
             request_log: RequestLog::new(&config.request_log),
             workers_count,
+            handover: Handover::new(PROGRAM, |_| Ok(())),
             running: AtomicUsize::new(0),
-            is_draining: AtomicBool::new(false),
-            stop: watch::Sender::new(false),
+            phase: CurrentPhase::default(),
             shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
             started_unix_ms: now_unix_ms(),
         });
+        let addresses = listeners.addresses().to_vec();
         let mut gateway = Self { state, addresses, http, workers: Vec::new(), helpers: Vec::new() };
-        for (at, listeners) in listeners.into_iter().enumerate() {
+        gateway.hold(&listeners, scrapes.as_ref())?;
+        for (at, listeners) in listeners.into_workers().into_iter().enumerate() {
             gateway.start_worker(at, listeners)?;
         }
-        gateway.start_helpers(control, scrapes)?;
+        gateway.start_helpers(scrapes)?;
+        if let Some(predecessor) = predecessor {
+            // Until this succeeds, the old process serves, and this one has accepted no connection.
+            predecessor.dismiss()?;
+            gateway.take_registrations();
+        }
+        gateway.state.phase.advance(GatewayPhase::Serving);
+        gateway.start_control(control)?;
         Ok(gateway)
+    }
+
+    /// Takes the directory of requests for prefixes, which the old process gives up: at once, or when
+    /// a reviewer who is deciding has done so.
+    fn take_registrations(&mut self) {
+        let Some(registrations) = &self.state.registrations else { return };
+        if registrations.try_lock() {
+            return;
+        }
+        tracing::info!("waiting for the old process to complete a decision about a request for a prefix");
+        let state = Arc::clone(&self.state);
+        let wait = move || {
+            if let Some(registrations) = &state.registrations {
+                registrations.wait_for_lock(&state.shutdown);
+            }
+        };
+        if let Err(error) = self.start_helper("registrations", wait) {
+            tracing::error!("requests for prefixes are not stored: {error:#}");
+        }
+    }
+
+    /// Registers the listeners for a process that takes over.
+    fn hold(&self, listeners: &WorkerListeners, scrapes: Option<&ScrapeEndpoint>) -> anyhow::Result<()> {
+        for (worker, listener) in listeners.distinct() {
+            let announced = SocketAnnouncement { kind: SocketKind::Tcp, address: listener.local_addr()? };
+            self.state.handover.hold(Some(worker), announced, listener.try_clone()?.into());
+        }
+        if let Some(scrapes) = scrapes {
+            let announced = SocketAnnouncement { kind: SocketKind::Http, address: scrapes.address()? };
+            self.state.handover.hold(None, announced, scrapes.descriptor()?);
+        }
+        Ok(())
+    }
+
+    fn start_control(&mut self, control: Option<ControlSocket>) -> anyhow::Result<()> {
+        let Some(mut control) = control else { return Ok(()) };
+        if let Err(error) = control.move_into_place() {
+            // No other process serves any more, so this error does not end the process.
+            tracing::error!("{:#}", anyhow::Error::new(error));
+        }
+        let state = Arc::clone(&self.state);
+        self.start_helper("control", move || control.serve(&state.shutdown, &state))
     }
 
     fn start_worker(&mut self, at: usize, listeners: Vec<TcpListener>) -> anyhow::Result<()> {
         /// Counts a worker for as long as it runs.
-        struct RunningWorker(Arc<GatewayState>);
+        struct RunningWorker(Arc<GatewayState>, usize);
         impl Drop for RunningWorker {
             fn drop(&mut self) {
+                self.0.handover.release(self.1);
                 self.0.running.fetch_sub(1, Ordering::AcqRel);
             }
         }
+        let worker = Worker::new(&self.state, listeners)?;
         self.state.running.fetch_add(1, Ordering::AcqRel);
-        let running = RunningWorker(Arc::clone(&self.state));
-        let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
-            if let Err(error) = worker::run(&running.0, listeners) {
-                tracing::error!(worker = at, "a worker has stopped: {error:#}");
-            }
-        });
+        let running = RunningWorker(Arc::clone(&self.state), at);
+        let thread = std::thread::Builder::new().name(format!("worker-{at}"));
+        let thread = thread.spawn(move || worker.run(&running.0));
         self.workers.push(thread.context("cannot start a worker thread")?);
         Ok(())
     }
 
-    fn start_helpers(
-        &mut self,
-        control: Option<ControlSocket>,
-        scrapes: Option<ScrapeEndpoint>,
-    ) -> anyhow::Result<()> {
+    fn start_helpers(&mut self, scrapes: Option<ScrapeEndpoint>) -> anyhow::Result<()> {
         if self.state.set.is_some() {
             let state = Arc::clone(&self.state);
             self.start_helper("watcher", move || {
@@ -280,10 +374,6 @@ impl Gateway {
         if self.state.tls.as_ref().is_some_and(|tls| tls.acme().is_some()) {
             let state = Arc::clone(&self.state);
             self.start_helper("acme", move || acme::run(&state))?;
-        }
-        if let Some(control) = control {
-            let state = Arc::clone(&self.state);
-            self.start_helper("control", move || control.serve(&state.shutdown, &state))?;
         }
         if let Some(scrapes) = scrapes {
             let state = Arc::clone(&self.state);
@@ -331,9 +421,12 @@ impl Gateway {
     }
 
     fn halt(&mut self) -> anyhow::Result<()> {
-        self.state.drain();
-        let drain_ms = self.state.settings.current().limits.drain_ms;
-        let deadline = Instant::now() + Duration::from_millis(drain_ms.into()) + STOP_PATIENCE;
+        if !self.state.is_draining() {
+            self.state.drain();
+        }
+        let (stopped, handed_over) = self.state.drain_times();
+        let drain_time = if self.state.is_handed_over() { handed_over + stopped } else { stopped };
+        let deadline = Instant::now() + drain_time + STOP_PATIENCE;
         let is_over = |workers: &[JoinHandle<()>]| workers.iter().all(JoinHandle::is_finished);
         while !is_over(&self.workers) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
@@ -345,6 +438,16 @@ impl Gateway {
         }
         Ok(())
     }
+}
+
+/// Opens the scrape endpoint, on the listener of another process if it has one for this address.
+fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
+    let Some(address) = config.observe.http else { return Ok(None) };
+    let taken = from.and_then(|from| from.take(SocketKind::Http, address));
+    Ok(Some(match taken {
+        Some(listener) => ScrapeEndpoint::on(listener.into())?,
+        None => ScrapeEndpoint::bind(address)?,
+    }))
 }
 
 /// Time that workers get to end after their connections.

@@ -15,6 +15,7 @@ use handle_daemon::publication::{PublishedDirectory as _, ReloadOutcome};
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::settings::reload::{SettingChanges, merged};
+use handle_daemon::takeover::SuccessorProgram;
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Functions that only the program can provide.
 #[derive(Default)]
 pub struct GatewayHooks {
+    /// The command line of this program, for a restart by takeover.
+    pub program: Option<SuccessorProgram>,
     /// Reads the configuration for a reload; without it only the published set is reloaded.
     pub read_config: Option<ReadConfig<Config>>,
     /// Changes the log settings at a reload.
@@ -79,6 +82,12 @@ impl GatewaySettings {
     #[must_use]
     pub fn current(&self) -> Guard<Arc<Config>> {
         self.current.load()
+    }
+
+    /// What the program provides.
+    #[must_use]
+    pub const fn hooks(&self) -> &GatewayHooks {
+        &self.hooks
     }
 
     /// The configuration, for as long as a request or connection takes.

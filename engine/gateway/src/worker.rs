@@ -3,16 +3,21 @@
 //! Connections stay on the worker that accepted them. A worker accepts no more than its share of
 //! the connections that are allowed; further ones wait in the kernel.
 
+use crate::config::Config;
 use crate::connections;
+use crate::phase::{self, GatewayPhase};
 use crate::server::GatewayState;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
+use handle_daemon::takeover::{Predecessor, SocketKind};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 
 /// Pause after a failed accept: usually too many open files, which closing connections frees.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -53,44 +58,136 @@ fn open(address: SocketAddr, shares: bool, backlog: u32) -> io::Result<StdListen
     Ok(socket.into())
 }
 
-/// Runs a worker until the process stops, and then until its connections have ended or `drain_ms`
-/// is over.
-///
-/// # Errors
-/// When the runtime cannot be started.
-pub fn run(state: &Arc<GatewayState>, listeners: Vec<StdListener>) -> anyhow::Result<()> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let settings = state.settings.current_shared();
-    // A thread for each request that waits for the administration service, and some for files.
-    builder.enable_all().max_blocking_threads(settings.admin.requests + 8);
-    let runtime = builder.build().context("cannot start the runtime of a worker")?;
-    let places_count = (settings.limits.connections / state.workers_count).max(1);
-    let places = Arc::new(Semaphore::new(places_count));
-    runtime.block_on(async {
-        let mut accepting = Vec::new();
-        for listener in listeners {
-            let listener = TcpListener::from_std(listener).context("cannot accept connections")?;
-            accepting.push(tokio::spawn(accept(listener, Arc::clone(state), Arc::clone(&places))));
-        }
-        for task in accepting {
-            // A panic has already been logged where it happened.
-            let _ = task.await;
-        }
-        // Connections that are over have given their places back.
-        let all = u32::try_from(places_count).unwrap_or(u32::MAX);
-        let drain = Duration::from_millis(state.settings.current().limits.drain_ms.into());
-        let _ = tokio::time::timeout(drain, places.acquire_many(all)).await;
-        Ok(())
-    })
+/// The listeners of all workers.
+#[derive(Debug)]
+pub struct WorkerListeners {
+    /// The listeners of each worker. Workers may share a socket.
+    workers: Vec<Vec<StdListener>>,
+    /// Each socket once: the worker and the position of its listener.
+    distinct: Vec<(usize, usize)>,
+    addresses: Vec<SocketAddr>,
 }
 
-/// Accepts connections until the process stops.
+impl WorkerListeners {
+    /// Opens the addresses of `config` for so many workers: with the sockets of another process if
+    /// it has some for an address.
+    ///
+    /// All sockets of an address are taken, and no others are bound beside them: a listener that is
+    /// closed resets the connections in its queue, also if the start of this process fails.
+    ///
+    /// # Errors
+    /// When another process uses the port, or the kernel refuses the address.
+    pub fn open(
+        config: &Config,
+        workers_count: usize,
+        mut from: Option<&mut Predecessor>,
+    ) -> Result<Self, ListenError> {
+        let workers = (0..workers_count).map(|_| Vec::new()).collect();
+        let mut opened = Self { workers, distinct: Vec::new(), addresses: Vec::new() };
+        for &address in &config.listen {
+            let taken = from.as_deref_mut().into_iter().flat_map(|from| {
+                std::iter::from_fn(|| from.take(SocketKind::Tcp, address)).collect::<Vec<_>>()
+            });
+            let mut sockets: Vec<StdListener> = taken.map(StdListener::from).collect();
+            if sockets.is_empty() {
+                sockets = bind(address, workers_count, config.limits.backlog)?;
+            }
+            opened.distribute(sockets).map_err(|error| ListenError::Refused(address, error))?;
+        }
+        Ok(opened)
+    }
+
+    /// Gives the sockets of an address to the workers: several to each, or one to several.
+    fn distribute(&mut self, sockets: Vec<StdListener>) -> io::Result<()> {
+        let workers_count = self.workers.len();
+        self.addresses.extend(sockets.first().map(StdListener::local_addr).transpose()?);
+        for at in sockets.len()..workers_count {
+            self.workers[at].push(sockets[at % sockets.len()].try_clone()?);
+        }
+        for (at, socket) in sockets.into_iter().enumerate() {
+            let worker = at % workers_count;
+            self.distinct.push((worker, self.workers[worker].len()));
+            self.workers[worker].push(socket);
+        }
+        Ok(())
+    }
+
+    /// Each socket once, with a worker that has it.
+    pub fn distinct(&self) -> impl Iterator<Item = (usize, &StdListener)> {
+        self.distinct.iter().map(|&(worker, at)| (worker, &self.workers[worker][at]))
+    }
+
+    /// The addresses, with the ports that the kernel chose.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The listeners of each worker.
+    #[must_use]
+    pub fn into_workers(self) -> Vec<Vec<StdListener>> {
+        self.workers
+    }
+}
+
+/// A worker that is ready to run.
+#[derive(Debug)]
+pub struct Worker {
+    runtime: Runtime,
+    listeners: Vec<TcpListener>,
+    places_count: usize,
+}
+
+impl Worker {
+    /// A worker for connections to `listeners`.
+    ///
+    /// # Errors
+    /// When its runtime cannot be built.
+    pub fn new(state: &GatewayState, listeners: Vec<StdListener>) -> anyhow::Result<Self> {
+        let settings = state.settings.current_shared();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        // A thread for each request that waits for the administration service, and some for files.
+        builder.enable_all().max_blocking_threads(settings.admin.requests + 8);
+        let runtime = builder.build().context("cannot start the runtime of a worker")?;
+        let listeners = {
+            let _context = runtime.enter();
+            let listeners: io::Result<_> = listeners.into_iter().map(TcpListener::from_std).collect();
+            listeners.context("cannot accept connections")?
+        };
+        let places_count = (settings.limits.connections / state.workers_count).max(1);
+        Ok(Self { runtime, listeners, places_count })
+    }
+
+    /// Runs the worker until the process drains, and then until its connections have ended or the
+    /// time for that is over.
+    pub fn run(self, state: &Arc<GatewayState>) {
+        let Self { runtime, listeners, places_count } = self;
+        let places = Arc::new(Semaphore::new(places_count));
+        runtime.block_on(async {
+            phase::reached(state.phase(), GatewayPhase::Serving).await;
+            let accept = |listener| tokio::spawn(accept(listener, Arc::clone(state), Arc::clone(&places)));
+            let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
+            for task in accepting {
+                // A panic has already been logged where it happened.
+                let _ = task.await;
+            }
+            // Connections that are over have given their places back.
+            let all = u32::try_from(places_count).unwrap_or(u32::MAX);
+            tokio::select! {
+                _ = places.acquire_many(all) => {}
+                () = state.drain_time_over() => {}
+            }
+        });
+    }
+}
+
+/// Accepts connections until the process drains.
 async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Semaphore>) {
-    let mut stopping = state.stopping();
+    let mut draining = pin!(phase::reached(state.phase(), GatewayPhase::HandedOver));
     loop {
         let accepted = tokio::select! {
             accepted = next_connection(&listener, &places) => accepted,
-            () = until_told_to_stop(&mut stopping) => return,
+            () = &mut draining => return,
         };
         let (stream, address, room) = match accepted {
             Ok(accepted) => accepted,
@@ -101,21 +198,16 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
             }
         };
         state.counters.connections.add();
-        let (state, stopping) = (Arc::clone(&state), stopping.clone());
+        let state = Arc::clone(&state);
         tokio::spawn(async move {
             let address = address.ip().to_canonical();
-            if let Err(error) = connections::serve(stream, address, Arc::clone(&state), stopping).await {
+            if let Err(error) = connections::serve(stream, address, Arc::clone(&state)).await {
                 state.counters.connections_failed.add();
                 tracing::debug!(%error, peer = %address, "a connection has failed");
             }
             drop(room);
         });
     }
-}
-
-async fn until_told_to_stop(stopping: &mut watch::Receiver<bool>) {
-    // An error means that the process is gone.
-    drop(stopping.wait_for(|&stops| stops).await);
 }
 
 /// A place among the connections of a worker.

@@ -1,8 +1,8 @@
 //! The commands of `handled` on its control socket.
 
 use crate::server::ServerState;
-use crate::takeover;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
+use handle_daemon::takeover;
 use serde_json::{Value, json};
 use std::os::unix::net::UnixStream;
 
@@ -33,7 +33,7 @@ impl ControlCommands for ServerState {
                 self.drain();
                 json!({ "ok": true })
             }
-            "restart" => takeover::restart(self),
+            "restart" => takeover::restart(self.hooks.program.as_ref(), &self.handover),
             _ => return None,
         })
     }

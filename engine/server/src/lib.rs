@@ -14,7 +14,6 @@
 //! - [`latency`], [`sources`]: answer times, and the busiest source networks.
 //! - [`query_log`]: a log line for each answer, or for a sample.
 //! - [`observe`]: metrics and health over HTTP.
-//! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - `settings`: the settings in force, and which of them a reload can change.
 //! - [`watchdog`]: notifications for the watchdog of a service manager.
 //! - [`templates`]: values computed for handles that are not stored.
@@ -42,7 +41,6 @@ pub mod site;
 pub mod slow;
 pub mod sources;
 pub mod status;
-pub mod takeover;
 pub mod tcp;
 mod telemetry;
 pub mod templates;

@@ -5,14 +5,13 @@ use crate::config::{Config, Datapath};
 use crate::first_set;
 use crate::server::{ServerHooks, open_live, read_site};
 use crate::slow;
-use crate::takeover::SuccessorProgram;
 use crate::watchdog::Watchdog;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use handle_daemon::takeover::SuccessorProgram;
 use serde::Serialize;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -114,7 +113,10 @@ impl Program for HandledProgram {
             return Ok(());
         }
         let (read_config, set_log) = (Some(read_config), Some(set_log));
-        let server = Server::start_with(config, ServerHooks { program: successor(), read_config, set_log })?;
+        let server = Server::start_with(
+            config,
+            ServerHooks { program: SuccessorProgram::of_this_process(), read_config, set_log },
+        )?;
         readiness::ready("serving");
         tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
         let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
@@ -150,15 +152,6 @@ fn check_core(core: usize) -> anyhow::Result<()> {
     let pinned = std::thread::spawn(move || handle_net::pin_to_core(core)).join();
     let pinned = pinned.map_err(|_| anyhow!("the thread that tried panicked"))?;
     pinned.with_context(|| format!("`cores`: cannot run on core {core} (which are allowed: taskset -p $$)"))
-}
-
-/// The command line of this program, for its successor.
-fn successor() -> Option<SuccessorProgram> {
-    let take_over = OsString::from("--take-over");
-    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
-    arguments.push(take_over);
-    // Read now: after the file is replaced, the kernel reports the path as deleted.
-    Some(SuccessorProgram { path: std::env::current_exe().ok()?, arguments })
 }
 
 /// Logs only the first panics: a datagram may cause one, and a sender must not fill the log. Panics

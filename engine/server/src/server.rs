@@ -10,7 +10,6 @@ use crate::settings::{self, LiveSettings};
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
-use crate::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram};
 use crate::tcp;
 use crate::templates::TemplatesConfig;
 use crate::verification;
@@ -28,6 +27,9 @@ use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
+use handle_daemon::takeover::{
+    Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram, TakeoverServer,
+};
 use handle_net::SocketOptions;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
@@ -42,6 +44,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
+
+/// The name of the program.
+const PROGRAM: &str = "handled";
 
 /// State shared by the workers, the watcher and the control socket.
 #[derive(Debug)]
@@ -138,6 +143,20 @@ impl ServerState {
     }
 }
 
+impl TakeoverServer for ServerState {
+    fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
+    }
+
+    fn drain(&self) {
+        self.drain();
+    }
+}
+
 /// Hooks that only the program provides, as opposed to tests and other embedders.
 #[derive(Default)]
 pub struct ServerHooks {
@@ -212,7 +231,7 @@ impl Server {
         let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
         // No slow steps from here on: new sockets queue datagrams until their workers answer.
         let mut predecessor = match &config.control {
-            Some(control) if config.take_over => Predecessor::meet(control)?,
+            Some(control) if config.take_over => Predecessor::meet(control, PROGRAM)?,
             _ => None,
         };
         let mut sockets = match &mut predecessor {
@@ -232,7 +251,7 @@ impl Server {
         let shutdown = Arc::new(Shutdown::new().context("cannot create the shutdown signal")?);
         let slow = SlowPath::new(config, signer, sockets.len(), &shutdown)?.map(Arc::new);
         let control = match &config.control {
-            Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), "handled")?),
+            Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), PROGRAM)?),
             None => None,
         };
         let holder = hold_sessions(config, predecessor.is_some())?;
@@ -248,7 +267,7 @@ impl Server {
             workers: OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
-            handover: Handover::default(),
+            handover: Handover::new(PROGRAM, |socket| handle_net::leave_port(socket)),
             hooks,
             shutdown,
             waiting: OnceLock::new(),

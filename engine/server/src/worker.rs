@@ -10,11 +10,11 @@ use crate::sessions::sealer::SessionSealer;
 use crate::settings::ActiveSettings;
 use crate::slow::queue::JobRoute;
 use crate::slow::shard::{ListingReader, SlowShard};
-use crate::takeover;
 use crate::tcp::worker::TcpWorker;
 use crate::telemetry::WorkerTelemetry;
 use crate::udp::{self, UdpWorker};
 use anyhow::Context as _;
+use handle_daemon::takeover::SocketKind;
 use handle_net::{Datapath, DatapathKind, TrainSupport};
 use handle_resolver::{AnswerContext, MayCompute, ServiceFacts};
 use handle_snapshot::map::MappedFile;
@@ -157,7 +157,7 @@ impl Worker {
         let mut stopped = false;
         loop {
             let draining = self.shared.is_draining();
-            if draining && !stopped && self.shared.handover.is_taken(self.at, takeover::SocketKind::Udp) {
+            if draining && !stopped && self.shared.handover.is_taken(self.at, SocketKind::Udp) {
                 stopped = self.stop_receiving();
             }
             let patience = match (draining, stopped) {
@@ -236,7 +236,7 @@ impl Worker {
         let Some(tcp) = &mut self.tcp else { return 0 };
         let has_events = TcpWorker::has_events(&mut *self.path);
         if draining {
-            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, takeover::SocketKind::Tcp));
+            tcp.drain(&mut *self.path, self.shared.handover.is_taken(self.at, SocketKind::Tcp));
         } else if !has_events && self.batches_until_look != BATCHES_UNTIL_LOOK {
             // Timeouts of connections are checked only as often as the other periodic work.
             return 0;

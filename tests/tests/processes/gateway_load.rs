@@ -20,7 +20,7 @@ use std::time::Duration;
 const RECORDS: u64 = 500;
 
 /// Publishes records with URLs, with addresses only, and with an alias.
-fn publish(set: &Path) {
+pub(crate) fn publish(set: &Path) {
     std::fs::create_dir(set).expect("a directory for the set");
     let mut homed = HomedPrefixes::default();
     homed.add(b"20.500.1");

@@ -5,7 +5,7 @@
 
 use handle_auth::{PrivateKey, open_key_file};
 use handle_gateway::Config;
-use handle_tests::daemon::{Daemon, ask, free_address, handled};
+use handle_tests::daemon::{Daemon, Successor, ask, free_address, handled};
 use handle_tests::gateway_server::{get, use_tls};
 use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, fail, program, succeed, until};
@@ -46,6 +46,7 @@ impl Registry {
         };
         config.admin.address = Some(service.administration);
         config.admin.callers = path("run/callers");
+        config.control = path("run/gateway");
         config.registration.directory = path("requests");
         config.registration.reviewers = vec![format!("300:{PARENT}/ADMIN")];
         use_tls(&mut config, &service.path("site"));
@@ -61,6 +62,17 @@ impl Registry {
         command.stderr(Stdio::null());
         self.gateway = Some(RunningProcess::start(command));
         until("the gateway answers", || TcpStream::connect(self.pages.address).is_ok());
+    }
+
+    /// Restarts the gateway by take-over, and waits for the new one.
+    fn restart_gateway(&mut self) -> Successor {
+        let control = self.service.path("site/run/gateway");
+        let answer = ask(&control, "restart");
+        assert_eq!(answer["ok"], true, "{answer}");
+        let successor = Successor { pid: answer["pid"].clone() };
+        until("the new gateway serves", || ask(&control, "status")["pid"] == successor.pid);
+        assert_eq!(self.gateway.take().unwrap().wait(), Some(0));
+        successor
     }
 
     /// Kills the gateway and starts it again.
@@ -211,4 +223,22 @@ fn an_acceptance_that_was_interrupted_is_completed() {
         let decided = registry.pages.decide(&who, &third, &fields);
         assert!(decided.text().contains("does not keep the record of that prefix"), "{}", decided.text());
     }
+}
+
+#[test]
+fn requests_for_prefixes_move_to_the_gateway_that_takes_over() {
+    let mut registry = Registry::start();
+    registry.init("second", PREFIX);
+    let bundle = fs::read(registry.service.path("second/sitebndl.zip")).unwrap();
+    let before = registry.pages.stored(&[("prefix", PREFIX)], &bundle);
+    let _gateway = registry.restart_gateway();
+    let after = registry.pages.stored(&[("prefix", "10.1045.8")], &bundle);
+    for application in [&before, &after] {
+        assert_eq!(registry.pages.state(application).json()["state"], "pending");
+    }
+    // Sessions are those of a process, so the reviewer signs in again.
+    let who = registry.reviewer();
+    let fields = [("action", "refuse"), ("reason", "a test")];
+    assert_eq!(registry.pages.decide(&who, &before, &fields).status, 303);
+    assert_eq!(registry.pages.state(&before).json()["state"], "refused");
 }

@@ -47,7 +47,7 @@ fn countries_choose_locations_and_a_damaged_file_changes_nothing() {
     };
     // The set is in a directory that is gone with the gateway.
     let served = gateway_of(RECORDS, &["1234", "0.NA"], |_| ());
-    let hooks = GatewayHooks { read_config: Some(read), set_log: None };
+    let hooks = GatewayHooks { read_config: Some(read), ..GatewayHooks::default() };
     let snapshot = served.gateway.state().settings.current().snapshot.clone();
     let gateway = Gateway::start_with(&Config { snapshot, ..Config::clone(&config) }, hooks).unwrap();
     let location = || {

@@ -30,6 +30,7 @@ mod gateway_registration;
 mod gateway_registration_processes;
 mod gateway_sessions;
 mod gateway_settings;
+mod gateway_takeover;
 mod gateway_upstream;
 mod gateway_visibility;
 mod handled;

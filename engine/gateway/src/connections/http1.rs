@@ -1,7 +1,8 @@
 //! Connections that speak HTTP/1.1.
 
 use super::stream::RequestStream;
-use super::{ConnectionError, ServedConnection, until_stopping};
+use super::{ConnectionError, ServedConnection};
+use crate::phase::{self, GatewayPhase};
 use crate::refusal::HttpRefusal;
 use http_body_util::BodyExt as _;
 use hyper::header;
@@ -13,7 +14,6 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 /// How serving a connection has ended.
@@ -31,14 +31,14 @@ enum ServiceEnd {
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     served: &ServedConnection,
-    stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     let service = service_fn(|request| served.answer(request));
     let stream = TokioIo::new(RequestStream::new(stream, &served.activity));
     // One buffer for head and body, because most bodies are small.
     let mut connection = Builder::new().writev(false).serve_connection(stream, service);
     let header_timeout = served.header_timeout();
-    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_stopping(stopping)));
+    let mut timer = pin!(sleep(header_timeout));
+    let mut stopped = pin!(phase::reached(served.state.phase(), GatewayPhase::Stopping));
     let (mut is_registered, mut is_stopped, mut is_ending) = (false, false, false);
     let end = poll_fn(|context| {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {
@@ -61,7 +61,9 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
                 is_stopped = stopped.as_mut().poll(context).is_ready();
             }
         }
-        if is_ending || !served.state.is_draining() {
+        // After a takeover, clients learn from their next answer that they have to connect again: one
+        // that is closed meanwhile may lose the request that it is sending.
+        if is_ending || !served.state.has_reached(GatewayPhase::Stopping) {
             return Poll::Pending;
         }
         is_ending = true;

@@ -1,6 +1,7 @@
 //! Connections that speak HTTP/2.
 
-use super::{ConnectionError, ServedConnection, until_stopping};
+use super::{ConnectionError, ServedConnection};
+use crate::phase::{self, GatewayPhase};
 use handle_daemon::settings;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -11,7 +12,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 settings! {
@@ -65,7 +65,6 @@ impl Http2Config {
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     stream: S,
     served: Arc<ServedConnection>,
-    stopping: watch::Receiver<bool>,
 ) -> Result<(), ConnectionError> {
     let answering = Arc::clone(&served);
     let service = service_fn(move |request| {
@@ -77,7 +76,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let (header_timeout, write_timeout) =
         (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
-    let (mut timer, mut stopped) = (pin!(sleep(header_timeout)), pin!(until_stopping(stopping)));
+    let mut timer = pin!(sleep(header_timeout));
+    let mut draining = pin!(phase::reached(served.state.phase(), GatewayPhase::HandedOver));
     let (mut is_ending, mut is_late) = (false, false);
     let answers = Arc::clone(&served.activity.answers);
     poll_fn(|context| {
@@ -107,7 +107,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             {
                 // An answer may begin to wait while nobody polls the connection.
                 timer.as_mut().reset((Instant::now() + write_timeout).into());
-            } else if is_ending || stopped.as_mut().poll(context).is_pending() {
+            } else if is_ending || draining.as_mut().poll(context).is_pending() {
                 return Poll::Pending;
             } else {
                 ends = true;

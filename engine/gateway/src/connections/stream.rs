@@ -1,6 +1,7 @@
 //! The streams of a connection: that of the client, and above it that of its requests.
 
 use super::activity::ConnectionActivity;
+use crate::phase::{GatewayPhase, PhaseReceiver};
 use std::io;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
@@ -8,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 /// The stream of a client. Writing fails when the client does not read for too long, and closing it
@@ -24,8 +24,7 @@ pub struct ClientStream {
     /// Bytes that were read ahead; the next reads return them.
     ahead: Vec<u8>,
     closing: ClosingLimits,
-    /// Becomes true when the process stops serving.
-    stopping: watch::Receiver<bool>,
+    phase: PhaseReceiver,
     /// Set while the rest of what the client sends is discarded.
     discarding: Option<DiscardedRest>,
 }
@@ -52,15 +51,15 @@ const DISCARDED_LEN: usize = 4096;
 
 impl ClientStream {
     /// A stream whose client may stop reading for `write_timeout`, and which is closed within
-    /// `closing`. When `stopping` is true, it does not wait for a client that sends nothing.
+    /// `closing`. In the last phase, it does not wait for a client that sends nothing.
     #[must_use]
     pub const fn new(
         stream: TcpStream,
         write_timeout: Duration,
         closing: ClosingLimits,
-        stopping: watch::Receiver<bool>,
+        phase: PhaseReceiver,
     ) -> Self {
-        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), closing, stopping, discarding: None }
+        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), closing, phase, discarding: None }
     }
 
     /// Bytes that were read ahead.
@@ -107,7 +106,9 @@ impl ClientStream {
                 }
                 // The client has closed the connection, or sends too much.
                 Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending if !rest.has_begun && *self.stopping.borrow() => return Poll::Ready(()),
+                Poll::Pending if !rest.has_begun && *self.phase.borrow() == GatewayPhase::Stopping => {
+                    return Poll::Ready(());
+                }
                 Poll::Pending => return rest.until.as_mut().poll(context),
             }
         }
@@ -263,18 +264,19 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for RequestStream<'_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::phase::CurrentPhase;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// The stream of a client, the client, and the sender that stops the process.
-    async fn connected(closing: ClosingLimits) -> (ClientStream, TcpStream, watch::Sender<bool>) {
+    /// The stream of a client, the client, and the phase of the process.
+    async fn connected(closing: ClosingLimits) -> (ClientStream, TcpStream, CurrentPhase) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let stream = listener.accept().await.unwrap().0;
-        let (stop, stopping) = watch::channel(false);
-        (ClientStream::new(stream, PATIENCE, closing, stopping), client, stop)
+        let phase = CurrentPhase::default();
+        (ClientStream::new(stream, PATIENCE, closing, phase.subscribe()), client, phase)
     }
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -317,13 +319,11 @@ mod tests {
     #[test]
     fn a_client_that_does_not_close_the_connection_is_waited_for_within_the_time() {
         let time = Duration::from_millis(100);
-        let closed_after = |sends: bool, stops: bool| {
+        let closed_after = |sends: bool, begun: GatewayPhase| {
             block_on(async {
-                let (mut stream, mut client, stop) =
+                let (mut stream, mut client, phase) =
                     connected(ClosingLimits { time, bytes: usize::MAX }).await;
-                if stops {
-                    stop.send_replace(true);
-                }
+                phase.advance(begun);
                 let begun = Instant::now();
                 let sender = tokio::spawn(async move {
                     while sends && client.write_all(&[b'x'; 100]).await.is_ok() {
@@ -336,10 +336,12 @@ mod tests {
                 begun.elapsed()
             })
         };
-        for sends in [false, true] {
-            let after = closed_after(sends, false);
+        for (sends, phase) in
+            [(false, GatewayPhase::Serving), (true, GatewayPhase::Serving), (false, GatewayPhase::HandedOver)]
+        {
+            let after = closed_after(sends, phase);
             assert!(after >= time && after < PATIENCE / 2, "{after:?}");
         }
-        assert!(closed_after(false, true) < time, "when the process stops");
+        assert!(closed_after(false, GatewayPhase::Stopping) < time, "when the process stops");
     }
 }

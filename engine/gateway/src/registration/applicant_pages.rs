@@ -225,6 +225,7 @@ impl ApplicantRequest<'_> {
             store.add(request, &config).map_err(|error| match error {
                 AddError::Full => FormRefusal::Full,
                 AddError::FullForSource => FormRefusal::FullForSource,
+                AddError::NotLocked => FormRefusal::NotStored,
                 AddError::File(error) => {
                     tracing::error!(%error, "cannot store a request for a prefix");
                     FormRefusal::NotStored

@@ -3,10 +3,13 @@
 //!
 //! All requests are in memory as well, so pages are made without waiting for a disk. Everything that
 //! writes blocks, and belongs on a thread that may.
+//!
+//! One process at a time writes to the directory: the one that has locked it. When another process
+//! takes over, this one gives the lock up, and the other one reads the directory again.
 
 use super::RegistrationConfig;
 use super::request::{RegistrationRequest, RequestId, RequestState, RequestToken};
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use handle_daemon::metrics::EventCounter;
 use handle_daemon::source_counts::SourceCounts;
 use handle_proto::printable::Printable;
@@ -33,6 +36,8 @@ pub enum AddError {
     Full,
     /// The source has as many undecided requests as allowed.
     FullForSource,
+    /// Another process writes to the directory.
+    NotLocked,
     /// The file cannot be written.
     File(io::Error),
 }
@@ -42,11 +47,9 @@ pub enum AddError {
 pub struct RegistrationStore {
     directory: PathBuf,
     requests: Mutex<RequestTable>,
-    /// Held while a file is written.
-    writing: Mutex<()>,
+    /// The locked file, for as long as this process may write. The mutex is held while it writes.
+    lock: Mutex<Option<File>>,
     counts: RegistrationCounts,
-    /// Locked for as long as this process uses the directory.
-    _lock: File,
 }
 
 /// What happened since the start.
@@ -71,6 +74,8 @@ struct RequestTable {
     pending: SourceCounts,
     /// Requests that a reviewer is deciding at the moment.
     claimed: BTreeSet<RequestId>,
+    /// Whether reviewers may decide: this process has the lock, and is not giving it up.
+    may_claim: bool,
 }
 
 #[derive(Debug)]
@@ -106,29 +111,72 @@ impl RequestTable {
 }
 
 impl RegistrationStore {
-    /// Opens a directory, creates it if it is missing, and reads its requests.
+    /// Opens a directory, creates it if it is missing, locks it and reads its requests.
     ///
     /// # Errors
     /// When it cannot be created or read, or another process uses it.
     pub fn open(directory: &Path) -> anyhow::Result<Self> {
+        let store = Self::open_unlocked(directory)?;
+        let is_locked = store.lock()?;
+        ensure!(is_locked, "another process uses `registration.directory` {}", directory.display());
+        Ok(store)
+    }
+
+    /// Like [`open`](Self::open), but without the lock, which another process may have. Until
+    /// [`lock`](Self::lock) has succeeded, nothing is written.
+    ///
+    /// # Errors
+    /// When the directory cannot be created or read.
+    pub fn open_unlocked(directory: &Path) -> anyhow::Result<Self> {
         let shown = directory.display();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.with_context(|| format!("cannot create `registration.directory` {shown}"))?;
-        let lock = new_file(&directory.join(LOCK));
-        let lock = lock.with_context(|| format!("cannot write to `registration.directory` {shown}"))?;
-        match lock.try_lock() {
+        new_file(&directory.join(LOCK))
+            .with_context(|| format!("cannot write to `registration.directory` {shown}"))?;
+        let requests = read_all(directory, false).with_context(|| format!("cannot read {shown}"))?;
+        let (requests, lock) = (Mutex::new(requests), Mutex::default());
+        Ok(Self { directory: directory.to_owned(), requests, lock, counts: RegistrationCounts::default() })
+    }
+
+    /// Locks the directory and reads its requests again. Returns false while another process has the
+    /// lock.
+    ///
+    /// # Errors
+    /// When the directory cannot be locked or read.
+    pub fn lock(&self) -> anyhow::Result<bool> {
+        let shown = self.directory.display();
+        let cannot_lock = || format!("cannot lock {shown}/{LOCK}");
+        let file = new_file(&self.directory.join(LOCK)).with_context(cannot_lock)?;
+        match file.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                anyhow::bail!("another process uses `registration.directory` {shown}")
-            }
-            Err(TryLockError::Error(error)) => {
-                return Err(error).with_context(|| format!("cannot lock {shown}/{LOCK}"));
-            }
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(cannot_lock),
         }
-        let requests = read_all(directory).with_context(|| format!("cannot read {shown}"))?;
-        let requests = Mutex::new(requests);
-        let (directory, counts) = (directory.to_owned(), RegistrationCounts::default());
-        Ok(Self { directory, requests, writing: Mutex::new(()), counts, _lock: lock })
+        let requests = read_all(&self.directory, true).with_context(|| format!("cannot read {shown}"))?;
+        *self.writing() = Some(file);
+        *self.table() = RequestTable { may_claim: true, ..requests };
+        Ok(true)
+    }
+
+    /// Gives up the lock, because another process takes over: at once, or when the reviewers who are
+    /// deciding have done so.
+    pub fn unlock(&self) {
+        self.table().may_claim = false;
+        self.unlock_if_unclaimed();
+    }
+
+    fn unlock_if_unclaimed(&self) {
+        let ends = {
+            let table = self.table();
+            !table.may_claim && table.claimed.is_empty()
+        };
+        if ends {
+            *self.writing() = None;
+        }
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Option<File>> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn table(&self) -> MutexGuard<'_, RequestTable> {
@@ -144,7 +192,10 @@ impl RegistrationStore {
     /// # Errors
     /// When it exceeds a limit, or cannot be written.
     pub fn add(&self, request: RegistrationRequest, limits: &RegistrationConfig) -> Result<(), AddError> {
-        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.writing();
+        if lock.is_none() {
+            return Err(AddError::NotLocked);
+        }
         let bytes = request.encode();
         {
             let table = self.table();
@@ -249,10 +300,12 @@ impl RegistrationStore {
         }
     }
 
-    /// Claims the decision about a request; `None` while somebody else has it.
+    /// Claims the decision about a request; `None` while somebody else has it, or another process
+    /// has the lock.
     #[must_use]
     pub fn claim(self: &Arc<Self>, id: RequestId) -> Option<DecisionClaim> {
-        let is_free = self.table().claimed.insert(id);
+        let mut table = self.table();
+        let is_free = table.may_claim && table.claimed.insert(id);
         is_free.then(|| DecisionClaim { store: Arc::clone(self), id })
     }
 }
@@ -269,7 +322,7 @@ impl DecisionClaim {
     /// # Errors
     /// When the file cannot be written; the state is then as before, in memory at least.
     pub fn set(&self, state: RequestState) -> io::Result<()> {
-        let _writing = self.store.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.store.writing();
         let request = self.request().ok_or(io::ErrorKind::NotFound)?;
         let request = RegistrationRequest { state, ..(*request).clone() };
         let bytes = request.encode();
@@ -284,7 +337,7 @@ impl DecisionClaim {
     /// # Errors
     /// When the file cannot be removed.
     pub fn delete(&self, by: &str) -> io::Result<()> {
-        let _writing = self.store.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.store.writing();
         fs::remove_file(self.store.path(self.id, FILE_END))?;
         self.store.table().remove(self.id);
         self.store.counts.deleted.add();
@@ -296,6 +349,7 @@ impl DecisionClaim {
 impl Drop for DecisionClaim {
     fn drop(&mut self) {
         self.store.table().claimed.remove(&self.id);
+        self.store.unlock_if_unclaimed();
     }
 }
 
@@ -304,21 +358,30 @@ fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Reads all requests. Files that are not intact are left alone and named in the log; what was being
-/// written in a crash is removed.
-fn read_all(directory: &Path) -> io::Result<RequestTable> {
+/// Reads all requests. Files that are not intact are left alone and named in the log; if this process
+/// has the lock, what was being written in a crash is removed.
+fn read_all(directory: &Path, is_locked: bool) -> io::Result<RequestTable> {
     let mut table = RequestTable::default();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let (name, path) = (entry.file_name(), entry.path());
         let name = name.to_string_lossy();
         if name.strip_suffix(UNFINISHED_END).is_some_and(|id| RequestId::parse(id).is_some()) {
-            fs::remove_file(&path)?;
+            if is_locked {
+                fs::remove_file(&path)?;
+            }
             continue;
         }
         let Some(id) = name.strip_suffix(FILE_END).and_then(RequestId::parse) else { continue };
-        let file_len = entry.metadata()?.len();
-        let bytes = if file_len <= FILE_LEN_MAX { fs::read(&path)? } else { Vec::new() };
+        let read = entry.metadata().and_then(|found| match found.len() {
+            len @ 0..=FILE_LEN_MAX => Ok((len, fs::read(&path)?)),
+            len => Ok((len, Vec::new())),
+        });
+        let (file_len, bytes) = match read {
+            // The process that has the lock has deleted it.
+            Err(error) if !is_locked && error.kind() == io::ErrorKind::NotFound => continue,
+            read => read?,
+        };
         match RegistrationRequest::decode(&bytes).filter(|request| request.id() == id) {
             Some(request) => table.put(request, file_len),
             None => tracing::error!(path = %path.display(), "the file of a request for a prefix is damaged"),

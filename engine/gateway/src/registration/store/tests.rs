@@ -135,3 +135,32 @@ fn a_request_that_cannot_be_written_is_as_before() {
     assert!(matches!(store.add(other.clone(), &limits()), Err(AddError::File(_))));
     assert!(store.find(other.id()).is_none());
 }
+
+#[test]
+fn another_process_takes_over_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let (old, one) = (open(directory.path()), request(1, 1).1);
+    old.add(one.clone(), &limits()).unwrap();
+    let new = Arc::new(RegistrationStore::open_unlocked(directory.path()).unwrap());
+    let unfinished = directory.path().join(format!("{}{UNFINISHED_END}", request(9, 9).1.id()));
+    fs::write(&unfinished, "{").unwrap();
+    // The old process still writes, and the new one does not.
+    assert!(!new.lock().unwrap());
+    assert!(matches!(new.add(request(2, 2).1, &limits()), Err(AddError::NotLocked)));
+    assert!(new.claim(one.id()).is_none() && unfinished.exists());
+    let late = request(3, 3).1;
+    old.add(late.clone(), &limits()).unwrap();
+    // A reviewer is deciding.
+    let claim = old.claim(one.id()).unwrap();
+    old.unlock();
+    assert!(old.claim(late.id()).is_none());
+    assert!(!new.lock().unwrap());
+    claim.set(refused()).unwrap();
+    drop(claim);
+    assert!(matches!(old.add(request(4, 4).1, &limits()), Err(AddError::NotLocked)));
+    assert!(new.lock().unwrap());
+    assert_eq!(new.find(one.id()).unwrap().state, refused());
+    assert!(new.find(late.id()).is_some() && !unfinished.exists());
+    new.claim(late.id()).unwrap().delete("300:a/b").unwrap();
+    new.add(request(5, 5).1, &limits()).unwrap();
+}

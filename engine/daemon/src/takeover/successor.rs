@@ -1,6 +1,6 @@
 //! Starts this program again as the process that takes over.
 
-use crate::server::ServerState;
+use super::Handover;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -21,10 +21,23 @@ pub struct SuccessorProgram {
     pub arguments: Vec<OsString>,
 }
 
-/// Starts the program again, and waits until it has taken over.
-pub(crate) fn restart(shared: &ServerState) -> Value {
+impl SuccessorProgram {
+    /// The command line of this process, with `--take-over`.
+    #[must_use]
+    pub fn of_this_process() -> Option<Self> {
+        let take_over = OsString::from("--take-over");
+        let mut arguments: Vec<OsString> =
+            std::env::args_os().skip(1).filter(|it| *it != take_over).collect();
+        arguments.push(take_over);
+        // Read now: after the file is replaced, the kernel reports the path as deleted.
+        Some(Self { path: std::env::current_exe().ok()?, arguments })
+    }
+}
+
+/// Starts the program again, and waits until it has taken over. Returns a report of the result.
+pub fn restart(program: Option<&SuccessorProgram>, handover: &Handover) -> Value {
     let refuse = |why: String| json!({ "ok": false, "error": why });
-    let Some(program) = &shared.hooks.program else {
+    let Some(program) = program else {
         return refuse("this process cannot start itself once more".to_owned());
     };
     let mut command = Command::new(&program.path);
@@ -35,7 +48,7 @@ pub(crate) fn restart(shared: &ServerState) -> Value {
         Err(error) => return refuse(format!("cannot start {}: {error}", program.path.display())),
     };
     let deadline = Instant::now() + PATIENCE;
-    while !shared.handover.is_done() {
+    while !handover.is_done() {
         match child.try_wait() {
             Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_INTERVAL),
             Ok(Some(status)) => {

@@ -19,14 +19,14 @@
 mod descriptors;
 mod successor;
 
-pub(crate) use descriptors::{SocketAnnouncement, SocketKind};
-pub use successor::SuccessorProgram;
-pub(crate) use successor::restart;
+pub use descriptors::{SocketAnnouncement, SocketKind};
+pub use successor::{SuccessorProgram, restart};
 
-use crate::server::ServerState;
+use crate::readiness;
 use anyhow::{Context as _, anyhow, bail, ensure};
-use handle_daemon::readiness;
-use rustix::process::{Pid, geteuid};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, test_kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{BufRead, ErrorKind, Read as _, Write as _};
@@ -38,8 +38,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time limit for the new process from receiving the sockets to serving on them.
-const SERVING_PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for the new process from receiving the sockets to serving on them; it may have to read
+/// a whole set.
+const SERVING_PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit for a line from the other process.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum bytes of the line that announces the sockets, which takes some tens of bytes for each.
@@ -49,8 +50,16 @@ const LINE_LEN_MAX: u64 = 1 << 20;
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(untagged)]
 enum TakeoverOffer {
-    Given { version: String, sockets: Vec<SocketAnnouncement> },
-    Refused { error: String },
+    Given {
+        /// The name of the program.
+        #[serde(default)]
+        program: Option<String>,
+        version: String,
+        sockets: Vec<SocketAnnouncement>,
+    },
+    Refused {
+        error: String,
+    },
 }
 
 /// The line that the new process sends once it serves.
@@ -73,9 +82,27 @@ struct OfferedSocket {
     taken: bool,
 }
 
+/// A process whose sockets another process can take over.
+pub trait TakeoverServer {
+    /// Its sockets.
+    fn handover(&self) -> &Handover;
+
+    /// Whether it drains.
+    fn is_draining(&self) -> bool;
+
+    /// Begins to drain, because another process serves.
+    fn drain(&self);
+}
+
+/// Makes the kernel give nothing more to a socket of datagrams, which is then closed.
+pub type LeavePort = fn(&OwnedFd) -> std::io::Result<()>;
+
 /// The sockets that this process serves from, and may hand over.
-#[derive(Debug, Default)]
-pub(crate) struct Handover {
+#[derive(Debug)]
+pub struct Handover {
+    /// The name of the program. Only the same program takes the sockets.
+    program: &'static str,
+    leave_port: LeavePort,
     sockets: Mutex<Vec<OfferedSocket>>,
     /// Whether a takeover is in progress.
     busy: AtomicBool,
@@ -83,13 +110,20 @@ pub(crate) struct Handover {
 }
 
 impl Handover {
+    /// No sockets yet, of the program called `program`.
+    #[must_use]
+    pub fn new(program: &'static str, leave_port: LeavePort) -> Self {
+        let (busy, done) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { program, leave_port, sockets: Mutex::default(), busy, done }
+    }
+
     /// Registers a socket and the worker that uses it.
-    pub(crate) fn hold(&self, worker: Option<usize>, announced: SocketAnnouncement, descriptor: OwnedFd) {
+    pub fn hold(&self, worker: Option<usize>, announced: SocketAnnouncement, descriptor: OwnedFd) {
         self.lock().push(OfferedSocket { worker, announced, descriptor: Some(descriptor), taken: false });
     }
 
     /// Closes the second descriptors of the sockets of a worker that has ended.
-    pub(crate) fn release(&self, worker: usize) {
+    pub fn release(&self, worker: usize) {
         self.lock()
             .iter_mut()
             .filter(|held| held.worker == Some(worker))
@@ -98,24 +132,26 @@ impl Handover {
 
     /// Whether another process serves from this socket of a worker, which therefore takes nothing
     /// more from it.
-    pub(crate) fn is_taken(&self, worker: usize, kind: SocketKind) -> bool {
+    #[must_use]
+    pub fn is_taken(&self, worker: usize, kind: SocketKind) -> bool {
         let held = self.lock();
         held.iter().any(|held| held.worker == Some(worker) && held.announced.kind == kind && held.taken)
     }
 
     /// Whether another process has taken over.
-    pub(crate) fn is_done(&self) -> bool {
+    #[must_use]
+    pub fn is_done(&self) -> bool {
         self.done.load(Ordering::Relaxed)
     }
 
     /// Gives up the sockets: those that `is_taken` selects belong to the other process, and the
     /// others leave their ports.
-    pub(crate) fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
+    pub fn give_up(&self, is_taken: impl Fn(usize) -> bool) {
         for (at, held) in self.lock().iter_mut().enumerate() {
             held.taken = is_taken(at);
             if let (false, SocketKind::Udp, Some(socket)) =
                 (held.taken, held.announced.kind, &held.descriptor)
-                && let Err(error) = handle_net::leave_port(socket)
+                && let Err(error) = (self.leave_port)(socket)
             {
                 tracing::warn!(address = %held.announced.address, %error,
                     "cannot leave the port before closing the socket; datagrams in between are lost");
@@ -133,18 +169,18 @@ impl Handover {
 ///
 /// # Errors
 /// When the client disconnects; this process then continues to serve.
-pub(crate) fn hand_over(
+pub fn hand_over(
     mut client: &UnixStream,
     reader: &mut impl BufRead,
-    shared: &ServerState,
+    server: &impl TakeoverServer,
 ) -> std::io::Result<()> {
-    let handover = &shared.handover;
+    let handover = server.handover();
     let refuse = |why: &str| writeln!(&mut &*client, "{}", json!({ "error": why }));
     let peer = rustix::net::sockopt::socket_peercred(client)?;
     if peer.uid != geteuid() && !peer.uid.is_root() {
         return refuse("only the user of this process may take over");
     }
-    if shared.is_draining() {
+    if server.is_draining() {
         return refuse("this process is stopping already");
     }
     if handover.busy.swap(true, Ordering::Relaxed) {
@@ -152,11 +188,11 @@ pub(crate) fn hand_over(
     }
     let pid = peer.pid.as_raw_nonzero().get();
     tracing::info!(pid, "another process takes over");
-    let done = offer(client, reader, shared);
-    handover.busy.store(false, Ordering::Relaxed);
-    let taken = match done {
+    let taken = match offer(client, reader, server) {
+        // `busy` stays: no further process takes the sockets.
         Ok(taken) => taken,
         Err(error) => {
+            handover.busy.store(false, Ordering::Relaxed);
             tracing::warn!(pid, %error, "takeover failed; this process continues");
             return Err(error);
         }
@@ -170,7 +206,7 @@ pub(crate) fn hand_over(
     readiness::hand_over(pid.cast_unsigned());
     handover.done.store(true, Ordering::Relaxed);
     handover.give_up(|at| taken.contains(&at));
-    shared.drain();
+    server.drain();
     writeln!(client, "{}", json!({ "ok": true }))
 }
 
@@ -179,10 +215,10 @@ pub(crate) fn hand_over(
 fn offer(
     mut client: &UnixStream,
     reader: &mut impl BufRead,
-    shared: &ServerState,
+    server: &impl TakeoverServer,
 ) -> std::io::Result<Vec<usize>> {
     let line = {
-        let held = shared.handover.lock();
+        let held = server.handover().lock();
         // A worker that has ended has no socket to offer, but keeps its position.
         if held.iter().any(|held| held.descriptor.is_none()) {
             let error = "a worker of this process has ended; stop it and start anew";
@@ -190,6 +226,7 @@ fn offer(
             return Err(std::io::Error::other(error));
         }
         let offer = TakeoverOffer::Given {
+            program: Some(server.handover().program.to_owned()),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sockets: held.iter().map(|held| held.announced).collect(),
         };
@@ -198,7 +235,7 @@ fn offer(
             held.iter().filter_map(|held| Some(held.descriptor.as_ref()?.as_fd())).collect();
         descriptors::send(client, &descriptors)?;
         drop(held);
-        read_line(reader, SERVING_PATIENCE, || shared.is_draining())?
+        read_line(reader, SERVING_PATIENCE, || server.is_draining())?
     };
     let reply: TakeoverReply = serde_json::from_str(&line)?;
     Ok(reply.serving)
@@ -230,9 +267,11 @@ fn read_line(
 
 /// The process that serves until this one does, and the sockets that it offers.
 #[derive(Debug)]
-pub(crate) struct Predecessor {
+pub struct Predecessor {
     stream: UnixStream,
     pid: Pid,
+    /// Has input when the process has exited; `None` if it is in another namespace of processes.
+    exit: Option<OwnedFd>,
     offered: Vec<SocketAnnouncement>,
     /// An entry is `None` once taken.
     descriptors: Vec<Option<OwnedFd>>,
@@ -240,12 +279,12 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    /// Asks the process behind the control socket at `path` for its sockets. Returns `None` when no
-    /// process is there.
+    /// Asks the process behind the control socket at `path`, which runs `program`, for its sockets.
+    /// Returns `None` when no process is there.
     ///
     /// # Errors
     /// When the process refuses or is not trusted; it then continues to serve.
-    pub(crate) fn meet(path: &Path) -> anyhow::Result<Option<Self>> {
+    pub fn meet(path: &Path, program: &str) -> anyhow::Result<Option<Self>> {
         let mut stream = match UnixStream::connect(path) {
             Ok(stream) => stream,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
@@ -263,13 +302,14 @@ impl Predecessor {
         stream.set_read_timeout(Some(LINE_PATIENCE))?;
         stream.set_write_timeout(Some(LINE_PATIENCE))?;
         stream.write_all(b"take-over\n")?;
-        let (offered, descriptors) = Self::accept(&mut stream)
+        let (offered, descriptors) = Self::accept(&mut stream, program)
             .with_context(|| format!("cannot take over from process {}", peer.pid))?;
         let descriptors = descriptors.into_iter().map(Some).collect();
-        Ok(Some(Self { stream, pid: peer.pid, offered, descriptors, taken: Vec::new() }))
+        let exit = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
+        Ok(Some(Self { stream, pid: peer.pid, exit, offered, descriptors, taken: Vec::new() }))
     }
 
-    fn accept(stream: &mut UnixStream) -> anyhow::Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>)> {
+    fn accept(stream: &mut UnixStream, own: &str) -> anyhow::Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>)> {
         // The line is read byte by byte, because descriptors arrive with the bytes after it and
         // would be lost in a buffered read.
         let mut line = Vec::new();
@@ -281,7 +321,10 @@ impl Predecessor {
         }
         match serde_json::from_slice(&line).context("cannot parse its answer")? {
             TakeoverOffer::Refused { error } => bail!("{error}"),
-            TakeoverOffer::Given { version, sockets } => {
+            TakeoverOffer::Given { program: Some(other), .. } if other != own => {
+                bail!("it runs {other}, and this is {own}")
+            }
+            TakeoverOffer::Given { version, sockets, .. } => {
                 tracing::info!(version, sockets = sockets.len(), "taking over");
                 let descriptors = descriptors::receive(stream, &sockets)?;
                 Ok((sockets, descriptors))
@@ -290,7 +333,7 @@ impl Predecessor {
     }
 
     /// Takes a socket of this kind that is bound to `address`, if one is left.
-    pub(crate) fn take(&mut self, kind: SocketKind, address: SocketAddr) -> Option<OwnedFd> {
+    pub fn take(&mut self, kind: SocketKind, address: SocketAddr) -> Option<OwnedFd> {
         let wanted = SocketAnnouncement { kind, address };
         let is_left = |at: &usize| self.offered[*at] == wanted && self.descriptors[*at].is_some();
         let at = (0..self.offered.len()).find(is_left)?;
@@ -302,19 +345,28 @@ impl Predecessor {
     ///
     /// # Errors
     /// When the old process still runs but does not agree; this process then has to exit.
-    pub(crate) fn dismiss(mut self) -> anyhow::Result<()> {
+    pub fn dismiss(mut self) -> anyhow::Result<()> {
         let pid = self.pid;
         match self.tell() {
             Ok(()) => {
                 tracing::info!(%pid, "the old process answers its open requests and exits");
                 Ok(())
             }
-            Err(error) if rustix::process::test_kill_process(pid).is_err() => {
+            Err(error) if self.exits_within(LINE_PATIENCE) => {
                 tracing::warn!(%pid, %error, "the old process has already exited");
                 Ok(())
             }
             Err(error) => Err(error.context(format!("process {pid} does not complete the takeover"))),
         }
+    }
+
+    /// Whether the old process exits within `patience`. One for which its parent has not waited yet
+    /// has exited as well.
+    fn exits_within(&self, patience: Duration) -> bool {
+        let Some(exit) = &self.exit else { return test_kill_process(self.pid).is_err() };
+        let mut fds = [PollFd::new(exit, PollFlags::IN)];
+        let timeout = Timespec::try_from(patience).ok();
+        retry_on_intr(|| poll(&mut fds, timeout.as_ref())).is_ok_and(|ready| ready > 0)
     }
 
     fn tell(&mut self) -> anyhow::Result<()> {

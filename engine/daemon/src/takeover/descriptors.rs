@@ -19,10 +19,10 @@ const IN_MESSAGE_MAX: usize = 64;
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum SocketKind {
+pub enum SocketKind {
     /// Datagrams.
     Udp,
-    /// A listener for connections of the protocol.
+    /// A listener for connections of clients.
     Tcp,
     /// The listener of metrics and health.
     Http,
@@ -30,10 +30,11 @@ pub(crate) enum SocketKind {
 
 /// A socket as it is announced before its descriptor is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(crate) struct SocketAnnouncement {
-    pub(crate) kind: SocketKind,
+pub struct SocketAnnouncement {
+    /// What it is for.
+    pub kind: SocketKind,
     /// The address that the socket is bound to.
-    pub(crate) address: SocketAddr,
+    pub address: SocketAddr,
 }
 
 /// Sends the descriptors, in order.
