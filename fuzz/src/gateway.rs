@@ -112,7 +112,7 @@ pub fn http_request(bytes: &[u8]) {
         rule(Some("([a-z]+)/(.*)"), Some("https://fixed.example/dir/{1}/{2}"), None),
         rule(None, None, Some("http://127.0.0.1:1/dir/{0}?id={0}")),
     ] {
-        let rules = IdentifierRules::new(&[rule]).expect("a valid rule");
+        let rules = IdentifierRules::open(&[rule]).expect("a valid rule");
         let url = match rules.find(&path, &SCHEMES.map(str::to_owned)) {
             Some(IdentifierMatch::Redirect(url)) => {
                 url.strip_prefix("https://fixed.example").expect("the host of the rule").to_owned()

@@ -320,6 +320,10 @@ impl<T: SettingType> SettingType for Vec<T> {
     fn type_name() -> String {
         format!("list: {}", T::type_name())
     }
+
+    fn resolve(&mut self, directory: &Path) {
+        self.iter_mut().for_each(|value| value.resolve(directory));
+    }
 }
 
 /// Declares a section of a configuration; the documentation of

@@ -50,9 +50,11 @@ settings! {
         live country_database: Option<PathBuf> = None;
         /// Identifiers that are not handles, each in a table `[[target]]`: `path` is the start of
         /// their paths, `pattern` a regular expression for the rest. `template` is the URL of a
-        /// redirect, or `backend` the URL (`http`) of a request, both with `{0}` for the rest and
-        /// `{1}` to `{9}` for the groups of the pattern. Limits of a back end: `timeout_ms` (5000),
-        /// `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from one source).
+        /// redirect, or `backend` the URL (`http` or `https`) of a request, both with `{0}` for the
+        /// rest and `{1}` to `{9}` for the groups of the pattern. `ca_file` names the authorities of a
+        /// back end over TLS, as PEM; those of the host if not set. Limits of a back end:
+        /// `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from
+        /// one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section publishers: PublishersConfig;
         section limits: GatewayLimits;

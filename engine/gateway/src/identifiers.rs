@@ -13,11 +13,15 @@ pub use backend::{Backend, BackendAnswer, BackendError};
 use crate::proxy::config::is_web_url;
 use crate::redirect::redirect_target;
 use crate::target;
+use crate::tls::trust::{TrustError, client_config, client_without_trust};
 use anyhow::{Context as _, ensure};
 use handle_daemon::settings::{SettingRule, SettingType};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use regex::{Regex, RegexBuilder};
+use rustls::ClientConfig;
 use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// One `[[target]]` of the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -32,6 +36,9 @@ pub struct IdentifierTarget {
     pub template: Option<String>,
     /// The URL of a back end, with the same placeholders.
     pub backend: Option<String>,
+    /// File of PEM with the authorities that the certificate of a back end over TLS is verified with;
+    /// those of the host if not set.
+    pub ca_file: Option<PathBuf>,
     /// Timeout for an answer of the back end.
     pub timeout_ms: Option<u32>,
     /// Maximum length of an answer of the back end.
@@ -44,12 +51,16 @@ impl SettingType for IdentifierTarget {
     fn type_name() -> String {
         "table".to_owned()
     }
+
+    fn resolve(&mut self, directory: &Path) {
+        self.ca_file.resolve(directory);
+    }
 }
 
 /// The rule for this setting.
 pub const TARGETS: SettingRule<Vec<IdentifierTarget>> = SettingRule {
     words: "at most 256; each with `path` and either `template` or `backend`",
-    check: |targets| IdentifierRules::new(targets).map(|_| ()).map_err(|error| format!("has {error:#}")),
+    check: |targets| IdentifierRules::check(targets).map_err(|error| format!("has {error:#}")),
 };
 
 /// Maximum number of rules.
@@ -81,7 +92,7 @@ struct IdentifierRule {
 #[derive(Debug)]
 enum IdentifierGoal {
     Template(String),
-    Backend(Backend),
+    Backend(Box<Backend>),
 }
 
 /// The result of a rule for a path.
@@ -96,14 +107,32 @@ pub enum IdentifierMatch<'r> {
 }
 
 impl IdentifierRules {
-    /// Compiles the rules.
+    /// Compiles the rules, and reads the authorities for back ends over TLS.
     ///
     /// # Errors
     /// The invalid rule and the reason.
-    pub fn new(targets: &[IdentifierTarget]) -> anyhow::Result<Self> {
+    pub fn open(targets: &[IdentifierTarget]) -> anyhow::Result<Self> {
+        let mut trusting_host = None;
+        Self::new(targets, &mut |ca_file| match (ca_file, &trusting_host) {
+            (None, Some(tls)) => Ok(Arc::clone(tls)),
+            (None, None) => Ok(Arc::clone(trusting_host.insert(client_config(None)?))),
+            (ca_file, _) => client_config(ca_file),
+        })
+    }
+
+    /// Checks the rules without opening a file.
+    ///
+    /// # Errors
+    /// The invalid rule and the reason.
+    pub fn check(targets: &[IdentifierTarget]) -> anyhow::Result<()> {
+        Self::new(targets, &mut |_| client_without_trust()).map(|_| ())
+    }
+
+    fn new(targets: &[IdentifierTarget], trust: TrustSource<'_>) -> anyhow::Result<Self> {
         ensure!(targets.len() <= RULES_MAX, "{} entries: it may have {RULES_MAX}", targets.len());
         let rules = targets.iter().map(|target| {
-            IdentifierRule::new(target).with_context(|| format!("the entry with path {:?}", target.path))
+            let rule = IdentifierRule::new(target, trust);
+            rule.with_context(|| format!("the entry with path {:?}", target.path))
         });
         Ok(Self(rules.collect::<anyhow::Result<_>>()?))
     }
@@ -120,8 +149,11 @@ impl IdentifierRules {
     }
 }
 
+/// Makes a client of TLS that trusts the authorities in a file, or those of the host.
+type TrustSource<'t> = &'t mut dyn FnMut(Option<&Path>) -> Result<Arc<ClientConfig>, TrustError>;
+
 impl IdentifierRule {
-    fn new(rule: &IdentifierTarget) -> anyhow::Result<Self> {
+    fn new(rule: &IdentifierTarget, trust: TrustSource<'_>) -> anyhow::Result<Self> {
         let path = &rule.path;
         let is_own = ["api", "api/", "static/", "admin/"].iter().any(|own| path.starts_with(own));
         ensure!(
@@ -143,6 +175,7 @@ impl IdentifierRule {
         let goal = match (&rule.template, &rule.backend) {
             (Some(template), None) => {
                 check(template)?;
+                ensure!(rule.ca_file.is_none(), "`ca_file` needs a `backend` that begins with https://");
                 let fixed = template.split('{').next().unwrap_or_default();
                 // The scheme, and the host if there is one, are fixed.
                 let is_url = redirect_target(
@@ -163,14 +196,21 @@ impl IdentifierRule {
                 let url = backend.split('{').next().unwrap_or_default();
                 ensure!(
                     is_web_url(url) && url.splitn(4, '/').count() == 4,
-                    "`backend` must begin with http:// and a host followed by a slash"
+                    "`backend` must begin with http:// or https:// and a host followed by a slash"
                 );
-                IdentifierGoal::Backend(Backend::new(
+                let has_tls = backend.starts_with("https://");
+                ensure!(
+                    has_tls || rule.ca_file.is_none(),
+                    "`ca_file` needs a `backend` that begins with https://"
+                );
+                let tls = has_tls.then(|| trust(rule.ca_file.as_deref())).transpose()?;
+                IdentifierGoal::Backend(Box::new(Backend::new(
                     backend,
+                    tls,
                     rule.timeout_ms.unwrap_or(TIMEOUT_MS),
                     rule.bytes_max.unwrap_or(BYTES_MAX),
                     rule.requests.unwrap_or(REQUESTS),
-                )?)
+                )?))
             }
             _ => anyhow::bail!("neither or both of `template` and `backend`"),
         };
@@ -242,7 +282,8 @@ mod tests {
         struct Targets {
             target: Vec<IdentifierTarget>,
         }
-        IdentifierRules::new(&toml::from_str::<Targets>(toml_text)?.target)
+        let targets = toml::from_str::<Targets>(toml_text)?.target;
+        IdentifierRules::new(&targets, &mut |_| client_without_trust())
     }
 
     fn shown(rules: &IdentifierRules, path: &str) -> String {
@@ -299,11 +340,34 @@ mod tests {
             "path = 'x'\npattern = '('\ntemplate = 'https://a.example/{0}'",
             "path = 'x'\npattern = '(\\w{1000}){1000}'\ntemplate = 'https://a.example/{0}'",
             "path = 'x'\nbackend = 'http://{0}/'",
-            "path = 'x'\nbackend = 'https://a.example/{0}'",
+            "path = 'x'\nbackend = 'https://{0}/'",
+            "path = 'x'\nbackend = 'https://a.example{0}/'",
+            "path = 'x'\nbackend = 'http://a.example/{0}'\nca_file = 'ca.pem'",
+            "path = 'x'\ntemplate = 'https://a.example/{0}'\nca_file = 'ca.pem'",
             "path = 'x'\nbackend = 'file:///etc/{0}'",
             "path = 'x'\nbackend = 'http://a.example/{0}'\nrequests = 0",
         ] {
             assert!(rules(&format!("[[target]]\n{bad}")).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn authorities_are_read_when_rules_are_opened_and_not_when_they_are_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let target = |ca_file: &str| {
+            let mut target = IdentifierTarget {
+                path: "x".to_owned(),
+                backend: Some("https://a.example/{0}".to_owned()),
+                ca_file: Some(ca_file.into()),
+                ..IdentifierTarget::default()
+            };
+            SettingType::resolve(&mut target, directory.path());
+            target
+        };
+        let missing = [target("missing.pem")];
+        assert_eq!(missing[0].ca_file.as_deref(), Some(&*directory.path().join("missing.pem")));
+        IdentifierRules::check(&missing).unwrap();
+        let error = format!("{:#}", IdentifierRules::open(&missing).unwrap_err());
+        assert!(error.contains("path \"x\"") && error.contains("missing.pem"), "{error}");
     }
 }

@@ -164,7 +164,9 @@ async fn answer_non_handle(
                     let kind = match error {
                         BackendError::Busy => PageError::Busy,
                         BackendError::Late => PageError::Timeout,
-                        BackendError::Failed | BackendError::TooLong => PageError::Upstream,
+                        BackendError::Failed | BackendError::Handshake | BackendError::TooLong => {
+                            PageError::Upstream
+                        }
                     };
                     let reason = error.to_string();
                     page.try_again(ErrorPage::new(page.frame, kind).because(&reason))

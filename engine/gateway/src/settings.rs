@@ -161,7 +161,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<(SettingChanges, 
     let (config, changes) = merged(&*old, new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
-    let (rules, errors) = state.rules.load().reopened(&config)?;
+    let (rules, errors) = state.rules.load().reopened(&config);
     if config.log != old.log
         && let Some(set_log) = &settings.hooks.set_log
     {

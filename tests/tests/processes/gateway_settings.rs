@@ -11,6 +11,8 @@ use handle_tests::country_file::country_file;
 use handle_tests::gateway_server::get;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const HERE: &str = "<locations><location href=\"https://de.example/\" country=\"DE\"/>\
@@ -267,4 +269,173 @@ fn back_ends_are_bounded_and_their_redirects_are_not_followed() {
         ask(&format!("HTTP/1.1 302 Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n"), Duration::ZERO);
     assert_eq!((got.status, got.header("location")), (302, Some(&*url)), "the client may follow it");
     assert!(internal.accept().is_err(), "the gateway does not");
+}
+
+/// An authority, and the certificates that it issues.
+struct TestAuthority(rcgen::CertifiedIssuer<'static, rcgen::KeyPair>);
+
+impl TestAuthority {
+    fn new() -> Self {
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        Self(rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().unwrap()).unwrap())
+    }
+
+    /// A server with a certificate for `name`.
+    fn server(&self, name: &str, has_expired: bool) -> Arc<rustls::ServerConfig> {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+        if has_expired {
+            params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        }
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        let key = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = rustls::ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        Arc::new(builder.with_single_cert(vec![certificate.der().clone()], key).unwrap())
+    }
+}
+
+/// What a back end over TLS does after the handshake.
+#[derive(Clone, Copy)]
+enum TlsBehaviour {
+    Answers,
+    /// It reads the request, and no more.
+    IsSilent,
+    /// It does not even shake hands.
+    HoldsHandshake,
+}
+
+/// A back end over TLS. The heads of requests are sent to the receiver.
+fn backend_over_tls(
+    config: &Arc<rustls::ServerConfig>,
+    behaviour: TlsBehaviour,
+) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (sender, heads) = std::sync::mpsc::channel();
+    let config = Arc::clone(config);
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            if matches!(behaviour, TlsBehaviour::HoldsHandshake) {
+                held.push(stream);
+                continue;
+            }
+            let connection = rustls::ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, stream);
+            let mut head = [0; 4096];
+            // The client ends the handshake if it does not trust the certificate.
+            let Ok(len) = stream.read(&mut head) else { continue };
+            if len == 0 || sender.send(String::from_utf8_lossy(&head[..len]).into_owned()).is_err() {
+                continue;
+            }
+            if matches!(behaviour, TlsBehaviour::IsSilent) {
+                held.push(stream.sock);
+                continue;
+            }
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    (address, heads)
+}
+
+#[test]
+fn back_ends_over_tls_are_verified() {
+    let directory = tempfile::tempdir().unwrap();
+    let [trusted, other] = [(); 2].map(|()| TestAuthority::new());
+    let ca_file = directory.path().join("ca.pem");
+    std::fs::write(&ca_file, trusted.0.pem()).unwrap();
+    let ask = |server: &Arc<rustls::ServerConfig>, behaviour, host: &str, ca_file: Option<&Path>| {
+        let (address, heads) = backend_over_tls(server, behaviour);
+        let mut rule = format!(
+            "path = 'x/'\nbackend = 'https://{host}:{}/a?id={{0}}'\ntimeout_ms = 700\n",
+            address.port()
+        );
+        if let Some(ca_file) = ca_file {
+            rule.push_str(&format!("ca_file = '{}'\n", ca_file.display()));
+        }
+        let served = gateway_of(RECORDS, &["1234"], |config| config.target = target(&rule));
+        let answer = get(served.address(), "/x/1", "");
+        (answer, heads.try_recv().ok())
+    };
+    let (answers, ca) = (TlsBehaviour::Answers, Some(&*ca_file));
+    let good = trusted.server("localhost", false);
+    let (answer, head) = ask(&good, answers, "localhost", ca);
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ok"));
+    let head = head.unwrap();
+    assert!(head.starts_with("GET /a?id=1 HTTP/1.1\r\n") && head.contains("host: localhost:"), "{head}");
+    // An address is verified like a name.
+    let by_address = trusted.server("127.0.0.1", false);
+    assert_eq!(ask(&by_address, answers, "127.0.0.1", ca).0.status, 200);
+    // Nothing is sent to a back end that is not trusted.
+    for (what, server, host, ca) in [
+        ("another authority", &other.server("localhost", false), "localhost", ca),
+        ("authorities of the host", &good, "localhost", None),
+        ("another name", &trusted.server("parts.example", false), "localhost", ca),
+        ("a name for an address", &good, "127.0.0.1", ca),
+        ("an expired certificate", &trusted.server("localhost", true), "localhost", ca),
+    ] {
+        let (answer, head) = ask(server, answers, host, ca);
+        assert_eq!((answer.status, head), (502, None), "{what}");
+        assert!(answer.header("retry-after").is_some(), "{what}");
+        assert!(answer.text().contains("no trusted connection"), "{what}: {}", answer.text());
+    }
+    for behaviour in [TlsBehaviour::IsSilent, TlsBehaviour::HoldsHandshake] {
+        let since = Instant::now();
+        assert_eq!(ask(&good, behaviour, "localhost", ca).0.status, 504);
+        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    }
+    // A server of plain HTTP where TLS is expected.
+    let (address, _heads) = backend(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec(), Duration::ZERO);
+    let rule = format!(
+        "path = 'x/'\nbackend = 'https://localhost:{}/{{0}}'\nca_file = '{}'",
+        address.port(),
+        ca_file.display()
+    );
+    let served = gateway_of(RECORDS, &["1234"], |config| config.target = target(&rule));
+    assert_eq!(get(served.address(), "/x/1", "").status, 502);
+}
+
+#[test]
+fn authorities_of_back_ends_are_read_again_and_a_damaged_file_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let ca_file = directory.path().join("ca.pem");
+    let [first, second] = [(); 2].map(|()| TestAuthority::new());
+    std::fs::write(&ca_file, first.0.pem()).unwrap();
+    let [(old, _old_heads), (new, _new_heads)] = [&first, &second]
+        .map(|authority| backend_over_tls(&authority.server("localhost", false), TlsBehaviour::Answers));
+    let rules = [("old", old), ("new", new)].map(|(path, address)| {
+        let backend = format!("backend = 'https://localhost:{}/{{0}}'", address.port());
+        target(&format!("path = '{path}/'\n{backend}\nca_file = '{}'", ca_file.display())).remove(0)
+    });
+    let served = gateway_of(RECORDS, &["1234"], |_| ());
+    let snapshot = served.gateway.state().settings.current().snapshot.clone();
+    let config = Config {
+        snapshot,
+        target: rules.to_vec(),
+        ..Config::clone(&served.gateway.state().settings.current_shared())
+    };
+    let read = {
+        let config = config.clone();
+        Box::new(move || Ok(config.clone()))
+    };
+    let hooks = GatewayHooks { read_config: Some(read), ..GatewayHooks::default() };
+    let gateway = Gateway::start_with(&config, hooks).unwrap();
+    let statuses = || ["/old/1", "/new/1"].map(|path| get(gateway.addresses()[0], path, "").status);
+    assert_eq!(statuses(), [200, 502]);
+    std::fs::write(&ca_file, "no certificate").unwrap();
+    let report = reload(gateway.state());
+    assert!(report["error"].as_str().unwrap().contains("ca.pem"), "{report}");
+    assert_eq!((report["ok"].clone(), statuses()), (false.into(), [200, 502]));
+    std::fs::write(&ca_file, second.0.pem()).unwrap();
+    assert_eq!(reload(gateway.state())["ok"], true);
+    assert_eq!(statuses(), [502, 200]);
+    // A file that is missing at the start is named.
+    drop(gateway);
+    std::fs::remove_file(&ca_file).unwrap();
+    let error = format!("{:#}", Gateway::start(&config).unwrap_err());
+    assert!(error.contains("ca.pem") && error.contains("\"old/\""), "{error}");
 }

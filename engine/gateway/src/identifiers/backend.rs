@@ -1,30 +1,36 @@
-//! A back end that answers requests for identifiers over HTTP.
+//! A back end that answers requests for identifiers over HTTP, plain or over TLS.
 
+use crate::failure_series::{FailureSeries, SeriesTexts};
+use crate::outbound::{HttpOrigin, OutboundError};
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::{Context as _, ensure};
-use http_body_util::{BodyExt as _, Empty, LengthLimitError, Limited};
+use http_body_util::Empty;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// The address of a back end, and the limits of its answers.
 #[derive(Debug)]
 pub struct Backend {
-    /// Host and port, as in `Host`.
-    authority: String,
+    origin: HttpOrigin,
     path_template: String,
     timeout: Duration,
     bytes_max: usize,
     places: Arc<SourcePlaces>,
     limits: PlaceLimits,
+    failures: FailureSeries,
 }
+
+/// Texts of the log about back ends that do not answer.
+const TEXTS: SeriesTexts = SeriesTexts {
+    failed: "the back end of a `[[target]]` does not answer",
+    recovered: "the back end of a `[[target]]` answers again",
+};
 
 /// An answer of a back end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +54,8 @@ pub enum BackendError {
     Late,
     /// The back end is not reachable, or its answer is not HTTP.
     Failed,
+    /// There is no connection over TLS, for example because its certificate is not trusted.
+    Handshake,
     /// The answer is too long.
     TooLong,
 }
@@ -58,6 +66,7 @@ impl fmt::Display for BackendError {
             Self::Busy => "too many requests to the service of these identifiers are under way",
             Self::Late => "the service of these identifiers did not answer in time",
             Self::Failed => "the service of these identifiers did not give a valid answer",
+            Self::Handshake => "no trusted connection to the service of these identifiers can be made",
             Self::TooLong => "the answer of the service of these identifiers is too long",
         })
     }
@@ -65,25 +74,45 @@ impl fmt::Display for BackendError {
 
 impl std::error::Error for BackendError {}
 
+impl BackendError {
+    const fn of(error: &OutboundError) -> Self {
+        match error {
+            OutboundError::Handshake(..) => Self::Handshake,
+            OutboundError::TooLong(_) => Self::TooLong,
+            OutboundError::Host(_) | OutboundError::Connect(..) | OutboundError::Http(_) => Self::Failed,
+        }
+    }
+}
+
 impl Backend {
-    /// The back end at a URL `http://host[:port]/path`, whose path may have placeholders.
+    /// The back end at a URL `http[s]://host[:port]/path`, whose path may have placeholders. One with
+    /// `https` is asked as the client `tls`.
     ///
     /// # Errors
     /// When the URL has another form, or a limit is out of range.
-    pub(super) fn new(url: &str, timeout_ms: u32, bytes_max: usize, requests: usize) -> anyhow::Result<Self> {
-        let rest = url.strip_prefix("http://").context("`backend` must begin with http://")?;
+    pub(super) fn new(
+        url: &str,
+        tls: Option<Arc<ClientConfig>>,
+        timeout_ms: u32,
+        bytes_max: usize,
+        requests: usize,
+    ) -> anyhow::Result<Self> {
+        let (scheme, default_port) = if tls.is_some() { ("https://", 443) } else { ("http://", 80) };
+        let rest = url.strip_prefix(scheme).with_context(|| format!("`backend` must begin with {scheme}"))?;
         let (authority, path) = rest.split_once('/').context("`backend` has no path")?;
         ensure!((1..=120_000).contains(&timeout_ms), "`timeout_ms` must be from 1 to 120000");
         ensure!((1..=64 << 20).contains(&bytes_max), "`bytes_max` must be from 1 to 67108864");
         ensure!((1..=1 << 16).contains(&requests), "`requests` must be from 1 to 65536");
-        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let with_port = authority.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let (host, port) = with_port.unwrap_or((authority, default_port));
         Ok(Self {
-            authority: if has_port { authority.to_owned() } else { format!("{authority}:80") },
+            origin: HttpOrigin::new(host, port, tls)?,
             path_template: format!("/{path}"),
             timeout: Duration::from_millis(timeout_ms.into()),
             bytes_max,
             places: Arc::new(SourcePlaces::default()),
             limits: PlaceLimits { places: requests, per_source: requests.div_ceil(4) },
+            failures: FailureSeries::with_texts(format_args!("{scheme}{authority}"), TEXTS),
         })
     }
 
@@ -104,53 +133,35 @@ impl Backend {
     ) -> Result<BackendAnswer, BackendError> {
         let Some(_place) = self.places.take(source, self.limits) else { return Err(BackendError::Busy) };
         let exchanged = tokio::time::timeout(self.timeout, self.exchange(path, accept)).await;
-        exchanged.unwrap_or(Err(BackendError::Late))
+        let (answer, reason) = match exchanged {
+            Ok(Ok(answer)) => (Ok(answer), None),
+            Ok(Err(error)) => (Err(BackendError::of(&error)), Some(error.to_string())),
+            Err(_) => {
+                let reason = format!("no answer within {} ms", self.timeout.as_millis());
+                (Err(BackendError::Late), Some(reason))
+            }
+        };
+        self.failures.note(reason, Instant::now());
+        answer
     }
 
     async fn exchange(
         &self,
         path: &str,
         accept: Option<&HeaderValue>,
-    ) -> Result<BackendAnswer, BackendError> {
-        let stream = TcpStream::connect(&self.authority).await.map_err(|_| BackendError::Failed)?;
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(stream)).await.map_err(|_| BackendError::Failed)?;
-        let mut request = Request::get(path)
-            .header(header::HOST, &self.authority)
-            .header(header::CONNECTION, "close")
-            .body(Empty::<Bytes>::new())
-            .map_err(|_| BackendError::Failed)?;
+    ) -> Result<BackendAnswer, OutboundError> {
+        let request = Request::get(path).body(Empty::<Bytes>::new());
+        let mut request = request.map_err(|error| OutboundError::Http(error.into()))?;
         if let Some(accept) = accept {
             request.headers_mut().insert(header::ACCEPT, accept.clone());
         }
-        let answered = async {
-            let response = sender.send_request(request).await.map_err(|_| BackendError::Failed)?;
-            let (head, body) = response.into_parts();
-            let body =
-                Limited::new(body, self.bytes_max).collect().await.map_err(|error| match error
-                    .is::<LengthLimitError>(
-                ) {
-                    true => BackendError::TooLong,
-                    false => BackendError::Failed,
-                })?;
-            let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
-            Ok(BackendAnswer {
-                status: head.status,
-                location: location.map(str::to_owned),
-                content_type: head.headers.get(header::CONTENT_TYPE).cloned(),
-                body: body.to_bytes(),
-            })
-        };
-        // The connection moves the bytes; it ends after the answer, or is dropped with it.
-        tokio::pin!(connection);
-        tokio::pin!(answered);
-        let mut is_open = true;
-        loop {
-            tokio::select! {
-                biased;
-                answer = &mut answered => return answer,
-                _ = &mut connection, if is_open => is_open = false,
-            }
-        }
+        let (head, body) = self.origin.exchange(request, self.bytes_max).await?.into_parts();
+        let location = head.headers.get(header::LOCATION).and_then(|value| value.to_str().ok());
+        Ok(BackendAnswer {
+            status: head.status,
+            location: location.map(str::to_owned),
+            content_type: head.headers.get(header::CONTENT_TYPE).cloned(),
+            body,
+        })
     }
 }

@@ -22,7 +22,7 @@ pub struct ProxyRules {
     /// Agencies by prefix.
     pub agencies: Arc<AgencyTable>,
     /// Identifiers that are not handles.
-    pub identifiers: IdentifierRules,
+    pub identifiers: Arc<IdentifierRules>,
 }
 
 impl ProxyRules {
@@ -32,15 +32,15 @@ impl ProxyRules {
     /// One sentence with the likely cause.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let countries = config.country_database.as_deref().map(CountryDatabase::open).transpose()?;
-        Self::of(config, countries.map(Arc::new), Arc::new(AgencyTable::open(&config.agencies)?))
+        let agencies = Arc::new(AgencyTable::open(&config.agencies)?);
+        let identifiers = Arc::new(IdentifierRules::open(&config.target)?);
+        Ok(Self::of(config, countries.map(Arc::new), agencies, identifiers))
     }
 
     /// The rules after a reload. If a file cannot be read or is damaged, its previous content stays
     /// in force, and the error is returned beside the rules.
-    ///
-    /// # Errors
-    /// When the settings themselves are not valid.
-    pub fn reopened(&self, config: &Config) -> anyhow::Result<(Self, Vec<String>)> {
+    #[must_use]
+    pub fn reopened(&self, config: &Config) -> (Self, Vec<String>) {
         let mut errors = Vec::new();
         let countries = match config.country_database.as_deref().map(CountryDatabase::open) {
             Some(Ok(countries)) => Some(Arc::new(countries)),
@@ -57,18 +57,26 @@ impl ProxyRules {
                 Arc::clone(&self.agencies)
             }
         };
-        Ok((Self::of(config, countries, agencies)?, errors))
+        let identifiers = match IdentifierRules::open(&config.target) {
+            Ok(identifiers) => Arc::new(identifiers),
+            Err(error) => {
+                errors.push(format!("`target` has {error:#}"));
+                Arc::clone(&self.identifiers)
+            }
+        };
+        (Self::of(config, countries, agencies, identifiers), errors)
     }
 
     fn of(
         config: &Config,
         countries: Option<Arc<CountryDatabase>>,
         agencies: Arc<AgencyTable>,
-    ) -> anyhow::Result<Self> {
+        identifiers: Arc<IdentifierRules>,
+    ) -> Self {
         let proxy = &config.proxy;
         let hosts = [&proxy.hosts[..], &proxy.reference_hosts].concat();
         let rules = |modifier| InputRules::new(&[], modifier, &[]).with_hosts_only(&hosts);
-        Ok(Self {
+        Self {
             input: rules(false),
             encoded_input: proxy.charset_modifier.then(|| rules(true)),
             redirect: RedirectRules {
@@ -78,7 +86,7 @@ impl ProxyRules {
             },
             countries,
             agencies,
-            identifiers: IdentifierRules::new(&config.target)?,
-        })
+            identifiers,
+        }
     }
 }

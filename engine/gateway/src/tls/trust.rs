@@ -48,10 +48,22 @@ impl std::error::Error for TrustError {}
 /// # Errors
 /// When there are none.
 pub fn client_config(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TrustError> {
-    let roots = match ca_file {
+    client_trusting(match ca_file {
         Some(path) => roots_in(path)?,
         None => roots_of_host()?,
-    };
+    })
+}
+
+/// A client of TLS that trusts no authority, for configurations that are only checked: every
+/// handshake fails.
+///
+/// # Errors
+/// When TLS cannot be set up.
+pub fn client_without_trust() -> Result<Arc<ClientConfig>, TrustError> {
+    client_trusting(RootCertStore::empty())
+}
+
+fn client_trusting(roots: RootCertStore) -> Result<Arc<ClientConfig>, TrustError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(Arc::new(builder.map_err(TrustError::Tls)?.with_root_certificates(roots).with_no_client_auth()))
