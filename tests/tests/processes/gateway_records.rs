@@ -4,7 +4,9 @@
 
 use data_encoding::BASE64;
 use handle_tests::admin_server::{AdminServer, administer};
-use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange_over_tls, serve_over_http, use_tls};
+use handle_tests::gateway_server::{
+    GatewayServer, HttpAnswer, described, exchange_over_tls, serve_over_http, use_tls,
+};
 use handle_tests::vectors::VectorSource;
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
@@ -34,7 +36,7 @@ impl ServedPair {
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        HttpAnswer::split(&exchange_over_tls(self.gateway.address(), request.as_bytes()), false).unwrap().0
+        described(method, target, &exchange_over_tls(self.gateway.address(), request.as_bytes()))
     }
 
     fn list(&self, query: &str) -> Json {

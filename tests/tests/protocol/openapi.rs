@@ -12,9 +12,11 @@ use handle_tests::json_schema::{follow, unknown_keyword};
 use handle_tests::openapi::{described_path, document, undescribed};
 use handle_tests::registrar::RegistrationPages;
 use handle_tests::vectors::{VectorSource, fixture, hex};
+use regex::Regex;
 use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 const METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
@@ -125,6 +127,63 @@ fn what_is_not_described_is_found() {
     let mut unexpected = good;
     unexpected.headers.push(("Retry-After".to_owned(), "1".to_owned()));
     assert!(undescribed("GET", "/api/handles/a/b", &unexpected).is_some());
+}
+
+/// The names of the parameters of queries that these files and directories of the gateway read: what
+/// the pattern of each finds as `name`.
+fn parameters_read(sources: &[(&str, &str)]) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/gateway/src");
+    let mut names = BTreeSet::new();
+    for (source, pattern) in sources {
+        let (path, pattern) = (root.join(source), Regex::new(pattern).unwrap());
+        let files: Vec<PathBuf> = match path.is_dir() {
+            true => std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()).collect(),
+            false => vec![path],
+        };
+        for file in files.iter().filter(|file| file.extension().is_some_and(|end| end == "rs")) {
+            let text = std::fs::read_to_string(file).unwrap();
+            // Tests stand at the end of a file.
+            let code = text.split("#[cfg(test)]").next().unwrap();
+            names.extend(pattern.captures_iter(code).map(|found| found["name"].to_owned()));
+        }
+    }
+    names
+}
+
+/// The names of parameters in queries of the paths that `is_meant` selects.
+fn parameters_described(is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
+    let paths = document()["paths"].as_object().unwrap().iter().filter(|(path, _)| is_meant(path));
+    let lists = paths.flat_map(|(_, item)| {
+        let operations = item.as_object().unwrap().values().map(|operation| &operation["parameters"]);
+        operations.chain([&item["parameters"]]).filter_map(Json::as_array).flatten()
+    });
+    let parameters = lists.map(|parameter| follow(document(), parameter));
+    let of_query = parameters.filter(|parameter| parameter["in"] == "query");
+    of_query.map(|parameter| parameter["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_parameter_that_is_read_is_described() {
+    let calls = r#"parameters\s*\.(first|flag|all)\("(?<name>\w+)"\)"#;
+    let read = parameters_read(&[
+        ("api", calls),
+        ("selection.rs", calls),
+        ("api/listing.rs", r#"number\("(?<name>\w+)"\)"#),
+        ("api/verifications.rs", r#""(?<name>nonce|cnonce|alg|signature)""#),
+    ]);
+    for name in ["after", "limit", "page", "prefix", "publicOnly", "doNotRefer"] {
+        assert!(read.contains(name), "{name}: {read:?}");
+    }
+    assert_eq!(read, parameters_described(|path| path.starts_with("/api/")), "of the JSON API");
+    let read = parameters_read(&[("redirect/parameters.rs", r#""(?<name>\w+)"( if [^=]*)? =>"#)]);
+    // Values of `action`.
+    let values = ["showurls", "showvalues", "api", "redirect"].map(str::to_owned);
+    let read: BTreeSet<String> = read.difference(&BTreeSet::from(values)).cloned().collect();
+    assert_eq!(read, parameters_described(|path| path == "/{handle}"), "of the proxy");
+    let queries = r#"query\s*\.(first|flag)\("(?<name>\w+)"\)"#;
+    let read = parameters_read(&[("admin_pages", queries), ("registration", queries)]);
+    let is_page = |path: &str| path.starts_with("/admin/") || path.starts_with("/register");
+    assert_eq!(read, parameters_described(is_page), "of pages");
 }
 
 /// The answer to a request without a body.
