@@ -10,6 +10,8 @@ schemes. README.md has the preparation.
 """
 
 import argparse
+import csv
+import json
 import os
 import pathlib
 import shutil
@@ -231,15 +233,7 @@ def use(browser, base, service):
     browser.click("button[value=save]")
     browser.expect("Created.", "clone")
 
-    browser.driver.get(f"{base}upload")
-    lines = [f"{PREFIX}/row-{n},1,URL,https://example.org/{n}" for n in range(50)]
-    upload = service.directory / "upload.csv"
-    upload.write_text("\n".join(["handle,index,type,data", *lines, f"99.999/elsewhere,1,URL,x"]))
-    browser.find("#upload-file").send_keys(str(upload))
-    browser.find("#upload-form button").click()
-    WebDriverWait(browser.driver, 60).until(lambda _: browser.find("#upload-download").is_displayed())
-    browser.expect("50 done, 1 failed", "upload")
-    browser.check("upload")
+    upload_many(browser, base, service)
 
     browser.driver.get(f"{base}?prefix={PREFIX}/row-1")
     browser.expect("11 records", "list")
@@ -261,6 +255,61 @@ def use(browser, base, service):
     browser.fill("#secret", SECRET)
     browser.click("form[aria-labelledby=secret-title] button")
     browser.expect(f"301:{PREFIX}/ADMIN", "sign in with a secret")
+
+
+def upload(browser, base, service, name, text, expected, replaces=False, is_pasted=False):
+    """Uploads records, and checks the page and the rows of the downloaded result."""
+    browser.driver.get(f"{base}upload")
+    if is_pasted:
+        browser.fill("#upload-text", text)
+    else:
+        path = service.directory / name
+        path.write_text(text)
+        browser.find("#upload-file").send_keys(str(path))
+    if replaces:
+        browser.find("input[name=replace]").click()
+    browser.find("#upload-form button").click()
+    link = browser.find("#upload-download")
+    WebDriverWait(browser.driver, 120).until(lambda _: link.is_displayed())
+    done, failed = expected
+    browser.expect(f"{done} done, {failed} failed", name)
+    progress = browser.find("#upload-progress")
+    if progress.get_attribute("value") != progress.get_attribute("max"):
+        browser.failures.append(f"{name}: progress {progress.get_attribute('value')}")
+    result = service.directory / "result.csv"
+    result.unlink(missing_ok=True)
+    browser.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(service.directory)})
+    link.click()
+    WebDriverWait(browser.driver, 20).until(lambda _: result.exists())
+    with open(result, newline="") as lines:
+        rows = list(csv.reader(lines))
+    if len(rows) != done + failed + 1:
+        browser.failures.append(f"{name}: {len(rows)} rows in the result")
+    browser.log(name)
+
+
+def upload_many(browser, base, service):
+    rows = [f"{PREFIX}/row-{n},1,URL,https://example.org/{n}" for n in range(50)]
+    upload(browser, base, service, "upload.csv",
+           "\n".join(["handle,index,type,data", *rows, "99.999/elsewhere,1,URL,x"]), (50, 1))
+    browser.check("upload")
+    # Lines of JSON, in several parts.
+    def line(name, url):
+        return json.dumps({"handle": f"{PREFIX}/{name}", "values": [{"index": 1, "type": "URL", "data": url}]})
+    lines = [line(f"json-{n}", f"https://example.org/{n}") for n in range(600)]
+    bad = ['{"handle": "%s/bad", "values": [{"index": 1}]}' % PREFIX, "{no JSON", line("json-0", "https://example.org/")]
+    text = "\n".join([*lines, *bad])
+    upload(browser, base, service, "upload.jsonl", text, (600, 3))
+    upload(browser, base, service, "upload.jsonl", "\n".join(lines), (0, 600))
+    moved = [line(f"json-{n}", f"https://moved.example.org/{n}") for n in range(20)]
+    upload(browser, base, service, "moved.jsonl", "\n".join(moved), (20, 0), replaces=True)
+    upload(browser, base, service, "pasted", line("pasted", "https://example.org/ü"), (1, 0), is_pasted=True)
+    for name, url in (("json-19", "https://moved.example.org/19"), ("json-599", "https://example.org/599"),
+                      ("pasted", "https://example.org/ü")):
+        browser.driver.get(f"{base}record?handle={PREFIX}/{name}")
+        if browser.find("#data-1").get_attribute("value") != url:
+            browser.failures.append(f"{name}: {browser.find('#data-1').get_attribute('value')!r}")
 
 
 def apply(browser, root, service, prefix):
