@@ -6,7 +6,7 @@ use handle_gateway::api::batch::message_of_line;
 use handle_gateway::api::body::ApiFormat;
 use handle_gateway::api::caller::basic;
 use handle_gateway::api::change::values_of_body;
-use handle_gateway::api::scheme::{HandleCredentials, HandleProof, identity};
+use handle_gateway::api::scheme::{HandleCredentials, HandleProof, OldDigests, identity};
 use handle_gateway::identifiers::{IdentifierMatch, IdentifierRules, IdentifierTarget};
 use handle_gateway::input::InputRules;
 use handle_gateway::location::{LOCATIONS_MAX, LocationCriteria, LocationSet, XML_LEN_MAX, handle_url};
@@ -168,7 +168,10 @@ pub fn http_credentials(bytes: &[u8]) {
         if let Some(session) = credentials.session() {
             assert!(credentials.names_session() && SessionId::parse(&session.secret_text()) == Some(session));
         }
-        let (strict, lenient) = (credentials.proof(false), credentials.proof(true));
+        let (strict, lenient) = (
+            credentials.proof(OldDigests::default()),
+            credentials.proof(OldDigests { md5: true, sha1: true }),
+        );
         for proof in [&strict, &lenient].into_iter().flatten() {
             assert!(
                 credentials.is_proof() && credentials.client_nonce().as_ref() == Some(&proof.client_nonce)

@@ -39,6 +39,8 @@ handle_daemon::event_counters! {
         forward_failures,
         /// Changes that were answered before the mapped set had them (`admin.visible_ms`).
         changes_not_visible,
+        /// Proofs of callers with SHA-1 (`sessions.sha1`), right or wrong.
+        sha1_proofs,
         /// Connections that were accepted.
         connections,
         /// Connections refused because their source has too many.

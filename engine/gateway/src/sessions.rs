@@ -5,6 +5,7 @@
 //! short time and displace only each other, the oldest of the same source first. Time and random
 //! bytes are arguments.
 
+use crate::api::scheme::OldDigests;
 use crate::callers::CallerNonce;
 use data_encoding::BASE64URL_NOPAD;
 use handle_auth::source;
@@ -38,6 +39,17 @@ settings! {
         live unproven_ms: u32 = 300_000, 1000..=3_600_000;
         /// Accept proofs with MD5, which old clients make with secret keys.
         live md5: bool = false;
+        /// Accept proofs with SHA-1 as deployed clients make them: signatures, and digests with secret
+        /// keys. MACs and keys that are derived with it are always accepted.
+        live sha1: bool = true;
+    }
+}
+
+impl SessionsConfig {
+    /// The old digests that are accepted in proofs.
+    #[must_use]
+    pub const fn old_digests(&self) -> OldDigests {
+        OldDigests { md5: self.md5, sha1: self.sha1 }
     }
 }
 

@@ -90,7 +90,7 @@ async fn read_proof(
         let session = credentials.session().and_then(|id| sessions::find(request.state, id));
         let session = session.ok_or(SignInError::Stale)?;
         request.state.sessions.end(session.id);
-        let proof = credentials.proof(false).map_err(SignInError::Credentials)?;
+        let proof = sessions::read_proof(request.state, &credentials).map_err(SignInError::Credentials)?;
         return Ok((session.nonce.to_vec(), proof));
     };
     let (index, handle) = identity(name).ok_or(SignInError::NotVerified)?;

@@ -27,6 +27,15 @@ pub enum CredentialsError {
     Malformed,
 }
 
+/// Old digests that are accepted in proofs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OldDigests {
+    /// MD5, with secret keys.
+    pub md5: bool,
+    /// SHA-1, in signatures and with secret keys.
+    pub sha1: bool,
+}
+
 /// A proof of an identity.
 #[derive(Debug, PartialEq, Eq)]
 pub struct HandleProof {
@@ -40,6 +49,8 @@ pub struct HandleProof {
     pub client_nonce: Vec<u8>,
     /// The signature or MAC, in the form of an answer to a challenge.
     pub signed_response: Vec<u8>,
+    /// Whether it relies on SHA-1 as one of [`OldDigests`].
+    pub has_sha1: bool,
 }
 
 impl HandleCredentials {
@@ -114,11 +125,11 @@ impl HandleCredentials {
         decode(self.get("cnonce")?)
     }
 
-    /// Decodes the proof. With `accepts_md5`, MD5 is accepted for secret keys.
+    /// Decodes the proof, which may use `accepted` digests.
     ///
     /// # Errors
     /// When a field is missing, or cannot be read.
-    pub fn proof(&self, accepts_md5: bool) -> Result<HandleProof, CredentialsError> {
+    pub fn proof(&self, accepted: OldDigests) -> Result<HandleProof, CredentialsError> {
         let field = |name| self.get(name).ok_or(CredentialsError::Missing);
         let bytes = |name| decode(field(name)?).ok_or(CredentialsError::Malformed);
         let number = |name| field(name)?.parse::<u32>().map_err(|_| CredentialsError::Malformed);
@@ -127,6 +138,10 @@ impl HandleCredentials {
         let (index, handle) = identity(id).ok_or(CredentialsError::Malformed)?;
         let letters: String = algorithm.chars().filter(char::is_ascii_alphanumeric).collect();
         let algorithm = letters.to_ascii_uppercase();
+        let has_sha1 = algorithm == "SHA1";
+        if has_sha1 && !accepted.sha1 {
+            return Err(CredentialsError::Malformed);
+        }
         let mut signed_response = Vec::new();
         let auth_type = match kind {
             "HS_PUBKEY" => {
@@ -147,7 +162,7 @@ impl HandleCredentials {
                         SecretAnswer::Pbkdf2 { salt: &salt, iterations, key_bits, mac }
                     }
                     name => {
-                        let algorithm = mac_algorithm(name, accepts_md5);
+                        let algorithm = mac_algorithm(name, accepted.md5);
                         SecretAnswer::Mac { algorithm: algorithm.ok_or(CredentialsError::Malformed)?, mac }
                     }
                 };
@@ -162,6 +177,7 @@ impl HandleCredentials {
             auth_type,
             client_nonce,
             signed_response,
+            has_sha1,
         })
     }
 }
@@ -206,7 +222,7 @@ mod tests {
     fn fields_are_read_in_any_order_and_anything_else_is_refused() {
         let credentials = HandleCredentials::of_header(PROOF).unwrap();
         assert!(credentials.names_session() && credentials.session().is_none() && credentials.is_proof());
-        let proof = credentials.proof(false).unwrap();
+        let proof = credentials.proof(OldDigests::default()).unwrap();
         assert_eq!((proof.index, &proof.handle[..]), (301, &b"0.NA/TST"[..]));
         assert_eq!((&*proof.client_nonce, &*proof.signed_response), (&[0, 1, 2][..], &[0x13, 0, 0, 0][..]));
         let json = serde_json::json!({ "id": "0.NA/TST", "iterations": 1000, "sessionId": "y", "x": [] });
@@ -234,7 +250,7 @@ mod tests {
                 [("id", "a/b"), ("type", kind), ("alg", algorithm), ("cnonce", ""), ("signature", "AAAA")];
             let work = [("salt", "AAAA"), ("iterations", "1000"), ("length", "160")];
             let credentials = HandleCredentials::of_fields(fields.into_iter().chain(work));
-            credentials.proof(md5).map(|proof| proof.signed_response[0])
+            credentials.proof(OldDigests { md5, sha1: true }).map(|proof| proof.signed_response[0])
         };
         for (algorithm, code) in [
             ("SHA1", 2),
@@ -256,7 +272,7 @@ mod tests {
             assert_eq!(proof(kind, algorithm, md5), Err(CredentialsError::Malformed), "{kind} {algorithm}");
         }
         let partial = HandleCredentials::of_fields([("id", "301:0.NA/TST")]);
-        assert_eq!(partial.proof(false), Err(CredentialsError::Missing));
+        assert_eq!(partial.proof(OldDigests::default()), Err(CredentialsError::Missing));
     }
 
     #[test]

@@ -103,6 +103,21 @@ pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> 
     Some(state.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
 }
 
+/// Reads a proof, and counts it if it has SHA-1.
+///
+/// # Errors
+/// When a field is missing or cannot be read, or its algorithm is not accepted.
+pub fn read_proof(
+    state: &GatewayState,
+    credentials: &HandleCredentials,
+) -> Result<HandleProof, CredentialsError> {
+    let proof = credentials.proof(state.settings.current().sessions.old_digests())?;
+    if proof.has_sha1 {
+        state.counters.sha1_proofs.add();
+    }
+    Ok(proof)
+}
+
 /// Lets `handle-admin` verify a proof over `nonce`.
 ///
 /// # Errors
@@ -141,7 +156,8 @@ pub fn proof_with_secret(identity: &ClientIdentity, nonce: &[u8]) -> Option<Hand
     let client_nonce = random::<16>().to_vec();
     let signed_response = answer_with_mac(&[nonce, &client_nonce], secret);
     let (handle, index) = (identity.handle.clone(), identity.index);
-    Some(HandleProof { handle, index, auth_type: SECRET_KEY, client_nonce, signed_response })
+    let has_sha1 = false;
+    Some(HandleProof { handle, index, auth_type: SECRET_KEY, client_nonce, signed_response, has_sha1 })
 }
 
 /// Verifies a proof, and gives the session the identity and another nonce. A session that has an
@@ -210,8 +226,7 @@ pub async fn caller(
     if !credentials.is_proof() {
         return Ok(session.identity);
     }
-    let accepts_md5 = state.settings.current().sessions.md5;
-    let signed = match credentials.proof(accepts_md5) {
+    let signed = match read_proof(state, &credentials) {
         Ok(proof) => sign_in(state, request.peer.address, &session, proof).await,
         Err(error) => Err(SignInError::Credentials(error)),
     };
@@ -396,7 +411,6 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Inco
     let Some(session) = sent_credentials.session().and_then(|id| find(state, id)) else {
         return empty(StatusCode::UNAUTHORIZED);
     };
-    let accepts_md5 = state.settings.current().sessions.md5;
     let proof = match basic_identity(request) {
         Some(identity) => {
             let proof = identity.and_then(|identity| proof_with_secret(&identity, &session.nonce));
@@ -404,7 +418,7 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Inco
         }
         None => sent_credentials
             .is_proof()
-            .then(|| sent_credentials.proof(accepts_md5).map_err(SignInError::Credentials)),
+            .then(|| read_proof(state, &sent_credentials).map_err(SignInError::Credentials)),
     };
     let signed = match proof {
         None => Ok(session.clone()),

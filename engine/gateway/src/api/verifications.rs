@@ -2,7 +2,7 @@
 //! as in challenge verification between servers, RFC 3652 section 3.5.3.
 
 use crate::api::body::ApiBody;
-use crate::api::scheme::{HandleCredentials, identity};
+use crate::api::scheme::{HandleCredentials, OldDigests, identity};
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of};
 use crate::parameters::Parameters;
 use crate::reply::GatewayResponse;
@@ -34,8 +34,8 @@ struct Verification {
 
 /// Answers a request about `name`, a percent-encoded identity or handle.
 pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) -> GatewayResponse {
-    let accepts_md5 = state.settings.current().sessions.md5;
-    let verification = match read(&request.parameters, name, accepts_md5) {
+    let accepted = state.settings.current().sessions.old_digests();
+    let verification = match read(&request.parameters, name, accepted) {
         Ok(verification) => verification,
         Err(message) => {
             return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
@@ -67,7 +67,7 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
     }
 }
 
-fn read(parameters: &Parameters<'_>, name: &str, accepts_md5: bool) -> Result<Verification, &'static str> {
+fn read(parameters: &Parameters<'_>, name: &str, accepted: OldDigests) -> Result<Verification, &'static str> {
     const MISSING: &str = "Missing parameters in verification request";
     let name = target::decode(name).map_err(|error| error.message())?;
     let (index, handle) = identity(&name).ok_or("Handle not specified in verification request")?;
@@ -89,7 +89,7 @@ fn read(parameters: &Parameters<'_>, name: &str, accepts_md5: bool) -> Result<Ve
     if letters.to_ascii_uppercase().starts_with("PBKDF2") {
         return Err("PBKDF2 is not verified over HTTP: open a session instead");
     }
-    let proof = HandleCredentials::of_fields(fields).proof(accepts_md5).map_err(|_| "Unknown algorithm")?;
+    let proof = HandleCredentials::of_fields(fields).proof(accepted).map_err(|_| "Unknown algorithm")?;
     if nonce.len().max(proof.client_nonce.len()) > NONCE_LEN_MAX {
         return Err("A nonce is too long");
     }
@@ -107,7 +107,8 @@ mod tests {
             let query = format!(
                 "nonce=AAAA&cnonce=AAAA&signature=AAAA&salt=AAAA&iterations=10000&length=160&alg={algorithm}"
             );
-            let asked = read(&Parameters::parse(&query), "300%3A0.NA/TST", false);
+            let asked =
+                read(&Parameters::parse(&query), "300%3A0.NA/TST", OldDigests { md5: false, sha1: true });
             asked.map(|verification| (verification.index, verification.handle))
         };
         for algorithm in ["HMAC-SHA256", "SHA1", "HmacSHA1"] {
