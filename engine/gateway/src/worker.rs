@@ -10,6 +10,7 @@ use crate::server::GatewayState;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
 use handle_daemon::takeover::{Predecessor, SocketKind};
+use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::pin::pin;
@@ -43,7 +44,6 @@ pub fn bind(
 }
 
 fn open(address: SocketAddr, shares: bool, backlog: u32) -> io::Result<StdListener> {
-    use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shares)?;
@@ -53,9 +53,13 @@ fn open(address: SocketAddr, shares: bool, backlog: u32) -> io::Result<StdListen
     }
     socket.bind(&address.into())?;
     if shares {
-        socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
+        listen(&socket, backlog)?;
     }
     Ok(socket.into())
+}
+
+fn listen(socket: &Socket, backlog: u32) -> io::Result<()> {
+    socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))
 }
 
 /// The listeners of all workers.
@@ -89,6 +93,11 @@ impl WorkerListeners {
                 std::iter::from_fn(|| from.take(SocketKind::Tcp, address)).collect::<Vec<_>>()
             });
             let mut sockets: Vec<StdListener> = taken.map(StdListener::from).collect();
+            for socket in &sockets {
+                // The other process may have had another setting.
+                listen(&SockRef::from(socket), config.limits.backlog)
+                    .map_err(|error| ListenError::Refused(address, error))?;
+            }
             if sockets.is_empty() {
                 sockets = bind(address, workers_count, config.limits.backlog)?;
             }

@@ -7,12 +7,13 @@ use crate::gateway_load::publish;
 use handle_tests::daemon::{self, Successor, free_address};
 use handle_tests::gateway_server::{HttpAnswer, connect_over_tls, tls_client, write_tls};
 use handle_tests::http as scrape_client;
-use handle_tests::process::{RunningProcess, fail, program, until};
+use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use rustls::pki_types::ServerName;
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,14 +79,55 @@ impl TakeoverSetup {
         serde_json::from_str(&line).ok()
     }
 
+    /// Restarts on command, and waits until the new process has the control socket.
+    fn restart(&self) -> Successor {
+        let mut command = hdl(["control", "restart", "--json", "--socket"]);
+        command.arg(self.control());
+        let answer: Json = serde_json::from_str(&succeed(command)).unwrap();
+        let successor = Successor { pid: answer["pid"].clone() };
+        until("the new process has the control socket", || self.status()["pid"] == successor.pid);
+        successor
+    }
+
     /// Starts a process, which takes over from a running one.
     fn serve(&self) -> RunningProcess {
-        let mut process = RunningProcess::start(self.command());
+        self.serve_with(self.command())
+    }
+
+    fn serve_with(&self, command: Command) -> RunningProcess {
+        let mut process = RunningProcess::start(command);
         until("the process serves", || {
             assert!(process.0.try_wait().unwrap().is_none(), "the process has exited");
             self.status()["pid"] == process.0.id()
         });
         process
+    }
+}
+
+/// The socket to which services report.
+struct ServiceManager {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl ServiceManager {
+    fn new(directory: &Path) -> Self {
+        let path = directory.join("notify.sock");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { socket, path }
+    }
+
+    fn until_notified(&self, text: &str) {
+        let mut room = [0; 1000];
+        loop {
+            let len = self.socket.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let notification = String::from_utf8_lossy(&room[..len]).into_owned();
+            assert!(!notification.contains("STOPPING"), "the service does not stop: {notification}");
+            if notification.contains(text) {
+                return;
+            }
+        }
     }
 }
 
@@ -204,21 +246,23 @@ fn check(status: u16) -> Result<(), String> {
 }
 
 fn ask(stream: &mut (impl Read + Write)) -> Result<HttpAnswer, String> {
-    let mut exchange = || -> std::io::Result<HttpAnswer> {
-        write!(stream, "GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        stream.flush()?;
-        let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
-        loop {
-            if let Some((answer, _)) = HttpAnswer::split(&bytes, false) {
-                return Ok(answer);
-            }
-            match stream.read(&mut room)? {
-                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                len => bytes.extend_from_slice(&room[..len]),
-            }
+    let request = format!("GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let sent = stream.write_all(request.as_bytes()).and_then(|()| stream.flush());
+    sent.map_err(|error| error.to_string())?;
+    read_answer(stream)
+}
+
+fn read_answer(stream: &mut impl Read) -> Result<HttpAnswer, String> {
+    let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
+    loop {
+        if let Some((answer, _)) = HttpAnswer::split(&bytes, false) {
+            return Ok(answer);
         }
-    };
-    exchange().map_err(|error| error.to_string())
+        match stream.read(&mut room).map_err(|error| error.to_string())? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.to_string()),
+            len => bytes.extend_from_slice(&room[..len]),
+        }
+    }
 }
 
 fn open(address: SocketAddr) -> TcpStream {
@@ -454,15 +498,19 @@ fn a_gateway_that_is_told_to_stop_after_a_take_over_does_not_wait_longer_than_ot
 fn a_restart_on_command_waits_for_idle_connections_within_bounds() {
     let setup = TakeoverSetup::new();
     setup.configure(1, "[limits]\ntakeover_drain_ms = 1500\n");
-    let mut old = setup.serve();
+    let manager = ServiceManager::new(setup.directory.path());
+    let mut command = setup.command();
+    command.env("NOTIFY_SOCKET", &manager.path);
+    let mut old = setup.serve_with(command);
+    manager.until_notified("READY=1");
     let (mut asks_later, mut idle) = (open(setup.address), open(setup.address));
     for stream in [&mut asks_later, &mut idle] {
         assert_eq!(ask(stream).unwrap().list("connection"), "");
     }
-    let answer = daemon::ask(&setup.control(), "restart");
-    assert_eq!(answer["ok"], true, "{answer}");
-    let successor = Successor { pid: answer["pid"].clone() };
-    until("the new process has the control socket", || setup.status()["pid"] == successor.pid);
+    let successor = setup.restart();
+    // The old process names the new main process, which then reports.
+    manager.until_notified(&format!("MAINPID={}", successor.pid));
+    manager.until_notified("READY=1");
     // A connection of the old process has one more answer.
     let last = ask(&mut asks_later).unwrap();
     assert_eq!((last.status, last.list("connection").as_str()), (200, "close"));
@@ -471,4 +519,44 @@ fn a_restart_on_command_waits_for_idle_connections_within_bounds() {
     assert_eq!(old.wait(), Some(0));
     assert_eq!(idle.read(&mut [0; 1]).unwrap_or(0), 0);
     assert_eq!(ask(&mut open(setup.address)).unwrap().status, 200);
+}
+
+#[test]
+fn what_began_before_a_restart_is_answered_after_it() {
+    let setup = TakeoverSetup::new();
+    let mut old = setup.serve();
+    let body = format!("{{\"handles\": [\"{}\"]}}", PATH.trim_start_matches("/api/handles/"));
+    let post = format!(
+        "POST /api/resolve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    // A part of a body, a part of a head, nothing, and nothing of a handshake.
+    let (mut half_body, mut half_head) = (open(setup.address), open(setup.address));
+    half_body.write_all(&post.as_bytes()[..post.len() - 10]).unwrap();
+    half_head.write_all(&post.as_bytes()[..30]).unwrap();
+    let (mut silent, mut secret) = (open(setup.address), connect_over_tls(setup.address));
+    let mut two_at_once = open(setup.address);
+    // The old process has accepted them.
+    ask(&mut open(setup.address)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let _new = setup.restart();
+    let is_last = |what: &str, answer: HttpAnswer| {
+        assert_eq!((answer.status, answer.list("connection").as_str()), (200, "close"), "{what}");
+    };
+    is_last("no byte", ask(&mut silent).unwrap());
+    is_last("no handshake", ask(&mut secret).unwrap());
+    half_body.write_all(&post.as_bytes()[post.len() - 10..]).unwrap();
+    is_last("half a body", read_answer(&mut half_body).unwrap());
+    half_head.write_all(&post.as_bytes()[30..]).unwrap();
+    is_last("half a head", read_answer(&mut half_head).unwrap());
+    // The second of two requests gets no answer, and the first one does.
+    let one = format!("GET {PATH} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    two_at_once.write_all(one.repeat(2).as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    two_at_once.read_to_end(&mut bytes).unwrap();
+    let (first, rest) = HttpAnswer::split(&bytes, false).unwrap();
+    is_last("the first of two", first);
+    assert!(rest.is_empty(), "{}", String::from_utf8_lossy(rest));
+    assert_eq!(old.wait(), Some(0));
 }
