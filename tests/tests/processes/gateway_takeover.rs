@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::gateway_load::publish;
+use handle_tests::admin_server::administer;
 use handle_tests::daemon::{self, Successor, free_address};
 use handle_tests::gateway_server::{HttpAnswer, connect_over_tls, tls_client, write_tls};
 use handle_tests::http as scrape_client;
@@ -559,4 +560,78 @@ fn what_began_before_a_restart_is_answered_after_it() {
     is_last("the first of two", first);
     assert!(rest.is_empty(), "{}", String::from_utf8_lossy(rest));
     assert_eq!(old.wait(), Some(0));
+}
+
+/// Creates records over TLS until `meanwhile` has ended, and returns the names of those that were
+/// acknowledged, and the answers to the others.
+fn create_records(address: SocketAddr, meanwhile: impl FnOnce()) -> (Vec<String>, Vec<String>) {
+    let stop = AtomicBool::new(false);
+    let create = |client: usize| {
+        let (mut created, mut refused, mut stream) = (Vec::new(), Vec::new(), connect_over_tls(address));
+        while !stop.load(Ordering::Relaxed) {
+            let name = format!("TST/TAKEN-{client}-{}", created.len() + refused.len());
+            let body = "[{\"index\": 1, \"type\": \"URL\", \"data\": \"https://example.org/\"}]";
+            let request = format!(
+                "PUT /api/handles/{name}?overwrite=false HTTP/1.1\r\nHost: localhost\r\n{CALLER}\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            let sent = stream.write_all(request.as_bytes()).map_err(|error| error.to_string());
+            match sent.and_then(|()| read_answer(&mut stream)) {
+                Ok(answer) if answer.status == 201 => {
+                    created.push(name);
+                    if answer.list("connection") == "close" {
+                        stream = connect_over_tls(address);
+                    }
+                }
+                answer => {
+                    refused.push(format!("{name}: {answer:?}"));
+                    stream = connect_over_tls(address);
+                }
+            }
+        }
+        (created, refused)
+    };
+    std::thread::scope(|scope| {
+        let create = &create;
+        let clients: Vec<_> = (0..3).map(|client| scope.spawn(move || create(client))).collect();
+        meanwhile();
+        stop.store(true, Ordering::Relaxed);
+        let outcomes = clients.into_iter().map(|client| client.join().unwrap());
+        outcomes.fold((Vec::new(), Vec::new()), |mut all, (created, refused)| {
+            all.0.extend(created);
+            all.1.extend(refused);
+            all
+        })
+    })
+}
+
+/// Credentials of an administrator of TST.
+const CALLER: &str = "Authorization: Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==\r\n";
+
+#[test]
+fn restarts_lose_no_change() {
+    let administration = administer("root");
+    let setup = TakeoverSetup::new();
+    let admin = format!("[admin]\naddress = \"{}\"\nvisible_ms = 0\n", administration.address());
+    setup.configure(2, &admin);
+    let mut serving = setup.serve();
+    let restarts = 5;
+    let (created, refused) = create_records(setup.address, || {
+        for _ in 0..restarts {
+            std::thread::sleep(Duration::from_millis(400));
+            let mut old = std::mem::replace(&mut serving, setup.serve());
+            assert_eq!(old.wait(), Some(0));
+        }
+    });
+    println!("{} records created in {restarts} restarts", created.len());
+    assert!(created.len() > 50 && refused.is_empty(), "{} created; {refused:?}", created.len());
+    let mut stream = connect_over_tls(setup.address);
+    for name in created {
+        let target = format!("/api/handles/{name}?publicOnly=false");
+        let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{CALLER}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer(&mut stream).unwrap();
+        assert_eq!(answer.status, 200, "{name}: {}", answer.text());
+    }
 }
