@@ -30,6 +30,7 @@ mod gateway_proxy;
 mod gateway_records;
 mod gateway_registration;
 mod gateway_registration_processes;
+mod gateway_secrets;
 mod gateway_sessions;
 mod gateway_settings;
 mod gateway_takeover;
