@@ -101,7 +101,7 @@ const RECORDS: &[(&str, &[Text])] = &[
             ("URL", "https://url.example/"),
             (
                 LOC,
-                "<locations no_legacy='true'><location href='https://loc.example/' weight='0'/></locations>",
+                "<locations no_legacy='true' urlWeight='1e9'><location href='https://loc.example/'/></locations>",
             ),
         ],
     ),
