@@ -189,7 +189,9 @@ const RECORDS: &[(&str, &[Text])] = &[
 ];
 
 fn serve() -> GatewayServer {
-    let countries = tempfile::tempdir().unwrap().keep().join("countries.mmdb");
+    // The file is read at the start.
+    let directory = tempfile::tempdir().unwrap();
+    let countries = directory.path().join("countries.mmdb");
     let networks = [(Ipv4Addr::new(192, 0, 2, 0), 24, "GB"), (Ipv4Addr::new(198, 18, 0, 0), 15, "de")];
     std::fs::write(&countries, country_file(&networks)).unwrap();
     gateway_of(RECORDS, &["1234", "0.NA"], |config| {
