@@ -8,6 +8,7 @@ pub mod client;
 pub mod country_file;
 pub mod daemon;
 pub mod fields;
+pub mod fleet;
 pub mod forged;
 pub mod forwarding;
 pub mod gateway_server;

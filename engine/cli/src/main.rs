@@ -32,6 +32,7 @@ mod server;
 mod server_process;
 mod service;
 mod share;
+mod ship;
 mod snapshot;
 mod store;
 mod style;
@@ -101,6 +102,8 @@ enum Command {
     Store(store::Args),
     /// Build, publish, verify and inspect snapshots.
     Snapshot(snapshot::Args),
+    /// Ship a published set to a directory or object storage, for the machines of a fleet.
+    Ship(Box<ship::Args>),
     /// Prove that a record is, or is not, in a published set.
     Prove(proof::ProveArgs),
     /// Verify a proof with the public key of the publisher.
@@ -186,6 +189,7 @@ fn main() -> ExitCode {
         Command::Export(args) => store::export::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
+        Command::Ship(args) => ship::run(&args),
         Command::Prove(args) => proof::prove(&args),
         Command::VerifyProof(args) => proof::verify(&args),
         Command::Message(args) => message::run(&args),

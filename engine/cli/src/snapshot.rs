@@ -138,17 +138,17 @@ struct PublishArgs {
 
 /// The key that signs the published set.
 #[derive(clap::Args, Debug)]
-struct SigningArgs {
+pub(crate) struct SigningArgs {
     /// Private key file with which to sign the set. Without it, the set is not signed.
     #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
     #[command(flatten)]
     passphrase: PassphraseArgs,
 }
 
 impl SigningArgs {
     /// Locks the directory for publishing, with the key.
-    fn open(&self, dir: &Path) -> anyhow::Result<SetPublisher> {
+    pub(crate) fn open(&self, dir: &Path) -> anyhow::Result<SetPublisher> {
         let mut publisher = SetPublisher::open(dir)?;
         if let Some(key) = &self.key {
             let passphrase = self.passphrase.read()?;

@@ -142,8 +142,16 @@ fn parse<P: Program>() -> P {
         let variable: &'static str = format!("{prefix}_{}", argument.to_uppercase()).leak();
         command = command.mut_arg(argument, |it| it.env(variable));
     }
+    if !has_setting::<P::Config>("listen") {
+        command = command.mut_arg("listen", |it| it.hide(true));
+    }
     let matches = command.get_matches();
     P::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Whether the program has a setting of this name.
+fn has_setting<C: SettingSection>(name: &str) -> bool {
+    C::tables("").iter().flat_map(|table| &table.rows).any(|row| row.name == name)
 }
 
 /// The settings in force: those of the file, with the arguments over them.
@@ -192,7 +200,7 @@ fn check<P: Program>(common: &CommonArgs, config: &P::Config, user: Option<&str>
         check_user(user)?;
     }
     println!("configuration is good: {}", P::check(config)?);
-    if let Some(path) = &common.config {
+    if let Some(path) = common.config.as_ref().filter(|_| has_setting::<P::Config>("shared")) {
         println!("{}", file::explain_shared(path)?);
     }
     Ok(())

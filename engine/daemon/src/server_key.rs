@@ -176,7 +176,10 @@ fn passphrase(config: &ServerKeyConfig) -> Result<Option<Zeroizing<Vec<u8>>>, Se
 }
 
 /// Reads a file that only its owner may read. Credentials of systemd have permissions of their own.
-fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
+///
+/// # Errors
+/// When it cannot be read, others may read it, or it is too long.
+pub fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFileError> {
     match std::env::var_os(CREDENTIALS_DIRECTORY) {
         Some(directory) if path.starts_with(&directory) => read_bounded(path),
         _ => file::open_secret_file(path).map_err(SecretFileError::Open),

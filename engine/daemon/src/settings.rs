@@ -55,6 +55,7 @@
 //! - After the default, the allowed values: a range, a range [`or_zero`], or a [`SettingRule`].
 //! - `struct Name where rule`: a function that checks settings that depend on each other.
 //! - `struct Name of process on port 2641`: puts the settings that every process has in front.
+//! - `struct Name of process without port`: the same for a process that answers no requests.
 
 pub mod file;
 pub mod reload;
@@ -350,6 +351,28 @@ macro_rules! settings {
                 restart control: Option<std::path::PathBuf> = None;
                 /// User to switch to once ports are bound, if started as root: a name, or
                 /// `uid:gid`.
+                restart user: Option<String> = None;
+                /// Allow running as root, without `user`.
+                restart allow_root: bool = false;
+                /// Log filter: `error`, `warn`, `info`, `debug` or `trace`, and `module=level` for
+                /// single modules.
+                live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
+                $($lines)*
+            }
+        }
+    };
+    (
+        $(#[doc = $about:literal])*
+        $visibility:vis struct $section:ident of process without port $(where $rule:path)? {
+            $($lines:tt)*
+        }
+    ) => {
+        $crate::settings! {
+            $(#[doc = $about])*
+            $visibility struct $section $(where $rule)? {
+                /// UNIX socket for the commands of `hdl control`; none if not set.
+                restart control: Option<std::path::PathBuf> = None;
+                /// User to switch to at the start, if started as root: a name, or `uid:gid`.
                 restart user: Option<String> = None;
                 /// Allow running as root, without `user`.
                 restart allow_root: bool = false;

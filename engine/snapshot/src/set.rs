@@ -8,6 +8,7 @@ pub mod freshness;
 mod history;
 pub mod manifest;
 pub mod publisher;
+mod replica;
 pub mod stager;
 pub mod statement;
 pub mod storage;

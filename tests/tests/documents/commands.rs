@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// The programs and their packages.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 6] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
     ("handle-admin", "handle-admin"),
     ("handle-gateway", "handle-gateway"),
+    ("handle-fetch", "handle-fetch"),
     ("handle-loadgen", "handle-loadgen"),
 ];
 

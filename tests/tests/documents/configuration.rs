@@ -30,9 +30,10 @@ fn every_block_of_toml_is_read_by_one_of_the_programs() {
             let server = toml::from_str::<handle_server::config::Config>(block).map(|_| ());
             let admin = toml::from_str::<handle_admin::config::Config>(block).map(|_| ());
             let gateway = toml::from_str::<handle_gateway::config::Config>(block).map(|_| ());
-            if let (Err(server), Err(admin), Err(gateway)) = (&server, &admin, &gateway) {
+            let fetch = toml::from_str::<handle_fetch::Config>(block).map(|_| ());
+            if let (Err(server), Err(admin), Err(gateway), Err(fetch)) = (&server, &admin, &gateway, &fetch) {
                 panic!(
-                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}",
+                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}\nhandle-fetch: {fetch}",
                     path.display()
                 );
             }

@@ -10,6 +10,8 @@ mod adopting;
 mod authenticated;
 mod batch;
 mod deployed_servers;
+mod fleets;
+mod fleets_killed;
 mod foreign;
 mod forwarding;
 mod gateway;

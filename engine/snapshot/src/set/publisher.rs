@@ -3,8 +3,8 @@
 //! Publishing keeps this order, so that at every moment, also after a power failure, the directory
 //! holds either the old set or the new one:
 //!
-//! 1. The new layer is written under a new name; its bytes are synced, its name is synced, all of
-//!    it is verified.
+//! 1. The new layer is written under a new name; its bytes are synced, all of it is verified, and it
+//!    is renamed to a name with its digest, which is synced.
 //! 2. `MANIFEST.tmp` is written and synced.
 //! 3. `MANIFEST.tmp` is renamed to `MANIFEST`, and the name is synced.
 //! 4. Later, files that no set names any more are removed.
@@ -49,7 +49,7 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
 }
 
 /// The file that is renamed to the HEARTBEAT.
-const HEARTBEAT_TMP: &str = "HEARTBEAT.tmp";
+pub(super) const HEARTBEAT_TMP: &str = "HEARTBEAT.tmp";
 
 /// A planned set, and its tree: `base` with changed nodes.
 struct PlannedSet {
@@ -98,7 +98,14 @@ impl<S: Storage> SetPublisher<S> {
     /// # Errors
     /// When the published set is not complete.
     pub fn with_storage(storage: S) -> Result<Self, SetError> {
-        let mut publisher = Self {
+        let mut publisher = Self::unread(storage);
+        publisher.refresh()?;
+        Ok(publisher)
+    }
+
+    /// A publisher that has not read the published set.
+    pub(super) fn unread(storage: S) -> Self {
+        Self {
             stager: Stager::new(storage),
             current: None,
             retired: BTreeMap::new(),
@@ -106,9 +113,7 @@ impl<S: Storage> SetPublisher<S> {
             keys: BTreeMap::new(),
             hasher: Arc::new(RecordHasher::new(0)),
             signer: None,
-        };
-        publisher.refresh()?;
-        Ok(publisher)
+        }
     }
 
     /// Signs the sets that are published from now on.
@@ -363,12 +368,17 @@ impl<S: Storage> SetPublisher<S> {
     pub(super) fn replace(&mut self, manifest: Manifest) -> Result<&Manifest, SetError> {
         let manifest = self.sealed(manifest)?;
         // Noted before the rename, because an error may come when readers already see the new set.
-        let gone = self.manifest().map_or(Vec::new(), |old| old.layers.clone());
-        let gone = gone.into_iter().filter(|layer| !manifest.layers.contains(layer));
-        self.retire(gone.map(|layer| layer.file), manifest.created_unix_ms);
+        self.retire_all_but(&manifest);
         self.stager.replace(MANIFEST, &manifest.encode())?;
         self.refresh()?;
         self.published()
+    }
+
+    /// Notes that layers of the published set that `next` does not name leave it.
+    pub(super) fn retire_all_but(&mut self, next: &Manifest) {
+        let gone = self.manifest().map_or(Vec::new(), |old| old.layers.clone());
+        let gone = gone.into_iter().filter(|layer| !next.layers.contains(layer));
+        self.retire(gone.map(|layer| layer.file), next.created_unix_ms);
     }
 
     fn published(&self) -> Result<&Manifest, SetError> {

@@ -11,7 +11,8 @@ use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
 use crate::verify;
 use crate::writer::{BuildError, LayerOptions, LayerWriter, layer_digest};
 use core::ops::{ControlFlow, Range};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::format;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ use std::vec::Vec;
 const MANIFEST_TMP: &str = "MANIFEST.tmp";
 /// Most files of one generation, left by failed attempts, before staging reports an error.
 const NAMES_MAX: u32 = 10_000;
+/// Hexadecimal digits of the digest of a layer in the name of its file.
+const NAME_DIGITS: usize = 32;
 /// Bytes of a [`SteadyFile`] that may wait to be synced.
 const UNSYNCED_LEN_MAX: usize = 8 << 20;
 
@@ -93,24 +96,41 @@ struct PendingFile {
     names: PendingNames,
 }
 
-/// The pending names of a publisher and its stagers.
-type PendingNames = Arc<Mutex<BTreeSet<String>>>;
+/// The pending names of a publisher and its stagers, with the number of their users.
+type PendingNames = Arc<Mutex<BTreeMap<String, usize>>>;
 
 impl PendingFile {
     /// Reserves a name; `None` if it is reserved already.
     fn new(name: String, names: &PendingNames) -> Option<Self> {
-        let is_free = lock(names).insert(name.clone());
-        is_free.then(|| Self { name, names: names.clone() })
+        match lock(names).entry(name.clone()) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => {
+                free.insert(1);
+                Some(Self { name, names: names.clone() })
+            }
+        }
+    }
+
+    /// Reserves a name that others may have reserved, because files of this name are equal.
+    fn share(name: String, names: &PendingNames) -> Self {
+        *lock(names).entry(name.clone()).or_default() += 1;
+        Self { name, names: names.clone() }
     }
 }
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        lock(&self.names).remove(&self.name);
+        let mut names = lock(&self.names);
+        if let Entry::Occupied(mut users) = names.entry(core::mem::take(&mut self.name)) {
+            *users.get_mut() -= 1;
+            if *users.get() == 0 {
+                users.remove();
+            }
+        }
     }
 }
 
-fn lock(names: &PendingNames) -> MutexGuard<'_, BTreeSet<String>> {
+fn lock(names: &PendingNames) -> MutexGuard<'_, BTreeMap<String, usize>> {
     names.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -137,7 +157,7 @@ impl<S: Storage> Stager<S> {
 
     /// Whether the file is being written or waits to be published.
     pub(super) fn is_pending(&self, name: &str) -> bool {
-        lock(&self.pending).contains(name)
+        lock(&self.pending).contains_key(name)
     }
 
     /// Writes, syncs and verifies a layer.
@@ -152,13 +172,29 @@ impl<S: Storage> Stager<S> {
         let (file, pending) = self.create()?;
         let staged = self.write_layer(file, &pending.name, write).and_then(|(entry, header)| {
             let (keys, tree) = self.check(&entry, place == LayerPlace::Base)?;
-            Ok((entry, header, keys, tree))
+            let (entry, pending) = self.name_by_content(entry)?;
+            Ok((entry, header, keys, tree, pending))
         });
-        let (entry, header, keys, tree) = staged.inspect_err(|_| {
+        let (entry, header, keys, tree, pending) = staged.inspect_err(|_| {
             // Only saves space: files that no set names are pruned in any case.
             let _ = self.storage.remove(&pending.name);
         })?;
         Ok(NewLayer { entry, header, place, source: None, keys, tree, _pending: pending })
+    }
+
+    /// Renames a verified layer: the name gets the start of the digest. Files of several publishers
+    /// then never have the same name and other content, so that each can be copied to a directory
+    /// that has files of the others.
+    fn name_by_content(&self, entry: LayerEntry) -> Result<(LayerEntry, PendingFile), SetError> {
+        let (dir, written) = (self.storage.dir(), entry.file);
+        let generation = written.split('-').next().unwrap_or_default();
+        let digest = format!("{}", entry.digest);
+        let file = format!("{generation}-{}{LAYER_SUFFIX}", &digest[..NAME_DIGITS]);
+        let pending = PendingFile::share(file.clone(), &self.pending);
+        let renamed = self.storage.rename(&written, &file);
+        renamed.map_err(|error| SetError::io(self.path(&written), "rename", error))?;
+        self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync", error))?;
+        Ok((LayerEntry { file, ..entry }, pending))
     }
 
     fn write_layer(
@@ -172,7 +208,6 @@ impl<S: Storage> Stager<S> {
             write(file, dir).map_err(|error| SetError::new(&path, SetErrorKind::Build(error)))?;
         self.storage.sync(&file).map_err(|error| SetError::io(&path, "sync", error))?;
         drop(file);
-        self.storage.sync_dir().map_err(|error| SetError::io(dir, "sync", error))?;
         Ok((LayerEntry { file: name.into(), len: header.file_len, digest: layer_digest(&header) }, header))
     }
 

@@ -20,7 +20,7 @@ pub const LOCK: &str = "LOCK";
 /// group, which is that of the resolver, may read it.
 const DIRECTORY_MODE: u32 = 0o750;
 /// Mode of layers and manifests.
-const FILE_MODE: u32 = 0o640;
+pub(super) const FILE_MODE: u32 = 0o640;
 /// Mode of [`LOCK`]. Every user who can open it could hold the lock and block the publisher.
 const LOCK_MODE: u32 = 0o600;
 /// Mode of files until they get their final mode.

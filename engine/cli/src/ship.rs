@@ -1,0 +1,175 @@
+//! `hdl ship`: ships a published set to a directory or object storage, for the machines of a fleet.
+
+use crate::ExitOutcome;
+use crate::output;
+use crate::snapshot::SigningArgs;
+use anyhow::ensure;
+use handle_fleet::follow::{FollowIntervals, ShipFollower};
+use handle_fleet::{FleetUrl, SetShipper, ShipError, ShipLimits, ShipOutcome, StorageConfig, location};
+use handle_snapshot::set::read_manifest;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Interval of statements that are shipped with `--follow`.
+const STATEMENT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time until a failed attempt is repeated with `--follow`.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Ship a published set to a directory or object storage, from which handle-fetch gets it.
+///
+/// Layers that are missing there are uploaded, and then the MANIFEST is replaced, if no other
+/// publisher has replaced it meanwhile. Credentials of object storage come from the environment
+/// (AWS_ACCESS_KEY_ID and others) or from a file.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  hdl ship ./set file:///mnt/sets/mine
+  hdl ship ./set s3://bucket/sets/mine --credentials-file ./storage-credentials
+  hdl ship ./set s3://bucket/sets/mine --follow           ship every set that is published
+  hdl ship ./set s3://bucket/sets/mine --take-over        replace the sets of another publisher
+
+Exit codes: 0 shipped, or there already; 1 failed, or another publisher has shipped.")]
+pub(crate) struct Args {
+    /// Directory of the set.
+    #[arg(value_name = "SET")]
+    dir: PathBuf,
+    /// Where to ship it: file:///DIRECTORY, s3://BUCKET/PATH, gs://BUCKET/PATH or
+    /// az://CONTAINER/PATH.
+    #[arg(value_name = "URL")]
+    url: String,
+    /// Ship every set and statement that is published in the directory, until this command is
+    /// stopped.
+    #[arg(long)]
+    follow: bool,
+    /// Raise the epoch of the set above that of the shipped one first, so that it replaces the sets
+    /// of another publisher. That publisher then stops. A running handle-admin has the set locked;
+    /// stop it first.
+    #[arg(long)]
+    take_over: bool,
+    #[command(flatten)]
+    signing: SigningArgs,
+    /// File with credentials and options of object storage, as NAME=value lines. Only its owner may
+    /// have access to it.
+    #[arg(long, value_name = "FILE")]
+    credentials_file: Option<PathBuf>,
+    /// Number of the last sets whose layers are kept where they were shipped to.
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    sets_kept: usize,
+    /// Seconds for which a layer is kept there after the last of these sets.
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    grace: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
+    output::or_as_json(ship(args), args.json)
+}
+
+fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
+    let url: FleetUrl = args.url.parse()?;
+    let storage =
+        StorageConfig { credentials_file: args.credentials_file.clone(), ..StorageConfig::default() };
+    let store = location::open(&url, &storage)?;
+    let limits = ShipLimits { sets_kept: args.sets_kept, grace: Duration::from_secs(args.grace) };
+    let mut shipper = SetShipper::open(store, &url.to_string(), &args.dir, limits, Arc::default())?;
+    if args.take_over {
+        take_over(args, &shipper)?;
+    }
+    if args.follow {
+        let intervals = FollowIntervals {
+            statements: STATEMENT_INTERVAL,
+            retry: RETRY,
+            grace: Duration::from_secs(args.grace),
+        };
+        return follow(args, ShipFollower::new(shipper, &args.dir, intervals));
+    }
+    let started = Instant::now();
+    let outcome = shipper.ship()?;
+    shipper.ship_statement()?;
+    shipper.collect(now_unix_ms())?;
+    report(args, &url, outcome, started)?;
+    Ok(ExitOutcome::Good)
+}
+
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Raises the epoch of the set above that of the set in the store, unless it is above it.
+fn take_over(args: &Args, shipper: &SetShipper) -> anyhow::Result<()> {
+    let (remote, ours) = (shipper.remote_epoch()?, read_manifest(&args.dir)?);
+    if ours.epoch > remote {
+        return Ok(());
+    }
+    ensure!(
+        ours.seal.is_none() || args.signing.key.is_some(),
+        "the set is signed, and with a higher epoch it has to be signed again: name the key of the publisher (--key FILE)"
+    );
+    let mut publisher = args.signing.open(&args.dir)?;
+    publisher.raise_epoch(remote + 1, now_unix_ms())?;
+    Ok(())
+}
+
+/// Ships until there is an error that no further attempt can mend.
+fn follow(args: &Args, mut follower: ShipFollower) -> anyhow::Result<ExitOutcome> {
+    let url: FleetUrl = args.url.parse()?;
+    let mut last_error = None;
+    loop {
+        let started = Instant::now();
+        match follower.turn() {
+            Ok(Some(outcome)) => {
+                last_error = None;
+                report(args, &url, outcome, started)?;
+                output::check()?;
+            }
+            Ok(None) => {}
+            Err(error) if error.is_final() => return Err(error.into()),
+            Err(error) => {
+                tell(&error, &mut last_error);
+                std::thread::sleep(follower.retry());
+            }
+        }
+    }
+}
+
+/// Prints an error once, not for each attempt.
+fn tell(error: &ShipError, last: &mut Option<String>) {
+    let text = error.to_string();
+    if last.as_ref() != Some(&text) {
+        output::error_line(format_args!("{text}; trying again"));
+        *last = Some(text);
+    }
+}
+
+fn report(args: &Args, url: &FleetUrl, outcome: ShipOutcome, started: Instant) -> anyhow::Result<()> {
+    let manifest = read_manifest(Path::new(&args.dir))?;
+    let (epoch, generation) = (manifest.epoch, manifest.generation);
+    let uploaded = match outcome {
+        ShipOutcome::Shipped(len) => Some(len),
+        ShipOutcome::Unchanged => None,
+    };
+    if args.json {
+        let shipped = json!({
+            "url": url.to_string(),
+            "epoch": epoch,
+            "generation": generation,
+            "is_new": uploaded.is_some(),
+            "uploaded_bytes": uploaded.unwrap_or_default(),
+        });
+        output::print_json(&shipped);
+        return Ok(());
+    }
+    let took = started.elapsed().as_millis();
+    match uploaded {
+        Some(len) => output::line(format_args!(
+            "generation {generation} of epoch {epoch} shipped to {url}: {} uploaded in {took} ms",
+            output::bytes(len)
+        )),
+        None => output::line(format_args!("generation {generation} of epoch {epoch} is at {url} already")),
+    }
+    Ok(())
+}

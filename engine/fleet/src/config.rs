@@ -1,0 +1,31 @@
+//! The settings of object storage.
+
+use handle_daemon::settings;
+use std::path::PathBuf;
+use std::time::Duration;
+
+settings! {
+    /// Requests to object storage ([fleets.md](../fleets.md#object-storage)).
+    pub struct StorageConfig {
+        /// File with credentials and options of object storage, as `NAME=value` lines with the names
+        /// of environment variables, such as `AWS_ACCESS_KEY_ID`. They take precedence over the
+        /// environment. Only its owner may have access to it.
+        restart credentials_file: Option<PathBuf> = None;
+        /// Most time for one request.
+        restart timeout_ms: u64 = 30_000, 100..=600_000;
+        /// Most time for connecting.
+        restart connect_timeout_ms <= timeout_ms: u64 = 5000, 100..=600_000;
+        /// How often a failed request is repeated before the whole attempt fails.
+        restart retries: usize = 2, 0..=16;
+    }
+}
+
+impl StorageConfig {
+    pub(crate) const fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
+    pub(crate) const fn connect_timeout(&self) -> Duration {
+        Duration::from_millis(self.connect_timeout_ms)
+    }
+}

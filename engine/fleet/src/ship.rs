@@ -1,0 +1,338 @@
+//! Ships the sets of a directory to a store.
+
+use crate::error::ShipError;
+use crate::probe::{PROBE_PREFIX, check_conditions};
+use crate::record::ShippedRecord;
+use crate::store::{FleetStore, FleetStoreError, FleetStoreErrorKind, ObjectTag, PutCondition};
+use bytes::Bytes;
+use handle_daemon::metrics::EventCounter;
+use handle_snapshot::Sha256Sum;
+use handle_snapshot::format::HEADER_LEN;
+use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
+use handle_snapshot::set::statement::{HEARTBEAT, SignedStatement, newest_statement};
+use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
+use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often shipping starts again because the store or the directory has changed meanwhile.
+const ATTEMPTS_MAX: usize = 5;
+/// Start of the names of files that a directory store is writing.
+const TMP_PREFIX: &str = ".tmp-";
+
+/// Bounds of shipping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShipLimits {
+    /// Number of the last sets whose layers are kept in the store.
+    pub sets_kept: usize,
+    /// Time for which a layer is kept in the store after the last of these sets that names it.
+    pub grace: Duration,
+}
+
+impl Default for ShipLimits {
+    fn default() -> Self {
+        Self { sets_kept: 10, grace: Duration::from_secs(3600) }
+    }
+}
+
+handle_daemon::event_counters! {
+    /// Counters of shipping.
+    pub struct ShipCounters of EventCounter, "handle_admin_ship_" {
+        /// Sets that were shipped.
+        sets,
+        /// Layers that were uploaded.
+        layers,
+        /// Bytes of these layers.
+        layer_bytes,
+        /// Statements that were uploaded.
+        statements,
+        /// Attempts that failed.
+        failures,
+        /// Layers that were removed from stores.
+        layers_removed,
+    }
+}
+
+/// What shipping has changed in the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShipOutcome {
+    /// A set was shipped: the bytes of the layers that were uploaded.
+    Shipped(u64),
+    /// The set was there already.
+    Unchanged,
+}
+
+/// The MANIFEST in a store.
+#[derive(Clone, Debug)]
+struct RemoteSet {
+    manifest: Manifest,
+    tag: ObjectTag,
+}
+
+/// Ships the sets of one directory to one store.
+#[derive(Debug)]
+pub struct SetShipper {
+    store: Arc<dyn FleetStore>,
+    dir: PathBuf,
+    record: ShippedRecord,
+    limits: ShipLimits,
+    counters: Arc<ShipCounters>,
+    /// The MANIFEST of this publisher in the store, as last seen.
+    shipped: Option<RemoteSet>,
+    /// The statement that was last uploaded.
+    stated: Option<SignedStatement>,
+    /// When objects in the store were first seen to be without use.
+    unused_since: BTreeMap<String, Instant>,
+}
+
+impl SetShipper {
+    /// Checks that the store honours conditions, and reads what was shipped from `dir` to `url`.
+    ///
+    /// # Errors
+    /// When the store fails or ignores conditions, or the record cannot be read.
+    pub fn open(
+        store: Arc<dyn FleetStore>,
+        url: &str,
+        dir: &Path,
+        limits: ShipLimits,
+        counters: Arc<ShipCounters>,
+    ) -> Result<Self, ShipError> {
+        check_conditions(&*store)?;
+        let record = ShippedRecord::open(dir, url)?;
+        let (dir, unused_since) = (dir.to_owned(), BTreeMap::new());
+        Ok(Self { store, dir, record, limits, counters, shipped: None, stated: None, unused_since })
+    }
+
+    /// Puts other limits in force.
+    pub const fn set_limits(&mut self, limits: ShipLimits) {
+        self.limits = limits;
+    }
+
+    /// Ships the set in the directory, if it is not in the store yet.
+    ///
+    /// # Errors
+    /// When the store fails, or has a set of another publisher or a later set of this one. Layers
+    /// that were uploaded stay, and are used by the next attempt.
+    pub fn ship(&mut self) -> Result<ShipOutcome, ShipError> {
+        let shipped = self.try_ship();
+        if shipped.is_err() {
+            self.counters.failures.add();
+        }
+        shipped
+    }
+
+    fn try_ship(&mut self) -> Result<ShipOutcome, ShipError> {
+        let mut uploaded = 0;
+        let mut attempt = 1;
+        loop {
+            let manifest = read_manifest(&self.dir)?;
+            let remote = self.look()?;
+            if let Some(remote) = &remote {
+                if remote.manifest == manifest {
+                    self.shipped = Some(remote.clone());
+                    return Ok(if uploaded > 0 {
+                        ShipOutcome::Shipped(uploaded)
+                    } else {
+                        ShipOutcome::Unchanged
+                    });
+                }
+                self.judge(&remote.manifest, &manifest)?;
+            }
+            let known = remote.as_ref().map_or(&[][..], |remote| &remote.manifest.layers);
+            let put = self.upload_layers(&manifest, known, &mut uploaded).and_then(|()| {
+                self.record.note(&manifest, self.limits.sets_kept.max(2))?;
+                let condition = remote
+                    .as_ref()
+                    .map_or(PutCondition::Absent, |it| PutCondition::Unchanged(it.tag.clone()));
+                Ok(self.store.put(MANIFEST, Bytes::from(manifest.encode()), &condition)?)
+            });
+            match put {
+                Ok(tag) => {
+                    self.shipped = Some(RemoteSet { manifest, tag });
+                    self.counters.sets.add();
+                    return Ok(ShipOutcome::Shipped(uploaded));
+                }
+                // Another process was faster, or the store has repeated the request by itself.
+                Err(ShipError::Store(error)) if error.is_condition() && attempt < ATTEMPTS_MAX => {}
+                // The publisher has removed a layer that a newer set no longer names.
+                Err(error) if attempt < ATTEMPTS_MAX && self.is_replaced(&manifest) => {
+                    tracing::debug!(%error, "the set was replaced while it was shipped");
+                }
+                Err(error) => return Err(error),
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Whether the directory has another set than `manifest` now.
+    fn is_replaced(&self, manifest: &Manifest) -> bool {
+        read_manifest(&self.dir).is_ok_and(|now| now != *manifest)
+    }
+
+    /// The MANIFEST in the store.
+    fn look(&self) -> Result<Option<RemoteSet>, ShipError> {
+        let known = self.shipped.as_ref().map(|shipped| &shipped.tag);
+        match self.store.read(MANIFEST, MANIFEST_LEN_MAX, known) {
+            Ok(found) => {
+                let manifest = Manifest::parse(&found.bytes);
+                let manifest = manifest.map_err(|error| ShipError::Damaged(error.to_string()))?;
+                Ok(Some(RemoteSet { manifest, tag: found.tag }))
+            }
+            Err(error) if error.is_not_modified() => Ok(self.shipped.clone()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Decides whether the set in the store may be replaced by `manifest`.
+    fn judge(&mut self, remote: &Manifest, manifest: &Manifest) -> Result<(), ShipError> {
+        if !self.record.has(remote) {
+            // Another process may have shipped from this directory.
+            self.record.reread()?;
+        }
+        let order = |manifest: &Manifest| (manifest.epoch, manifest.generation);
+        if self.record.has(remote) {
+            return match order(remote) < order(manifest) {
+                true => Ok(()),
+                false => Err(ShipError::Older { shipped: remote.generation, found: manifest.generation }),
+            };
+        }
+        if remote.epoch < manifest.epoch {
+            return Ok(());
+        }
+        let (epoch, generation, ours) = (remote.epoch, remote.generation, manifest.epoch);
+        Err(ShipError::Fenced { epoch, generation, ours })
+    }
+
+    /// Uploads the layers that the store does not have.
+    fn upload_layers(
+        &self,
+        manifest: &Manifest,
+        known: &[LayerEntry],
+        uploaded: &mut u64,
+    ) -> Result<(), ShipError> {
+        for entry in manifest.layers.iter().filter(|entry| !known.contains(entry)) {
+            if !self.has_layer(entry)? {
+                self.upload(entry)?;
+                *uploaded += entry.len;
+            }
+        }
+        Ok(())
+    }
+
+    fn upload(&self, entry: &LayerEntry) -> Result<(), ShipError> {
+        self.store.put_file(&entry.file, &self.dir.join(&entry.file), entry.len)?;
+        self.counters.layers.add();
+        self.counters.layer_bytes.add_many(entry.len);
+        Ok(())
+    }
+
+    /// Whether the store has the layer, by its length and header.
+    fn has_layer(&self, entry: &LayerEntry) -> Result<bool, ShipError> {
+        if self.store.len(&entry.file)? != Some(entry.len) {
+            return Ok(false);
+        }
+        let header = self.store.read_range(&entry.file, 0..HEADER_LEN as u64)?;
+        Ok(Sha256Sum(Sha256::digest(&header).into()) == entry.digest)
+    }
+
+    /// Uploads the newest statement about the shipped set, if there is a new one.
+    ///
+    /// # Errors
+    /// When the store fails, or has a set of another publisher.
+    pub fn ship_statement(&mut self) -> Result<bool, ShipError> {
+        let Some(shipped) = &self.shipped else { return Ok(false) };
+        let statement = newest_statement(&self.dir, &shipped.manifest);
+        let Some(statement) = statement.filter(|it| self.stated.as_ref() != Some(it)) else {
+            return Ok(false);
+        };
+        self.check_shipped()?;
+        self.store.put(HEARTBEAT, Bytes::from(statement.encode()), &PutCondition::Always)?;
+        self.stated = Some(statement);
+        self.counters.statements.add();
+        Ok(true)
+    }
+
+    /// Checks that the MANIFEST in the store is still the one that was shipped.
+    ///
+    /// # Errors
+    /// When it is not, or the store fails.
+    pub fn check_shipped(&mut self) -> Result<(), ShipError> {
+        let Some(shipped) = self.shipped.clone() else { return Ok(()) };
+        match self.look()? {
+            Some(remote) if remote.manifest == shipped.manifest => Ok(()),
+            Some(remote) => {
+                self.shipped = None;
+                self.record.reread()?;
+                if self.record.has(&remote.manifest) {
+                    return Ok(());
+                }
+                let (epoch, generation) = (remote.manifest.epoch, remote.manifest.generation);
+                Err(ShipError::Fenced { epoch, generation, ours: shipped.manifest.epoch })
+            }
+            None => {
+                self.shipped = None;
+                Err(FleetStoreError::new(MANIFEST, FleetStoreErrorKind::NotFound).into())
+            }
+        }
+    }
+
+    /// The highest epoch of a set that another publisher has in the store, or 0.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn remote_epoch(&self) -> Result<u64, ShipError> {
+        Ok(self.look()?.map_or(0, |remote| remote.manifest.epoch))
+    }
+
+    /// Removes objects that neither the set in the store nor one of the last sets names, if this has
+    /// been so for the grace time, and uploads layers that the set in the store names and that are
+    /// missing there.
+    ///
+    /// # Errors
+    /// When the store fails, or has a set of another publisher. What could be removed is removed.
+    pub fn collect(&mut self, now_unix_ms: u64) -> Result<usize, ShipError> {
+        let Some(shipped) = self.shipped.clone() else { return Ok(0) };
+        let objects = self.store.list()?;
+        // After the listing: another publisher that has taken over since has uploaded its layers, or
+        // found them in place.
+        self.check_shipped()?;
+        let last = self.record.sets().iter().rev().take(self.limits.sets_kept);
+        let mut needed: BTreeSet<&str> = last.flat_map(|set| set.layers.iter().map(String::as_str)).collect();
+        needed.extend(shipped.manifest.layers.iter().map(|layer| layer.file.as_str()));
+        for entry in &shipped.manifest.layers {
+            if !objects.iter().any(|object| object.name == entry.file && object.len == entry.len) {
+                tracing::warn!(layer = entry.file, "the store has lost a layer; it is uploaded again");
+                self.upload(entry)?;
+            }
+        }
+        let grace_ms = u64::try_from(self.limits.grace.as_millis()).unwrap_or(u64::MAX);
+        let is_unused = |name: &str| {
+            is_layer_file(name) && !needed.contains(name)
+                || name.starts_with(PROBE_PREFIX)
+                || name.starts_with(TMP_PREFIX)
+        };
+        let unused: Vec<_> = objects.iter().filter(|object| is_unused(&object.name)).collect();
+        self.unused_since.retain(|name, _| unused.iter().any(|object| object.name == *name));
+        let mut removed = 0;
+        for object in unused {
+            let since = *self.unused_since.entry(object.name.clone()).or_insert_with(Instant::now);
+            let is_old = now_unix_ms.saturating_sub(object.written_unix_ms) >= grace_ms;
+            if is_old && since.elapsed() >= self.limits.grace {
+                self.store.remove(&object.name)?;
+                self.unused_since.remove(&object.name);
+                self.counters.layers_removed.add();
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Whether the error only says that nothing is published in the directory yet.
+#[must_use]
+pub const fn is_unpublished(error: &ShipError) -> bool {
+    matches!(error, ShipError::Set(SetError { kind: SetErrorKind::NotPublished, .. }))
+}

@@ -1,0 +1,197 @@
+//! A publisher whose sets are shipped, and machines that fetch them.
+
+use handle_auth::{PublisherKey, PublisherSigner, generate};
+use handle_fleet::directory::DirectoryStore;
+use handle_fleet::{FetchLimits, FleetStore, SetFetcher, SetShipper, ShipLimits};
+use handle_proto::Value;
+use handle_snapshot::set::manifest::Manifest;
+use handle_snapshot::set::statement::{AcceptedPublishers, StatementSigner};
+use handle_snapshot::set::storage::create_directory;
+use handle_snapshot::set::{PublishedSet, SetTree, read_manifest};
+use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, SetPublisher, Sha256Sum};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tempfile::TempDir;
+
+/// Time now, Unix milliseconds.
+#[must_use]
+pub fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A key that signs sets.
+#[derive(Debug)]
+pub struct TestSigner(PublisherSigner, PublisherKey);
+
+impl TestSigner {
+    /// A new key.
+    ///
+    /// # Panics
+    /// If no key can be generated.
+    #[must_use]
+    pub fn generate() -> Arc<Self> {
+        let private = generate::rsa(2048).expect("a key");
+        let record = private.view().public().expect("a public key").to_bytes();
+        let signer = PublisherSigner::new(&private.view()).expect("a key that signs");
+        Arc::new(Self(signer, PublisherKey::from_record(&record).expect("a key that verifies")))
+    }
+
+    /// Accepts only sets signed with this key.
+    #[must_use]
+    pub fn accepted(&self) -> AcceptedPublishers {
+        let key = self.1.clone();
+        AcceptedPublishers::new(Box::new(move |signer, message, signature| {
+            key.has_signed(&signer.0, message, signature)
+        }))
+    }
+}
+
+impl StatementSigner for TestSigner {
+    fn signer(&self) -> Sha256Sum {
+        Sha256Sum(self.0.name())
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, String> {
+        self.0.sign(message).map_err(|error| error.to_string())
+    }
+}
+
+/// Publishes sets of records in a directory.
+pub struct TestPublisher {
+    publisher: SetPublisher,
+    /// The directory.
+    pub dir: PathBuf,
+}
+
+impl std::fmt::Debug for TestPublisher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TestPublisher").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl TestPublisher {
+    /// Publishes in `dir`, which is created.
+    ///
+    /// # Panics
+    /// If the directory cannot be used.
+    #[must_use]
+    pub fn open(dir: &Path, signer: Option<&Arc<TestSigner>>) -> Self {
+        create_directory(dir).expect("a directory");
+        let mut publisher = SetPublisher::open(dir).expect("a directory to publish in");
+        if let Some(signer) = signer {
+            publisher.sign_with(Arc::clone(signer) as _);
+        }
+        Self { publisher, dir: dir.to_owned() }
+    }
+
+    /// Publishes these records with this text, as the whole set or on top of it.
+    ///
+    /// # Panics
+    /// If they cannot be published.
+    pub fn publish(&mut self, records: Range<usize>, text: &str, is_base: bool) -> Manifest {
+        let now = now_unix_ms();
+        let seed = 7;
+        let options = LayerOptions { seed, folds: true, created_unix_ms: now };
+        let write = |file, dir: &Path| {
+            let mut homed = HomedPrefixes::default();
+            homed.add(b"10.5072");
+            let mut builder = Builder::new(dir, options);
+            if is_base {
+                builder = builder.homed(homed);
+            }
+            for at in records {
+                let (handle, data) = (format!("10.5072/{at}"), format!("https://{at}.example/{text}"));
+                builder.add(1, handle.as_bytes(), [Value::new(1, b"URL", data.as_bytes())])?;
+            }
+            builder.finish(file)
+        };
+        let published = match is_base {
+            true => self.publisher.publish_base(now, write),
+            false => self.publisher.publish_delta(now, write),
+        };
+        published.expect("a set").clone()
+    }
+
+    /// The publisher of the directory.
+    pub fn publisher(&mut self) -> &mut SetPublisher {
+        &mut self.publisher
+    }
+}
+
+/// Directories of a publisher, a store and a machine.
+#[derive(Debug)]
+pub struct TestFleet(TempDir);
+
+impl Default for TestFleet {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl TestFleet {
+    /// Empty directories.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[must_use]
+    pub fn new() -> Self {
+        let fleet = Self(tempfile::tempdir().expect("a directory"));
+        create_directory(&fleet.path("set")).expect("a directory");
+        fleet
+    }
+
+    /// A path among the directories.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// A publisher of the directory `name`.
+    #[must_use]
+    pub fn publisher(&self, name: &str, signer: Option<&Arc<TestSigner>>) -> TestPublisher {
+        TestPublisher::open(&self.path(name), signer)
+    }
+
+    /// The store in the directory `store`.
+    #[must_use]
+    pub fn store(&self) -> Arc<dyn FleetStore> {
+        Arc::new(DirectoryStore::new(&self.path("store")))
+    }
+
+    /// Ships from the directory `name` to the store.
+    ///
+    /// # Panics
+    /// If the store cannot be used.
+    #[must_use]
+    pub fn shipper(&self, name: &str) -> SetShipper {
+        let limits = ShipLimits { sets_kept: 2, grace: Duration::ZERO };
+        SetShipper::open(self.store(), "store", &self.path(name), limits, Arc::default()).expect("a store")
+    }
+
+    /// Fetches from the store to the directory `set`.
+    ///
+    /// # Panics
+    /// If the directory cannot be used.
+    #[must_use]
+    pub fn fetcher(&self, accepted: Option<AcceptedPublishers>) -> SetFetcher {
+        let limits = FetchLimits { chunk_len: 64 << 10, ..FetchLimits::default() };
+        SetFetcher::open(self.store(), &self.path("set"), accepted, limits).expect("a directory")
+    }
+}
+
+/// Opens and verifies the set in a directory in full, its root included, and returns its manifest;
+/// `None` if there is no set.
+///
+/// # Panics
+/// If the set is not complete and intact.
+#[must_use]
+pub fn verified(dir: &Path) -> Option<Manifest> {
+    read_manifest(dir).ok()?;
+    let set = PublishedSet::open(dir, LoadMode::Map).expect("a complete set");
+    set.verify().expect("an intact set");
+    assert_eq!(SetTree::of(&set).expect("intact records").root(), set.manifest().root);
+    Some(set.manifest().clone())
+}
