@@ -198,15 +198,20 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
         },
         Ok(None) | Err(_) => 0,
     };
+    // An order that an operator has asked for is repeated until it succeeds, also where the
+    // certificate in use is not due.
+    let mut is_requested = false;
     loop {
         sleep_until(acme, next_unix_s).await;
-        let (failures, is_requested) = {
+        let failures = {
             let mut progress = acme.progress();
-            (progress.failures, std::mem::take(&mut progress.is_requested))
+            is_requested |= std::mem::take(&mut progress.is_requested);
+            progress.failures
         };
         state.counters.certificate_orders.add();
         next_unix_s = match acme.attempt(tls, failures, is_requested).await {
             Ok(certificate) => {
+                is_requested = false;
                 acme.failures.note::<AcmeError>(None, Instant::now());
                 let expires_unix_s = certificate.facts().map(|facts| facts.expires_unix_s);
                 tracing::info!(names = ?acme.config.domains, expires_unix_s, "a certificate by ACME is in use");
@@ -217,7 +222,6 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
                 next_unix_s
             }
             Err(error) => {
-                state.counters.certificate_order_failures.add();
                 let text = error.to_string();
                 acme.failures.note(Some(&text), Instant::now());
                 let random = u32::from_be_bytes(handle_auth::random());
@@ -225,6 +229,8 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
                 let pause = renewal::pause(failures, error.is_rate_limit(), &acme.config, random);
                 let mut progress = acme.progress();
                 (progress.failures, progress.last_error) = (failures, Some(text));
+                // Counted last, so that who sees the count also sees the error.
+                state.counters.certificate_order_failures.add();
                 u64::from(now_unix_s()) + pause.as_secs().max(1)
             }
         };
