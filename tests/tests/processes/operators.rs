@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_proto::OpCode;
+use handle_proto::wire::Envelope;
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::gateway_server::get;
+use handle_tests::gateway_server::{get, post};
 use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use serde_json::Value as Json;
@@ -308,6 +310,31 @@ fn all_processes_serve_from_the_directory_of_init() {
         fail(directory.hdl(["init", "other", "--prefix", "10.1045", "--address", "127.0.0.1"]));
     assert!(code == 2 && error.contains("--plain"), "{error}");
     assert!(!directory.path("other").exists());
+}
+
+#[test]
+fn the_configuration_of_hdl_init_connects_all_three_processes() {
+    let service = InitialisedService::start();
+    let config = service.path("site/handle-gateway.toml");
+    let proxied =
+        "\n[proxies]\ntrusted = [\"127.0.0.1\"]\nscheme = \"x-forwarded-proto\"\ncredentials = true\n";
+    std::fs::write(&config, std::fs::read_to_string(&config).unwrap() + proxied).unwrap();
+    let (gateway, control) = (free_address(), service.path("site/run/handle-gateway.sock"));
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.env("HANDLE_GATEWAY_ALLOW_ROOT", "true").stdin(Stdio::null());
+    command.arg("--config").arg(config).args(["--listen", &gateway.to_string(), "--log", "warn"]);
+    let process = RunningProcess::start(command);
+    until("the gateway serves", || ask(&control, "status")["pid"] == process.0.id());
+    let https = "X-Forwarded-Proto: https\r\n";
+    let session = post(gateway, "/api/sessions", https, b"");
+    assert!(session.json()["sessionId"].is_string(), "{}", session.text());
+    let refused = post(gateway, "/api/batch", https, b"");
+    assert_eq!(refused.status, 401, "{}", refused.text());
+    let mut message = handle_tests::client::request(b"10.1045/none", 1);
+    // The operation, after the envelope: deletion of a handle.
+    message[Envelope::LEN..Envelope::LEN + 4].copy_from_slice(&OpCode::DELETE_HANDLE.0.to_be_bytes());
+    let headers = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
+    assert_eq!(post(gateway, "/", headers, &message).status, 200, "by way of handle-admin");
 }
 
 /// `handled` has the UDP port and `handle-admin` the TCP port, where it answers queries as well.

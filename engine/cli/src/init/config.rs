@@ -57,7 +57,7 @@ impl InitSettings {
              control = \"run/handled.sock\"\n\
              {tcp}\
              \n\
-             # What handle-admin answers instead: listings, and what takes a question to other services.\n\
+             # handle-admin answers listings, and requests that need another service.\n\
              [forward]\n\
              socket = \"run/forward\"\n"
         )
@@ -77,9 +77,19 @@ impl InitSettings {
              [publish]\n\
              directory = \"snapshot\"\n\
              \n\
-             # Where handled hands over requests that it does not answer itself.\n\
+             # handled forwards requests here that it does not answer itself.\n\
              [forward]\n\
-             socket = \"run/forward\"\n"
+             socket = \"run/forward\"\n\
+             \n\
+             # handle-gateway verifies callers, sends batches of changes, and relays streams for mirrors here.\n\
+             [callers]\n\
+             socket = \"run/callers\"\n\
+             \n\
+             [bulk]\n\
+             socket = \"run/bulk\"\n\
+             \n\
+             [replication]\n\
+             socket = \"run/replication\"\n"
         )
     }
 }
@@ -90,15 +100,18 @@ impl InitSettings {
         let admin = quoted(&reached_at(SocketAddr::new(self.bind, self.admin_port)).to_string());
         format!(
             "# handle-gateway: answers over HTTP from the same set. Paths are relative to this file.\n\
-             # Changes over HTTP, and whatever else needs a caller, need TLS: set `tls.certificate` and `tls.key`.\n\
+             # Changes over HTTP and the pages under /admin/ need TLS: set `tls.certificate` and `tls.key`.\n\
              snapshot = \"snapshot\"\n\
              site = \"siteinfo.json\"\n\
              listen = [{listen}]\n\
              control = \"run/handle-gateway.sock\"\n\
              \n\
-             # The service that makes the changes that clients ask for.\n\
+             # handle-admin, which makes the changes.\n\
              [admin]\n\
-             address = {admin}\n"
+             address = {admin}\n\
+             callers = \"run/callers\"\n\
+             bulk_socket = \"run/bulk\"\n\
+             relay_socket = \"run/replication\"\n"
         )
     }
 }
