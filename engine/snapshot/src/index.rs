@@ -35,7 +35,8 @@ impl Candidate {
     pub(crate) const NONE: Self = Self { at: 0, slots_seen: 0 };
     /// A bucket that was searched is damaged. There is no record at this offset, so reading it
     /// reports damage.
-    pub(crate) const DAMAGED: Self = Self { at: 1, slots_seen: 0 };
+    pub(crate) const DAMAGED: Self = Self { at: Self::DAMAGED_AT, slots_seen: 0 };
+    const DAMAGED_AT: u64 = 1;
 
     /// Whether no slot has the fingerprint.
     #[inline]
@@ -90,7 +91,10 @@ impl<'a> LayerIndex<'a> {
     /// and in [`PROBE_BUCKETS_MAX`] buckets at most.
     #[cold]
     fn search(&self, hash: u64, slots_seen: usize) -> Candidate {
-        let (mut nth, mut seen) = (slots_seen / BUCKET_SLOTS, slots_seen % BUCKET_SLOTS);
+        // After the last slot of a bucket, the search ends in this bucket: it may be damaged, or say
+        // that no record went on.
+        let nth_seen = slots_seen.saturating_sub(1) / BUCKET_SLOTS;
+        let (mut nth, mut seen) = (nth_seen, slots_seen - nth_seen * BUCKET_SLOTS);
         while nth < PROBE_BUCKETS_MAX
             && let Some(bucket) = self.bucket(hash, nth)
         {
@@ -143,7 +147,9 @@ impl Slots<'_> {
         let n = matches.trailing_zeros() as usize % BUCKET_SLOTS.next_power_of_two();
         let distance = self.0[DISTANCES_AT + 2 * n..].first_chunk().map_or(0, |it| u16::from_le_bytes(*it));
         let units = (self.base() & ((1 << BASE_BITS) - 1)).wrapping_add(distance.into());
-        let at = if matches == 0 { 0 } else { units.wrapping_mul(RECORD_ALIGN as u64) };
+        // No record is at 0: the base and the distance are damaged.
+        let at =
+            if matches == 0 { 0 } else { units.wrapping_mul(RECORD_ALIGN as u64).max(Candidate::DAMAGED_AT) };
         #[expect(clippy::cast_possible_truncation, reason = "see SLOTS_SEEN_MAX")]
         let slots_seen = (nth * BUCKET_SLOTS + n + 1) as u32;
         Candidate { at, slots_seen }

@@ -164,6 +164,49 @@ fn assert_right_or_damaged(expected: &[Result<Option<Vec<u8>>, CorruptRecord>], 
 }
 
 #[test]
+fn zeroed_bytes_give_a_right_answer_or_an_error() {
+    let whole = layer();
+    let expected = answers(&[Layer::open(whole.as_slice()).unwrap()]);
+    for len in 1..=BUCKET_LEN {
+        for at in (0..whole.len() - len).step_by(if len > 8 { 7 } else { 1 }) {
+            let mut bytes = whole.clone();
+            bytes[at..at + len].fill(0);
+            assert_right_or_damaged(&expected, &bytes, "zeroed");
+        }
+    }
+}
+
+#[test]
+fn slots_of_other_records_give_a_right_answer_or_an_error() {
+    let whole = layer();
+    let expected = answers(&[Layer::open(whole.as_slice()).unwrap()]);
+    let header = LayerHeader::decode(&whole, whole.len() as u64).unwrap();
+    let index = usize::try_from(header.index_at).unwrap()..whole.len();
+    for bucket in index.step_by(BUCKET_LEN) {
+        for (from, to) in (0..BUCKET_SLOTS).flat_map(|from| (0..BUCKET_SLOTS).map(move |to| (from, to))) {
+            // The fingerprint stays in its slot, or moves to the other one; the distance does not.
+            for moves in [false, true] {
+                let mut bytes = whole.clone();
+                let slots = &mut bytes[bucket..bucket + BUCKET_LEN];
+                slots.copy_within(
+                    2 * BUCKET_SLOTS + 2 * from..2 * BUCKET_SLOTS + 2 * from + 2,
+                    2 * BUCKET_SLOTS + 2 * to,
+                );
+                if moves {
+                    slots.copy_within(2 * to..2 * to + 2, 2 * from);
+                }
+                assert_right_or_damaged(&expected, &bytes, "another slot");
+                // The last slot of a bucket, after which a search continues in the next bucket.
+                let slots = &mut bytes[bucket..bucket + BUCKET_LEN];
+                slots.copy_within(2 * from..2 * from + 2, 2 * (BUCKET_SLOTS - 1));
+                slots[2 * from..2 * from + 2].fill(0);
+                assert_right_or_damaged(&expected, &bytes, "the last slot");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_flipped_bit_gives_a_right_answer_or_an_error() {
     let whole = layer();
     let opened = Layer::open(whole.as_slice()).unwrap();
