@@ -3,12 +3,13 @@
 
 use crate::flood::FloodTotals;
 use crate::requests::Requests;
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use handle_proto::OpFlags;
 use handle_proto::wire::Envelope;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Offset of the flags of a request, after the envelope and two codes.
@@ -213,9 +214,10 @@ impl Crowd {
         idle_count: usize,
         slow_count: usize,
         message: &'static [u8],
-    ) -> std::io::Result<Self> {
-        let connect = |count: usize| -> std::io::Result<Vec<_>> {
-            (0..count).map(|_| TcpStream::connect(to)).collect()
+    ) -> anyhow::Result<Self> {
+        let connect = |count: usize| -> anyhow::Result<Vec<_>> {
+            let connections = (0..count).map(|_| TcpStream::connect(to)).collect::<std::io::Result<_>>();
+            connections.context("cannot open all connections (check `ulimit -n`)")
         };
         Ok(Self { idle: connect(idle_count)?, slow: connect(slow_count)?, message, next: 0 })
     }
@@ -236,11 +238,31 @@ impl Crowd {
         Ok(())
     }
 
-    /// Sends a byte on each of the next `count` slow connections, in turn.
+    /// Runs `measure` while each slow connection sends a byte per second.
     ///
     /// # Errors
-    /// When a connection is closed.
-    pub fn trickle(&mut self, count: usize) -> std::io::Result<()> {
+    /// Those of `measure`, and when a connection is closed.
+    pub fn beside<T>(&mut self, measure: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (crowd, stop) = (self, &stop);
+            let trickle = scope.spawn(move || -> std::io::Result<()> {
+                while !stop.load(Ordering::Relaxed) {
+                    crowd.trickle(crowd.slow.len() / 100)?;
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(())
+            });
+            let measured = measure();
+            stop.store(true, Ordering::Relaxed);
+            let trickled = trickle.join().map_err(|_| anyhow::anyhow!("the slow connections panicked"))?;
+            trickled.context("a slow connection was closed")?;
+            measured
+        })
+    }
+
+    /// Sends a byte on each of the next `count` slow connections, in turn.
+    fn trickle(&mut self, count: usize) -> std::io::Result<()> {
         for _ in 0..count {
             let (round, at) = (self.next / self.slow.len(), self.next % self.slow.len());
             let byte = self.message.get(round).or(self.message.last()).copied().unwrap_or_default();

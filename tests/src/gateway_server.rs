@@ -3,11 +3,12 @@
 use crate::openapi::require_described;
 use crate::test_server::{LeftOut, publish};
 use crate::vectors::{self, VectorSource};
+use data_encoding::BASE64;
 use handle_gateway::{Config, Gateway};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -255,6 +256,24 @@ pub fn described(method: &str, target: &str, bytes: &[u8]) -> HttpAnswer {
     answer
 }
 
+/// The answer to a request over TLS, with these further header lines, on a connection of its own.
+///
+/// # Panics
+/// When there is no answer, or the OpenAPI document does not describe it.
+#[must_use]
+pub fn ask_over_tls(
+    address: SocketAddr,
+    method: &str,
+    target: &str,
+    headers: &str,
+    body: &str,
+) -> HttpAnswer {
+    let len = body.len();
+    let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    let request = format!("{head}{headers}Content-Length: {len}\r\n\r\n{body}");
+    described(method, target, &exchange_over_tls(address, request.as_bytes()))
+}
+
 /// Asks for `target` with these further header lines.
 ///
 /// # Panics
@@ -284,4 +303,33 @@ pub fn post_request(target: &str, headers: &str, body: &[u8]) -> Vec<u8> {
         "POST {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {len}\r\n\r\n"
     );
     [head.as_bytes(), body].concat()
+}
+
+/// What a caller has of a session: its id and nonce.
+pub type OpenedSession = (String, Vec<u8>);
+
+/// The session in an answer that opens one.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn session_of(opened: &Json) -> OpenedSession {
+    let text = |name: &str| opened[name].as_str().unwrap_or_else(|| panic!("no {name} in {opened}"));
+    let nonce = BASE64.decode(text("nonce").as_bytes()).expect("a nonce in base64");
+    (text("sessionId").to_owned(), nonce)
+}
+
+/// The body of a request that gives a session an identity, whose client nonce is `client nonce`.
+#[must_use]
+pub fn session_proof(id: &str, identity: &str, kind: &str, algorithm: &str, proof: &[u8]) -> Json {
+    json!({
+        "sessionId": id, "id": identity, "type": kind, "alg": algorithm,
+        "cnonce": BASE64.encode(b"client nonce"), "signature": BASE64.encode(proof),
+    })
+}
+
+/// The header line with a session.
+#[must_use]
+pub fn of_session(id: &str) -> String {
+    format!("Authorization: Handle sessionId=\"{id}\"\r\n")
 }

@@ -39,6 +39,17 @@ struct BenchArgs {
     json: bool,
 }
 
+/// Connections that do little, beside which a server is measured.
+#[derive(Clone, Copy, clap::Args)]
+struct CrowdArgs {
+    /// Idle connections of the crowd.
+    #[arg(long, default_value_t = 10_000)]
+    idle: usize,
+    /// Slow connections of the crowd; each sends a byte per second.
+    #[arg(long, default_value_t = 1_000)]
+    slow: usize,
+}
+
 #[derive(Subcommand)]
 enum Command {
     AgainstDnsperf(against_dnsperf::Args),

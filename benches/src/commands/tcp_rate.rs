@@ -4,7 +4,7 @@
 //!   per answer.
 //! - With `--crowd`: the rate over UDP with and without thousands of idle and slow connections.
 
-use super::BenchArgs;
+use super::{BenchArgs, CrowdArgs};
 use anyhow::{Context as _, ensure};
 use clap::{Subcommand, ValueEnum};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
@@ -20,7 +20,6 @@ use handle_server::config::{Config, Datapath};
 use handle_server::tcp::settings::TcpSettings;
 use serde_json::json;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Measures the rate of `handled` over TCP or, with `--crowd`, over UDP beside a crowd of
@@ -53,12 +52,8 @@ pub(crate) struct Args {
     /// Measure the rate over UDP beside idle and slow connections.
     #[arg(long)]
     crowd: bool,
-    /// Idle connections of the crowd.
-    #[arg(long, default_value_t = 10_000)]
-    idle: usize,
-    /// Slow connections of the crowd; each sends a byte per second.
-    #[arg(long, default_value_t = 1_000)]
-    slow: usize,
+    #[command(flatten)]
+    crowd_size: CrowdArgs,
     #[command(flatten)]
     common: BenchArgs,
 }
@@ -190,30 +185,15 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let server = start(args)?;
     serve::pin(Some(args.common.client_core));
     let requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
+    let CrowdArgs { idle, slow } = args.crowd_size;
     let mut flood = Flood::open(&requests, Shape::single(WINDOW), is_success)?;
     let duration = Duration::from_secs_f64(args.seconds);
     flood.run(server.address, duration / 4)?;
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(round(&server, || Ok(flood.run(server.address, duration)?))?);
-        let mut crowd = Crowd::gather(server.address, args.idle, args.slow, SLOW_MESSAGE)
-            .context("cannot open all connections (check `ulimit -n`)")?;
-        let stop = AtomicBool::new(false);
-        let with = std::thread::scope(|scope| {
-            let (crowd, stop) = (&mut crowd, &stop);
-            let trickle = scope.spawn(move || -> std::io::Result<()> {
-                while !stop.load(Ordering::Relaxed) {
-                    crowd.trickle(args.slow / 100)?;
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Ok(())
-            });
-            let with = round(&server, || Ok(flood.run(server.address, duration)?));
-            stop.store(true, Ordering::Relaxed);
-            trickle.join().map_err(|_| anyhow::anyhow!("the slow connections panicked"))??;
-            with
-        })?;
-        crowded.push(with);
+        let mut crowd = Crowd::gather(server.address, idle, slow, SLOW_MESSAGE)?;
+        crowded.push(crowd.beside(|| round(&server, || Ok(flood.run(server.address, duration)?)))?);
         drop(crowd);
         // The server notices the closed connections meanwhile.
         std::thread::sleep(Duration::from_millis(300));
@@ -225,7 +205,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     if args.common.json {
         let report = json!({
             "machine": usage::machine(), "kind": args.kind.name(), "records": args.records,
-            "idle": args.idle, "slow": args.slow, "alone": alone.to_json(), "beside": crowded.to_json(),
+            "idle": idle, "slow": slow, "alone": alone.to_json(), "beside": crowded.to_json(),
             "share": share.to_json(), "share_by_cpu": cpu_share.to_json(),
         });
         println!("{report:#}");
@@ -236,8 +216,8 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
         "datagrams, {}, {} records, beside {} idle and {} slow connections, {} rounds of {} s; median (min to max)",
         args.kind.name(),
         args.records,
-        args.idle,
-        args.slow,
+        idle,
+        slow,
         args.rounds,
         args.seconds
     );

@@ -161,12 +161,19 @@ fn quoted(text: &str) -> String {
 /// # Errors
 /// When an entry is too long for an archive.
 pub fn archive(site: &[u8], administrator_key: &[u8], contact: &BundleContact) -> std::io::Result<Vec<u8>> {
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
     let contact = contact.to_text();
-    for (name, bytes) in [(SITE, site), (ADMINISTRATOR_KEY, administrator_key), (CONTACT, contact.as_bytes())]
-    {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
-        archive.start_file(name, options)?;
+    pack(&[(SITE, site), (ADMINISTRATOR_KEY, administrator_key), (CONTACT, contact.as_bytes())], false)
+}
+
+/// An archive with these entries, compressed or not. Neither names nor contents are checked.
+///
+/// # Errors
+/// When an entry is too long for an archive.
+pub fn pack(entries: &[(&str, &[u8])], is_compressed: bool) -> std::io::Result<Vec<u8>> {
+    let method = if is_compressed { CompressionMethod::Deflated } else { CompressionMethod::Stored };
+    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in entries {
+        archive.start_file(*name, SimpleFileOptions::default().compression_method(method))?;
         archive.write_all(bytes)?;
     }
     Ok(archive.finish()?.into_inner())

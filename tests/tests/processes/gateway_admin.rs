@@ -8,7 +8,7 @@ use handle_gateway::Config;
 use handle_proto::code::DigestAlgorithm;
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,
+    GatewayServer, HttpAnswer, ask_over_tls, exchange, serve_over_http, use_tls,
 };
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use std::path::Path;
@@ -67,11 +67,7 @@ fn quoted<'p>(page: &'p str, before: &str) -> &'p str {
 
 impl ServedPages {
     fn ask(&self, method: &str, target: &str, headers: &str, body: &str) -> HttpAnswer {
-        let len = body.len();
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-        let request = format!("{head}{headers}Content-Length: {len}\r\n\r\n{body}");
-        let bytes = exchange_over_tls(self.gateway.address(), request.as_bytes());
-        described(method, target, &bytes)
+        ask_over_tls(self.gateway.address(), method, target, headers, body)
     }
 
     fn sign_in(&self, body: &str) -> HttpAnswer {

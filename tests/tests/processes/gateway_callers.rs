@@ -8,7 +8,9 @@ use handle_auth::digest::mac;
 use handle_gateway::{Config, Gateway};
 use handle_proto::code::DigestAlgorithm;
 use handle_tests::admin_server::AdminServer;
-use handle_tests::gateway_server::{HttpAnswer, config, described, exchange_over_tls, use_tls};
+use handle_tests::gateway_server::{
+    HttpAnswer, OpenedSession, ask_over_tls, config, of_session, session_of, session_proof, use_tls,
+};
 use handle_tests::process::until;
 use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};
 use serde_json::{Value as Json, json};
@@ -25,9 +27,6 @@ struct ServedServices {
     there: AdminServer,
     _directory: TempDir,
 }
-
-/// What a caller has for a session: its id and nonce.
-type OpenedSession = (String, Vec<u8>);
 
 fn start() -> ServedServices {
     let here = ServicesPlan::new(
@@ -71,24 +70,16 @@ fn start() -> ServedServices {
 
 impl ServedServices {
     fn ask(&self, method: &str, target: &str, headers: &str, body: &str) -> HttpAnswer {
-        let len = body.len();
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
-        let request = format!("{head}{headers}Content-Length: {len}\r\n\r\n{body}");
-        described(method, target, &exchange_over_tls(self.gateway.addresses()[0], request.as_bytes()))
+        ask_over_tls(self.gateway.addresses()[0], method, target, headers, body)
     }
 
     fn open(&self) -> OpenedSession {
-        let opened = self.ask("POST", "/api/sessions", "", "").json();
-        let nonce = BASE64.decode(opened["nonce"].as_str().unwrap().as_bytes()).unwrap();
-        (opened["sessionId"].as_str().unwrap().to_owned(), nonce)
+        session_of(&self.ask("POST", "/api/sessions", "", "").json())
     }
 
     /// Gives a session the identity whose proof this is.
     fn prove(&self, id: &str, identity: &str, kind: &str, algorithm: &str, proof: &[u8]) -> HttpAnswer {
-        let body = json!({
-            "sessionId": id, "id": identity, "type": kind, "alg": algorithm,
-            "cnonce": BASE64.encode(b"client nonce"), "signature": BASE64.encode(proof),
-        });
+        let body = session_proof(id, identity, kind, algorithm, proof);
         self.ask("PUT", "/api/sessions/this", JSON, &body.to_string())
     }
 
@@ -122,10 +113,6 @@ impl ServedServices {
     fn audit(&self) -> String {
         std::fs::read_to_string(self.here.config.audit.as_ref().unwrap()).unwrap()
     }
-}
-
-fn of_session(id: &str) -> String {
-    format!("Authorization: Handle sessionId=\"{id}\"\r\n")
 }
 
 fn basic(identity: &str, secret: &[u8]) -> String {

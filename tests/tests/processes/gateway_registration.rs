@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_auth::PrivateKey;
-use handle_formats::bundle::{BundleContact, archive};
+use handle_formats::bundle::{BundleContact, archive, pack};
 use handle_gateway::Config;
 use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProtocol, SiteFlags};
 use handle_proto::data::{self, ServerBuilder, SiteBuilder};
@@ -13,12 +13,9 @@ use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange, get, ser
 use handle_tests::registrar::{FORM, RegistrationPages, SignedIn, multipart};
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use std::fs;
-use std::io::{Cursor, Write as _};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use tempfile::TempDir;
-use zip::write::SimpleFileOptions;
-use zip::{CompressionMethod, ZipWriter};
 
 /// An administrator of the server, and somebody who may only read.
 const REVIEWER: &str = "300:0.NA/TST";
@@ -87,13 +84,7 @@ fn bundle() -> Vec<u8> {
 
 /// An archive with these entries, compressed.
 fn packed(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-    for (name, bytes) in entries {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
-        archive.start_file(*name, options).unwrap();
-        archive.write_all(bytes).unwrap();
-    }
-    archive.finish().unwrap().into_inner()
+    pack(entries, true).unwrap()
 }
 
 fn has(answer: &HttpAnswer, texts: &[&str]) {

@@ -16,7 +16,8 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Value, Values};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,
+    GatewayServer, HttpAnswer, OpenedSession, ask_over_tls, exchange, of_session, serve_over_http,
+    session_of, session_proof, use_tls,
 };
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use serde_json::{Value as Json, json};
@@ -63,15 +64,10 @@ fn pair() -> ServedPair {
 
 impl ServedPair {
     fn ask(&self, method: &str, target: &str, headers: &str, body: &str) -> HttpAnswer {
-        let request = format!(
-            "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let bytes = exchange_over_tls(self.gateway.address(), request.as_bytes());
-        described(method, target, &bytes)
+        ask_over_tls(self.gateway.address(), method, target, headers, body)
     }
 
-    fn open(&self) -> (String, Vec<u8>) {
+    fn open(&self) -> OpenedSession {
         let answer = self.ask("POST", "/api/sessions", "", "");
         assert_eq!(answer.status, 201, "{}", answer.text());
         session_of(&answer.json())
@@ -87,25 +83,13 @@ impl ServedPair {
 
     fn sign_in(&self, id: &str, nonce: &[u8], identity: &str) -> HttpAnswer {
         let signature = key().sign(DigestAlgorithm::SHA256, &[nonce, b"client nonce"]).unwrap();
-        let body = json!({
-            "sessionId": id, "id": identity, "type": "HS_PUBKEY", "alg": "SHA256",
-            "cnonce": BASE64.encode(b"client nonce"), "signature": BASE64.encode(&signature),
-        });
+        let body = session_proof(id, identity, "HS_PUBKEY", "SHA256", &signature);
         self.ask("PUT", "/api/sessions/this", "Content-Type: application/json\r\n", &body.to_string())
     }
 
     fn status(&self, id: &str) -> u16 {
         self.ask("GET", PROTECTED, &of_session(id), "").status
     }
-}
-
-fn session_of(json: &Json) -> (String, Vec<u8>) {
-    let nonce = BASE64.decode(json["nonce"].as_str().unwrap().as_bytes()).unwrap();
-    (json["sessionId"].as_str().unwrap().to_owned(), nonce)
-}
-
-fn of_session(id: &str) -> String {
-    format!("Authorization: Handle sessionId=\"{id}\"\r\n")
 }
 
 fn key() -> PrivateKey {

@@ -7,7 +7,9 @@ use crate::http::{administered, published};
 use handle_formats::bundle::{BundleContact, archive};
 use handle_gateway::route_table::HttpRoute;
 use handle_proto::data::Site;
-use handle_tests::gateway_server::{HttpAnswer, described, exchange_over_tls, get, serve_over_http, use_tls};
+use handle_tests::gateway_server::{
+    HttpAnswer, ask_over_tls, described, exchange_over_tls, get, serve_over_http, use_tls,
+};
 use handle_tests::json_schema::{follow, unknown_keyword};
 use handle_tests::openapi::{described_path, document, undescribed};
 use handle_tests::registrar::RegistrationPages;
@@ -188,10 +190,7 @@ fn every_parameter_that_is_read_is_described() {
 
 /// The answer to a request without a body.
 fn ask(address: SocketAddr, method: &str, target: &str, headers: &str) -> HttpAnswer {
-    let request = format!(
-        "{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n{headers}\r\n"
-    );
-    described(method, target, &exchange_over_tls(address, request.as_bytes()))
+    ask_over_tls(address, method, target, headers, "")
 }
 
 /// The archive of a service with the site record of a server of the vectors.

@@ -1,5 +1,6 @@
 //! The rate of redirects beside idle and slow clients.
 
+use super::super::CrowdArgs;
 use super::load::{HttpLoad, ratio, spread};
 use super::servers::{HttpForm, HttpServers};
 use super::{Args, say};
@@ -7,7 +8,6 @@ use anyhow::Context as _;
 use handle_benches::tcp::Crowd;
 use handle_loadgen::Protocol;
 use serde_json::json;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What a slow client sends, a byte at a time; its path does not end.
@@ -21,29 +21,14 @@ pub(super) fn measure(args: &Args, servers: &HttpServers) -> anyhow::Result<serd
     let server = &servers.gateway;
     let load = HttpLoad { name: "redirect", server, form: HttpForm::Http1, protocol: Protocol::Redirect };
     let duration = Duration::from_secs_f64(args.seconds);
+    let CrowdArgs { idle, slow } = args.crowd;
     load.run(args, duration / 4)?;
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(load.run(args, duration)?);
-        let crowd = Crowd::gather(server.address(), args.idle, args.slow, SLOW_REQUEST);
-        let mut crowd = crowd.context("cannot open all connections (check `ulimit -n`)")?;
+        let mut crowd = Crowd::gather(server.address(), idle, slow, SLOW_REQUEST)?;
         crowd.exchange(IDLE_REQUEST).context("an idle connection was closed")?;
-        let stop = AtomicBool::new(false);
-        crowded.push(std::thread::scope(|scope| {
-            let (crowd, stop) = (&mut crowd, &stop);
-            let trickle = scope.spawn(move || -> std::io::Result<()> {
-                while !stop.load(Ordering::Relaxed) {
-                    crowd.trickle(args.slow / 100)?;
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Ok(())
-            });
-            let turn = load.run(args, duration);
-            stop.store(true, Ordering::Relaxed);
-            let trickled = trickle.join().map_err(|_| anyhow::anyhow!("the slow clients panicked"))?;
-            trickled.context("a slow connection was closed")?;
-            turn
-        })?);
+        crowded.push(crowd.beside(|| load.run(args, duration))?);
         crowd.exchange(IDLE_REQUEST).context("an idle connection was closed")?;
         drop(crowd);
         std::thread::sleep(PAUSE);
@@ -51,7 +36,6 @@ pub(super) fn measure(args: &Args, servers: &HttpServers) -> anyhow::Result<serd
     let (share, cpu_share) =
         (ratio(&crowded, &alone, |turn| turn.rate), ratio(&crowded, &alone, |turn| 1.0 / turn.cpu_us));
     let (alone, beside) = (spread(&alone, |turn| turn.rate), spread(&crowded, |turn| turn.rate));
-    let (idle, slow) = (args.idle, args.slow);
     say(
         args,
         &format!("redirects beside {idle} idle and {slow} slow clients: {beside:.0}/s, alone {alone:.0}/s"),

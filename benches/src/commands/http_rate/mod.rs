@@ -13,7 +13,7 @@ mod rates;
 mod servers;
 
 use self::servers::{HttpServers, Role};
-use super::BenchArgs;
+use super::{BenchArgs, CrowdArgs};
 use anyhow::ensure;
 use clap::ValueEnum;
 use handle_benches::usage;
@@ -54,12 +54,8 @@ pub(crate) struct Args {
     /// Requests per second in the part `latency`; by default half of the highest rate of redirects.
     #[arg(long)]
     rate: Option<u64>,
-    /// Idle connections of the crowd.
-    #[arg(long, default_value_t = 10_000)]
-    idle: usize,
-    /// Slow connections of the crowd; each sends a byte per second.
-    #[arg(long, default_value_t = 1_000)]
-    slow: usize,
+    #[command(flatten)]
+    crowd: CrowdArgs,
     #[command(flatten)]
     common: BenchArgs,
 }

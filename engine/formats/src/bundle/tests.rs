@@ -25,13 +25,7 @@ fn contact() -> BundleContact {
 
 /// An archive with these entries, compressed.
 fn packed(entries: &[(&str, &[u8])]) -> Vec<u8> {
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
-    for (name, bytes) in entries {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated);
-        archive.start_file(*name, options).unwrap();
-        archive.write_all(bytes).unwrap();
-    }
-    archive.finish().unwrap().into_inner()
+    pack(entries, true).unwrap()
 }
 
 fn refused(bytes: &[u8]) -> BundleError {

@@ -179,7 +179,7 @@ fn commands(request: &AdminRequest<'_>, shown: &RegistrationRequest) -> Vec<Stri
             "hdl handle create {auth} {} 1:HS_SITE=@siteinfo.json {} 100:HS_ADMIN={}:{KEY_INDEX}:{record} \
              {KEY_INDEX}:HS_PUBKEY=@admin-public.bin",
             operand(&record),
-            quoted(&format!("2:EMAIL={}", shown.email)),
+            quoted(&format!("2:EMAIL={}", shown.details.email)),
             "1".repeat(AdminPermissions::COUNT),
         ),
         RequestState::Accepted { .. } => format!("hdl handle get {auth} {}", operand(&record)),
@@ -269,14 +269,24 @@ async fn accept(
     }
 }
 
-/// Runs `work`, which waits for a disk, on a thread that may.
-async fn run<T: Send + 'static>(
+/// Claims a request whose state is open for the decision, and writes the decision of this reviewer.
+/// As `write` waits for a disk, it runs on a thread that may.
+async fn decide(
     request: &AdminRequest<'_>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
+    store: &Arc<RegistrationStore>,
+    id: RequestId,
+    is_open: impl FnOnce(&RequestState) -> bool,
+    write: impl FnOnce(&DecisionClaim, String) -> io::Result<()> + Send + 'static,
+) -> Result<(), Refusal> {
+    let claim = claim(request, store, id)?;
+    if !claim.request().is_some_and(|request| is_open(&request.state)) {
+        return Err(decided_already(request));
+    }
     let busy = || (StatusCode::SERVICE_UNAVAILABLE, error(request.texts().unreachable));
     let Some(admin) = &request.state.admin else { return Err(busy()) };
-    admin.run(request.peer.address, work).await.map_err(|_| busy())
+    let by = request.identity_name().unwrap_or_default();
+    let written = admin.run(request.peer.address, move || write(&claim, by)).await;
+    written.map_err(|_| busy())?.map_err(|failure| not_stored(request, &failure))
 }
 
 async fn refuse(
@@ -296,16 +306,11 @@ async fn refuse(
     if reason.contains(|c| is_unprintable(c) && c != '\n') {
         return Err((StatusCode::BAD_REQUEST, error(&fill(texts.bad_characters, texts.reason))));
     }
-    let claim = claim(request, store, id)?;
-    if claim.request().is_none_or(|request| request.state != RequestState::Pending) {
-        return Err(decided_already(request));
-    }
-    let (by, unix_s) = (request.identity_name().unwrap_or_default(), u64::from(now_unix_s()));
-    let refused = RequestState::Refused { reason, by, unix_s };
-    match run(request, move || claim.set(refused)).await? {
-        Ok(()) => Ok(format!("admin/registration?id={id}&done=refused")),
-        Err(failure) => Err(not_stored(request, &failure)),
-    }
+    let is_open = |state: &RequestState| *state == RequestState::Pending;
+    let unix_s = u64::from(now_unix_s());
+    let set = move |claim: &DecisionClaim, by| claim.set(RequestState::Refused { reason, by, unix_s });
+    decide(request, store, id, is_open, set).await?;
+    Ok(format!("admin/registration?id={id}&done=refused"))
 }
 
 async fn delete(
@@ -317,14 +322,8 @@ async fn delete(
     if !form.flag("confirmed").unwrap_or_default() {
         return Err((StatusCode::BAD_REQUEST, error(request.frame.registration_texts().not_confirmed)));
     }
-    let claim = claim(request, store, id)?;
     // Whether a prefix that is being created exists would no longer be known.
-    if claim.request().is_none_or(|request| matches!(request.state, RequestState::Accepting { .. })) {
-        return Err(decided_already(request));
-    }
-    let by = request.identity_name().unwrap_or_default();
-    match run(request, move || claim.delete(&by)).await? {
-        Ok(()) => Ok("admin/registrations?done=deleted".to_owned()),
-        Err(failure) => Err(not_stored(request, &failure)),
-    }
+    let is_open = |state: &RequestState| !matches!(state, RequestState::Accepting { .. });
+    decide(request, store, id, is_open, |claim: &DecisionClaim, by| claim.delete(&by)).await?;
+    Ok("admin/registrations?done=deleted".to_owned())
 }

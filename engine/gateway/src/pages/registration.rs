@@ -130,7 +130,7 @@ impl RequestView {
             decided_by,
             arrived: day(request.submitted_unix_s),
             decided,
-            organization: request.organization.clone(),
+            organization: request.details.organization.clone(),
         }
     }
 }
@@ -227,13 +227,13 @@ impl<'a> ReviewPage<'a> {
             field_bytes: 0,
             view: RequestView::new(request, &frame),
             contact: [
-                (texts.organization, request.organization.clone()),
-                (texts.name, request.name.clone()),
-                (texts.phone, request.phone.clone()),
+                (texts.organization, request.details.organization.clone()),
+                (texts.name, request.details.name.clone()),
+                (texts.phone, request.details.phone.clone()),
             ],
-            email: request.email.clone(),
-            email_url: mail_url(&request.email),
-            note: request.note.clone(),
+            email: request.details.email.clone(),
+            email_url: mail_url(&request.details.email),
+            note: request.details.note.clone(),
             source: request.source.to_string(),
             site: site.map(|site| SiteView::new(&site, frame.texts())),
             key: PublicKey::decode(&request.administrator_key).ok().map(|key| KeyView::new(&key)),

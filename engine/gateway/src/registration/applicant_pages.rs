@@ -304,7 +304,7 @@ fn as_json(request: &RegistrationRequest) -> Json {
     });
     let prefix = match &request.state {
         RequestState::Accepted { prefix, .. } => prefix,
-        _ => &request.prefix,
+        _ => &request.details.prefix,
     };
     if !prefix.is_empty() {
         json["prefix"] = prefix.as_str().into();

@@ -1,7 +1,7 @@
 //! What an applicant sends: a form with a `sitebndl.zip`, checked.
 
 use super::RegistrationConfig;
-use super::request::{RegistrationRequest, RequestOrigin, is_prefix};
+use super::request::{ApplicantDetails, RegistrationRequest, RequestOrigin, is_prefix};
 use crate::pages::is_mail_address;
 use handle_auth::PublicKey;
 use handle_formats::bundle::{BundleContact, BundleError, SiteBundle};
@@ -18,21 +18,11 @@ pub const BUNDLE: &str = "bundle";
 /// All fields of the form.
 pub const FIELDS: [&str; 7] = ["prefix", "organization", "name", "phone", "email", "note", BUNDLE];
 
-/// The fields of a form, as they were typed.
+/// A form, as it was typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApplicationForm {
-    /// The proposed prefix.
-    pub prefix: String,
-    /// The organisation.
-    pub organization: String,
-    /// A person of the organisation.
-    pub name: String,
-    /// Telephone number.
-    pub phone: String,
-    /// E-mail address.
-    pub email: String,
-    /// A message to the registry.
-    pub note: String,
+    /// The fields of text.
+    pub details: ApplicantDetails,
     /// The archive; empty without one.
     pub bundle: Vec<u8>,
 }
@@ -148,18 +138,19 @@ impl ApplicationForm {
             }
             seen.push(name);
         }
-        form.note = form.note.replace("\r\n", "\n");
+        form.details.note = form.details.note.replace("\r\n", "\n");
         Ok(form)
     }
 
     fn text_mut(&mut self, name: &str) -> Option<&mut String> {
+        let details = &mut self.details;
         match name {
-            "prefix" => Some(&mut self.prefix),
-            "organization" => Some(&mut self.organization),
-            "name" => Some(&mut self.name),
-            "phone" => Some(&mut self.phone),
-            "email" => Some(&mut self.email),
-            "note" => Some(&mut self.note),
+            "prefix" => Some(&mut details.prefix),
+            "organization" => Some(&mut details.organization),
+            "name" => Some(&mut details.name),
+            "phone" => Some(&mut details.phone),
+            "email" => Some(&mut details.email),
+            "note" => Some(&mut details.note),
             _ => None,
         }
     }
@@ -178,7 +169,8 @@ impl ApplicationForm {
         if self.bundle.is_empty() {
             return Err(ApplicationError::NoBundle);
         }
-        if !self.prefix.is_empty() && !is_prefix(&self.prefix) {
+        let details = self.details.clone();
+        if !details.prefix.is_empty() && !is_prefix(&details.prefix) {
             return Err(ApplicationError::Prefix);
         }
         let bundle = SiteBundle::read(&self.bundle, limits.bundle_limits());
@@ -188,10 +180,10 @@ impl ApplicationForm {
             return Err(ApplicationError::Key);
         }
         let typed = BundleContact {
-            organization: self.organization.clone(),
-            name: self.name.clone(),
-            phone: self.phone.clone(),
-            email: self.email.clone(),
+            organization: details.organization,
+            name: details.name,
+            phone: details.phone,
+            email: details.email,
         };
         let contact = typed.or(bundle.contact);
         let fields = [
@@ -199,7 +191,7 @@ impl ApplicationForm {
             ("name", &contact.name),
             ("phone", &contact.phone),
             ("email", &contact.email),
-            ("note", &self.note),
+            ("note", &details.note),
         ];
         for (name, text) in fields {
             if text.len() > limits.field_bytes {
@@ -214,15 +206,10 @@ impl ApplicationForm {
             return Err(ApplicationError::Email);
         }
         let request = RegistrationRequest::new(origin, bundle.site.into_bytes(), bundle.administrator_key);
-        Ok(RegistrationRequest {
-            prefix: self.prefix.clone(),
-            organization: contact.organization,
-            name: contact.name,
-            phone: contact.phone,
-            email,
-            note: self.note.clone(),
-            ..request
-        })
+        let BundleContact { organization, name, phone, .. } = contact;
+        let ApplicantDetails { prefix, note, .. } = details;
+        let details = ApplicantDetails { prefix, organization, name, phone, email, note };
+        Ok(RegistrationRequest { details, ..request })
     }
 }
 

@@ -38,7 +38,7 @@ pub fn values(request: &RegistrationRequest, prefix: &str) -> Vec<ValueBuf> {
     Admin::new(AdminPermissions::ALL, record_name(prefix).as_bytes(), KEY_INDEX).encode(&mut admin);
     let values = [
         Value::new(SITE_INDEX, kind::HS_SITE, &request.site),
-        Value::new(EMAIL_INDEX, kind::EMAIL, request.email.as_bytes()),
+        Value::new(EMAIL_INDEX, kind::EMAIL, request.details.email.as_bytes()),
         Value::new(ADMIN_INDEX, kind::HS_ADMIN, &admin),
         Value::new(KEY_INDEX, kind::HS_PUBKEY, &request.administrator_key),
     ];

@@ -177,17 +177,10 @@ impl RequestState {
     }
 }
 
-/// A request for a prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What an applicant writes in the fields of the form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RegistrationRequest {
-    pub(super) version: u32,
-    /// The digest of the token of the applicant.
-    pub token: TokenDigest,
-    /// When it arrived, in seconds since 1970.
-    pub submitted_unix_s: u64,
-    /// The address of the applicant.
-    pub source: IpAddr,
+pub struct ApplicantDetails {
     /// The prefix that the applicant proposes; may be empty.
     pub prefix: String,
     /// The organisation that runs the service.
@@ -200,6 +193,21 @@ pub struct RegistrationRequest {
     pub email: String,
     /// A message to the registry.
     pub note: String,
+}
+
+/// A request for a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegistrationRequest {
+    pub(super) version: u32,
+    /// The digest of the token of the applicant.
+    pub token: TokenDigest,
+    /// When it arrived, in seconds since 1970.
+    pub submitted_unix_s: u64,
+    /// The address of the applicant.
+    pub source: IpAddr,
+    /// What the applicant wrote.
+    pub details: ApplicantDetails,
     /// The data of an HS_SITE value.
     #[serde(with = "base64")]
     pub site: Vec<u8>,
@@ -222,7 +230,7 @@ pub struct RequestOrigin {
 }
 
 impl RegistrationRequest {
-    /// A new request about this site, without contact.
+    /// A new request about this site, without details.
     #[must_use]
     pub fn new(origin: RequestOrigin, site: Vec<u8>, administrator_key: Vec<u8>) -> Self {
         Self {
@@ -230,12 +238,7 @@ impl RegistrationRequest {
             token: origin.token.digest(),
             submitted_unix_s: origin.unix_s,
             source: origin.source,
-            prefix: String::new(),
-            organization: String::new(),
-            name: String::new(),
-            phone: String::new(),
-            email: String::new(),
-            note: String::new(),
+            details: ApplicantDetails::default(),
             site,
             administrator_key,
             state: RequestState::Pending,
@@ -251,7 +254,7 @@ impl RegistrationRequest {
     /// The prefix that it has got, or is about; may be empty.
     #[must_use]
     pub fn current_prefix(&self) -> &str {
-        self.state.prefix().unwrap_or(&self.prefix)
+        self.state.prefix().unwrap_or(&self.details.prefix)
     }
 
     /// Reads a file; `None` if it is damaged.

@@ -213,7 +213,7 @@ impl RegistrationStore {
             let _ = fs::remove_file(self.path(request.id(), FILE_END));
             return Err(AddError::File(error));
         }
-        let RegistrationRequest { source, prefix, .. } = &request;
+        let (source, prefix) = (request.source, &request.details.prefix);
         tracing::info!(request = %request.id(), %source, prefix, "a prefix is requested");
         self.counts.received.add();
         self.table().put(request, bytes.len() as u64);

@@ -41,7 +41,9 @@ fn form() -> ApplicationForm {
     };
     let site = site_of([server()]).build();
     let bundle = handle_formats::bundle::archive(site.as_bytes(), &key(256), &contact).unwrap();
-    ApplicationForm { name: "Typed".to_owned(), prefix: "10.1045".to_owned(), bundle, ..Default::default() }
+    let details =
+        ApplicantDetails { name: "Typed".to_owned(), prefix: "10.1045".to_owned(), ..Default::default() };
+    ApplicationForm { details, bundle }
 }
 
 fn origin() -> RequestOrigin {
@@ -83,7 +85,9 @@ fn forms_of_browsers_are_read() {
         (BUNDLE, b"PK\r\n--X\0\xff"),
     ];
     let form = read(body(&fields)).unwrap();
-    assert_eq!((&*form.prefix, &*form.organization, &*form.note), ("10.1045", "Bücherei", "two\nlines"));
+    let details = &form.details;
+    assert_eq!((&*details.prefix, &*details.organization), ("10.1045", "Bücherei"));
+    assert_eq!(details.note, "two\nlines");
     assert_eq!(form.bundle, b"PK\r\n--X\0\xff");
 }
 
@@ -112,10 +116,12 @@ fn other_bodies_are_refused() {
 #[test]
 fn what_was_typed_comes_before_what_the_archive_has() {
     let request = check(&form()).unwrap();
-    assert_eq!((&*request.name, &*request.organization), ("Typed", "From the archive"));
-    assert_eq!((&*request.email, &*request.prefix), ("archive@example.org", "10.1045"));
-    let typed = ApplicationForm { email: "typed@example.org".to_owned(), ..form() };
-    assert_eq!(check(&typed).unwrap().email, "typed@example.org");
+    let details = &request.details;
+    assert_eq!((&*details.name, &*details.organization), ("Typed", "From the archive"));
+    assert_eq!((&*details.email, &*details.prefix), ("archive@example.org", "10.1045"));
+    let mut typed = form();
+    typed.details.email = "typed@example.org".to_owned();
+    assert_eq!(check(&typed).unwrap().details.email, "typed@example.org");
     let read = RegistrationRequest::decode(&request.encode());
     assert_eq!(read.as_ref(), Some(&request));
 }
@@ -131,12 +137,13 @@ fn what_the_applicant_has_to_change_is_named() {
     assert_eq!(with(|_| ()), None);
     assert_eq!(with(|form| form.bundle.clear()), Some(Error::NoBundle));
     assert_eq!(with(|form| form.bundle.truncate(100)), Some(Error::Bundle(BundleError::Archive)));
-    assert_eq!(with(|form| form.prefix = "0.NA/10".to_owned()), Some(Error::Prefix));
-    assert_eq!(with(|form| form.prefix.clear()), None);
-    assert_eq!(with(|form| form.email = "nobody".to_owned()), Some(Error::Email));
-    assert_eq!(with(|form| form.note = "two\nlines".to_owned()), None);
+    assert_eq!(with(|form| form.details.prefix = "0.NA/10".to_owned()), Some(Error::Prefix));
+    assert_eq!(with(|form| form.details.prefix.clear()), None);
+    assert_eq!(with(|form| form.details.email = "nobody".to_owned()), Some(Error::Email));
+    assert_eq!(with(|form| form.details.note = "two\nlines".to_owned()), None);
     for odd in ["a\nb", "\u{202e}b", "a\u{1b}[2J"] {
-        let form = ApplicationForm { name: odd.to_owned(), ..form() };
+        let mut form = form();
+        form.details.name = odd.to_owned();
         assert_eq!(check(&form), Err(Error::Characters("name")), "{odd:?}");
     }
     let long = |len| {

@@ -13,7 +13,7 @@ fn request(last: u8, unix_s: u64) -> (RequestToken, RegistrationRequest) {
     let token = RequestToken::generate();
     let origin = RequestOrigin { token, unix_s, source: IpAddr::from([192, 0, 2, last]) };
     let mut request = RegistrationRequest::new(origin, SiteBuilder::new().build().as_bytes().to_vec(), key());
-    request.note = "two\nlines \"quoted\" ü".to_owned();
+    request.details.note = "two\nlines \"quoted\" ü".to_owned();
     (token, request)
 }
 
@@ -65,7 +65,7 @@ fn requests_are_there_again_in_every_state_after_a_restart() {
     assert!(!path.join(format!("{id}{UNFINISHED_END}")).exists());
     assert!(path.join(format!("{}{FILE_END}", damaged.id())).exists(), "damaged files are kept");
     let (token, request) = &requests[1];
-    assert_eq!(store.of_applicant(*token).unwrap().note, request.note);
+    assert_eq!(store.of_applicant(*token).unwrap().details.note, request.details.note);
     assert!(store.of_applicant(RequestToken::generate()).is_none());
     assert_eq!([true, false].map(|is_decided| store.count(is_decided)), [2, 2]);
 }
