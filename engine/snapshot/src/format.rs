@@ -11,14 +11,11 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 /// First bytes of a layer.
 pub const MAGIC: [u8; 8] = *b"HDLLAYER";
 /// Version of this layout. Readers refuse every other version.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 /// Bytes of the header. Not a power of two, so that no flipped bit turns the offset of the first
 /// record into zero, which means that there is none.
 pub const HEADER_LEN: usize = 320;
 const _: () = assert!(!HEADER_LEN.is_power_of_two());
-/// Offset of the checksum in headers of version 1, which are shorter. It is read only to report the
-/// version.
-const HEADER_SUM_AT_VERSION_1: usize = 184;
 /// Every section begins at a multiple of this, the length of a cache line.
 pub const SECTION_ALIGN: usize = 64;
 
@@ -305,15 +302,15 @@ impl LayerHeader {
         if *chunk(bytes, header_at::MAGIC) != MAGIC {
             return Err(OpenError::Magic);
         }
-        // The checksum is checked before the fields, so that a torn header is reported as torn and
-        // not by whatever its fields happen to say.
+        // Another version may have its checksum elsewhere.
         let version = u32_at(header_at::VERSION);
-        let sum_at = if version == 1 { HEADER_SUM_AT_VERSION_1 } else { header_at::HEADER_SUM };
-        if checksum(&bytes[..sum_at]) != u64_at(sum_at) {
-            return Err(OpenError::Checksum);
-        }
         if version != VERSION {
             return Err(OpenError::Version(version));
+        }
+        // The checksum is checked before the other fields, so that a torn header is reported as torn
+        // and not by whatever its fields happen to say.
+        if checksum(&bytes[..header_at::HEADER_SUM]) != u64_at(header_at::HEADER_SUM) {
+            return Err(OpenError::Checksum);
         }
         if bytes[header_at::RESERVED..header_at::HEADER_SUM].iter().any(|&byte| byte != 0) {
             return Err(OpenError::Layout { field: "reserved field" });
@@ -498,6 +495,11 @@ mod tests {
             let mut bytes = bytes;
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(LayerHeader::decode(&bytes, 448).is_err(), "bit {bit}");
+        }
+        for version in [0, 2, u32::MAX] {
+            let mut bytes = bytes;
+            bytes[header_at::VERSION..][..4].copy_from_slice(&version.to_le_bytes());
+            assert_eq!(LayerHeader::decode(&bytes, 448), Err(OpenError::Version(version)));
         }
         for len in 0..HEADER_LEN {
             assert_eq!(LayerHeader::decode(&bytes[..len], 448), Err(OpenError::Short { len: 448 }));

@@ -12,7 +12,7 @@ use std::vec::Vec;
 /// Name of the file in the directory of a set.
 pub const MANIFEST: &str = "MANIFEST";
 /// First line; the number is the version of the format.
-pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 2";
+pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 1";
 /// Most layers of a set. A lookup that finds nothing searches each, so merges should keep their
 /// number low.
 pub const LAYERS_MAX: usize = 32;
@@ -120,8 +120,8 @@ impl Manifest {
             rest.map(|rest| (line, rest)).ok_or(ManifestError { line, what })
         };
         let number = |(line, text), what| parse_decimal(text).ok_or(ManifestError { line, what });
-        let what = "unsupported version: this program reads version 2 of the manifest; publish the set again";
-        if number(field("handle snapshot set", what)?, what)? != 2 {
+        let what = "unsupported version: this program reads version 1 of the manifest; publish the set again";
+        if number(field("handle snapshot set", what)?, what)? != 1 {
             return Err(ManifestError { line: 1, what });
         }
         let mut number_of = |name, what| number(field(name, what)?, what);
@@ -344,7 +344,7 @@ mod tests {
         let digest = "0123456789abcdef".repeat(4);
         let root = format!("root {digest}");
         let good =
-            ["handle snapshot set 2", "epoch 1", "generation 7", "created_unix_ms 5", "handles 0", &root];
+            ["handle snapshot set 1", "epoch 1", "generation 7", "created_unix_ms 5", "handles 0", &root];
         let layer = format!("layer a.layer 5 {digest}");
         let layer = layer.as_str();
         let with = |at: usize, line: &str| {
@@ -355,7 +355,8 @@ mod tests {
         };
         assert!(with(0, good[0]).is_ok());
         for (at, line) in [
-            (0, "handle snapshot set 1"),
+            (0, "handle snapshot set 0"),
+            (0, "handle snapshot set 2"),
             (0, "something else"),
             (1, "epoch -1"),
             (5, "root 00"),
