@@ -63,10 +63,8 @@ class Service:
             "--organization", "Bibliothek & Archiv", "--contact-email", "library@example.org",
             "--description", "A new service",
         )
-        callers = self.directory / "callers.sock"
-        config = self.home / "handle-admin.toml"
-        config.write_text(config.read_text() + f'\n[callers]\nsocket = "{callers}"\n')
-        self.spawn("handle-admin", "--config", config, "--allow-root")
+        callers = self.home / "run/callers"
+        self.spawn("handle-admin", "--config", self.home / "handle-admin.toml", "--allow-root")
         self.wait_for(admin)
         self.run(
             "hdl", "handle", "home", f"0.NA/0.NA/{PREFIX}", "--server", f"127.0.0.1:{admin}", "--auth", ADMIN,

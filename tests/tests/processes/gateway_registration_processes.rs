@@ -29,9 +29,6 @@ struct Registry {
 impl Registry {
     fn start() -> Self {
         let mut service = InitialisedService::make();
-        let admin = service.path("site/handle-admin.toml");
-        let text = fs::read_to_string(&admin).unwrap();
-        fs::write(&admin, format!("{text}\n[callers]\nsocket = \"run/callers\"\n")).unwrap();
         service.start_admin();
         service.start_handled();
         succeed(service.hdl_as_admin(["handle", "home", &format!("0.NA/0.NA/{PARENT}")]));
