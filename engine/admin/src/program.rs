@@ -14,10 +14,6 @@ use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Interval at which the program looks whether the server has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Keeps the authoritative records of a service, and changes them for their administrators.
 ///
@@ -120,11 +116,7 @@ impl Program for AdminProgram {
             let reply = to_reload.reload();
             tracing::info!(outcome = %reply, "reloaded");
         };
-        let obeyed = signals.obey(reload, move || to_stop.drain());
-        obeyed.context("cannot start the thread that listens to signals")?;
-        while !server.is_finished() {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
+        signals.obey_until(|| server.is_finished(), reload, move || to_stop.drain())?;
         readiness::stopping();
         tracing::info!("stopping: answering received requests");
         let failure = server.failure();

@@ -31,6 +31,33 @@ pub struct ScrapeLimits {
     pub patience: Duration,
 }
 
+crate::settings! {
+    /// `/metrics`, `/healthz` and `/readyz`, on an address of their own.
+    pub struct ObserveConfig {
+        /// Address of the endpoint; none if not set. It has neither encryption nor authentication,
+        /// so it belongs on loopback or a private network.
+        restart http: Option<SocketAddr> = None;
+        /// Maximum number of connections of scrapers; further ones wait in the kernel.
+        live http_connections: usize = 16, 1..=1024;
+        /// Maximum length of the head of a scraper's request.
+        live http_header_bytes: usize = 4096, 128..=1 << 16;
+        /// Maximum duration of a connection of a scraper.
+        live http_timeout_ms: u32 = 5000, 10..=600_000;
+    }
+}
+
+impl ObserveConfig {
+    /// Bounds of the endpoint.
+    #[must_use]
+    pub fn scrape_limits(&self) -> ScrapeLimits {
+        ScrapeLimits {
+            connections: self.http_connections,
+            header_len_max: self.http_header_bytes,
+            patience: Duration::from_millis(self.http_timeout_ms.into()),
+        }
+    }
+}
+
 /// What a process answers to a scraper, and how it counts responses.
 pub trait ScrapeSource: Send + Sync + 'static {
     /// The bounds in force.

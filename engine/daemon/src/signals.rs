@@ -1,10 +1,15 @@
 //! Signals: SIGTERM and SIGINT stop a process, SIGHUP makes it read its configuration again.
 
+use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as PendingSignals;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Interval at which a process looks whether its work has ended.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The signals of this process. From its creation on, signals are kept until they are taken.
 #[derive(Debug)]
@@ -64,5 +69,22 @@ impl Signals {
             }
         });
         thread.map(drop)
+    }
+
+    /// Carries out what signals ask for until `is_finished`.
+    ///
+    /// # Errors
+    /// When the thread for signals cannot be started.
+    pub fn obey_until(
+        self,
+        is_finished: impl Fn() -> bool,
+        reload: impl Fn() + Send + 'static,
+        stop: impl Fn() + Send + 'static,
+    ) -> anyhow::Result<()> {
+        self.obey(reload, stop).context("cannot start the thread that listens to signals")?;
+        while !is_finished() {
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Ok(())
     }
 }

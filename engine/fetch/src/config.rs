@@ -1,12 +1,11 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
 use handle_daemon::publisher_keys::{PublisherKeyError, read_public};
-use handle_daemon::scrape::ScrapeLimits;
+use handle_daemon::scrape::ObserveConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::SettingRule;
 use handle_fleet::{FetchLimits, FleetUrl, StorageConfig};
 use handle_snapshot::set::statement::AcceptedPublishers;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -34,6 +33,9 @@ settings! {
         restart once: bool = false;
         /// Interval at which the source is asked for a new set.
         live interval_ms: u64 = 1000, 10..=3_600_000;
+        /// Maximum pause after a layer was refused. The pause begins with `interval_ms` and doubles with
+        /// each refusal, because each attempt downloads the layer again.
+        live refused_ms_max: u64 = 60_000, 10..=86_400_000;
         /// Chunks of layers that are requested at a time. Each takes memory for its bytes.
         live requests: usize = 4, 1..=32;
         /// Bytes of a chunk.
@@ -74,33 +76,6 @@ settings! {
     }
 }
 
-settings! {
-    /// `/metrics`, `/healthz` and `/readyz` ([fetch-metrics.md](fetch-metrics.md)).
-    pub struct ObserveConfig {
-        /// Address of the endpoint; none if not set. It has neither encryption nor authentication,
-        /// so it belongs on loopback or a private network.
-        restart http: Option<SocketAddr> = None;
-        /// Connections of scrapers at a time; further ones wait in the kernel.
-        live http_connections: usize = 16, 1..=1024;
-        /// Most bytes of the head of a scraper's request.
-        live http_header_bytes: usize = 4096, 128..=1 << 16;
-        /// Longest duration of a connection of a scraper.
-        live http_timeout_ms: u32 = 5000, 10..=600_000;
-    }
-}
-
-impl ObserveConfig {
-    /// Bounds of the endpoint.
-    #[must_use]
-    pub fn scrape_limits(&self) -> ScrapeLimits {
-        ScrapeLimits {
-            connections: self.http_connections,
-            header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_timeout_ms.into()),
-        }
-    }
-}
-
 impl Config {
     /// Bounds of fetching.
     #[must_use]
@@ -113,10 +88,14 @@ impl Config {
         }
     }
 
-    /// Interval of attempts.
+    /// Interval of attempts, after so many attempts in a row in which a layer was refused.
     #[must_use]
-    pub const fn interval(&self) -> Duration {
-        Duration::from_millis(self.interval_ms)
+    pub fn interval(&self, refusals: u32) -> Duration {
+        let doubled = self.interval_ms.saturating_mul(1_u64.checked_shl(refusals).unwrap_or(u64::MAX));
+        Duration::from_millis(match refusals {
+            0 => self.interval_ms,
+            _ => doubled.min(self.refused_ms_max.max(self.interval_ms)),
+        })
     }
 
     /// The publishers whose sets are accepted; `None` if all are.
@@ -130,5 +109,19 @@ impl Config {
                 keys.iter().any(|key| key.has_signed(&signer.0, message, signature))
             }))
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_after_refused_layers_doubles_up_to_a_limit() {
+        let config = Config { interval_ms: 1000, refused_ms_max: 60_000, ..Config::default() };
+        let pauses = [0, 1, 2, 5, 6, 64, u32::MAX].map(|refusals| config.interval(refusals).as_millis());
+        assert_eq!(pauses, [1000, 2000, 4000, 32_000, 60_000, 60_000, 60_000]);
+        let config = Config { interval_ms: 90_000, ..config };
+        assert_eq!([0, 1].map(|refusals| config.interval(refusals).as_millis()), [90_000, 90_000]);
     }
 }

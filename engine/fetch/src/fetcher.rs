@@ -142,6 +142,7 @@ fn run(mut fetcher: SetFetcher, state: &FetchState) -> Result<(), FetchError> {
     let mut is_ready = false;
     // Logged once, not for each attempt.
     let mut logged = None;
+    let mut refusals = 0_u32;
     while !state.shutdown.is_draining() {
         let started = Instant::now();
         let config = state.config();
@@ -155,7 +156,11 @@ fn run(mut fetcher: SetFetcher, state: &FetchState) -> Result<(), FetchError> {
             is_ready = true;
             readiness::ready("a set is in the directory");
         }
-        let left = config.interval().saturating_sub(started.elapsed());
+        refusals = match fetched {
+            Err(FetchError::Layer(..)) => refusals.saturating_add(1),
+            _ => 0,
+        };
+        let left = config.interval(refusals).saturating_sub(started.elapsed());
         state.shutdown.poll(&mut [], Some(left));
     }
     Ok(())

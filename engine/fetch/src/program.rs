@@ -3,7 +3,6 @@
 use crate::config::Config;
 use crate::fetcher::{Fetcher, open_source};
 use crate::state::FetchHooks;
-use anyhow::Context as _;
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
@@ -11,10 +10,6 @@ use handle_snapshot::set::read_manifest;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Interval at which the program looks whether fetching has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Fetches the sets of a publisher into a directory, from which handled and handle-gateway serve
 /// them.
@@ -92,11 +87,7 @@ impl Program for FetchProgram {
             let reply = to_reload.reload();
             tracing::info!(outcome = %reply, "reloaded");
         };
-        let obeyed = signals.obey(reload, move || to_stop.drain());
-        obeyed.context("cannot start the thread that listens to signals")?;
-        while !fetcher.is_finished() {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
+        signals.obey_until(|| fetcher.is_finished(), reload, move || to_stop.drain())?;
         readiness::stopping();
         fetcher.stop()
     }

@@ -6,7 +6,7 @@ use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
-use handle_daemon::settings::reload::{SettingChanges, merged};
+use handle_daemon::settings::reload::{SettingChanges, merged, report_failed_reload};
 use handle_daemon::shutdown::Shutdown;
 use handle_fleet::FetchCounters;
 use serde_json::{Value, json};
@@ -130,23 +130,12 @@ impl FetchState {
     pub fn reload(&self) -> Value {
         let _reloading = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         readiness::reloading(|| match self.apply_changes() {
-            Ok(SettingChanges { changed, need_restart }) => {
-                tracing::info!(?changed, "configuration reloaded");
-                let mut report = json!({ "ok": true, "settings_changed": changed });
-                if !need_restart.is_empty() {
-                    let hint =
-                        format!("cannot change while running: {}; restart instead", need_restart.join(", "));
-                    tracing::warn!("{hint}");
-                    report["settings_not_changed"] = need_restart.into();
-                    report["hint"] = hint.into();
-                }
-                report
+            Ok(changes) => {
+                let mut answer = json!({ "ok": true });
+                changes.report(&mut answer, "restart instead");
+                answer
             }
-            Err(error) => {
-                let error = format!("{error:#}; nothing has changed");
-                tracing::error!(error, "the configuration is not reloaded");
-                json!({ "ok": false, "error": error })
-            }
+            Err(error) => report_failed_reload(&error),
         })
     }
 

@@ -164,11 +164,9 @@ pub(crate) fn download(
     let opened = entries.iter().map(|entry| PartialLayer::open(dir, entry));
     let mut parts = opened.collect::<Result<Vec<_>, _>>()?;
     counters.resumed_bytes.add_many(parts.iter().map(|part| part.len).sum());
-    let chunks: Vec<(usize, Range<u64>)> = parts
-        .iter()
-        .enumerate()
-        .flat_map(|(at, part)| part.chunks(limits.chunk_len).map(move |range| (at, range)))
-        .collect();
+    // One item for each layer: lengths come from the manifest, and may be of any size.
+    let chunks: Vec<_> = parts.iter().map(|part| part.chunks(limits.chunk_len)).enumerate().collect();
+    let chunks = chunks.into_iter().flat_map(|(at, ranges)| ranges.map(move |range| (at, range)));
     let mut complete = |part: &PartialLayer<'_>| {
         part.finish().inspect_err(|_| counters.layers_refused.add())?;
         taken(part.entry)
@@ -177,7 +175,7 @@ pub(crate) fn download(
         complete(part)?;
     }
     std::thread::scope(|scope| {
-        let mut waiting = chunks.into_iter();
+        let mut waiting = chunks;
         let mut running: VecDeque<RunningChunk<'_>> = VecDeque::new();
         loop {
             while running.len() < limits.requests

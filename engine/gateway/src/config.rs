@@ -18,11 +18,10 @@ use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use handle_daemon::listen::each_once;
 use handle_daemon::publisher_keys::PublishersConfig;
-use handle_daemon::scrape::ScrapeLimits;
+use handle_daemon::scrape::ObserveConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
 use handle_daemon::settings::file::{ConfigurationError, read};
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -170,33 +169,6 @@ settings! {
     pub struct NativeConfig {
         /// Answer them.
         live enabled: bool = true;
-    }
-}
-
-settings! {
-    /// `/metrics`, `/healthz` and `/readyz`, on an address of their own.
-    pub struct ObserveConfig {
-        /// Address of the endpoint; none if not set. It has neither encryption nor authentication,
-        /// so it belongs on loopback or a private network.
-        restart http: Option<SocketAddr> = None;
-        /// Connections of scrapers at a time; further ones wait in the kernel.
-        live http_connections: usize = 16, 1..=1024;
-        /// Most bytes of the head of a scraper's request.
-        live http_header_bytes: usize = 4096, 128..=1 << 16;
-        /// Longest duration of a connection of a scraper.
-        live http_timeout_ms: u32 = 5000, 10..=600_000;
-    }
-}
-
-impl ObserveConfig {
-    /// Bounds of the endpoint.
-    #[must_use]
-    pub fn scrape_limits(&self) -> ScrapeLimits {
-        ScrapeLimits {
-            connections: self.http_connections,
-            header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_timeout_ms.into()),
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::server::{Gateway, GatewaySources};
 use crate::settings::{GatewayHooks, reload};
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
@@ -11,10 +11,6 @@ use handle_daemon::takeover::SuccessorProgram;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// Interval at which the program looks whether the gateway has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Answers HTTP: the JSON API, the handle protocol in bodies of POST, and redirects to the URLs of
 /// records.
@@ -100,11 +96,7 @@ impl Program for GatewayProgram {
             let reply = reload(&to_reload);
             tracing::info!(outcome = %reply, "reloaded");
         };
-        let obeyed = signals.obey(reload, move || to_stop.drain());
-        obeyed.context("cannot start the thread that listens to signals")?;
-        while !gateway.is_finished() {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
+        signals.obey_until(|| gateway.is_finished(), reload, move || to_stop.drain())?;
         // After a takeover, the service continues.
         if !gateway.state().is_handed_over() {
             readiness::stopping();

@@ -14,7 +14,7 @@ use handle_daemon::program::ReadConfig;
 use handle_daemon::publication::{PublishedDirectory as _, ReloadOutcome};
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
-use handle_daemon::settings::reload::{SettingChanges, merged};
+use handle_daemon::settings::reload::{SettingChanges, merged, report_failed_reload};
 use handle_daemon::takeover::SuccessorProgram;
 use serde_json::{Value, json};
 use std::fmt;
@@ -110,7 +110,7 @@ fn reload_all(state: &GatewayState) -> Value {
     state.request_log.reopen();
     if let Some(read) = &state.settings.hooks.read_config {
         match read().and_then(|new| apply(state, &new)) {
-            Ok((SettingChanges { changed, need_restart }, errors)) => {
+            Ok((changes, errors)) => {
                 if !errors.is_empty() {
                     let error = errors.join("; ");
                     tracing::error!(
@@ -120,21 +120,9 @@ fn reload_all(state: &GatewayState) -> Value {
                     report["ok"] = false.into();
                     report["error"] = error.into();
                 }
-                tracing::info!(?changed, "configuration reloaded");
-                report["settings_changed"] = changed.into();
-                if !need_restart.is_empty() {
-                    let hint =
-                        format!("cannot change while serving: {}; restart instead", need_restart.join(", "));
-                    tracing::warn!("{hint}");
-                    report["settings_not_changed"] = need_restart.into();
-                    report["hint"] = hint.into();
-                }
+                changes.report(&mut report, "take over instead: hdl control restart");
             }
-            Err(error) => {
-                let error = format!("{error:#}; nothing has changed");
-                tracing::error!(error, "the configuration is not reloaded");
-                return json!({ "ok": false, "error": error });
-            }
+            Err(error) => return report_failed_reload(&error),
         }
     }
     if let Some(set) = &state.set {

@@ -15,7 +15,7 @@ use handle_daemon::log::SetLog;
 use handle_daemon::publication::ReloadOutcome;
 use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
-use handle_daemon::settings::reload::{SettingChanges, merged};
+use handle_daemon::settings::reload::{SettingChanges, merged, report_failed_reload};
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -114,22 +114,12 @@ fn reload_all(shared: &ServerState) -> Value {
                 shared.live.ledger.set_rate(in_force.config.verify_bytes_per_s);
                 shared.live.set_templates(templates_of(&in_force.config));
                 shared.wake_workers();
-                tracing::info!(changed = ?changes.changed, "configuration reloaded");
-                report["settings_changed"] = changes.changed.into();
-                if !changes.need_restart.is_empty() {
-                    let hint = format!(
-                        "cannot change while serving: {}; take over instead: hdl control restart",
-                        changes.need_restart.join(", ")
-                    );
-                    tracing::warn!("{hint}");
-                    report["settings_not_changed"] = changes.need_restart.into();
-                    report["hint"] = hint.into();
-                }
+                changes.report(&mut report, "take over instead: hdl control restart");
             }
             Err(error) => {
-                let error = format!("{error:#}; nothing has changed");
-                tracing::error!(error, "the configuration is not reloaded");
-                return json!({ "ok": false, "error": error, "generation": generation() });
+                let mut report = report_failed_reload(&error);
+                report["generation"] = generation().into();
+                return report;
             }
         }
     }

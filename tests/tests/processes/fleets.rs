@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bytes::Bytes;
+use handle_fetch::Fetcher;
 use handle_fleet::store::{ObjectRow, ObjectTag, PutCondition, StoredObject};
 use handle_fleet::{
     FetchError, FetchOutcome, FleetStore, FleetStoreError, RefusalReason, SetShipper, ShipError, ShipLimits,
@@ -10,12 +11,13 @@ use handle_fleet::{
 };
 use handle_snapshot::set::read_manifest;
 use handle_tests::fleet::{TestFleet, TestSigner, now_unix_ms, verified};
-use handle_tests::process::{fail, hdl, program, succeed};
+use handle_tests::process::{fail, hdl, program, succeed, until};
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const RUNS: &dyn Fn() -> bool = &|| false;
 
@@ -214,6 +216,30 @@ fn damaged_layers_are_refused_and_the_rest_is_used_again() {
     assert!(resumed >= 3 * (64 << 10), "{resumed}");
     assert_eq!(resumed + rest, good.len() as u64);
     assert!(kept_now > kept, "a part was downloaded before");
+}
+
+#[test]
+fn a_layer_that_stays_damaged_is_not_downloaded_all_the_time() {
+    let fleet = TestFleet::new();
+    let published = fleet.publisher("published", None).publish(0..100, "first", true);
+    fleet.shipper("published").ship().unwrap();
+    let stored = fleet.path("store").join(&published.layers[0].file);
+    let mut damaged = std::fs::read(&stored).unwrap();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(stored, damaged).unwrap();
+    let config = handle_fetch::Config {
+        url: fleet.path("store").to_str().unwrap().to_owned(),
+        directory: fleet.path("set"),
+        interval_ms: 10,
+        ..handle_fetch::Config::default()
+    };
+    let fetcher = Fetcher::start(&config).unwrap();
+    let refused = || fetcher.state().counters.layers_refused.get();
+    until("attempts are repeated", || refused() >= 3);
+    std::thread::sleep(Duration::from_millis(600));
+    // Six attempts, the last of them after 630 ms; 60 without pauses that double.
+    assert!(refused() < 10, "{}", refused());
+    assert!(fetcher.stop().is_ok());
 }
 
 #[test]

@@ -6,6 +6,7 @@
 
 use super::SettingSection;
 use super::file::to_table;
+use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
@@ -16,6 +17,29 @@ pub struct SettingChanges {
     pub changed: Vec<String>,
     /// Settings whose new value needs a restart.
     pub need_restart: Vec<String>,
+}
+
+impl SettingChanges {
+    /// Logs the changes, and adds them to the answer to a reload. `remedy` tells how settings take
+    /// effect that cannot change while the process runs.
+    pub fn report(self, answer: &mut serde_json::Value, remedy: &str) {
+        let Self { changed, need_restart } = self;
+        tracing::info!(?changed, "configuration reloaded");
+        answer["settings_changed"] = changed.into();
+        if !need_restart.is_empty() {
+            let hint = format!("cannot change while serving: {}; {remedy}", need_restart.join(", "));
+            tracing::warn!("{hint}");
+            answer["settings_not_changed"] = need_restart.into();
+            answer["hint"] = hint.into();
+        }
+    }
+}
+
+/// Logs that a configuration was not reloaded, and returns the answer that says so.
+pub fn report_failed_reload(error: &anyhow::Error) -> serde_json::Value {
+    let error = format!("{error:#}; nothing has changed");
+    tracing::error!(error, "the configuration is not reloaded");
+    json!({ "ok": false, "error": error })
 }
 
 /// `old` with the live settings of `new`.
