@@ -1,6 +1,7 @@
 //! A publisher whose sets are shipped, and machines that fetch them.
 
 use handle_auth::{PublisherKey, PublisherSigner, generate};
+use handle_daemon::clock::now_unix_ms;
 use handle_fleet::directory::DirectoryStore;
 use handle_fleet::{FetchLimits, FleetStore, SetFetcher, SetShipper, ShipLimits};
 use handle_proto::Value;
@@ -12,15 +13,8 @@ use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, SetPublish
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tempfile::TempDir;
-
-/// Time now, Unix milliseconds.
-#[must_use]
-pub fn now_unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-}
 
 /// A key that signs sets.
 #[derive(Debug)]
@@ -168,7 +162,7 @@ impl TestFleet {
     #[must_use]
     pub fn shipper(&self, name: &str) -> SetShipper {
         let limits = ShipLimits { sets_kept: 2, grace: Duration::ZERO };
-        SetShipper::open(self.store(), "store", &self.path(name), limits, Arc::default()).expect("a store")
+        SetShipper::open(self.store(), "store", &self.path(name), limits).expect("a store")
     }
 
     /// Fetches from the store to the directory `set`.

@@ -2,15 +2,14 @@
 
 use crate::ExitOutcome;
 use crate::output;
-use crate::snapshot::SigningArgs;
+use crate::snapshot::{SigningArgs, now_unix_ms};
 use anyhow::ensure;
 use handle_fleet::follow::{FollowIntervals, ShipFollower};
 use handle_fleet::{FleetUrl, SetShipper, ShipError, ShipLimits, ShipOutcome, StorageConfig, location};
 use handle_snapshot::set::read_manifest;
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// Interval of statements that are shipped with `--follow`.
 const STATEMENT_INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +73,7 @@ fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
         StorageConfig { credentials_file: args.credentials_file.clone(), ..StorageConfig::default() };
     let store = location::open(&url, &storage)?;
     let limits = ShipLimits { sets_kept: args.sets_kept, grace: Duration::from_secs(args.grace) };
-    let mut shipper = SetShipper::open(store, &url.to_string(), &args.dir, limits, Arc::default())?;
+    let mut shipper = SetShipper::open(store, &url.to_string(), &args.dir, limits)?;
     if args.take_over {
         take_over(args, &shipper)?;
     }
@@ -92,11 +91,6 @@ fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
     shipper.collect(now_unix_ms())?;
     report(args, &url, outcome, started)?;
     Ok(ExitOutcome::Good)
-}
-
-fn now_unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Raises the epoch of the set above that of the set in the store, unless it is above it.

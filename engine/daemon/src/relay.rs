@@ -1,32 +1,32 @@
 //! Messages that `handle-gateway` relays to `handle-admin` over a local socket, because the answer
 //! may be a stream of unknown length.
 //!
-//! A connection carries one message: a frame with the way of the answer, the address of the client
-//! and the message. Everything that follows in the other direction, up to the end of the connection,
+//! A connection carries one message: a frame with the transport of the answer, the address of the
+//! client and the message. Everything that follows in the other direction, up to the end of the connection,
 //! is the answer.
 
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Bytes in front of the message: the way, the address, and the length of the message.
+/// Length of the head before the message: transport, address, and length of the message.
 pub const HEAD_LEN: usize = 1 + 16 + 4;
-/// Most bytes of a message, with its envelope.
+/// Maximum length of a message, with its envelope.
 pub const MESSAGE_LEN: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
-/// The way of the answer to the client.
+/// The transport of the answer to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RelayRoute {
-    /// HTTP, or HTTPS with another key than that of the server.
+    /// HTTP, or HTTPS with a key other than the server key.
     Http = 0,
-    /// HTTPS with the key of the server.
+    /// HTTPS with the server key.
     Https = 1,
 }
 
-/// The bytes in front of a relayed message.
+/// The head before a relayed message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RelayHead {
-    /// The way of the answer.
+    /// The transport of the answer.
     pub route: RelayRoute,
     /// Address of the client.
     pub source: IpAddr,

@@ -5,7 +5,6 @@ use crate::probe::{PROBE_PREFIX, check_conditions};
 use crate::record::ShippedRecord;
 use crate::store::{FleetStore, FleetStoreError, FleetStoreErrorKind, ObjectTag, PutCondition};
 use bytes::Bytes;
-use handle_daemon::metrics::EventCounter;
 use handle_snapshot::Sha256Sum;
 use handle_snapshot::format::HEADER_LEN;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
@@ -37,24 +36,6 @@ impl Default for ShipLimits {
     }
 }
 
-handle_daemon::event_counters! {
-    /// Counters of shipping.
-    pub struct ShipCounters of EventCounter, "handle_admin_ship_" {
-        /// Sets that were shipped.
-        sets,
-        /// Layers that were uploaded.
-        layers,
-        /// Bytes of these layers.
-        layer_bytes,
-        /// Statements that were uploaded.
-        statements,
-        /// Attempts that failed.
-        failures,
-        /// Layers that were removed from stores.
-        layers_removed,
-    }
-}
-
 /// What shipping has changed in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShipOutcome {
@@ -78,7 +59,6 @@ pub struct SetShipper {
     dir: PathBuf,
     record: ShippedRecord,
     limits: ShipLimits,
-    counters: Arc<ShipCounters>,
     /// The MANIFEST of this publisher in the store, as last seen.
     shipped: Option<RemoteSet>,
     /// The statement that was last uploaded.
@@ -97,12 +77,11 @@ impl SetShipper {
         url: &str,
         dir: &Path,
         limits: ShipLimits,
-        counters: Arc<ShipCounters>,
     ) -> Result<Self, ShipError> {
         check_conditions(&*store)?;
         let record = ShippedRecord::open(dir, url)?;
         let (dir, unused_since) = (dir.to_owned(), BTreeMap::new());
-        Ok(Self { store, dir, record, limits, counters, shipped: None, stated: None, unused_since })
+        Ok(Self { store, dir, record, limits, shipped: None, stated: None, unused_since })
     }
 
     /// Puts other limits in force.
@@ -116,14 +95,6 @@ impl SetShipper {
     /// When the store fails, or has a set of another publisher or a later set of this one. Layers
     /// that were uploaded stay, and are used by the next attempt.
     pub fn ship(&mut self) -> Result<ShipOutcome, ShipError> {
-        let shipped = self.try_ship();
-        if shipped.is_err() {
-            self.counters.failures.add();
-        }
-        shipped
-    }
-
-    fn try_ship(&mut self) -> Result<ShipOutcome, ShipError> {
         let mut uploaded = 0;
         let mut attempt = 1;
         loop {
@@ -151,7 +122,6 @@ impl SetShipper {
             match put {
                 Ok(tag) => {
                     self.shipped = Some(RemoteSet { manifest, tag });
-                    self.counters.sets.add();
                     return Ok(ShipOutcome::Shipped(uploaded));
                 }
                 // Another process was faster, or the store has repeated the request by itself.
@@ -224,8 +194,6 @@ impl SetShipper {
 
     fn upload(&self, entry: &LayerEntry) -> Result<(), ShipError> {
         self.store.put_file(&entry.file, &self.dir.join(&entry.file), entry.len)?;
-        self.counters.layers.add();
-        self.counters.layer_bytes.add_many(entry.len);
         Ok(())
     }
 
@@ -251,7 +219,6 @@ impl SetShipper {
         self.check_shipped()?;
         self.store.put(HEARTBEAT, Bytes::from(statement.encode()), &PutCondition::Always)?;
         self.stated = Some(statement);
-        self.counters.statements.add();
         Ok(true)
     }
 
@@ -323,7 +290,6 @@ impl SetShipper {
             if is_old && since.elapsed() >= self.limits.grace {
                 self.store.remove(&object.name)?;
                 self.unused_since.remove(&object.name);
-                self.counters.layers_removed.add();
                 removed += 1;
             }
         }

@@ -229,7 +229,7 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
                 let pause = renewal::pause(failures, error.is_rate_limit(), &acme.config, random);
                 let mut progress = acme.progress();
                 (progress.failures, progress.last_error) = (failures, Some(text));
-                // Counted last, so that who sees the count also sees the error.
+                // Counted last: a reader that sees the count then also sees the error.
                 state.counters.certificate_order_failures.add();
                 u64::from(now_unix_s()) + pause.as_secs().max(1)
             }

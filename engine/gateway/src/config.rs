@@ -104,10 +104,10 @@ settings! {
         /// leaves a single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for which a connection that is being closed waits for its client to close it too. What
-        /// the client still sends is discarded: it would otherwise lose the answer to a request whose
-        /// body was refused.
+        /// the client still sends is discarded. Without this time, a client could lose the answer to a
+        /// request whose body was refused.
         live linger_ms: u32 = 2000, 0..=HOUR_MS;
-        /// Most bytes that are discarded so.
+        /// Maximum number of bytes that are discarded in this time.
         live linger_bytes: usize = 16 << 20, 0..=1 << 30;
         /// Time for requests under way to finish when the process stops.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;

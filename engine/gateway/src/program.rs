@@ -55,8 +55,8 @@ pub struct GatewayProgram {
     /// Worker threads; 0 for one on each core.
     #[arg(long)]
     workers: Option<usize>,
-    /// Take over from the handle-gateway behind the control socket, if there is one: go on with its
-    /// sockets, without losing a request, and let it go.
+    /// Take over from the handle-gateway that listens on the control socket, if there is one: serve
+    /// from its sockets and let it exit, without losing a request.
     #[arg(long)]
     take_over: bool,
 }

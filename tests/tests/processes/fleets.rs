@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use bytes::Bytes;
+use handle_daemon::clock::now_unix_ms;
 use handle_fetch::Fetcher;
 use handle_fleet::store::{ObjectRow, ObjectTag, PutCondition, StoredObject};
 use handle_fleet::{
@@ -10,7 +11,7 @@ use handle_fleet::{
     ShipOutcome,
 };
 use handle_snapshot::set::read_manifest;
-use handle_tests::fleet::{TestFleet, TestSigner, now_unix_ms, verified};
+use handle_tests::fleet::{TestFleet, TestSigner, verified};
 use handle_tests::process::{fail, hdl, program, succeed, until};
 use std::ops::Range;
 use std::path::Path;
@@ -357,8 +358,7 @@ fn a_store_that_ignores_preconditions_is_refused() {
     let fleet = TestFleet::new();
     for ignores_absent in [true, false] {
         let store = Arc::new(CarelessStore { store: fleet.store(), ignores_absent });
-        let opened =
-            SetShipper::open(store, "store", &fleet.path("set"), ShipLimits::default(), Arc::default());
+        let opened = SetShipper::open(store, "store", &fleet.path("set"), ShipLimits::default());
         let error = opened.unwrap_err();
         assert!(matches!(error, ShipError::NoConditions(_)) && error.is_final(), "{error}");
     }

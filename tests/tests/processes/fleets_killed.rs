@@ -46,7 +46,7 @@ fn a_killed_fetcher_leaves_a_complete_set_and_catches_up() {
                 let manifest = publisher.publish(records, &format!("turn {at}"), is_base);
                 sender.send(manifest.root.to_string()).unwrap();
                 shipper.ship().unwrap();
-                shipper.collect(handle_tests::fleet::now_unix_ms()).unwrap();
+                shipper.collect(handle_daemon::clock::now_unix_ms()).unwrap();
                 std::thread::sleep(Duration::from_millis(10));
             }
             publisher.publish(0..1, "the end", false)

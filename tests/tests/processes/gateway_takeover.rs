@@ -344,7 +344,7 @@ fn a_new_gateway_that_fails_or_is_killed_leaves_the_old_one_serving() {
         let (code, error) = fail(setup.command());
         assert!(code == 1 && error.contains("missing.json"), "{code} {error}");
         let restarted = daemon::ask(&setup.control(), "restart");
-        assert!(restarted["error"].as_str().unwrap().contains("This one goes on"), "{restarted}");
+        assert!(restarted["error"].as_str().unwrap().contains("this process continues"), "{restarted}");
         setup.configure(2, "");
         // Another program does not get the sockets.
         let mut other = daemon::handled();

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_daemon::clock::now_unix_ms;
 use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 use handle_proto::Value;
 use handle_server::Server;
@@ -25,11 +26,6 @@ const PUBLISHED_PER_S: u32 = 10;
 const LAYERS_MAX: usize = 6;
 /// Requests per second: enough that some are in flight whenever a set is replaced.
 const RATE: NonZeroU64 = NonZeroU64::new(5_000).unwrap();
-
-fn now_unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    u64::try_from(now.as_millis()).unwrap()
-}
 
 /// Publishes a delta: some records changed, one deleted, and the one deleted before restored.
 fn publish_changes(publisher: &mut SetPublisher, records: &[Record], round: usize) {

@@ -265,7 +265,10 @@ fn a_restart_on_command_keeps_serving_and_notifies_the_service_manager() {
     // A configuration that does not work changes nothing.
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 0\n")).unwrap();
     let (code, answer) = restart();
-    assert!(code == Some(6) && answer["error"].as_str().unwrap().contains("This one goes on"), "{answer}");
+    assert!(
+        code == Some(6) && answer["error"].as_str().unwrap().contains("this process continues"),
+        "{answer}"
+    );
     assert_eq!(old.ask("status")["state"], "serving");
     std::fs::write(&config, format!("{text}limits.batch_datagrams = 7\n")).unwrap();
     let is_ready = || {

@@ -53,13 +53,15 @@ pub fn restart(program: Option<&SuccessorProgram>, handover: &Handover) -> Value
             Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_INTERVAL),
             Ok(Some(status)) => {
                 return refuse(format!(
-                    "the new process ended ({status}); the log says why. This one goes on"
+                    "the new process ended ({status}), for the reason in the log; this process continues"
                 ));
             }
             Ok(None) | Err(_) => {
                 // The new process may have ended by itself.
                 let _ = (child.kill(), child.wait());
-                return refuse("the new process did not come to serve; this one goes on".to_owned());
+                return refuse(
+                    "the new process did not begin to serve in time; this process continues".to_owned(),
+                );
             }
         }
     }
