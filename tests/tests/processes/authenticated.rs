@@ -335,7 +335,7 @@ fn a_full_slow_path_answers_busy_and_all_requests_are_counted() {
     let envelope = Envelope { session_id: challenge.id, ..Envelope::request(100) };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(served.address()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.send(&message(envelope, READ, &Request::AnswerChallenge(body))).unwrap();
     for at in 0..3 {
         socket.send(&question("TST/HALF", &[2], READ, at)).unwrap();
