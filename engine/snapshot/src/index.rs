@@ -76,7 +76,7 @@ impl<'a> LayerIndex<'a> {
         let slots = Slots(bucket);
         let matches = slots.matches(hash);
         if matches == 0 && (slots.goes_on() || self.checks) {
-            return self.search(hash, 0);
+            return self.search(hash, 0, 0);
         }
         slots.candidate(matches, 0)
     }
@@ -84,17 +84,18 @@ impl<'a> LayerIndex<'a> {
     /// The first slot after `candidate` that has the fingerprint of `hash`.
     #[cold]
     pub(crate) fn after(&self, hash: u64, candidate: Candidate) -> Candidate {
-        self.search(hash, candidate.slots_seen as usize)
-    }
-
-    /// Continues in the next bucket only while buckets say that a record went on to a later one,
-    /// and in [`PROBE_BUCKETS_MAX`] buckets at most.
-    #[cold]
-    fn search(&self, hash: u64, slots_seen: usize) -> Candidate {
+        let slots_seen = candidate.slots_seen as usize;
         // After the last slot of a bucket, the search ends in this bucket: it may be damaged, or say
         // that no record went on.
-        let nth_seen = slots_seen.saturating_sub(1) / BUCKET_SLOTS;
-        let (mut nth, mut seen) = (nth_seen, slots_seen - nth_seen * BUCKET_SLOTS);
+        let nth = slots_seen.saturating_sub(1) / BUCKET_SLOTS;
+        self.search(hash, nth, slots_seen - nth * BUCKET_SLOTS)
+    }
+
+    /// Searches from the slot after the first `seen` of the `nth` bucket. Continues in the next bucket
+    /// only while buckets say that a record went on to a later one, and in [`PROBE_BUCKETS_MAX`]
+    /// buckets at most.
+    #[cold]
+    fn search(&self, hash: u64, mut nth: usize, mut seen: usize) -> Candidate {
         while nth < PROBE_BUCKETS_MAX
             && let Some(bucket) = self.bucket(hash, nth)
         {
