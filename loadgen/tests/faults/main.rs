@@ -43,7 +43,9 @@ fn sums(report: &RunReport) -> [u64; 4] {
 fn right_answers_are_verified() {
     let report = run_with_faults(right_answer);
     assert_eq!(sums(&report), [400, 0, 400, 0], "{report}");
-    assert!(report.is_valid(), "{report}");
+    // Whether requests are sent in time depends on the machine, not on the answers.
+    let on_answers = |reason: &&String| !reason.ends_with("behind schedule");
+    assert_eq!(report.invalid.iter().find(on_answers), None, "{report}");
 }
 
 #[test]
