@@ -115,6 +115,7 @@ fn check_slow(context: &AnswerContext<'_, Vec<u8>>, slow: &SlowPathRequest<'_>, 
             assert_eq!(written(&AnswerOutcome::Reply(reply)), written(&AnswerOutcome::Reply(*plain)));
             check_computed(context, slow);
         }
+        FirstEvaluation::Uncached => panic!("there is no cache"),
         FirstEvaluation::Identity => {
             assert_eq!(plain.refused(), Some(RefusalReason::NotPublic));
             let reply = slow.challenge(context, 7, &[0; 16]);
@@ -164,7 +165,9 @@ fn written(outcome: &AnswerOutcome<'_>) -> DatagramOutcome {
         AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
             panic!("a server without sessions answers in one")
         }
-        AnswerOutcome::Listing => panic!("a server that forwards nothing does not answer"),
+        AnswerOutcome::Listing | AnswerOutcome::Administration => {
+            panic!("a server that forwards nothing does not answer")
+        }
     }
 }
 
@@ -188,7 +191,9 @@ fn check(fixture: &Fixture, request_bytes: &[u8], outcome: &AnswerOutcome<'_>) {
         AnswerOutcome::InSession(_) | AnswerOutcome::Encrypted => {
             panic!("a server without sessions answers in one")
         }
-        AnswerOutcome::Listing => panic!("a server that forwards nothing does not answer"),
+        AnswerOutcome::Listing | AnswerOutcome::Administration => {
+            panic!("a server that forwards nothing does not answer")
+        }
     }
 }
 

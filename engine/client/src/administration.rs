@@ -23,6 +23,8 @@ pub use error::AskError;
 
 use crate::allowances::Allowances;
 use crate::open_session::{OpenSession, Proposal};
+#[cfg(feature = "tls")]
+use crate::replication::connection::StreamConnection;
 use answer::decode_reply;
 use connection::ServerConnection;
 use handle_auth::challenge::check_request_digest;
@@ -35,7 +37,7 @@ use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::ChallengeAnswer;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
-use handle_proto::{OpCode, OpFlags, ResponseCode};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use outgoing::{OutgoingRequest, Repetition, changes_records, has_secrets};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
@@ -69,6 +71,18 @@ pub struct Administrator {
     session_timeout_s: Option<i32>,
     session: Option<OpenSession>,
     allowances: Allowances,
+    /// The version of requests outside sessions.
+    version: Version,
+}
+
+/// The answer to a request for a stream.
+#[cfg(feature = "tls")]
+#[derive(Debug)]
+pub enum StreamAnswer {
+    /// The stream follows on this connection.
+    Begins(Box<StreamConnection>),
+    /// The server refuses the request, or refers it.
+    Refused(AdministrationAnswer),
 }
 
 impl Administrator {
@@ -83,7 +97,14 @@ impl Administrator {
             session_timeout_s: None,
             session: None,
             allowances: Allowances::default(),
+            version: Version::CURRENT,
         }
+    }
+
+    /// Sets the version of further requests outside sessions. It is an upper limit of the version of
+    /// their answers.
+    pub const fn use_version(&mut self, version: Version) {
+        self.version = version;
     }
 
     /// Sets the identity for further requests.
@@ -115,7 +136,8 @@ impl Administrator {
         let session = self.session.take()?;
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
         let flags = OpFlags::PLAIN_REQUEST;
-        let outgoing = OutgoingRequest::new(Some(&session), &request, flags, self.allowances).ok()?;
+        let outgoing =
+            OutgoingRequest::new(Some(&session), &request, flags, self.allowances, self.version).ok()?;
         self.connection.send_now(&outgoing.message).then_some(self)
     }
 
@@ -178,6 +200,20 @@ impl Administrator {
         mut take: impl FnMut(&[u8]) -> ControlFlow<()>,
     ) -> Result<AdministrationAnswer, AskError> {
         self.at_an_interface(request, |client| client.list_here(request, &mut take))
+    }
+
+    /// Sends a request that is answered with a stream, and answers up to two challenges. The stream is
+    /// received from the returned connection, which is no longer that of this client.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    #[cfg(feature = "tls")]
+    pub fn begin_stream(&mut self, request: &Request<'_>) -> Result<StreamAnswer, AskError> {
+        let (answer, _) = self.ask_covering(request, OpFlags::PLAIN_REQUEST)?;
+        if answer.code() != ResponseCode::SUCCESS {
+            return Ok(StreamAnswer::Refused(answer));
+        }
+        self.connection.take_stream().map(|connection| StreamAnswer::Begins(Box::new(connection)))
     }
 
     /// Sends the request at the interface that is connected to. If the request changes nothing and
@@ -330,7 +366,8 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let outgoing = OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances)?;
+        let outgoing =
+            OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances, self.version)?;
         let mut answer = self.exchange(&outgoing, request.op_code(), &outgoing.covered)?;
         for _ in 0..CHALLENGES_MAX {
             if answer.code() != ResponseCode::AUTHENTICATION_NEEDED {
@@ -434,7 +471,8 @@ impl Administrator {
             identity: identity.reference(),
             signed_response: &signed_response,
         };
-        OutgoingRequest::answer(&envelope, &Request::AnswerChallenge(answer), flags, is_change)
+        let request = Request::AnswerChallenge(answer);
+        OutgoingRequest::answer(&envelope, &request, flags, is_change, self.version)
     }
 
     /// Receives the answer to `request_id`. If signatures are required, the answer must have the
@@ -451,6 +489,8 @@ impl Administrator {
             Ok(answer)
         });
         match &received {
+            // The stream follows on the connection.
+            Ok(answer) if begins_stream(op_code) && answer.code() == ResponseCode::SUCCESS => {}
             Ok(answer) if !answer.is_continued() => self.connection.note_answer(answer.keeps_connection()),
             Ok(_) => {}
             Err(error) => {
@@ -547,6 +587,11 @@ impl Drop for Administrator {
 /// Whether the code reports a problem with the session.
 const fn is_about_sessions(code: ResponseCode) -> bool {
     500 <= code.0 && code.0 < 600
+}
+
+/// Whether a stream follows the successful answer to this operation.
+const fn begins_stream(op_code: OpCode) -> bool {
+    matches!(op_code, OpCode::RETRIEVE_TXN_LOG | OpCode::DUMP_HANDLES)
 }
 
 #[cfg(test)]

@@ -212,6 +212,15 @@ impl Cache {
         }
     }
 
+    /// Drops everything. The counters stay.
+    pub fn clear(&self) {
+        for at in 0..self.shards.len() {
+            let mut shard = self.shard(at);
+            let stats = CacheStats { handles: 0, bytes: 0, ..shard.stats };
+            *shard = CacheShard { stats, ..CacheShard::default() };
+        }
+    }
+
     /// The counters, and the current size.
     #[must_use]
     pub fn stats(&self) -> CacheStats {
@@ -598,6 +607,24 @@ mod tests {
         assert_ne!(one.name(b"a/b"), one.name(b"a/c"));
         assert_ne!(one.name(b"a/b"), other.name(b"a/b"));
         assert_eq!(format!("{one:?}"), "Namer { .. }", "the key is secret");
+    }
+
+    #[test]
+    fn nothing_is_left_after_clearing() {
+        let cache = cache(3 << 20);
+        let names: Vec<String> = (0..1000).map(|number| format!("a/{number}")).collect();
+        let put = || {
+            for name in &names {
+                let question = Question::all(name.as_bytes());
+                cache.put(&question, &answer(name, &[value(1, b"URL", 60)]), now(0));
+                assert!(cache.get(&question, now(0)).is_some(), "{name}");
+            }
+        };
+        put();
+        cache.clear();
+        assert_eq!((cache.stats().handles, cache.stats().bytes, cache.stats().hits), (0, 0, 1000));
+        assert!(names.iter().all(|name| cache.get(&Question::all(name.as_bytes()), now(0)).is_none()));
+        put();
     }
 
     #[test]

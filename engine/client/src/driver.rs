@@ -125,6 +125,7 @@ fn lookup(client: &Arc<Client>, question: &Question, options: &LookupOptions) ->
 /// Whether the answer may be shared with other callers, and be taken from them.
 fn is_shared(question: &Question, options: &LookupOptions) -> bool {
     options.use_cache
+        && options.keeps_answer
         && options.identity.is_none()
         && !options.trace
         && !options.service_only

@@ -117,6 +117,7 @@ pub mod bootstrap;
 pub mod cache;
 pub mod driver;
 pub mod exchange;
+pub mod failures;
 pub mod flight;
 pub mod http_answer;
 pub mod identity;

@@ -125,6 +125,9 @@ impl Default for LookupLimits {
 pub struct LookupOptions {
     /// Whether cached answers may be used.
     pub use_cache: bool,
+    /// Whether the answer itself is kept in the cache, and taken from there. Otherwise only the
+    /// records are that lead to the service: for callers with a cache of their own.
+    pub keeps_answer: bool,
     /// The servers to ask, instead of searching. Their referrals are not followed.
     pub target: LookupTarget,
     /// The identity, for servers that require authentication.
@@ -133,9 +136,10 @@ pub struct LookupOptions {
     /// `None`, every request is challenged. Deployed clients set up a session with the first
     /// challenge, which costs two more requests, and saves one on each later request.
     pub session_timeout_s: Option<i32>,
-    /// Number of servers that the question has passed through. If it is not 0, the asked servers
-    /// are told not to ask others.
+    /// Number of servers that the question has passed through.
     pub recursion_count: u8,
+    /// Whether the asked servers may ask others.
+    pub allows_recursion: bool,
     /// Concessions to old servers.
     pub allowances: Allowances,
     /// Most aliases that are followed. Deployed clients follow none.
@@ -151,10 +155,12 @@ impl Default for LookupOptions {
     fn default() -> Self {
         Self {
             use_cache: true,
+            keeps_answer: true,
             target: LookupTarget::Responsible,
             identity: None,
             session_timeout_s: None,
             recursion_count: 0,
+            allows_recursion: true,
             allowances: Allowances::default(),
             aliases_max: 0,
             trace: false,

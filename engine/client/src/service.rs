@@ -2,11 +2,11 @@
 //! 3.2.3 and 3.2.4.
 
 use handle_proto::data::kind;
-use handle_proto::data::site::{Address, Server, Site, SiteBuf};
+use handle_proto::data::site::{Address, InterfaceKind, InterfaceProtocol, Server, Site, SiteBuf};
 use handle_proto::limit::TTL_MAX_S;
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// A shared site record.
@@ -105,6 +105,29 @@ pub(crate) fn add_once(sites: &mut Vec<SharedSite>, site: SharedSite) {
     if sites.len() < SITES_MAX && !sites.iter().any(|known| known.as_bytes() == site.as_bytes()) {
         sites.push(site);
     }
+}
+
+/// The addresses of each server of a site on which it answers over `protocol` for `kind`, those that
+/// `alt_addr` names last. Names that would have to be looked up are left out.
+#[must_use]
+pub fn site_addresses(
+    site: &SiteBuf,
+    protocol: InterfaceProtocol,
+    kind: InterfaceKind,
+) -> Vec<Vec<SocketAddr>> {
+    let mut all = vec![Vec::new(); site.view().servers.len()];
+    for site in at_all_addresses(site.clone()) {
+        for (addresses, server) in all.iter_mut().zip(site.view().servers.iter()) {
+            let ports = server.interfaces.iter().filter(|one| one.protocol == protocol && one.kind.has(kind));
+            let ports = ports.filter_map(|one| one.port()).filter(|_| !server.address.is_unspecified());
+            for address in ports.map(|port| SocketAddr::new(server.address.ip(), port)) {
+                if !addresses.contains(&address) {
+                    addresses.push(address);
+                }
+            }
+        }
+    }
+    all
 }
 
 /// Most alternative addresses of a server.

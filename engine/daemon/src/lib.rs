@@ -11,6 +11,7 @@
 //! - [`listen`]: addresses that cannot be bound, and the limit of open files.
 //! - [`log`]: what is logged, and how to change it.
 //! - [`metrics`](mod@metrics): the declarations of metrics, and their encoding.
+//! - [`notice`]: what a publisher tells other machines about each set, and how they wait for it.
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
@@ -43,6 +44,7 @@ pub mod line_log;
 pub mod listen;
 pub mod log;
 pub mod metrics;
+pub mod notice;
 pub mod priority;
 pub mod privileges;
 pub mod program;

@@ -12,10 +12,14 @@ const AGE_S_MAX: u64 = 366 * 86_400;
 
 settings! {
     /// The publishers whose sets are served ([publishing.md](publishing.md#signed-sets)).
-    pub struct PublishersConfig where refusal_needs_an_age {
+    pub struct PublishersConfig where settings_fit {
         /// Files with the public keys of the publishers, native or PEM. If there are any, sets that
         /// are not signed, signed by others, or older than the set in service are refused.
         restart keys: Vec<PathBuf> = Vec::new();
+        /// File in which the process stores the statement about the last set that it has served. With
+        /// it, an older set is refused after a restart as well. Its directory must be writable. Each
+        /// process needs a file of its own. Needs `keys`.
+        restart last_set_file: Option<PathBuf> = None;
         /// Maximum age of the newest statement of the publisher. Beyond it, the set is stale, and
         /// `/readyz` answers 503. 0 for no limit. Without `keys`, the age is not known, and there is
         /// no limit.
@@ -26,7 +30,13 @@ settings! {
     }
 }
 
-fn refusal_needs_an_age(config: &PublishersConfig) -> Result<(), SettingError> {
+fn settings_fit(config: &PublishersConfig) -> Result<(), SettingError> {
+    if config.keys.is_empty() && config.last_set_file.is_some() {
+        return Err(SettingError::Together(
+            "`publishers.last_set_file` needs `publishers.keys`: without them, every set is served"
+                .to_owned(),
+        ));
+    }
     if config.age_max_s == 0 && config.refuse_stale {
         return Err(SettingError::Together(
             "`publishers.refuse_stale` needs `publishers.age_max_s`: without it, no set is stale".to_owned(),
@@ -98,6 +108,14 @@ mod tests {
         let config = PublishersConfig { refuse_stale: true, ..PublishersConfig::default() };
         assert!(config.check().is_err());
         PublishersConfig { age_max_s: 1, ..config }.check().unwrap();
+    }
+
+    #[test]
+    fn the_last_set_is_only_stored_if_sets_are_signed() {
+        let config =
+            PublishersConfig { last_set_file: Some("last-set".into()), ..PublishersConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("publishers.keys"));
+        PublishersConfig { keys: vec!["public.bin".into()], ..config }.check().unwrap();
     }
 
     #[test]

@@ -12,6 +12,7 @@ use handle_proto::wire::admin::StorePosition;
 use handle_snapshot::Trust;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::freshness::SetFreshness;
+use handle_snapshot::set::last_served::LastServedFile;
 use handle_snapshot::set::statement::AcceptedPublishers;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind};
 use serde_json::{Value, json};
@@ -84,10 +85,12 @@ impl MappedSet {
     /// One sentence with the likely cause: there is no set, it is damaged, or its publisher is not
     /// accepted.
     pub fn open(directory: &Path, verify_new: bool, publishers: &PublishersConfig) -> anyhow::Result<Self> {
-        let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?);
+        let last_served = publishers.last_set_file.as_deref().map(LastServedFile::open).transpose()?;
+        let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?).remembering(last_served);
         freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
         let set = PublishedSet::open_checked(directory, LoadMode::Map)
             .and_then(|set| freshness.check(&set, None).map(|()| set))
+            .and_then(|set| freshness.store_served(&set).map(|()| set))
             .map_err(|error| explain(directory, error))?;
         Ok(Self {
             directory: directory.to_owned(),
@@ -202,6 +205,9 @@ impl PublishedDirectory for MappedSet {
         let set = self.current();
         if set.records().is_stale() != self.freshness.refuses(now_unix_ms()) {
             self.set.store(Arc::new(in_service(&set, &self.freshness)));
+        }
+        if let Err(error) = self.freshness.store_served(&set) {
+            tracing::error!(%error, "cannot store which set is served; an older one may be served after a restart");
         }
         reloaded
     }

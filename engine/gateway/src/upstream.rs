@@ -5,19 +5,17 @@
 //! same answer.
 //!
 //! An expired answer is served for a short time while it is renewed, and for a longer time if no
-//! server answers. Failures are remembered for some seconds ([`failures`]), so that few requests
-//! wait for a service that does not answer.
-
-pub mod failures;
+//! server answers. Failures are remembered for some seconds ([`handle_client::failures`]), so that
+//! few requests wait for a service that does not answer.
 
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::Context as _;
-use failures::{FailureLimits, FailureMemory};
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::StaleAnswer;
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::driver;
 use handle_client::exchange::AttemptError;
+use handle_client::failures::{FailureLimits, FailureMemory};
 use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
 use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};

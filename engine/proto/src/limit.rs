@@ -49,7 +49,7 @@ pub const SESSION_COUNTER_WINDOW: usize = 200;
 /// Names in one message of a listing.
 pub const LIST_PAGE_COUNT: usize = 50;
 
-/// Most indirections a server makes for one request.
+/// Most servers that a request may have passed through when a server asks others about it.
 pub const SERVER_RECURSION_MAX: u8 = 10;
 /// Most indirections a client makes for one request.
 pub const CLIENT_INDIRECTION_MAX: u8 = 40;

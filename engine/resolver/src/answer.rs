@@ -6,7 +6,7 @@ use crate::refusal::RefusalReason;
 use crate::reply::{ReplyParts, WireReply as _, too_long};
 use crate::request::{DropReason, ParsedRequest, UndecidableMessage, UnreadableRequest};
 use crate::select::{SelectedValues, ValueFilter};
-use crate::service::AnswerContext;
+use crate::service::{AnswerContext, CachedLookup};
 use crate::slow::{self, SlowPathRequest};
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{PREFIX_RECORDS, SITE_STATUS};
@@ -35,6 +35,9 @@ pub enum AnswerOutcome<'a> {
     /// The request asks for a list of names, which another process answers. Where that process
     /// cannot be asked, [`refuse_listing`] makes the reply.
     Listing,
+    /// The request changes records of another service, which answers it. Where that service cannot be
+    /// asked, [`refuse_listing`] makes the reply.
+    Administration,
     /// The answer takes too long for a worker: it needs a signature, an identity or computed
     /// values. [`slow`](mod@crate::slow) continues with the request.
     Slow(SlowPathRequest<'a>),
@@ -69,7 +72,7 @@ pub fn refuse_stream<'a, B>(
 }
 
 /// The reply that refuses, because of `refused`, the request in `bytes` behind `envelope` to list
-/// names.
+/// names or to change records.
 #[cold]
 pub fn refuse_listing<'a, B>(
     context: &AnswerContext<'_, B>,
@@ -135,6 +138,9 @@ impl<'k> RecordLookup<'k> {
     }
 }
 
+/// Bytes of a key that are folded together.
+const FOLDED_BLOCK_LEN: usize = 16;
+
 /// Room for the key of one record.
 ///
 /// A handle that is longer than any stored handle is not found, whatever its key.
@@ -160,11 +166,21 @@ impl<const N: usize> KeyBuf<N> {
         }
         let Some(room) = self.bytes.get_mut(..handle.0.len()) else { return false };
         room.copy_from_slice(handle.0);
-        if folds {
-            fold::fold(room);
-        }
         self.len = handle.0.len();
+        if folds {
+            self.fold();
+        }
         true
+    }
+
+    /// Folds the key in whole blocks, with the unused bytes behind it: a loop over the last bytes of
+    /// the key takes more instructions than the blocks.
+    #[inline]
+    fn fold(&mut self) {
+        let (blocks, rest) = self.bytes.as_chunks_mut::<FOLDED_BLOCK_LEN>();
+        let count = self.len.div_ceil(FOLDED_BLOCK_LEN).min(blocks.len());
+        blocks[..count].iter_mut().for_each(|block| fold::fold(block));
+        fold::fold(rest);
     }
 
     /// Writes the key of a name without a slash: `0.NA/` and the folded name.
@@ -194,6 +210,9 @@ pub(crate) fn prepare<'a, B: AsRef<[u8]>, const N: usize>(
             if unreadable.is_listing() && context.service.forwards_listing =>
         {
             return PreparedRequest::Done(AnswerOutcome::Listing);
+        }
+        Err(UndecidableMessage::Reply(unreadable)) if unreadable.is_change() && context.service.relays => {
+            return PreparedRequest::Done(AnswerOutcome::Administration);
         }
         Err(UndecidableMessage::Reply(unreadable)) => {
             return PreparedRequest::Done(AnswerOutcome::Reply(unreadable.reply(context.now_unix_s)));
@@ -240,7 +259,7 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
 /// record usually answers that.
 #[inline(always)]
 #[expect(clippy::result_large_err, reason = "replies are never allocated")]
-fn decode<'a, B: AsRef<[u8]>, const N: usize>(
+pub(crate) fn decode<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
     key: &mut KeyBuf<N>,
@@ -371,7 +390,7 @@ pub enum NotLocal {
 
 /// Whether the prefix of the handle with `key` is homed here. The record of a derived prefix is
 /// also homed if the records under one of its ancestors are.
-fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
+pub(crate) fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     let Some(homed) = context.homed else { return false };
     let prefix = Handle(key).naming_authority();
     // The table holds folded prefixes. The keys are folded only where the service folds.
@@ -457,8 +476,8 @@ impl<'a> RecordQuestion<'a> {
     /// processor.
     ///
     /// Returns true if the request goes to the slow path and nothing was written: there is no such
-    /// record but its values may be computed or another service may have it, or the lists of the
-    /// query are too long.
+    /// record but its values may be computed or another service may have it, nothing is known about
+    /// the handle in a cache, or the lists of the query are too long.
     #[inline]
     #[must_use]
     pub(crate) fn answer_into<B: AsRef<[u8]>>(
@@ -470,12 +489,49 @@ impl<'a> RecordQuestion<'a> {
     ) -> bool {
         match found {
             Ok(Some(record)) if record.is_homed() => return self.select(context, &record, reply),
-            _ if !is_homed(context, lookup.key) => *reply = self.refuse(context, RefusalReason::NotHomed),
+            _ if !is_homed(context, lookup.key) => return self.answer_not_homed(context, reply),
             Ok(Some(record)) => return self.select(context, &record, reply),
             Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) if self.is_resolved_for_client(context, lookup) => return true,
             Ok(None) => *reply = self.refer(context, lookup),
             Err(CorruptRecord { .. }) => *reply = self.refuse(context, unreadable(context)),
+        }
+        false
+    }
+
+    /// Answers about a handle whose prefix is not homed: from the cache, if there is one. Returns
+    /// true as [`answer_into`](Self::answer_into) does, also where another service is to answer.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn answer_not_homed<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        reply: &mut ReplyParts<'a>,
+    ) -> bool {
+        let flags = self.request.flags;
+        if context.service.relays && !flags.has(OpFlags::PUBLIC_ONLY) {
+            return true;
+        }
+        let Some(cached) = context.cached.filter(|_| flags.has(OpFlags::PUBLIC_ONLY)) else {
+            *reply = self.refuse(context, RefusalReason::NotHomed);
+            return false;
+        };
+        let handle = Handle(self.query.handle);
+        let known = cached.find(cached.prefetch(handle), handle, flags.has(OpFlags::AUTHORITATIVE));
+        self.answer_cached(context, known, reply)
+    }
+
+    /// Answers with what the cache knows. Returns true as [`answer_into`](Self::answer_into) does.
+    pub(crate) fn answer_cached<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        known: CachedLookup<'a>,
+        reply: &mut ReplyParts<'a>,
+    ) -> bool {
+        match known {
+            CachedLookup::Record(record) => return self.select(context, &record, reply),
+            CachedLookup::NoHandle => *reply = none(context, &self.request, ResponseCode::HANDLE_NOT_FOUND),
+            CachedLookup::Unknown => return true,
         }
         false
     }
@@ -647,4 +703,34 @@ fn none<'a, B>(
     let mut reply = ReplyParts::to(request, code, &context.service, context.now_unix_s);
     reply.push_text(b"");
     reply.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
+    use std::{vec, vec::Vec};
+
+    /// Writes the keys of names of every length that a buffer takes, with other bytes behind them.
+    fn keys_are_folded<const N: usize>() {
+        let mut key = KeyBuf::<N>::new();
+        key.bytes.fill(b'z');
+        for len in 1..=N {
+            let mut name: Vec<u8> =
+                b"10.a/".iter().chain(b"xyZ~{@`\xe4").copied().cycle().take(len).collect();
+            *name.last_mut().unwrap() = b'/';
+            assert!(key.write(Handle(&name), true));
+            assert_eq!(key.as_bytes(), name.to_ascii_uppercase(), "{len} bytes");
+            assert!(key.write(Handle(&name), false));
+            assert_eq!(key.as_bytes(), name, "{len} bytes");
+        }
+        assert!(!key.write(Handle(&vec![b'/'; N + 1]), true));
+    }
+
+    #[test]
+    fn keys_of_every_length_are_folded() {
+        keys_are_folded::<UDP_MESSAGE_LEN_MAX>();
+        keys_are_folded::<{ HANDLE_LEN_MAX + PREFIX_RECORDS.len() }>();
+        keys_are_folded::<7>();
+    }
 }

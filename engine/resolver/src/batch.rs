@@ -8,13 +8,14 @@
 //! because the memory latency is longer than a few replies take.
 
 use crate::answer::{
-    AnswerOutcome, KeyBuf, PreparedRequest, RecordLookup, RecordQuestion, answer_request, prepare,
+    AnswerOutcome, KeyBuf, PreparedRequest, RecordLookup, RecordQuestion, answer_request, is_homed, prepare,
 };
 use crate::fast_path::{FastAnswer, FastRequest};
 use crate::request::{ParsedRequest, UndecidableMessage};
-use crate::service::AnswerContext;
+use crate::service::{AnswerContext, CachedLookup, RecordCache};
 use crate::slow::SlowPathRequest;
 use arrayvec::ArrayVec;
+use handle_proto::Handle;
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_snapshot::{CorruptRecord, EncodedRecord, StagedLookup};
 
@@ -173,6 +174,9 @@ impl<'a> StagedRequests<'a> {
             *lookup = context.records.probe(request.hash);
             context.records.prefetch_record(*lookup);
         }
+        if let Some(cached) = context.cached {
+            return self.answer_caching(context, cached, &lookups, scratch, sink);
+        }
         for ((staged, lookup), key) in self.requests.iter().zip(&lookups).zip(&scratch.keys) {
             let found = context.records.resolve(*lookup, staged.hash, key.as_bytes());
             let lookup = RecordLookup::hashed(key.as_bytes(), staged.hash);
@@ -185,6 +189,64 @@ impl<'a> StagedRequests<'a> {
                     sink(staged.at, outcome);
                 }),
             }
+        }
+    }
+}
+
+impl<'a> StagedRequests<'a> {
+    /// The last stage on a caching server: a fast request is answered from the cache if the set
+    /// does not have its handle. Separate, so that other servers do not pay for it.
+    #[inline(never)]
+    fn answer_caching<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        cached: &'a dyn RecordCache,
+        lookups: &[StagedLookup; STAGED_COUNT],
+        scratch: &Scratch,
+        mut sink: impl FnMut(usize, &InBatch<'a>),
+    ) {
+        let mut hashes = [0; STAGED_COUNT];
+        for (staged, hash) in self.requests.iter().zip(&mut hashes) {
+            *hash = cached.prefetch(self.handle(staged));
+        }
+        hashes[..self.requests.len()].iter().for_each(|&hash| cached.prefetch_record(hash));
+        for (at, (staged, key)) in self.requests.iter().zip(&scratch.keys).enumerate() {
+            let found = context.records.resolve(lookups[at], staged.hash, key.as_bytes());
+            let lookup = RecordLookup::hashed(key.as_bytes(), staged.hash);
+            let request = match staged.request {
+                Ok(request) => request,
+                Err(question) => {
+                    answer_question(context, &self.questions[question], &lookup, found, |outcome| {
+                        sink(staged.at, outcome);
+                    });
+                    continue;
+                }
+            };
+            let is_local =
+                matches!(&found, Ok(Some(record)) if record.is_homed()) || is_homed(context, key.as_bytes());
+            let outcome = match is_local {
+                true => match answer_fast(context, request, &found) {
+                    Some(answer) => InBatch::Fast(answer),
+                    None => InBatch::Other(answer_other(context, request, &lookup, found)),
+                },
+                false => {
+                    let is_authoritative = request.is_authoritative();
+                    answer_known(
+                        context,
+                        request,
+                        cached.find(hashes[at], request.handle(), is_authoritative),
+                    )
+                }
+            };
+            sink(staged.at, &outcome);
+        }
+    }
+
+    /// The handle of a request, as the client spelt it.
+    fn handle(&self, staged: &StagedRequest<'a>) -> Handle<'a> {
+        match staged.request {
+            Ok(request) => request.handle(),
+            Err(question) => Handle(self.questions[question].query.handle),
         }
     }
 }
@@ -222,6 +284,32 @@ fn answer_fast<'a, B>(
         Ok(Some(record)) => request.answer(record, &context.service, context.now_unix_s),
         _ => None,
     }
+}
+
+/// Answers a request of the fast path with what the cache knows about its handle.
+#[inline]
+fn answer_known<'a, B: AsRef<[u8]>>(
+    context: &AnswerContext<'a, B>,
+    fast: FastRequest<'a>,
+    known: CachedLookup<'a>,
+) -> InBatch<'a> {
+    if let CachedLookup::Record(record) = &known
+        && let Some(answer) = fast.answer(record, &context.service, context.now_unix_s)
+    {
+        return InBatch::Fast(answer);
+    }
+    InBatch::Other(match ParsedRequest::from_stream(fast.bytes()) {
+        Ok(request) => {
+            let question = RecordQuestion { request, query: fast.query() };
+            let mut reply = question.success(context);
+            match question.answer_cached(context, known, &mut reply) {
+                true => AnswerOutcome::Slow(SlowPathRequest::template(&request)),
+                false => AnswerOutcome::Reply(reply),
+            }
+        }
+        // Unreachable: a fast request can always be parsed.
+        refused => answer_request(context, refused),
+    })
 }
 
 /// Answers a request of the fast path whose answer is not a [`FastAnswer`].

@@ -67,6 +67,12 @@ impl<'a> FastRequest<'a> {
         Handle(self.0.get(HANDLE_AT..self.0.len() - TAIL.len()).unwrap_or_default())
     }
 
+    /// Whether the request asks that no cache answers it.
+    pub(crate) fn is_authoritative(self) -> bool {
+        let flags = self.0[28..].first_chunk().map_or(0, |flags| u32::from_be_bytes(*flags));
+        OpFlags(flags).has(OpFlags::AUTHORITATIVE)
+    }
+
     /// The query: all values.
     pub(crate) fn query(self) -> Query<'a> {
         Query { handle: self.handle().0, indexes: Indexes::EMPTY, types: Strings::EMPTY }

@@ -65,6 +65,9 @@
 //!   deployed. A message with that id is never answered, so that two servers cannot keep each other
 //!   busy.
 //! - **Peers below version 2.5 get no referral**, because they read its code as another one.
+//! - **A cache of other services' records is one more source** ([`RecordCache`]). It is asked after
+//!   the set, and only where the prefix is not homed, so a server without one pays a comparison for
+//!   each pass through the stages.
 //! - **On a case-sensitive service, handles of `0.` prefixes do not fold either**, as the reference
 //!   shows.
 #![no_std]
@@ -93,5 +96,5 @@ pub use refusal::RefusalReason;
 pub use reply::{ReplyParts, WireReply, too_long};
 pub use request::DropReason;
 pub use select::SortingRoom;
-pub use service::{AnswerContext, MayCompute, ServiceFacts};
+pub use service::{AnswerContext, CachedLookup, MayCompute, RecordCache, ServiceFacts};
 pub use slow::SlowPathRequest;

@@ -109,6 +109,12 @@ reasons! {
     NotPublic = "not_public", OPERATION_NOT_SUPPORTED, b"This server shows public values only.";
     /// The queue of requests that wait for a signature or a challenge is full.
     Busy = "busy", SERVER_BUSY, b"Too many requests wait to be signed or authenticated; ask again later.";
+    /// As many requests as allowed wait for answers of other services.
+    TooManyQuestions = "too_many_questions", SERVER_BUSY, b"Too many questions to other servers are under way; ask again later.";
+    /// No other server has answered, and there is no answer to fall back on.
+    NotResolved = "not_resolved", SERVER_BUSY, b"No responsible server has answered; ask again later.";
+    /// The request has passed through so many servers that it is not passed on.
+    TooManyServers = "too_many_servers", RECURSION_COUNT_TOO_HIGH, b"The request has come through too many servers.";
     /// The table of challenges that wait for an answer is full.
     TooManyChallenges = "too_many_challenges", SERVER_BUSY, b"Too many challenges wait for an answer; ask again later.";
     /// The identity may not read these values.

@@ -103,6 +103,13 @@ impl<'a> ReplyParts<'a> {
         self.finish()
     }
 
+    /// The reply without the flag of authoritative answers: it shows what another service said.
+    #[must_use]
+    pub const fn not_authoritative(mut self) -> Self {
+        self.header.flags = self.header.flags.without(OpFlags::AUTHORITATIVE);
+        self
+    }
+
     /// Replaces the text of an error.
     #[must_use]
     pub fn with_text<'t>(self, text: &'t [u8]) -> ReplyParts<'t>

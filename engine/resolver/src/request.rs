@@ -65,6 +65,19 @@ impl UnreadableRequest {
             && matches!(self.op_code, OpCode::LIST_HANDLES | OpCode::LIST_HOMED_NAS)
     }
 
+    /// Whether the request changes records.
+    pub(crate) const fn is_change(&self) -> bool {
+        matches!(self.refused, RefusalReason::Administration)
+            && matches!(
+                self.op_code,
+                OpCode::CREATE_HANDLE
+                    | OpCode::DELETE_HANDLE
+                    | OpCode::ADD_VALUE
+                    | OpCode::REMOVE_VALUE
+                    | OpCode::MODIFY_VALUE
+            )
+    }
+
     pub(crate) fn reply(self, now_unix_s: u32) -> ReplyParts<'static> {
         ReplyParts::unreadable(self.refused, self.op_code, now_unix_s)
     }

@@ -4,7 +4,7 @@ use crate::select::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
-use handle_snapshot::{HomedTable, RecordSet};
+use handle_snapshot::{EncodedRecord, HomedTable, RecordSet};
 
 /// The server's place in its site. It decides which handles the server is responsible for, and what
 /// replies contain.
@@ -35,6 +35,9 @@ pub struct ServiceFacts<'a> {
     pub sessions: bool,
     /// Whether requests to list names are forwarded to another process instead of refused.
     pub forwards_listing: bool,
+    /// Whether requests that only the responsible service can decide are handed to it: those that
+    /// change records, and those for more than public values.
+    pub relays: bool,
     /// Whether the server resolves derived prefixes that an ancestor delegates, for clients that do
     /// not understand a referral.
     pub resolves_for_old: bool,
@@ -54,6 +57,7 @@ impl ServiceFacts<'_> {
         authenticates: false,
         sessions: false,
         forwards_listing: false,
+        relays: false,
         resolves_for_old: false,
     };
 
@@ -72,6 +76,33 @@ pub trait MayCompute: core::fmt::Debug {
     fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]>;
 }
 
+/// The records of other services that a caching server keeps for a while. RFC 3651 section 4.2.1.
+///
+/// It is consulted only for handles that the set does not have and whose prefix is not homed.
+pub trait RecordCache: core::fmt::Debug {
+    /// First step of a lookup: starts loading the place of the record of `handle`. Returns the hash
+    /// for the next steps.
+    fn prefetch(&self, handle: Handle<'_>) -> u64;
+
+    /// Second step: starts loading the record.
+    fn prefetch_record(&self, hash: u64);
+
+    /// Last step: what is known about `handle`, with its `hash`. An authoritative question is one that no
+    /// cache may answer.
+    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_>;
+}
+
+/// What a [`RecordCache`] knows about a handle.
+#[derive(Clone, Copy, Debug)]
+pub enum CachedLookup<'a> {
+    /// Its public values.
+    Record(EncodedRecord<'a>),
+    /// There is no such handle.
+    NoHandle,
+    /// Nothing: another service has to be asked.
+    Unknown,
+}
+
 /// Everything that an answer depends on besides the request. Created once for each batch.
 #[derive(Debug)]
 pub struct AnswerContext<'a, B> {
@@ -80,6 +111,7 @@ pub struct AnswerContext<'a, B> {
     pub(crate) service: ServiceFacts<'a>,
     pub(crate) now_unix_s: u32,
     computed: Option<&'a dyn MayCompute>,
+    pub(crate) cached: Option<&'a dyn RecordCache>,
     pub(crate) sorting: Option<&'a SortingRoom>,
 }
 
@@ -87,7 +119,15 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
     /// Answers from `records`, for the server that `service` describes, at the time `now_unix_s`.
     #[must_use]
     pub fn new(records: RecordSet<'a, B>, service: ServiceFacts<'a>, now_unix_s: u32) -> Self {
-        Self { records, homed: records.homed_table(), service, now_unix_s, computed: None, sorting: None }
+        Self {
+            records,
+            homed: records.homed_table(),
+            service,
+            now_unix_s,
+            computed: None,
+            cached: None,
+            sorting: None,
+        }
     }
 
     /// Adds computed values: requests for handles that are not stored but computed go to the slow
@@ -95,6 +135,14 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
     #[must_use]
     pub const fn computing(mut self, computed: Option<&'a dyn MayCompute>) -> Self {
         self.computed = computed;
+        self
+    }
+
+    /// Adds the records of other services: a request for public values of a handle whose prefix is
+    /// not homed is answered from `cached`, or goes to the slow path if nothing is known there.
+    #[must_use]
+    pub const fn caching(mut self, cached: Option<&'a dyn RecordCache>) -> Self {
+        self.cached = cached;
         self
     }
 

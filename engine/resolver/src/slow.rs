@@ -7,8 +7,8 @@
 //! challenges come in as arguments, and the caller checks keys.
 
 use crate::answer::{
-    AnswerOutcome, KeyBuf, LocalRecord, NotLocal, RecordLookup, RecordQuestion, find_local, locate,
-    locate_handle, other_operation, refuse,
+    AnswerOutcome, KeyBuf, LocalRecord, NotLocal, RecordLookup, RecordQuestion, decode, find_local, is_homed,
+    locate, locate_handle, other_operation, refuse,
 };
 use crate::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use crate::digest::RequestDigest;
@@ -36,7 +36,8 @@ pub enum SlowReason {
     /// The answer depends on the identity of the client.
     Identity,
     /// The handle is not stored, but its values may be computed or another service may have it; or
-    /// the query has more indexes and types than a worker compares one by one.
+    /// it is not in the cache; or the query has more indexes and types than a worker compares one
+    /// by one.
     Template,
     /// The request answers a challenge.
     ChallengeAnswer,
@@ -82,6 +83,8 @@ pub enum FirstEvaluation<'a> {
     Identity,
     /// The handle is not stored, but may have [`computed`](SlowPathRequest::computed) values.
     Template,
+    /// Another service has the handle, and the [cache](crate::RecordCache) does not know it.
+    Uncached,
 }
 
 /// Answers a request that is not plain, without stages.
@@ -105,7 +108,9 @@ pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
         FirstEvaluation::Identity => {
             AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: SlowReason::Identity })
         }
-        FirstEvaluation::Template => AnswerOutcome::Slow(SlowPathRequest::template(request)),
+        FirstEvaluation::Template | FirstEvaluation::Uncached => {
+            AnswerOutcome::Slow(SlowPathRequest::template(request))
+        }
     }
 }
 
@@ -121,11 +126,20 @@ fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
     key: &mut KeyBuf<N>,
 ) -> FirstEvaluation<'a> {
     let reply = if request.op_code == OpCode::RESOLUTION {
-        match locate(context, request, key) {
-            Ok(question) => match evaluate_question(context, &question, key) {
-                Some(reply) => reply,
-                None => return FirstEvaluation::Template,
-            },
+        match decode(context, request, key) {
+            Ok(question) if is_homed(context, key.as_bytes()) => {
+                match evaluate_question(context, &question, key) {
+                    Some(reply) => reply,
+                    None => return FirstEvaluation::Template,
+                }
+            }
+            Ok(question) => {
+                let mut reply = question.success(context);
+                if question.answer_not_homed(context, &mut reply) {
+                    return FirstEvaluation::Uncached;
+                }
+                reply
+            }
             Err(reply) => reply,
         }
     } else {
@@ -166,6 +180,30 @@ impl<'a> SlowPathRequest<'a> {
     #[must_use]
     pub const fn reason(&self) -> SlowReason {
         self.reason
+    }
+
+    /// Whether the client lets the server ask other services on its behalf.
+    #[must_use]
+    pub const fn allows_recursion(&self) -> bool {
+        self.request.flags.has(OpFlags::RECURSIVE)
+    }
+
+    /// Whether only public values are asked for.
+    #[must_use]
+    pub const fn is_public(&self) -> bool {
+        self.request.flags.has(OpFlags::PUBLIC_ONLY)
+    }
+
+    /// Number of servers that the request has passed through.
+    #[must_use]
+    pub const fn recursion_count(&self) -> u8 {
+        self.request.recursion_count
+    }
+
+    /// Whether the request asks that no cache answers it.
+    #[must_use]
+    pub const fn is_authoritative(&self) -> bool {
+        self.request.flags.has(OpFlags::AUTHORITATIVE)
     }
 
     /// Whether the answer must be signed.

@@ -19,7 +19,8 @@ const COMMANDS: [CommandHelp; 7] = [
 
 impl ControlCommands for ServerState {
     fn commands(&self) -> Vec<CommandHelp> {
-        COMMANDS.to_vec()
+        let added = self.hooks.cache.iter().flat_map(|cache| cache.commands());
+        COMMANDS.into_iter().chain(added).collect()
     }
 
     fn run(&self, command: &str) -> Option<Value> {
@@ -34,7 +35,7 @@ impl ControlCommands for ServerState {
                 json!({ "ok": true })
             }
             "restart" => takeover::restart(self.hooks.program.as_ref(), &self.handover),
-            _ => return None,
+            _ => return self.hooks.cache.as_ref()?.run(command),
         })
     }
 

@@ -70,7 +70,7 @@ pub(crate) fn dispatch<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
         InBatch::Other(AnswerOutcome::Encrypted) => {
             sink.defer(request, &refuse_stream(context, RefusalReason::Busy, b""))
         }
-        InBatch::Other(AnswerOutcome::Listing) => {
+        InBatch::Other(AnswerOutcome::Listing | AnswerOutcome::Administration) => {
             let busy = match Envelope::split(S::message(request)) {
                 Ok((envelope, rest)) => refuse_listing(context, envelope, rest, RefusalReason::Busy),
                 Err(_) => refuse_stream(context, RefusalReason::Busy, b""),

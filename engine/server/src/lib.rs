@@ -6,6 +6,7 @@
 //! - [`worker`]: a worker thread: waits for a batch, answers it and flushes the answers.
 //! - [`slow`]: work that must not run on a worker: signatures, challenges and their answers.
 //! - [`forward`]: requests that `handle-admin` answers.
+//! - [`cache`]: what a caching server adds, which answers from records of other services.
 //! - `dispatch`: where the outcome of each request goes.
 //! - `udp`, [`tcp`]: requests over both transports, on the same core.
 //! - [`rate_limit`]: limits on the datagrams sent to each peer.
@@ -21,6 +22,7 @@
 //! - [`server`]: starts all of these parts and stops them.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 mod clock;
 pub mod config;
 pub mod control;

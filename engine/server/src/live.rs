@@ -113,6 +113,7 @@ impl ServedSet {
     ) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open_checked(directory, how)?;
         freshness.check(&set, None)?;
+        freshness.store_served(&set)?;
         let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
         let refuses = freshness.refuses(now_unix_ms());
@@ -127,6 +128,24 @@ impl ServedSet {
             ledger,
             opening: Mutex::new(SetOpener { templates, checks, failure: None }),
         }))
+    }
+
+    /// A set without records, which no directory has: that of a caching server.
+    #[must_use]
+    pub fn empty() -> Arc<Self> {
+        let ledger = VerificationLedger::default();
+        let checks = RecordChecks::default();
+        let live = LiveSet::new(&PublishedSet::empty(), checks, &ledger, None, false);
+        Arc::new(Self {
+            directory: PathBuf::new(),
+            verify_new_layers: AtomicBool::new(false),
+            set: Arc::new(ArcSwap::from_pointee(live)),
+            wakers: WorkerWakers::default(),
+            reloads: AtomicU64::new(0),
+            freshness: SetFreshness::default(),
+            ledger,
+            opening: Mutex::new(SetOpener { templates: None, checks, failure: None }),
+        })
     }
 
     /// Sets whether layers published later are verified before they are served.
@@ -233,6 +252,9 @@ impl ServedSet {
             }
             self.renew(&opening);
         }
+        if let Err(error) = self.freshness.store_served(&self.current()) {
+            tracing::error!(%error, "cannot store which set is served; an older one may be served after a restart");
+        }
         taken
     }
 
@@ -240,6 +262,9 @@ impl ServedSet {
     fn take_published(&self, stale: &[LayerEntry]) -> Result<ReloadOutcome, SetError> {
         let mut opening = self.opening();
         let old = self.set.load_full();
+        if self.directory.as_os_str().is_empty() {
+            return Ok(ReloadOutcome::Unchanged(old.generation()));
+        }
         let is_stale = |entry: &LayerEntry| stale.contains(entry);
         let opened = PublishedSet::reopen_checked(&old, is_stale, self.verifies_new());
         let accepted = opened.and_then(|set| self.freshness.check(&set, Some(&old)).map(|()| set));

@@ -10,6 +10,7 @@ use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use handle_daemon::signals::Signals;
 use handle_daemon::takeover::SuccessorProgram;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -108,43 +109,56 @@ impl Program for HandledProgram {
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         let Startup { mut signals, set_log, read_config } = startup;
-        quiet_panics();
+        show_few_panics();
         if !first_set::wait_for_set(config, || signals.is_told_to_stop())? {
             return Ok(());
         }
         let (read_config, set_log) = (Some(read_config), Some(set_log));
         let server = Server::start_with(
             config,
-            ServerHooks { program: SuccessorProgram::of_this_process(), read_config, set_log },
+            ServerHooks {
+                program: SuccessorProgram::of_this_process(),
+                read_config,
+                set_log,
+                ..ServerHooks::default()
+            },
         )?;
-        readiness::ready("serving");
-        tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
-        let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
-        let reload = move || {
-            to_reload.reopen_log();
-            let reply = to_reload.reload();
-            tracing::info!(outcome = %reply, "reloaded");
-        };
-        let obeyed = signals.obey(reload, move || to_stop.drain());
-        obeyed.context("cannot start the thread that listens to signals")?;
-        let mut watchdog = readiness::watchdog_patience()
-            .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
-        while !server.shared().has_ended() && !server.shared().is_draining() {
-            if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
-                readiness::alive();
-            }
-            server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
-        }
-        // After a takeover, the service continues.
-        if !server.shared().is_handed_over() {
-            readiness::stopping();
-        }
-        let drained = server.shared().is_draining();
-        tracing::info!("stopping: answering received requests");
-        server.stop()?;
-        anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
-        Ok(())
+        serve_until_stopped(server, signals)
     }
+}
+
+/// Reports that `server` serves, and waits until a signal or command stops it.
+///
+/// # Errors
+/// When all workers have stopped because of errors.
+pub fn serve_until_stopped(server: Server, signals: Signals) -> anyhow::Result<()> {
+    readiness::ready("serving");
+    tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+    let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
+    let reload = move || {
+        to_reload.reopen_log();
+        let reply = to_reload.reload();
+        tracing::info!(outcome = %reply, "reloaded");
+    };
+    let obeyed = signals.obey(reload, move || to_stop.drain());
+    obeyed.context("cannot start the thread that listens to signals")?;
+    let mut watchdog = readiness::watchdog_patience()
+        .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
+    while !server.shared().has_ended() && !server.shared().is_draining() {
+        if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
+            readiness::alive();
+        }
+        server.shared().wait(watchdog.as_ref().map(Watchdog::interval));
+    }
+    // After a takeover, the service continues.
+    if !server.shared().is_handed_over() {
+        readiness::stopping();
+    }
+    let drained = server.shared().is_draining();
+    tracing::info!("stopping: answering received requests");
+    server.stop()?;
+    anyhow::ensure!(drained, "all workers have stopped because of errors; see the log");
+    Ok(())
 }
 
 /// Checks whether a worker could run on `core`, on a temporary thread.
@@ -156,7 +170,7 @@ fn check_core(core: usize) -> anyhow::Result<()> {
 
 /// Logs only the first panics: a datagram may cause one, and a sender must not fill the log. Panics
 /// while answering are counted.
-fn quiet_panics() {
+pub fn show_few_panics() {
     const SHOWN_MAX: u32 = 10;
     static SHOWN: AtomicU32 = AtomicU32::new(0);
     let show = std::panic::take_hook();

@@ -87,6 +87,11 @@ pub struct SlowRequest {
 }
 
 impl SlowRequest {
+    /// A number that requests with equal answers share.
+    pub(crate) const fn identity(&self) -> u64 {
+        self.identity
+    }
+
     /// The properties of `message`, envelope first.
     #[must_use]
     pub fn of(message: &[u8]) -> Self {
@@ -132,6 +137,8 @@ pub struct RateLimit {
     exempt: AddressPrefixes,
     last: LastPeer,
     dry_run: bool,
+    /// Whether answers are equal if the handles of their requests are.
+    by_request: bool,
     slip: u32,
     limited_until_slip: u32,
     started: Instant,
@@ -164,6 +171,7 @@ impl RateLimit {
             datagrams: config.limits_datagrams().then(|| limiter(&config.limits(workers_count))),
             exempt: AddressPrefixes::new(&config.exempt),
             dry_run: config.dry_run,
+            by_request: false,
             slip: config.slip,
             limited_until_slip: config.slip,
             started,
@@ -218,6 +226,17 @@ impl RateLimit {
             address,
             network: self.equal.network(address),
         };
+    }
+
+    /// Sets whether answers are equal if the handles of their requests are, because their values
+    /// have no address of their own.
+    pub(crate) const fn identify_by_request(&mut self, is_so: bool) {
+        self.by_request = is_so;
+    }
+
+    /// Whether answers are equal if the handles of their requests are.
+    pub(crate) const fn identifies_by_request(&self) -> bool {
+        self.by_request
     }
 
     /// Decides about `answer` to `peer`, whose request had `request_len` bytes.

@@ -1,5 +1,6 @@
 //! Starts all parts of the server and stops them.
 
+use crate::cache::ServerCache;
 use crate::config::Config;
 use crate::counters::CounterShards;
 use crate::live::ServedSet;
@@ -34,6 +35,7 @@ use handle_net::SocketOptions;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
 use handle_snapshot::set::freshness::SetFreshness;
+use handle_snapshot::set::last_served::LastServedFile;
 use handle_snapshot::set::statement::AcceptedPublishers;
 use serde_json::Value;
 use std::fmt;
@@ -166,11 +168,18 @@ pub struct ServerHooks {
     pub read_config: Option<ReadConfig<Config>>,
     /// Sets the log level on a reload.
     pub set_log: Option<SetLog>,
+    /// The name of the program, if it is not `handled`.
+    pub name: Option<&'static str>,
+    /// The records of other services that a caching server answers from.
+    pub cache: Option<Arc<dyn ServerCache>>,
+    /// Whether there is no published set to answer from.
+    pub is_without_set: bool,
 }
 
 impl fmt::Debug for ServerHooks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hooks").field("program", &self.program).finish_non_exhaustive()
+        let Self { program, cache, .. } = self;
+        f.debug_struct("Hooks").field("program", program).field("cache", cache).finish_non_exhaustive()
     }
 }
 
@@ -223,15 +232,16 @@ impl Server {
     /// As for `start`. A process that was to be taken over continues to serve.
     pub fn start_with(config: &Config, hooks: ServerHooks) -> anyhow::Result<Self> {
         config.check()?;
-        let site = read_site(config)?;
+        let site = read_site(config)?.relaying(hooks.cache.as_ref().is_some_and(|cache| cache.relays()));
         site.differences().iter().for_each(|difference| tracing::warn!("{difference}"));
         let signer = slow::open_signer(config, &site)?;
-        let live = open_live(config)?;
+        let live = if hooks.is_without_set { ServedSet::empty() } else { open_live(config)? };
+        let name = hooks.name.unwrap_or(PROGRAM);
         let cores = usable_cores(config)?;
         let workers_count = if config.workers == 0 { cores.len() } else { config.workers };
         // No slow steps from here on: new sockets queue datagrams until their workers answer.
         let mut predecessor = match &config.control {
-            Some(control) if config.take_over => Predecessor::meet(control, PROGRAM)?,
+            Some(control) if config.take_over => Predecessor::meet(control, name)?,
             _ => None,
         };
         let mut sockets = match &mut predecessor {
@@ -251,7 +261,7 @@ impl Server {
         let shutdown = Arc::new(Shutdown::new().context("cannot create the shutdown signal")?);
         let slow = SlowPath::new(config, signer, sockets.len(), &shutdown)?.map(Arc::new);
         let control = match &config.control {
-            Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), PROGRAM)?),
+            Some(path) => Some(ControlSocket::bind(path, predecessor.is_some(), name)?),
             None => None,
         };
         let holder = hold_sessions(config, predecessor.is_some())?;
@@ -267,7 +277,7 @@ impl Server {
             workers: OnceLock::new(),
             running: (0..sockets.len()).map(|_| AtomicBool::new(true)).collect(),
             started: SystemTime::now(),
-            handover: Handover::new(PROGRAM, |socket| handle_net::leave_port(socket)),
+            handover: Handover::new(name, |socket| handle_net::leave_port(socket)),
             hooks,
             shutdown,
             waiting: OnceLock::new(),
@@ -349,6 +359,9 @@ impl Server {
     }
 
     fn start_slow_path(&mut self, holder: Option<OwnedSocket>) -> anyhow::Result<()> {
+        if let Some(cache) = &self.shared.hooks.cache {
+            self.helpers.extend(cache.start()?);
+        }
         if let Some(slow) = &self.shared.slow {
             self.helpers.extend(slow.start(&self.shared)?);
             let holder =
@@ -367,16 +380,9 @@ impl Server {
         scrapes: Option<ScrapeEndpoint>,
         log_writer: Option<QueryLogWriter>,
     ) -> anyhow::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let watcher = std::thread::Builder::new()
-            .name("watcher".into())
-            .spawn(move || publication::follow(&*shared.live, &shared.shutdown));
-        self.helpers.push(watcher.context("cannot start the watcher thread")?);
-        let live = Arc::clone(&self.shared.live);
-        live.ledger.set_rate(self.shared.settings.current().config.verify_bytes_per_s);
-        let verifier =
-            std::thread::Builder::new().name("verifier".into()).spawn(move || verification::run(&live));
-        self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
+        if !self.shared.hooks.is_without_set {
+            self.start_set_helpers()?;
+        }
         if let Some(mut control) = control {
             if let Err(error) = control.move_into_place() {
                 // No other process serves any more, so this error does not end the process.
@@ -403,6 +409,21 @@ impl Server {
                 .spawn(move || observe::serve(scrapes, &shared));
             self.helpers.push(thread.context("cannot start the observer thread")?);
         }
+        Ok(())
+    }
+
+    /// Starts the threads that follow the published set and verify its layers.
+    fn start_set_helpers(&mut self) -> anyhow::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let watcher = std::thread::Builder::new()
+            .name("watcher".into())
+            .spawn(move || publication::follow(&*shared.live, &shared.shutdown));
+        self.helpers.push(watcher.context("cannot start the watcher thread")?);
+        let live = Arc::clone(&self.shared.live);
+        live.ledger.set_rate(self.shared.settings.current().config.verify_bytes_per_s);
+        let verifier =
+            std::thread::Builder::new().name("verifier".into()).spawn(move || verification::run(&live));
+        self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
         Ok(())
     }
 
@@ -449,6 +470,9 @@ impl Server {
         self.shared.live.ledger.stop();
         if let Some(slow) = &self.shared.slow {
             slow.stop();
+        }
+        if let Some(cache) = &self.shared.hooks.cache {
+            cache.stop();
         }
         ensure!(self.is_finished(), "a worker did not stop in time");
         for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {
@@ -510,7 +534,8 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
     let load_mode = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
     let directory = config.snapshot.display();
     let publishers = &config.publishers;
-    let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?);
+    let last_served = publishers.last_set_file.as_deref().map(LastServedFile::open).transpose()?;
+    let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?).remembering(last_served);
     freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
     let opened = ServedSet::open(
         &config.snapshot,

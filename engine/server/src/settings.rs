@@ -72,7 +72,7 @@ impl LiveSettings {
         // The combination with the settings that keep their values must be valid as well.
         config.check()?;
         // Read even if the path is unchanged, because the contents of the file may have changed.
-        let site = read_site(&config)?;
+        let site = read_site(&config)?.relaying(old.site.relays());
         check_site(&site)?;
         if config.log != old.config.log
             && let Some(set_log) = set_log
@@ -115,6 +115,9 @@ fn reload_all(shared: &ServerState) -> Value {
                 shared.live.set_templates(templates_of(&in_force.config));
                 shared.wake_workers();
                 changes.report(&mut report, "take over instead: hdl control restart");
+                if let Some(cache) = &hooks.cache {
+                    cache.reload(&mut report);
+                }
             }
             Err(error) => {
                 let mut report = report_failed_reload(&error);

@@ -21,6 +21,7 @@ pub struct OwnSite {
     authenticates: bool,
     sessions: bool,
     forwards_listing: bool,
+    relays: bool,
     resolves_for_old: bool,
     differences: Vec<String>,
 }
@@ -58,6 +59,7 @@ impl OwnSite {
             authenticates: alone.authenticates,
             sessions: alone.sessions,
             forwards_listing: alone.forwards_listing,
+            relays: alone.relays,
             resolves_for_old: alone.resolves_for_old,
             differences: Vec::new(),
         }
@@ -97,6 +99,19 @@ impl OwnSite {
         self
     }
 
+    /// Whether requests that only another service can decide are handed to it.
+    #[must_use]
+    pub const fn relays(&self) -> bool {
+        self.relays
+    }
+
+    /// Hands requests that only another service can decide to that service, if `relays` is set.
+    #[must_use]
+    pub const fn relaying(mut self, relays: bool) -> Self {
+        self.relays = relays;
+        self
+    }
+
     /// The public key record that the site record has for this server; `None` without a site
     /// record.
     #[must_use]
@@ -130,6 +145,7 @@ impl OwnSite {
             authenticates: self.authenticates,
             sessions: self.sessions,
             forwards_listing: false,
+            relays: self.relays,
             resolves_for_old: self.resolves_for_old,
         }
     }

@@ -8,6 +8,7 @@
 pub mod config;
 mod forwarding;
 mod in_session;
+pub(crate) mod missing;
 pub(crate) mod queue;
 pub(crate) mod shard;
 pub mod signer;

@@ -21,6 +21,9 @@ impl ServerState {
             .into_iter()
             .map(|(prefix, share)| json!({ "prefix": prefix.show(bits), "share": share }))
             .collect();
+        if let Some(cache) = &self.hooks.cache {
+            stats["cache"] = cache.stats();
+        }
         if let Some(log) = &self.query_log {
             let (written, write_failed) = log.counts();
             stats["query_log"] = json!({ "written": written, "write_failed": write_failed });
@@ -70,7 +73,7 @@ impl ServerState {
         };
         let in_force = self.settings.current();
         let service = in_force.site.service();
-        json!({
+        let mut status = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
             "state": state,
@@ -85,7 +88,11 @@ impl ServerState {
             },
             "slow_path": self.slow.as_ref().map(|slow| slow.status()),
             "workers": workers,
-        })
+        });
+        if let Some(cache) = &self.hooks.cache {
+            status["cache"] = cache.status();
+        }
+        status
     }
 
     /// The values of `0.SITE/status` for authorized clients: index, type and text of each. Values

@@ -1,5 +1,6 @@
 //! A worker thread: waits for a batch, answers it and flushes the answers.
 
+use crate::cache::{BatchCache, WorkerCache};
 use crate::clock::WorkerClock;
 use crate::config::Config;
 use crate::counters::Counters;
@@ -66,6 +67,8 @@ pub(crate) struct Worker {
     tcp: Option<TcpWorker>,
     parts: WorkerParts,
     live: SetReader,
+    /// The records of other services; `None` unless this is a caching server.
+    cache: Option<WorkerCache>,
     /// Batches until the next round of periodic work.
     batches_until_look: u32,
     /// The settings in force and their generation.
@@ -87,6 +90,14 @@ pub(crate) struct WorkerParts {
 }
 
 impl WorkerParts {
+    /// Sets whether limits tell answers apart by the handles of their requests: copies of cached
+    /// values have no address of their own.
+    fn identify_answers(&mut self, by_request: bool) {
+        if let Some(rate_limit) = &mut self.rate_limit {
+            rate_limit.identify_by_request(by_request);
+        }
+    }
+
     /// Reads the clock for everything that happens until the next call.
     fn read_clock(&mut self) {
         self.clock.read();
@@ -126,13 +137,14 @@ impl Worker {
         let slow = SlowShard::open(shared.slow.clone(), at, opened.path.waker());
         shared.live.wakers().add(opened.path.waker());
         let sessions = shared.slow.as_ref().and_then(|path| path.sessions.as_ref());
-        let parts = WorkerParts {
+        let mut parts = WorkerParts {
             slow,
             sealer: sessions.map(SessionSealer::new),
             rate_limit: RateLimit::open(&config.rate_limit, shared.running.len()),
             telemetry: WorkerTelemetry::new(config, shared, at),
             clock: WorkerClock::new(),
         };
+        parts.identify_answers(shared.hooks.cache.is_some());
         let worker = Self {
             shared: Arc::clone(shared),
             at,
@@ -141,6 +153,11 @@ impl Worker {
             tcp,
             parts,
             live: shared.live.reader(),
+            cache: shared
+                .hooks
+                .cache
+                .as_ref()
+                .map(|cache| WorkerCache::new(cache, config.limits.outbox_bytes)),
             batches_until_look: BATCHES_UNTIL_LOOK,
             in_force: shared.settings.current(),
             settings_generation: shared.settings.generation(),
@@ -241,11 +258,13 @@ impl Worker {
             // Timeouts of connections are checked only as often as the other periodic work.
             return 0;
         }
-        let Self { parts, live, in_force, shared, at, .. } = self;
+        let Self { parts, live, cache, in_force, shared, at, .. } = self;
         let counters = shared.shards.shard(*at);
         let measured_since =
             if has_events { parts.telemetry.begin_connections(parts.clock.now()) } else { None };
+        let cached = cached_of(cache, &parts.clock);
         let context = context_of(live.load(), in_force.site.stream_service(), &parts.clock);
+        let context = context.caching(cached.as_ref().map(|cached| cached as _));
         let answered_before = counters.tcp_requests_answered.get();
         let events_count = tcp.turn(&mut *self.path, &context, parts, counters);
         let answered = counters.tcp_requests_answered.get() - answered_before;
@@ -256,14 +275,17 @@ impl Worker {
     /// Sends the answers that the slow path has completed.
     #[cold]
     fn deliver(&mut self) -> io::Result<()> {
-        let Self { parts, path, tcp, live, in_force, .. } = self;
+        let Self { parts, path, tcp, live, cache, in_force, .. } = self;
         let counters = self.shared.shards.shard(self.at);
         parts.read_clock();
         while let Some(job) = parts.slow.answered(counters) {
             match (job.route, &mut *tcp) {
                 (JobRoute::Udp(peer), _) => udp::reply(&mut **path, peer, &job, parts, counters)?,
                 (JobRoute::Tcp(id, _), Some(tcp)) => {
+                    // Requests behind this one on the connection are answered now as well.
+                    let cached = cached_of(cache, &parts.clock);
                     let context = context_of(live.load(), in_force.site.stream_service(), &parts.clock);
+                    let context = context.caching(cached.as_ref().map(|cached| cached as _));
                     let is_there = tcp.reply(&mut **path, (id, &job), &context, parts, counters);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
                         parts.telemetry.sent(&job, counters);
@@ -323,6 +345,7 @@ impl Worker {
         let config = &self.in_force.config;
         self.udp.set(config);
         RateLimit::set(&mut self.parts.rate_limit, &config.rate_limit, self.shared.running.len());
+        self.parts.identify_answers(self.cache.is_some());
         self.parts.telemetry.set(config);
         if let Some(tcp) = &mut self.tcp {
             tcp.set(&mut *self.path, &config.tcp);
@@ -346,7 +369,9 @@ impl Worker {
         }
         let parts = &mut self.parts;
         parts.telemetry.begin(parts.clock.now(), counters);
+        let cached = cached_of(&mut self.cache, &parts.clock);
         let context = context_of(set, self.in_force.site.service(), &parts.clock);
+        let context = context.caching(cached.as_ref().map(|cached| cached as _));
         let received = self.udp.receive(batch.inbox, counters);
         let is_done = self.udp.answer(batch, &context, parts, counters);
         flush(&mut *self.path, counters)?;
@@ -360,6 +385,11 @@ impl Worker {
         }
         Ok(received)
     }
+}
+
+/// The records of other services for the next batch.
+fn cached_of<'c>(cache: &'c mut Option<WorkerCache>, clock: &WorkerClock) -> Option<BatchCache<'c>> {
+    cache.as_mut().map(|cache| cache.of_batch(clock.now_unix_s()))
 }
 
 /// Builds the context for answers from `set`.

@@ -85,6 +85,8 @@ extern crate std;
 #[cfg(feature = "std")]
 pub mod builder;
 #[cfg(feature = "std")]
+pub mod comparison;
+#[cfg(feature = "std")]
 mod encode;
 pub mod format;
 pub mod homed;

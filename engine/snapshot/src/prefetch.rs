@@ -22,28 +22,34 @@ pub fn prefetch(bytes: &[u8], at: usize, len: usize) {
     }
 }
 
+/// Starts loading the line in which `value` begins, and does not wait.
+#[inline]
+pub fn prefetch_line<T>(value: &T) {
+    line(value);
+}
+
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-fn line(byte: &u8) {
+fn line<T>(value: &T) {
     use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
     // SAFETY: the instruction (SSE, which every x86-64 has) reads nothing that the program can see
-    // and faults on no address. Besides, this address is that of a borrowed byte.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(byte).cast()) }
+    // and faults on no address. Besides, this address is that of a borrowed value.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(core::ptr::from_ref(value).cast()) }
 }
 
 #[inline]
 #[cfg(all(target_arch = "aarch64", not(miri)))]
-fn line(byte: &u8) {
+fn line<T>(value: &T) {
     // SAFETY: the instruction writes no register or flag, reads nothing that the program can see,
-    // and faults on no address. Besides, this address is that of a borrowed byte.
+    // and faults on no address. Besides, this address is that of a borrowed value.
     unsafe {
-        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) core::ptr::from_ref(byte), options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) core::ptr::from_ref(value), options(nostack, preserves_flags, readonly));
     }
 }
 
 #[inline]
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-fn line(_byte: &u8) {}
+fn line<T>(_value: &T) {}
 
 #[cfg(test)]
 mod tests {

@@ -45,6 +45,22 @@ impl<'a> EncodedRecord<'a> {
         Some((record, rest))
     }
 
+    /// A record that comes from no layer: `count` public values in wire form, of a handle whose
+    /// prefix counts as homed. It has no key and no checksum.
+    #[must_use]
+    pub const fn of_public_values(values: &'a [u8], count: u16) -> Self {
+        Self {
+            bytes: &[],
+            key: &[],
+            public: values,
+            private: &[],
+            public_count: count,
+            private_count: 0,
+            flags: 0,
+            is_homed: true,
+        }
+    }
+
     /// Whether the record matches its checksum.
     #[inline]
     #[must_use]

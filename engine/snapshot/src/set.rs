@@ -6,6 +6,7 @@
 
 pub mod freshness;
 mod history;
+pub mod last_served;
 pub mod manifest;
 pub mod publisher;
 mod replica;
@@ -16,7 +17,7 @@ mod tree;
 
 pub use tree::SetTree;
 
-use crate::format::OpenError;
+use crate::format::{OpenError, Sha256Sum};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::reader::{Layer, Trust};
 use crate::records::RecordSet;
@@ -85,6 +86,17 @@ pub enum SetErrorKind {
         /// The generation in service.
         served: u64,
     },
+    /// The MANIFEST is older than that of a set which was served before the restart.
+    OlderThanStored {
+        /// Its epoch and generation.
+        found: (u64, u64),
+        /// Those of the set that was served.
+        stored: (u64, u64),
+        /// The file that says so.
+        file: PathBuf,
+    },
+    /// A file that should have a statement about a set has something else.
+    NotAStatement,
     /// The statement about the set was not signed.
     Sign(String),
 }
@@ -127,6 +139,21 @@ impl fmt::Display for SetError {
             SetErrorKind::Older { found, served } => {
                 write!(f, "{path}: generation {found} is older than generation {served}, which is served")
             }
+            SetErrorKind::OlderThanStored { found, stored, file } => write!(
+                f,
+                "{path}: generation {} of epoch {} is older than generation {} of epoch {}, which was served before \
+                 the restart; to serve it on purpose, remove {}",
+                found.1,
+                found.0,
+                stored.1,
+                stored.0,
+                file.display()
+            ),
+            SetErrorKind::NotAStatement => write!(
+                f,
+                "{path}: not a statement about the set that was served last; remove the file to serve any set of an \
+                 accepted publisher"
+            ),
             SetErrorKind::Sign(error) => write!(f, "{path}: cannot sign the set: {error}"),
         }
     }
@@ -159,6 +186,22 @@ pub struct PublishedSet {
 }
 
 impl PublishedSet {
+    /// A set without layers, which is not published anywhere.
+    #[must_use]
+    pub fn empty() -> Self {
+        let manifest = Manifest {
+            epoch: 0,
+            generation: 0,
+            created_unix_ms: 0,
+            handles_count: 0,
+            root: Sha256Sum::default(),
+            source: None,
+            layers: Vec::new(),
+            seal: None,
+        };
+        Self { dir: PathBuf::new(), load_mode: LoadMode::Map, manifest, layers: Box::default() }
+    }
+
     /// Opens the set that is published in `dir`.
     ///
     /// # Errors

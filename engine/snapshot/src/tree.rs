@@ -28,7 +28,7 @@ use std::vec::Vec;
 /// Maximum average number of records of a bucket, from which the number of buckets follows.
 pub const BUCKET_RECORDS: u64 = 32;
 /// Maximum number of levels above the buckets. They take 64 MiB.
-const BITS_MAX: u32 = 20;
+pub(crate) const BITS_MAX: u32 = 20;
 /// Maximum number of missing levels; beyond it, the tree is made again.
 const BITS_MISSING_MAX: u32 = 2;
 /// Bits of the digest of a key in an entry of a [`KeyIndex`]. The other bits are an offset.
@@ -193,7 +193,7 @@ impl KeyIndex {
     }
 
     /// Offsets of the records of a bucket, if there are `1 << bits` buckets.
-    fn bucket(&self, bucket: u32, bits: u32) -> impl Iterator<Item = u64> {
+    pub(crate) fn bucket(&self, bucket: u32, bits: u32) -> impl Iterator<Item = u64> {
         let shift = OFFSET_BITS + PREFIX_BITS - bits;
         let start = u64::from(bucket).checked_shl(shift).unwrap_or(0);
         let is_in = move |entry: &u64| entry.checked_shr(shift).unwrap_or(0) == u64::from(bucket);
@@ -338,7 +338,7 @@ impl RecordTree {
 }
 
 /// Number of levels above the buckets of a set with this many records.
-fn bits_for(records_count: u64) -> u32 {
+pub(crate) fn bits_for(records_count: u64) -> u32 {
     let buckets = records_count.div_ceil(BUCKET_RECORDS).max(1);
     buckets.next_power_of_two().trailing_zeros().min(BITS_MAX)
 }

@@ -132,7 +132,7 @@ pub(crate) struct AskArgs {
     /// Maximum number of handles to choose from; a larger source is sampled at random.
     #[arg(long, value_name = "N", default_value_t = RunOptions::HANDLES_MAX, conflicts_with = "replay")]
     pub(crate) handles_max: usize,
-    /// Order of handles: uniform, zipf, zipf:EXPONENT or sequential.
+    /// Order of handles: uniform, zipf, zipf:EXPONENT, sequential, scan:PERCENT or churn:REQUESTS.
     #[arg(long, value_name = "NAME", default_value_t = AccessOrder::Uniform, conflicts_with = "replay")]
     pub(crate) pattern: AccessOrder,
     /// Form of requests: WEIGHT=ATTRIBUTE+ATTRIBUTE, like 90=plain; repeat it for a mix.

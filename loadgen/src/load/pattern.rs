@@ -1,4 +1,4 @@
-//! The order of handles: random, by popularity, or sequential.
+//! The order of handles: random, by popularity, sequential, and what makes it hard for caches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +18,22 @@ pub enum AccessOrder {
     },
     /// In the order of the list, repeatedly; threads take turns.
     Sequential,
+    /// By Zipf's law with exponent 1, beside a scan: this share of the requests goes through the
+    /// list once, from its end.
+    Scan {
+        /// Requests of the scan in a hundred.
+        percent: u8,
+    },
+    /// By Zipf's law with exponent 1, with names whose popularity changes: after so many requests,
+    /// the most popular name becomes the least popular, and the others move up by one.
+    Churn {
+        /// Requests of all threads between two changes.
+        every: u32,
+    },
 }
+
+/// Exponent of the popularity beside a scan, and of changing popularity.
+const EXPONENT: f64 = 1.0;
 
 impl fmt::Display for AccessOrder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,6 +41,8 @@ impl fmt::Display for AccessOrder {
             Self::Uniform => f.write_str("uniform"),
             Self::Zipf { exponent } => write!(f, "zipf:{exponent}"),
             Self::Sequential => f.write_str("sequential"),
+            Self::Scan { percent } => write!(f, "scan:{percent}"),
+            Self::Churn { every } => write!(f, "churn:{every}"),
         }
     }
 }
@@ -44,7 +61,21 @@ impl FromStr for AccessOrder {
                         .to_owned()),
                 }
             }
-            _ => Err("expected uniform, sequential, zipf or zipf:EXPONENT".to_owned()),
+            ("scan", percent) if text != "scan" => match percent.parse() {
+                Ok(percent @ 1..=99) => Ok(Self::Scan { percent }),
+                _ => {
+                    Err("invalid share of scan: expected a percentage from 1 to 99, as in scan:20".to_owned())
+                }
+            },
+            ("churn", every) if text != "churn" => {
+                match every.parse() {
+                    Ok(every @ 1..) => Ok(Self::Churn { every }),
+                    _ => Err("invalid interval of churn: expected a number of requests, as in churn:1000"
+                        .to_owned()),
+                }
+            }
+            _ => Err("expected uniform, sequential, zipf, zipf:EXPONENT, scan:PERCENT or churn:REQUESTS"
+                .to_owned()),
         }
     }
 }
@@ -60,7 +91,25 @@ pub struct Chooser {
 enum PatternState {
     Uniform,
     Zipf(Zipf),
-    Sequential { next: u64, step: u64 },
+    Sequential(ListPosition),
+    Scan { percent: u8, popular: Zipf, scan: ListPosition },
+    Churn { every: u32, popular: Zipf, requests: ListPosition },
+}
+
+/// How many requests all threads together have made about, as one thread sees it: threads take
+/// turns.
+#[derive(Clone, Copy, Debug)]
+struct ListPosition {
+    next: u64,
+    step: u64,
+}
+
+impl ListPosition {
+    const fn advance(&mut self) -> u64 {
+        let at = self.next;
+        self.next = self.next.wrapping_add(self.step);
+        at
+    }
 }
 
 impl Chooser {
@@ -72,10 +121,18 @@ impl Chooser {
     #[must_use]
     pub fn new(pattern: AccessOrder, len: u32, number: u64, threads: u64) -> Self {
         assert!(len > 0, "there are no handles to choose from");
+        let position = ListPosition { next: number, step: threads };
+        let popular = |exponent| Zipf::new(len, exponent);
         let how = match pattern {
             AccessOrder::Uniform => PatternState::Uniform,
-            AccessOrder::Zipf { exponent } => PatternState::Zipf(Zipf::new(len, exponent)),
-            AccessOrder::Sequential => PatternState::Sequential { next: number, step: threads },
+            AccessOrder::Zipf { exponent } => PatternState::Zipf(popular(exponent)),
+            AccessOrder::Sequential => PatternState::Sequential(position),
+            AccessOrder::Scan { percent } => {
+                PatternState::Scan { percent, popular: popular(EXPONENT), scan: position }
+            }
+            AccessOrder::Churn { every } => {
+                PatternState::Churn { every, popular: popular(EXPONENT), requests: position }
+            }
         };
         Self { len, state: how }
     }
@@ -84,13 +141,18 @@ impl Chooser {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "below the length, which is a u32")]
     pub fn choose(&mut self, random: &mut RandomGenerator) -> u32 {
+        let len = u64::from(self.len);
         match &mut self.state {
-            PatternState::Uniform => random.below(u64::from(self.len)) as u32,
-            PatternState::Zipf(zipf) => zipf.rank(random) - 1,
-            PatternState::Sequential { next, step } => {
-                let chosen = *next % u64::from(self.len);
-                *next = next.wrapping_add(*step);
-                chosen as u32
+            PatternState::Uniform => random.below(len) as u32,
+            PatternState::Zipf(popular) => popular.rank(random) - 1,
+            PatternState::Sequential(position) => (position.advance() % len) as u32,
+            PatternState::Scan { percent, popular, scan } => match random.below(100) < u64::from(*percent) {
+                true => self.len - 1 - (scan.advance() % len) as u32,
+                false => popular.rank(random) - 1,
+            },
+            PatternState::Churn { every, popular, requests } => {
+                let changes = requests.advance() / u64::from(*every);
+                ((u64::from(popular.rank(random) - 1) + changes) % len) as u32
             }
         }
     }
@@ -157,11 +219,21 @@ mod tests {
 
     #[test]
     fn patterns_parse_as_printed() {
-        for text in ["uniform", "sequential", "zipf:1", "zipf:0.9"] {
+        for text in [
+            "uniform",
+            "sequential",
+            "zipf:1",
+            "zipf:0.9",
+            "scan:1",
+            "scan:99",
+            "churn:1",
+            "churn:4294967295",
+        ] {
             assert_eq!(text.parse::<AccessOrder>().unwrap().to_string(), text);
         }
         assert_eq!("zipf".parse(), Ok(AccessOrder::Zipf { exponent: 1.0 }));
-        for text in ["", "zipf:0", "zipf:x", "zipf:11", "uniform:2", "random"] {
+        let invalid = ["scan", "scan:0", "scan:100", "churn", "churn:0", "churn:x", "churn:4294967296"];
+        for text in ["", "zipf:0", "zipf:x", "zipf:11", "uniform:2", "random"].into_iter().chain(invalid) {
             assert!(text.parse::<AccessOrder>().is_err(), "{text}");
         }
     }
@@ -233,6 +305,45 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// How often each number is chosen.
+    fn counts(pattern: &str, len: u32, draws: usize) -> Vec<u32> {
+        let (mut random, mut counts) = (RandomGenerator::new(5, 0), vec![0; len as usize]);
+        let mut chooser = Chooser::new(pattern.parse().unwrap(), len, 0, 1);
+        (0..draws).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
+        counts
+    }
+
+    #[test]
+    fn a_scan_asks_for_each_unpopular_name_once() {
+        let (len, draws) = (1_000_000, 100_000);
+        let counts = counts("scan:20", len, draws);
+        // The last names are so rare by Zipf's law that nearly all requests for them are the scan's.
+        let scanned = counts.iter().rev().take_while(|&&count| count > 0).count();
+        assert!((19_000..=21_000).contains(&scanned), "{scanned}");
+        let once = counts[counts.len() - scanned..].iter().filter(|&&count| count == 1).count();
+        assert!(once > scanned * 98 / 100, "{once} of {scanned}");
+        // The most popular name has one in about 14.4 of the others.
+        assert!((5000..6200).contains(&counts[0]), "{}", counts[0]);
+    }
+
+    #[test]
+    fn churn_moves_popularity_from_name_to_name() {
+        let (mut random, len) = (RandomGenerator::new(5, 0), 100);
+        let mut chooser = Chooser::new("churn:1000".parse().unwrap(), len, 0, 1);
+        for change in 0..250 {
+            let mut counts = vec![0; len as usize];
+            (0..1000).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
+            let most = (0..len).max_by_key(|&n| counts[n as usize]).unwrap();
+            assert_eq!(most, change % len, "{counts:?}");
+        }
+        // Of two threads, each counts for both.
+        let mut chooser = Chooser::new("churn:1000".parse().unwrap(), len, 1, 2);
+        (0..500).for_each(|_| assert!(chooser.choose(&mut random) < len));
+        let mut counts = vec![0; len as usize];
+        (0..500).for_each(|_| counts[chooser.choose(&mut random) as usize] += 1);
+        assert_eq!((0..len).max_by_key(|&n| counts[n as usize]), Some(1), "{counts:?}");
     }
 
     #[test]

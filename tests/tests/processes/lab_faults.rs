@@ -31,11 +31,13 @@ fn certified(handle: &str) -> Question {
 }
 
 const TRACED: LookupOptions = LookupOptions {
+    keeps_answer: true,
     use_cache: true,
     target: handle_client::lookup::LookupTarget::Responsible,
     identity: None,
     session_timeout_s: None,
     recursion_count: 0,
+    allows_recursion: true,
     allowances: handle_client::Allowances::NONE,
     aliases_max: 0,
     trace: true,

@@ -4,6 +4,8 @@
 //! so a quiet connection need not be one on which the server reads another request.
 
 use super::AskError;
+#[cfg(feature = "tls")]
+use crate::replication::connection::StreamConnection;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::stream::{StreamFront, split};
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -127,6 +129,16 @@ impl ServerConnection {
             self.close();
         }
         is_sent
+    }
+
+    /// Hands over the connection, on which a stream follows the last answer, with the bytes of the
+    /// stream that were received already.
+    #[cfg(feature = "tls")]
+    pub(super) fn take_stream(&mut self) -> Result<StreamConnection, AskError> {
+        let stream = self.stream.take().ok_or_else(|| AskError::Lost(ErrorKind::NotConnected.into()))?;
+        let received = std::mem::take(&mut self.received);
+        self.close();
+        StreamConnection::new(stream, self.server.ip(), received, self.patience).map_err(AskError::Lost)
     }
 
     fn try_send(&mut self, message: &[u8]) -> Result<(), AskError> {

@@ -32,7 +32,7 @@ pub(super) struct OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Encodes a request, in a session if there is one.
+    /// Encodes a request, in a session if there is one, otherwise in `version`.
     ///
     /// # Errors
     /// [`AskError::NoSession`] if it has secrets and there is no session, unless that is allowed;
@@ -42,14 +42,15 @@ impl OutgoingRequest {
         request: &Request<'_>,
         flags: OpFlags,
         allowances: Allowances,
+        version: Version,
     ) -> Result<Self, AskError> {
         let has_secrets = has_secrets(request);
         if session.is_none() && has_secrets && !allowances.cleartext_secrets {
             return Err(AskError::NoSession { why: SessionFailure::NotUsed, has_secrets });
         }
-        let (session_id, version) =
-            session.map_or((0, Version::CURRENT), |session| (session.id, session.version));
-        let (envelope, message) = begin(session_id, version, request, flags);
+        let (session_id, version) = session.map_or((0, version), |session| (session.id, session.version));
+        let suggested = if session.is_some() { Version::CURRENT } else { version };
+        let (envelope, message) = begin(session_id, (version, suggested), request, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
@@ -68,16 +69,17 @@ impl OutgoingRequest {
         Ok(Self { request_id: envelope.request_id, message, covered, repetition })
     }
 
-    /// Encodes an answer to a challenge, in the challenge's version. It needs no MAC, because it is
-    /// a proof itself.
+    /// Encodes an answer to a challenge, in the challenge's version, up to `version_max`. It needs no
+    /// MAC, because it is a proof itself.
     pub(super) fn answer(
         challenge: &Envelope,
         request: &Request<'_>,
         flags: OpFlags,
         is_change: bool,
+        version_max: Version,
     ) -> Result<Self, AskError> {
-        let version = challenge.version.min(Version::CURRENT);
-        let (envelope, message) = begin(challenge.session_id, version, request, flags);
+        let version = challenge.version.min(version_max);
+        let (envelope, message) = begin(challenge.session_id, (version, version_max), request, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let repetition = if is_change { Repetition::Forbidden } else { Repetition::Harmless };
@@ -85,13 +87,19 @@ impl OutgoingRequest {
     }
 }
 
-fn begin(session_id: i32, version: Version, request: &Request<'_>, flags: OpFlags) -> (Envelope, MessageBuf) {
+/// Begins a message of a version that suggests another version for the answer.
+fn begin(
+    session_id: i32,
+    (version, suggested): (Version, Version),
+    request: &Request<'_>,
+    flags: OpFlags,
+) -> (Envelope, MessageBuf) {
     // Positive, as deployed clients choose it, and unpredictable.
     let request_id = (i32::from_be_bytes(random()) & i32::MAX).max(1);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header::request(request.op_code(), flags, now_unix_s);
-    let envelope = Envelope { session_id, version, ..Envelope::request(request_id) };
+    let envelope = Envelope { session_id, version, suggested, ..Envelope::request(request_id) };
     (envelope, MessageBuf::request(&envelope, &header, request))
 }
 

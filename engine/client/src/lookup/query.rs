@@ -156,7 +156,8 @@ impl RecordQuery {
     fn is_of_the_service(&self, lookup: &LookupContext) -> bool {
         let options = &lookup.options;
         let is_found = matches!(options.target, LookupTarget::Responsible | LookupTarget::Referral(_));
-        self.reason != QuestionReason::Asked || (is_found && options.identity.is_none())
+        self.reason != QuestionReason::Asked
+            || (is_found && options.identity.is_none() && options.keeps_answer)
     }
 
     fn ask_sites(
@@ -282,7 +283,7 @@ impl RecordQuery {
     /// need.
     fn flags(&self, lookup: &LookupContext) -> OpFlags {
         let flags = self.question.flags();
-        if lookup.options.recursion_count > 0 { flags.without(OpFlags::RECURSIVE) } else { flags }
+        if lookup.options.allows_recursion { flags } else { flags.without(OpFlags::RECURSIVE) }
     }
 
     /// Asks the next server of the other address family, if there is one and requests are left.

@@ -2,7 +2,6 @@
 
 use super::queue::ForwardItem;
 use super::{ForwardStage, ForwardState, Forwarder};
-use crate::sessions::sealer::each_datagram_part;
 use crate::slow::SlowPath;
 use crate::slow::queue::SlowJob;
 use handle_daemon::sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};
@@ -104,7 +103,7 @@ impl ForwardThread {
             self.path.sign_late(&mut forwarding.busy);
         }
         (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(RefusalReason::Busy));
-        put(job, &forwarding.busy);
+        job.put_answer(&forwarding.busy);
     }
 
     fn exchange(
@@ -133,7 +132,7 @@ impl ForwardThread {
         match ForwardedAnswer::decode(&self.buffer).ok_or_else(unreadable)? {
             ForwardedAnswer::Last(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);
-                put(job, messages);
+                job.put_answer(messages);
                 forward.counts.answered();
                 self.lane = Some(lane);
             }
@@ -144,7 +143,7 @@ impl ForwardThread {
             }
             ForwardedAnswer::Part(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);
-                put(job, messages);
+                job.put_answer(messages);
                 forwarding.stage = ForwardStage::Listing(lane);
             }
         }
@@ -169,14 +168,6 @@ impl ForwardThread {
         lane.write_all(frame)?;
         receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
         Ok(lane)
-    }
-}
-
-/// Stores `messages` as the answer of `job`, in the form that is sent to the network.
-fn put(job: &mut SlowJob, messages: &[u8]) {
-    match job.route.is_datagram() {
-        true => each_datagram_part(messages, |part| job.answer.extend_from_slice(part)),
-        false => job.answer.extend_from_slice(messages),
     }
 }
 

@@ -83,6 +83,9 @@ pub(super) fn metrics(state: &ObserverState) -> Result<String, String> {
         text.add_all(SlowCounters::rows(), slow.sums());
         text.add_table(slow_metrics(), &SlowReading::take(slow));
     }
+    if let Some(cache) = &reading.shared.hooks.cache {
+        cache.add_metrics(&mut text);
+    }
     text.add_table(set_metrics(), &reading);
     text.add_table(health_metrics(), &reading);
     text.add_table(process_metrics(), &reading);
@@ -204,10 +207,10 @@ handle_daemon::metrics! {
     fn set_metrics<'s>(MetricsReading<'s>), "handled_" {
         /// Generation of the set that is served.
         gauge snapshot_generation = |reading| reading.set.generation();
-        /// Time since the set was published.
-        gauge snapshot_age_seconds = |reading| {
-            let created = SystemTime::UNIX_EPOCH + Duration::from_millis(reading.set.created_unix_ms());
-            SystemTime::now().duration_since(created).unwrap_or_default().as_secs_f64()
+        /// Time since the set was published; 0 without a set.
+        gauge snapshot_age_seconds = |reading| match reading.set.created_unix_ms() {
+            0 => 0.0,
+            created => now_unix_ms().saturating_sub(created) as f64 / 1000.0,
         };
         /// Time since the newest statement of the publisher about the set; 0 without keys of
         /// publishers.

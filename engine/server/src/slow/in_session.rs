@@ -48,6 +48,9 @@ impl JobContext<'_> {
     }
 
     fn check_proof(&self, session: &Session) -> Result<SessionProof, MessageRejection> {
+        if let Some(resumed) = self.resumed {
+            return Ok(resumed.proof());
+        }
         let (envelope, rest) = Envelope::split(self.request).map_err(|_| MessageRejection::WrongMac)?;
         let message = Message::decode(rest).map_err(|_| MessageRejection::WrongMac)?;
         let has_mac = traffic::check(session, &envelope, &message, self.now_s())?;
@@ -81,6 +84,7 @@ impl JobContext<'_> {
                 FirstEvaluation::Template => self.compute(context, slow, buffers, |buffers| {
                     self.answer_by_identity(context, slow, (session, proof), buffers)
                 }),
+                FirstEvaluation::Uncached => self.await_record(context, slow),
                 FirstEvaluation::Identity => {
                     self.answer_by_identity(context, slow, (session, proof), buffers)
                 }

@@ -12,8 +12,10 @@
 //! another thread is halfway through an update) would keep the slow thread from running. So a
 //! worker only tries the locks that slow threads take, and tries again later when one is taken.
 
+use super::missing::MissingState;
 use crate::counters::Transport;
 use crate::forward::ForwardState;
+use crate::sessions::sealer::each_datagram_part;
 use crossbeam_utils::CachePadded;
 use handle_auth::cost::Units;
 use handle_auth::fair::{FairQueue, Shares};
@@ -81,6 +83,8 @@ pub(crate) struct SlowJob {
     pub(crate) refused: Option<RefusalReason>,
     /// The state of forwarding while another process answers the request.
     pub(crate) forwarding: Option<Box<ForwardState>>,
+    /// The state of the request while its record is not in the cache of a caching server.
+    pub(crate) missing: Option<Box<MissingState>>,
     /// Whether a part of the answer was sent already.
     pub(crate) is_continued: bool,
     /// The work that was done for the request.
@@ -106,6 +110,7 @@ impl SlowJob {
             code: ResponseCode::RESERVED,
             refused: None,
             forwarding: None,
+            missing: None,
             is_continued: false,
             cost: 0,
         }
@@ -116,8 +121,17 @@ impl SlowJob {
         self.forwarding.as_ref().is_some_and(|forwarding| forwarding.has_more())
     }
 
+    /// Stores `messages` as the answer, in the form that is sent to the network.
+    pub(crate) fn put_answer(&mut self, messages: &[u8]) {
+        match self.route.is_datagram() {
+            true => each_datagram_part(messages, |part| self.answer.extend_from_slice(part)),
+            false => self.answer.extend_from_slice(messages),
+        }
+    }
+
     fn clear(&mut self) {
-        (self.forwarding, self.is_continued, self.is_proven) = (None, false, false);
+        (self.forwarding, self.missing) = (None, None);
+        (self.is_continued, self.is_proven) = (false, false);
         for buffer in [&mut self.request, &mut self.answer] {
             buffer.clear();
             if buffer.capacity() > KEPT_LEN {
@@ -252,6 +266,19 @@ impl JobQueues {
         queue.jobs.clear();
         drop(queue);
         self.more.notify_all();
+    }
+
+    /// Hands over a job whose record has been resolved, so that a slow thread goes on with it. May
+    /// block, so workers do not call it. After [`close`](Self::close) the job is discarded.
+    pub(crate) fn resume(&self, job: Box<SlowJob>) {
+        let mut queue = lock(&self.queued);
+        if queue.closed {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        queue.jobs.push(job.route.origin(), job);
+        drop(queue);
+        self.more.notify_one();
     }
 
     /// Returns an answer to its worker, and charges the source with the work.

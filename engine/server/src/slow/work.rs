@@ -4,12 +4,13 @@
 use super::SlowPath;
 use super::forwarding::ForwardNote;
 use super::in_session::{self, SessionProof};
+use super::missing::{MissingRecord, MissingState, RequestCache};
 use super::queue::SlowJob;
 use super::signer::{AnswerSigner, Signature};
 use super::stats::SlowCounters;
 use crate::server::ServerState;
 use crate::sessions::ServerSessions;
-use crate::sessions::sealer::{each_datagram_part, refusing, too_long};
+use crate::sessions::sealer::{refusing, too_long};
 use crate::templates::SetTemplates;
 use handle_auth::VerifyError;
 use handle_auth::challenge_proof::ChallengeProof;
@@ -18,6 +19,7 @@ use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source::{self, RequestOrigin};
+use handle_daemon::clock::now_unix_s;
 use handle_daemon::sessions::numbers::{is_of_admin, of_handled};
 use handle_daemon::sessions::traffic::{self, LiveSession as _};
 use handle_daemon::sessions::{MessageRejection, Session};
@@ -48,7 +50,12 @@ pub(crate) struct SlowThread {
     at: usize,
     buffers: AnswerBuffers,
     message: Vec<u8>,
+    /// The room for copies of cached records; none without a cache.
+    copies: Box<[u8]>,
 }
+
+/// Bytes of copies that one request may need: a record is looked up twice at most.
+const COPIES_LEN: usize = 2 * MESSAGE_LEN_MAX as usize;
 
 /// The buffers that an answer borrows from besides its request and the set. They are reused.
 pub(crate) struct AnswerBuffers {
@@ -85,6 +92,7 @@ impl SlowThread {
                 text: [0; 80],
             },
             message: Vec::with_capacity(2048),
+            copies: vec![0; if shared.hooks.cache.is_some() { COPIES_LEN } else { 0 }].into_boxed_slice(),
         }
     }
 
@@ -94,13 +102,18 @@ impl SlowThread {
         while let Some(mut job) = path.queues.next() {
             // A request that triggers a bug is lost, and no other one: the buffers are rebuilt for
             // each request.
-            if catch_unwind(AssertUnwindSafe(|| self.answer(&mut job))).is_err() {
+            let mut answer = || match job.relayed_answer() {
+                Some(relayed) => job.put_relayed(&relayed, &path),
+                None => self.answer(&mut job),
+            };
+            if catch_unwind(AssertUnwindSafe(&mut answer)).is_err() {
                 job.answer.clear();
                 path.counters[self.at].bugs.add(1);
             }
             self.buffers.challenge = None;
-            match &path.forward {
-                Some(forward) if job.forwarding.is_some() => forward.submit(job),
+            match (&path.forward, &self.shared.hooks.cache) {
+                (_, Some(cache)) if job.missing.is_some() => cache.resolve(MissingRecord::new(&path, job)),
+                (Some(forward), _) if job.forwarding.is_some() => forward.submit(job),
                 _ => path.queues.give_back(job),
             }
         }
@@ -109,7 +122,8 @@ impl SlowThread {
     fn answer(&mut self, job: &mut SlowJob) {
         #[cfg(test)]
         crate::tests::before_slow_answer(&job.request);
-        let Self { shared, path, at, buffers, message } = self;
+        let Self { shared, path, at, buffers, message, copies } = self;
+        let missing = job.missing.take();
         // Held for this request only: a thread that waits must not keep a retired set alive.
         let set = shared.live.current();
         let counters = &path.counters[*at];
@@ -135,8 +149,10 @@ impl SlowThread {
             false => in_force.site.stream_service(),
         };
         let (templates, sorting) = (set.templates(), SortingRoom::new());
+        let cached = RequestCache::of(missing.as_deref(), shared.hooks.cache.as_deref(), copies);
         let context = AnswerContext::new(set.records(), service, path.answer_time(envelope.answer_version()))
             .computing(templates.map(|templates| templates as _))
+            .caching(cached.as_ref().map(|cached| cached as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
         let work = JobContext {
@@ -151,9 +167,15 @@ impl SlowThread {
             forward: None.into(),
             depends_on_remote: false.into(),
             has_mac: false.into(),
+            resumed: cached.as_ref().and_then(RequestCache::resumed),
+            missing: Cell::new(None),
             cost: Cell::new(0),
         };
         let Some(mut reply) = work.reply(&context, (envelope, rest), buffers) else { return };
+        job.missing = work.missing.take();
+        if job.missing.is_some() {
+            return;
+        }
         if let Some(note) = work.forward.take() {
             reply = reply.refusing(RefusalReason::Busy);
             job.forwarding = work.hand_over(note, &reply, job.route, service.answer_datagrams_max);
@@ -164,10 +186,7 @@ impl SlowThread {
         (job.code, job.refused) = work.finish(&reply, message, service.answer_datagrams_max);
         job.cost = work.cost.get();
         counters.work_units.add(job.cost);
-        match job.route.is_datagram() {
-            true => each_datagram_part(message, |part| job.answer.extend_from_slice(part)),
-            false => job.answer.extend_from_slice(message),
-        }
+        job.put_answer(message);
     }
 }
 
@@ -175,7 +194,7 @@ impl SlowPath {
     /// The time in an answer of `version`, in seconds since 1970. An answer whose time is rounded
     /// stays equal for a while, so that one signature serves many.
     fn answer_time(&self, version: Version) -> u32 {
-        let now_unix_s = handle_daemon::clock::now_unix_s();
+        let now_unix_s = now_unix_s();
         match &self.signer {
             Some(_) if AnswerSigner::keeps(version) => {
                 now_unix_s - now_unix_s % self.config.signature_reuse_s
@@ -204,6 +223,10 @@ pub(crate) struct JobContext<'w> {
     pub(crate) depends_on_remote: Cell<bool>,
     /// Whether the request has a MAC of its session that is correct and was not used before.
     pub(crate) has_mac: Cell<bool>,
+    /// The state of a request that goes on, because its record has been resolved.
+    pub(crate) resumed: Option<&'w MissingState>,
+    /// Set when the request has to wait for its record.
+    pub(crate) missing: Cell<Option<Box<MissingState>>>,
     /// The work done for this request so far.
     pub(crate) cost: Cell<Units>,
 }
@@ -240,6 +263,10 @@ impl JobContext<'_> {
             }
             AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if self.was_encrypted => undecryptable(context),
             AnswerOutcome::Listing => self.list(context, (envelope, rest), buffers),
+            AnswerOutcome::Administration if self.was_encrypted && !self.has_right_mac() => {
+                undecryptable(context)
+            }
+            AnswerOutcome::Administration => self.administer(context, (envelope, rest)),
             // The set was replaced after the worker had looked at it.
             AnswerOutcome::Reply(reply) => reply,
             AnswerOutcome::InSession(reply) => self.public_in_session(context, reply, buffers),
@@ -259,6 +286,7 @@ impl JobContext<'_> {
         message: &mut Vec<u8>,
         datagrams_max: usize,
     ) -> (ResponseCode, Option<RefusalReason>) {
+        let reply = if self.resumed.is_some() { &reply.not_authoritative() } else { reply };
         self.write(reply, message);
         let Some(refused) = too_long(message, datagrams_max) else {
             return (reply.response_code(), reply.refused());
@@ -283,6 +311,7 @@ impl JobContext<'_> {
                 FirstEvaluation::Template => {
                     self.compute(context, slow, buffers, |buffers| self.challenge(context, slow, buffers))
                 }
+                FirstEvaluation::Uncached => self.await_record(context, slow),
             },
             SlowReason::ChallengeAnswer => self.challenge_answer(context, slow, buffers),
             SlowReason::Verification => self.verification(context, slow),
@@ -464,6 +493,13 @@ impl JobContext<'_> {
             // A number that was never issued is reported as an unknown session, as by deployed
             // servers.
             let id = slow.session_id();
+            let cache = self.shared.hooks.cache.as_ref();
+            if self.session.is_none()
+                && (self.resumed.is_some()
+                    || cache.is_some_and(|cache| cache.has_challenge(self.origin.ip, id)))
+            {
+                return slow.refuse(context, self.relay(b""));
+            }
             // In a session, `handle-admin` may have made a challenge under the number of the
             // session.
             if self.session.is_some() || id > 0 && is_of_admin(id) {

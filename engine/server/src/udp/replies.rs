@@ -89,7 +89,7 @@ impl<'r> ReplySink<'r> for UdpReplies<'_> {
 impl UdpReplies<'_> {
     /// Sends `reply` to a peer to which limits apply.
     fn send_limited(&mut self, peer: Peer, request: UdpRequest<'_>, reply: &impl WireReply) -> bool {
-        let size = AnswerSize {
+        let mut size = AnswerSize {
             len: reply.datagrams_len(),
             datagrams: reply.datagrams_count(),
             identity: reply.identity(),
@@ -99,7 +99,12 @@ impl UdpReplies<'_> {
             return false;
         }
         let verdict = match self.rate_limit {
-            Some(rate_limit) => rate_limit.verdict(peer, size, request.shortest_len(), self.counters),
+            Some(rate_limit) => {
+                if rate_limit.identifies_by_request() {
+                    size.identity = SlowRequest::of(request.message()).identity();
+                }
+                rate_limit.verdict(peer, size, request.shortest_len(), self.counters)
+            }
             None => LimitVerdict::Send,
         };
         match verdict {

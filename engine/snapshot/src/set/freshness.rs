@@ -1,5 +1,7 @@
 //! Decides which sets a process serves, and how long without a new statement of the publisher.
 
+use super::last_served::LastServedFile;
+use super::manifest::MANIFEST;
 use super::statement::AcceptedPublishers;
 use super::{PublishedSet, SetError};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +13,7 @@ pub struct SetFreshness {
     age_max_s: AtomicU64,
     refuses_stale: AtomicBool,
     signed_unix_ms: AtomicU64,
+    last_served: Option<LastServedFile>,
 }
 
 impl SetFreshness {
@@ -18,6 +21,12 @@ impl SetFreshness {
     #[must_use]
     pub fn new(accepted: Option<AcceptedPublishers>) -> Self {
         Self { accepted, ..Self::default() }
+    }
+
+    /// Refuses sets that are older than the one in this file.
+    #[must_use]
+    pub fn remembering(self, file: Option<LastServedFile>) -> Self {
+        Self { last_served: file, ..self }
     }
 
     /// Sets the maximum age of a set in seconds, 0 for none, and whether an older set, which is stale,
@@ -30,13 +39,27 @@ impl SetFreshness {
     /// Checks that `set` may follow `previous`, and stores the time of the newest statement about it.
     ///
     /// # Errors
-    /// When the set is not signed by an accepted publisher, or is older than `previous`.
+    /// When the set is not signed by an accepted publisher, or is older than `previous` or than the last
+    /// one that was served before a restart.
     pub fn check(&self, set: &PublishedSet, previous: Option<&PublishedSet>) -> Result<(), SetError> {
         if let Some(accepted) = &self.accepted {
             let signed = accepted.check(set.dir(), set.manifest(), previous.map(PublishedSet::manifest))?;
+            // While a set is in service, it is at least as new as the file.
+            if let (Some(file), None) = (&self.last_served, previous) {
+                file.check(&set.dir().join(MANIFEST), set.manifest())?;
+            }
             self.signed_unix_ms.store(signed, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Stores which set is in service, for the time after a restart. Call it after each look for a new
+    /// set, at least once a second: it writes at most that often.
+    ///
+    /// # Errors
+    /// When it cannot be stored and the last attempt could.
+    pub fn store_served(&self, set: &PublishedSet) -> Result<(), SetError> {
+        self.last_served.as_ref().map_or(Ok(()), |file| file.store(set.manifest()))
     }
 
     /// The time of the newest statement about the set in service, in Unix milliseconds; `None` if every

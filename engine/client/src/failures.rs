@@ -8,8 +8,8 @@
 //! which the service does not answer. Neither do failures of questions for signed answers, and those
 //! that do not tell whether the servers work (`is_outage`).
 
-use handle_client::exchange::AttemptError;
-use handle_client::{LookupError, Question};
+use crate::exchange::AttemptError;
+use crate::{LookupError, Question};
 use handle_proto::fold;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};

@@ -1,0 +1,329 @@
+//! The configuration: a TOML file, overridden by arguments, checked before anything starts.
+
+use crate::entry::TtlLimits;
+use crate::policy::{AuthenticatedRequests, PolicyConfig};
+use crate::table::RecordTable;
+use handle_daemon::listen::each_once;
+use handle_daemon::notice::listener::NotifyConfig;
+use handle_daemon::server_key::ServerKeyConfig;
+use handle_daemon::sessions::config::SessionsConfig;
+use handle_daemon::settings;
+use handle_daemon::settings::file::{ConfigurationError, read};
+use handle_daemon::settings::{NETWORKS, SettingError, SettingRule};
+use handle_proto::limit::{PORT, TTL_MAX_S};
+use handle_server::config::{Config as ServerConfig, Datapath, ServerLimits};
+use handle_server::observe::settings::ObserveParameters;
+use handle_server::query_log::QueryLogSettings;
+use handle_server::rate_limit::RateLimitConfig;
+use handle_server::slow::config::SlowConfig;
+use handle_server::tcp::settings::TcpSettings;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+/// Servers by their addresses.
+const SERVERS: SettingRule<Vec<String>> = SettingRule {
+    words: "addresses, each with a port or without (2641)",
+    check: |servers| match servers.iter().find(|server| address_of(server).is_none()) {
+        None => Ok(()),
+        Some(wrong) => Err(format!("has `{wrong}`, which is not an address with or without a port")),
+    },
+};
+
+settings! {
+    /// Configuration of `handle-cache`.
+    pub struct Config of process on port 2641 where settings_agree {
+        /// Directory of a published set. Handles of its homed prefixes are answered from it, as
+        /// `handled` answers, and never resolved.
+        restart snapshot: Option<PathBuf> = None;
+        /// Site record of the caching service, as JSON.
+        live site: Option<PathBuf> = None;
+        /// Which server of the site this is, by its `serverId`. Required if the site has several
+        /// servers.
+        live server_id: Option<i32> = None;
+        /// Worker threads for each address; 0 for one on each core that the process may use.
+        restart workers: usize = 0, 0..=1024;
+        /// Cores that the workers are pinned to, in turn. If empty, all cores that the process may
+        /// use.
+        restart cores: Vec<usize> = Vec::new();
+        /// Pin workers to cores.
+        restart pin: bool = true;
+        /// Interface to the kernel for datagrams. `auto` is io_uring where it works; the log says
+        /// why not.
+        restart datapath: Datapath = Datapath::Auto;
+        /// Receive consecutive datagrams of one peer as one buffer, a train, if the kernel supports
+        /// it (UDP_GRO).
+        restart receive_trains: bool = true;
+        /// Send answers of equal length to one peer as one buffer, if the kernel supports it
+        /// (UDP_SEGMENT).
+        restart send_trains: bool = true;
+        /// Share the ports of `listen` with other processes of this user, to hand over between
+        /// them.
+        restart share_port: bool = false;
+        /// Take over from the `handle-cache` that listens on `control`, if there is one: continue
+        /// with its sockets, without loss. Needs `control`.
+        restart take_over: bool = false;
+        section cache: CacheConfig;
+        section upstream: ResolutionConfig;
+        section policy: PolicyConfig;
+        section notify: NotifyConfig;
+        section waiting: WaitingConfig;
+        section limits: ServerLimits;
+        section observe: ObserveParameters;
+        section tcp: TcpSettings;
+        section server_key: Option<ServerKeyConfig>;
+        section sessions: SessionsConfig;
+        section rate_limit: RateLimitConfig;
+        section query_log: QueryLogSettings;
+    }
+}
+
+settings! {
+    /// The cache: its size, and how long answers are used.
+    pub struct CacheConfig {
+        /// Memory for cached records.
+        restart bytes: usize = 256 << 20, RecordTable::BYTES_MIN..=1 << 40;
+        /// File in which the cache is kept over a restart; none if not set. Only its owner can read
+        /// it.
+        restart file: Option<PathBuf> = None;
+        /// Interval at which this file is written, besides at the end of the process; 0 for only
+        /// then.
+        live save_every_s: u32 = 300, 0..=86_400;
+        /// Time for which a record is kept at least, even if the TTL of a value is shorter. A value
+        /// with a TTL of 0 is never kept.
+        live ttl_s_min: u32 = 0, 0..=3600;
+        /// Time for which a record is kept at most.
+        live ttl_s_max: u32 = TTL_MAX_S.cast_unsigned(), 1..=TTL_MAX_S.cast_unsigned();
+        /// Time for which the answer is kept that there is no such handle, or that it has no public
+        /// values; 0 to keep none.
+        live negative_s: u32 = 30, 0..=86_400;
+        /// Renew a record that is asked for in the last tenth of its time.
+        live renew_early: bool = true;
+        /// Time after its end for which a record is still shown if no server answers; 0 for not at
+        /// all. A value with an absolute TTL is never shown after its time.
+        live stale_s: u32 = 3600, 0..=604_800;
+        /// If there is such a record, time to wait for a newer one before it is shown.
+        live stale_after_ms: u32 = 1800, 0..=60_000;
+        /// TTL of the values of such a record, in answers.
+        live stale_ttl_s: u32 = 30, 0..=3600;
+    }
+}
+
+settings! {
+    /// Where records come from. Without `servers`, `root`, `local_info` and `resolver_site`, the
+    /// global service is read from `bootstrap_handles` or `root_info` in the directory `.handle` of
+    /// the user.
+    pub struct ResolutionConfig {
+        /// Servers that are asked about every handle, in their order.
+        restart servers: Vec<String> = Vec::new(), SERVERS;
+        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        restart root: Option<PathBuf> = None;
+        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
+        /// client.
+        restart local_info: Option<PathBuf> = None;
+        /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
+        /// site record as JSON.
+        restart resolver_site: Option<PathBuf> = None;
+        /// Use only answers with a valid signature of the server that was asked. The sites of services
+        /// have the keys; servers that are named by their addresses have none.
+        restart certified: bool = false;
+        /// Longest duration of one question. Then the client is told that no server has answered.
+        restart timeout_ms: u32 = 5000, 100..=60_000;
+        /// Questions at a time. Others wait for their turn, within the same time.
+        restart questions: usize = 1024, 1..=1 << 16;
+        /// Of these, renewals in the background. Others are not begun.
+        restart renewals <= questions: usize = 256, 0..=1 << 16;
+        /// Time for which a failed question is not asked again; 0 to ask it every time.
+        restart failure_ms: u32 = 1000, 0..=300_000;
+        /// Failures in a row of different questions about a prefix after which questions about it
+        /// are refused, except for one in each `failure_ms`.
+        restart failures_per_prefix: u32 = 3, 1..=1000;
+        /// Requests at a time that are handed to responsible services (`policy.authenticated`).
+        restart relays: usize = 32, 1..=512;
+        /// Maximum number of remembered failures.
+        restart failures: usize = 16_384, 1..=1 << 20;
+        /// Requests to servers for one question.
+        restart requests: usize = 64, 1..=256;
+        /// Memory for the records that lead to services.
+        restart service_bytes: usize = 16 << 20, 1 << 16..=1 << 32;
+    }
+}
+
+settings! {
+    /// Requests that wait for a record, a signature or a challenge.
+    pub struct WaitingConfig {
+        /// Such requests at a time. If 8 or more, one source gets a quarter, its /24 or /48 a half,
+        /// and UDP three quarters. One more gets RC 2 over UDP, upon which deployed clients use
+        /// TCP, and RC 3 over TCP.
+        restart requests: usize = 8192, 1..=1 << 16;
+        /// Sources that are exempt from the limits by source.
+        restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
+        /// Threads that answer them once their record is there.
+        restart threads: usize = 1, 1..=256;
+        /// Nice value of these threads; 19 is the lowest priority.
+        restart nice: u8 = 0, 0..=19;
+    }
+}
+
+/// The address of a server, with the registered port unless it has one.
+pub(crate) fn address_of(server: &str) -> Option<SocketAddr> {
+    let with_default = || Some((server.parse::<IpAddr>().ok()?, PORT).into());
+    server.parse().ok().or_else(with_default)
+}
+
+fn settings_agree(config: &Config) -> Result<(), SettingError> {
+    let upstream = &config.upstream;
+    if !upstream.servers.is_empty() && upstream.resolver_site.is_some() {
+        return Err(SettingError::Together(
+            "`upstream.servers` and `upstream.resolver_site` both name who is asked about every handle"
+                .to_owned(),
+        ));
+    }
+    keys_are_known(config)?;
+    let is_forwarding = config.policy.authenticated == AuthenticatedRequests::Forward;
+    if is_forwarding && (!upstream.servers.is_empty() || upstream.resolver_site.is_some()) {
+        return Err(SettingError::Together(
+            "`policy.authenticated` is `forward`, which needs the responsible services: set `upstream.root` or \
+             `upstream.local_info` instead of `upstream.servers` and `upstream.resolver_site`"
+                .to_owned(),
+        ));
+    }
+    if !config.policy.notified.is_empty() && config.notify.address.is_empty() {
+        return Err(SettingError::Together(
+            "`policy.notified` needs `notify.address`: the `handle-admin` that announces sets".to_owned(),
+        ));
+    }
+    if config.take_over && config.control.is_none() {
+        return Err(SettingError::Together(
+            "`take_over` needs `control`: the control socket of the process that serves now".to_owned(),
+        ));
+    }
+    if config.share_port {
+        return Ok(());
+    }
+    each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))
+}
+
+/// A signature can be checked only if the site record of the server is known.
+fn keys_are_known(config: &Config) -> Result<(), SettingError> {
+    let (upstream, policy) = (&config.upstream, &config.policy);
+    let wrong = match () {
+        () if !upstream.certified && policy.certified.is_empty() => return Ok(()),
+        () if !upstream.servers.is_empty() => "`upstream.servers` names".to_owned(),
+        () => match policy.forward_without_key(upstream.certified) {
+            Some(rule) => format!("the rule `{rule}` of `policy.forward` names"),
+            None => return Ok(()),
+        },
+    };
+    Err(SettingError::Together(format!(
+        "{wrong} servers by their addresses, so that the keys are unknown that `certified` needs: use \
+         `upstream.resolver_site` or `upstream.local_info` instead"
+    )))
+}
+
+impl CacheConfig {
+    /// How long entries are kept.
+    #[must_use]
+    pub const fn ttl_limits(&self) -> TtlLimits {
+        TtlLimits { min_s: self.ttl_s_min, max_s: self.ttl_s_max, negative_s: self.negative_s }
+    }
+}
+
+impl Config {
+    /// Reads the configuration at `path`, for programs that run a caching server in their process.
+    ///
+    /// # Errors
+    /// Those of [`read`].
+    pub fn read(path: &Path) -> Result<Self, ConfigurationError> {
+        read(path)
+    }
+
+    /// The configuration of the server that answers from the cache.
+    #[must_use]
+    pub fn server(&self) -> ServerConfig {
+        let config = self.clone();
+        ServerConfig {
+            shared: config.shared,
+            listen: config.listen,
+            control: config.control,
+            user: config.user,
+            allow_root: config.allow_root,
+            log: config.log,
+            snapshot: config.snapshot.unwrap_or_default(),
+            site: config.site,
+            server_id: config.server_id,
+            workers: config.workers,
+            cores: config.cores,
+            pin: config.pin,
+            datapath: config.datapath,
+            receive_trains: config.receive_trains,
+            send_trains: config.send_trains,
+            share_port: config.share_port,
+            take_over: config.take_over,
+            wait_for_set: false,
+            limits: config.limits,
+            observe: config.observe,
+            tcp: config.tcp,
+            server_key: config.server_key,
+            sessions: config.sessions,
+            rate_limit: config.rate_limit,
+            query_log: config.query_log,
+            slow: SlowConfig {
+                threads: config.waiting.threads,
+                idle: false,
+                nice: config.waiting.nice,
+                queue_requests: config.waiting.requests,
+                exempt_sources: config.waiting.exempt_sources,
+                ..SlowConfig::default()
+            },
+            ..ServerConfig::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_daemon::settings::SettingSection as _;
+
+    #[test]
+    fn servers_are_addresses_with_or_without_a_port() {
+        let mut config = Config::default();
+        config.upstream.servers =
+            ["192.0.2.1", "192.0.2.1:2222", "2001:db8::1", "[2001:db8::1]:1"].map(str::to_owned).to_vec();
+        config.check().unwrap();
+        let addresses = config.upstream.servers.iter().filter_map(|server| address_of(server));
+        let ports: Vec<u16> = addresses.map(|address| address.port()).collect();
+        assert_eq!(ports, [2641, 2222, 2641, 1]);
+        config.upstream.servers.push("hdl.example".to_owned());
+        assert!(config.check().unwrap_err().to_string().contains("`hdl.example`"));
+        let both = "[upstream]\nservers = [\"192.0.2.1\"]\nresolver_site = \"site.json\"";
+        let config: Config = toml::from_str(both).unwrap();
+        assert!(config.check().unwrap_err().to_string().contains("upstream.resolver_site"));
+    }
+
+    #[test]
+    fn signatures_are_asked_of_servers_whose_keys_are_known() {
+        let check = |text: &str| toml::from_str::<Config>(text).unwrap().check();
+        let forward = "forward = [\"10.1=192.0.2.1\"]";
+        for (text, is_good) in [
+            ("[upstream]\ncertified = true", true),
+            ("[upstream]\ncertified = true\nservers = [\"192.0.2.1\"]", false),
+            (&format!("[upstream]\ncertified = true\n[policy]\n{forward}"), false),
+            (&format!("[policy]\n{forward}\ncertified = [\"10.2\"]"), true),
+            (&format!("[policy]\n{forward}\ncertified = [\"10.1\"]"), false),
+            ("[policy]\ncertified = [\"10.1\"]\n[upstream]\nservers = [\"192.0.2.1\"]", false),
+        ] {
+            assert_eq!(check(text).is_ok(), is_good, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_cache_is_configured_with_is_a_server_that_starts() {
+        let config = Config { workers: 3, snapshot: Some("/srv/set".into()), ..Config::default() };
+        let server = config.server();
+        server.check().unwrap();
+        assert_eq!((server.workers, server.slow.queue_requests), (3, 8192));
+        assert_eq!(server.snapshot, PathBuf::from("/srv/set"));
+        assert_eq!(server.listen[0].port(), 2641);
+    }
+}

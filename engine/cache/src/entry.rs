@@ -1,0 +1,194 @@
+//! Entries of the cache: their keys, how long they are kept, and the TTL in answers from them.
+
+use crate::table::EntryStamp;
+use handle_client::service::keeps_s;
+use handle_proto::value::Ttl;
+use handle_proto::{Handle, Value, fold};
+
+/// Kind of an entry with public values; there may be none.
+pub const RECORD: u8 = 1;
+/// Kind of an entry that says that there is no such handle.
+pub const NO_HANDLE: u8 = 2;
+/// Flag of an entry of which a value has an absolute TTL. Such a value is never shown after that
+/// time.
+pub const HAS_ABSOLUTE: u8 = 1;
+/// Flag of an entry that the server that was asked had signed.
+pub const CERTIFIED: u8 = 2;
+/// Flag of an entry whose changes are announced.
+pub const NOTIFIED: u8 = 4;
+
+/// Longest key that is made on the stack.
+const KEY_ROOM: usize = 512;
+/// Offset of the kind of TTL in a value; its seconds follow.
+const TTL_AT: usize = 8;
+
+/// Calls `with` with the key of `handle`: its prefix is folded, and the rest is as spelt, because
+/// services decide whether they fold it. Names of the global service are folded as a whole.
+pub fn with_key<T>(handle: Handle<'_>, with: impl FnOnce(&[u8]) -> T) -> T {
+    let folds = handle.folds_len();
+    if !handle.0[..folds].iter().any(u8::is_ascii_lowercase) {
+        return with(handle.0);
+    }
+    let mut room = [0; KEY_ROOM];
+    match room.get_mut(..handle.0.len()) {
+        Some(key) => {
+            key.copy_from_slice(handle.0);
+            fold::fold(&mut key[..folds]);
+            with(key)
+        }
+        None => with(&handle.prefix_folded()),
+    }
+}
+
+/// Bounds on how long entries are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TtlLimits {
+    /// Seconds for which a record is kept at least, unless one of its values may not be kept.
+    pub min_s: u32,
+    /// Seconds for which a record is kept at most.
+    pub max_s: u32,
+    /// Seconds for which a negative answer is kept.
+    pub negative_s: u32,
+}
+
+/// The stamp of an entry that is stored now.
+#[must_use]
+pub fn stamp<'v>(
+    kind: u8,
+    values: impl Iterator<Item = Value<'v>>,
+    limits: &TtlLimits,
+    now_unix_s: u32,
+) -> EntryStamp {
+    let (mut values_count, mut relative_s, mut absolute_s) = (0_u16, u32::MAX, u32::MAX);
+    for value in values {
+        values_count = values_count.saturating_add(1);
+        let keeps_s = keeps_s(value.ttl, now_unix_s);
+        match value.ttl.kind {
+            Ttl::RELATIVE => relative_s = relative_s.min(keeps_s),
+            _ => absolute_s = absolute_s.min(keeps_s),
+        }
+    }
+    let ttl_s = match (kind, values_count, relative_s) {
+        (NO_HANDLE, ..) | (_, 0, _) => limits.negative_s,
+        // The value is for this answer only.
+        (_, _, 0) => 0,
+        _ => relative_s.max(limits.min_s).min(absolute_s).min(limits.max_s),
+    };
+    let flags = if absolute_s < u32::MAX { HAS_ABSOLUTE } else { 0 };
+    EntryStamp { stored_unix_s: now_unix_s, ttl_s, values_count, kind, flags }
+}
+
+/// The TTL that values get in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerTtl {
+    /// What is left of it after so many seconds, but at least what the entry has left.
+    Left {
+        /// Seconds in the cache.
+        age_s: u32,
+        /// Seconds that the entry has left.
+        entry_left_s: u32,
+    },
+    /// So many seconds, because the entry has expired.
+    Stale(u32),
+}
+
+/// Sets the relative TTL of each of the encoded `values`. RFC 3651 section 4.2.1.
+pub fn set_ttl(values: &mut [u8], ttl: AnswerTtl) {
+    if matches!(ttl, AnswerTtl::Left { age_s: 0, .. }) {
+        return;
+    }
+    let mut at = 0;
+    while let Ok((value, rest)) = Value::split(&values[at..]) {
+        let next = values.len() - rest.len();
+        if value.ttl.kind == Ttl::RELATIVE {
+            let seconds = match ttl {
+                AnswerTtl::Left { age_s, entry_left_s } => {
+                    let left = value.ttl.seconds.saturating_sub(age_s.try_into().unwrap_or(i32::MAX));
+                    left.max(entry_left_s.try_into().unwrap_or(i32::MAX))
+                }
+                AnswerTtl::Stale(seconds) => seconds.try_into().unwrap_or(i32::MAX),
+            };
+            values[at + TTL_AT + 1..at + TTL_AT + 5].copy_from_slice(&seconds.to_be_bytes());
+        }
+        at = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: TtlLimits = TtlLimits { min_s: 0, max_s: 172_800, negative_s: 30 };
+    const NOW: u32 = 1_700_000_000;
+
+    fn value(ttl: Ttl) -> Value<'static> {
+        Value { ttl, ..Value::new(1, b"URL", b"https://example.org/") }
+    }
+
+    fn ttl_s(ttls: &[Ttl], limits: TtlLimits) -> u32 {
+        stamp(RECORD, ttls.iter().map(|&ttl| value(ttl)), &limits, NOW).ttl_s
+    }
+
+    #[test]
+    fn the_prefix_is_folded_and_the_rest_only_in_names_of_the_global_service() {
+        let key = |handle: &str| with_key(Handle(handle.as_bytes()), <[u8]>::to_vec);
+        assert_eq!(key("10.1/aB"), b"10.1/aB");
+        assert_eq!(key("Abc/aB"), b"ABC/aB");
+        assert_eq!(key("0.na/abc"), b"0.NA/ABC");
+        assert_eq!(key("abc"), b"ABC");
+        let long = format!("abc/{}", "x".repeat(2000));
+        assert_eq!(key(&long), Handle(long.as_bytes()).prefix_folded());
+    }
+
+    #[test]
+    fn a_record_is_kept_as_long_as_its_shortest_value_within_the_limits() {
+        let relative = Ttl::relative;
+        assert_eq!(ttl_s(&[relative(60), relative(7)], LIMITS), 7);
+        assert_eq!(ttl_s(&[relative(1_000_000)], LIMITS), 172_800, "two days at most");
+        let bounded = TtlLimits { min_s: 10, max_s: 20, negative_s: 5 };
+        assert_eq!(ttl_s(&[relative(60)], bounded), 20);
+        assert_eq!(ttl_s(&[relative(7)], bounded), 10);
+        assert_eq!(ttl_s(&[relative(7), relative(0)], bounded), 0, "not to be kept at all");
+        assert_eq!(ttl_s(&[relative(-1)], bounded), 0);
+        assert_eq!(ttl_s(&[], bounded), 5, "no values");
+        assert_eq!(stamp(NO_HANDLE, [].into_iter(), &bounded, NOW).ttl_s, 5);
+    }
+
+    #[test]
+    fn an_absolute_ttl_ends_at_its_time_whatever_the_floor() {
+        let absolute = |left: u32| Ttl::absolute((NOW + left).cast_signed());
+        let floor = TtlLimits { min_s: 100, ..LIMITS };
+        assert_eq!(ttl_s(&[absolute(50), Ttl::relative(60)], floor), 50);
+        assert_eq!(ttl_s(&[absolute(0)], floor), 0);
+        let stamp = stamp(RECORD, [value(absolute(50))].into_iter(), &LIMITS, NOW);
+        assert_eq!((stamp.flags, stamp.values_count), (HAS_ABSOLUTE, 1));
+    }
+
+    #[test]
+    fn answers_show_what_is_left_of_a_relative_ttl() {
+        let ttls = [Ttl::relative(100), Ttl::absolute(NOW.cast_signed()), Ttl::relative(5)];
+        let mut values = Vec::new();
+        ttls.iter().for_each(|&ttl| value(ttl).encode(&mut values));
+        let shown = |ttl| {
+            let mut values = values.clone();
+            set_ttl(&mut values, ttl);
+            let mut rest = &values[..];
+            let mut ttls = vec![];
+            while let Ok((value, after)) = Value::split(rest) {
+                ttls.push((value.ttl.kind, value.ttl.seconds));
+                rest = after;
+            }
+            assert!(rest.is_empty());
+            ttls
+        };
+        let at = |age_s, entry_left_s| shown(AnswerTtl::Left { age_s, entry_left_s });
+        let absolute = (Ttl::ABSOLUTE, NOW.cast_signed());
+        assert_eq!(at(0, 5), [(0, 100), absolute, (0, 5)]);
+        assert_eq!(at(3, 2), [(0, 97), absolute, (0, 2)]);
+        // With a floor, the entry lives longer than a value.
+        assert_eq!(at(8, 12), [(0, 92), absolute, (0, 12)]);
+        assert_eq!(shown(AnswerTtl::Stale(30)), [(0, 30), absolute, (0, 30)]);
+        let mut cut = values[..values.len() - 1].to_vec();
+        set_ttl(&mut cut, AnswerTtl::Stale(1));
+    }
+}

@@ -1,0 +1,325 @@
+//! The cache itself, as workers and the thread that asks others share it.
+
+use crate::config::{CacheConfig, Config};
+use crate::counters::{BusyCounter, CacheCounters, DurationCounts};
+use crate::entry::{
+    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, NO_HANDLE, NOTIFIED, RECORD, set_ttl, stamp, with_key,
+};
+use crate::open_questions::{OpenQuestions, PurgeScope};
+use crate::questions::QuestionTask;
+use crate::recent::RecentNames;
+use crate::relay::RelayedChallenges;
+use crate::saved::SavedEntry;
+use crate::table::{CachedEntry, EntryStamp, RecordTable, TableLookup};
+use crate::top::{SAMPLE_EVERY, TopNames};
+use crate::upstream::{OriginAnswer, UpstreamResolver};
+use arc_swap::ArcSwap;
+use handle_daemon::clock::now_unix_s;
+use handle_daemon::notice::listener::NotifyConfig;
+use handle_proto::Handle;
+use handle_proto::wire::list::Values;
+use handle_resolver::CachedLookup;
+use handle_server::cache::{CopyRoom, Resolution};
+use handle_snapshot::{EncodedRecord, hash_key};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Seconds between two renewals of one record in the background.
+const RENEWAL_PAUSE_S: u32 = 1;
+
+/// The cache.
+#[derive(Debug)]
+pub struct CacheState {
+    pub(crate) config: Config,
+    live: ArcSwap<CacheConfig>,
+    /// The settings of notices that are in force.
+    pub(crate) notify: ArcSwap<NotifyConfig>,
+    pub(crate) table: RecordTable,
+    /// Nobody else knows it, so nobody can choose names whose hashes collide.
+    seed: u64,
+    /// Names whose expired record is shown at once, because servers have not answered lately.
+    failing: RecentNames,
+    /// Names whose record is being renewed.
+    renewed: RecentNames,
+    /// Number of renewals under way.
+    renewals: AtomicUsize,
+    /// Entries with [`NOTIFIED`] that were stored until this time, in seconds since 1970, have
+    /// expired.
+    notified_until_s: AtomicU32,
+    /// Whether there is a connection for notices.
+    pub(crate) is_notified_now: AtomicBool,
+    /// Challenges of services to which requests were handed.
+    pub(crate) relayed: RelayedChallenges,
+    /// The questions under way.
+    pub(crate) open: OpenQuestions,
+    /// Number of them, with those that a purge has overtaken.
+    pub(crate) questions_open: AtomicUsize,
+    pub(crate) upstream: UpstreamResolver,
+    tasks: UnboundedSender<QuestionTask>,
+    pub(crate) hits: BusyCounter,
+    pub(crate) top: TopNames,
+    pub(crate) counters: CacheCounters,
+    pub(crate) durations: DurationCounts,
+}
+
+/// Whether and how an entry can be used.
+enum EntryState {
+    Fresh { age_s: u32, left_s: u32 },
+    Stale,
+    Over,
+}
+
+impl CacheState {
+    /// An empty cache. What it does not know is demanded through `tasks`.
+    ///
+    /// # Errors
+    /// When a file of the configuration cannot be used.
+    pub fn open(config: &Config, tasks: UnboundedSender<QuestionTask>) -> anyhow::Result<Self> {
+        Ok(Self {
+            live: ArcSwap::from_pointee(config.cache.clone()),
+            notify: ArcSwap::from_pointee(config.notify.clone()),
+            table: RecordTable::new(config.cache.bytes),
+            seed: RandomState::new().hash_one(0),
+            failing: RecentNames::default(),
+            renewed: RecentNames::default(),
+            renewals: AtomicUsize::new(0),
+            notified_until_s: AtomicU32::new(0),
+            is_notified_now: AtomicBool::new(false),
+            relayed: RelayedChallenges::default(),
+            open: OpenQuestions::default(),
+            questions_open: AtomicUsize::new(0),
+            upstream: UpstreamResolver::open(&config.upstream, &config.policy)?,
+            tasks,
+            hits: BusyCounter::default(),
+            top: TopNames::default(),
+            counters: CacheCounters::default(),
+            durations: DurationCounts::default(),
+            config: config.clone(),
+        })
+    }
+
+    /// The settings of the cache that are in force.
+    pub(crate) fn live(&self) -> Arc<CacheConfig> {
+        self.live.load_full()
+    }
+
+    /// Puts other settings in force.
+    pub(crate) fn set_live(&self, config: &Config) {
+        self.live.store(Arc::new(config.cache.clone()));
+        self.notify.store(Arc::new(config.notify.clone()));
+    }
+
+    /// Hands a task to the thread that asks others. After its end, the task is dropped.
+    pub(crate) fn demand(&self, task: QuestionTask) {
+        let _ = self.tasks.send(task);
+    }
+
+    /// The hash of a handle.
+    #[inline]
+    pub(crate) fn hash(&self, handle: Handle<'_>) -> u64 {
+        with_key(handle, |key| hash_key(self.seed, key))
+    }
+
+    fn entry_state(&self, hash: u64, stamp: EntryStamp, now_unix_s: u32) -> EntryState {
+        let age_s = now_unix_s.saturating_sub(stamp.stored_unix_s);
+        match stamp.ttl_s.checked_sub(age_s) {
+            Some(left_s @ 1..) if !self.is_notified(stamp) => EntryState::Fresh { age_s, left_s },
+            _ if self.can_be_stale(stamp, age_s.saturating_sub(stamp.ttl_s))
+                && self.failing.noted_at(hash).is_some() =>
+            {
+                EntryState::Stale
+            }
+            _ => EntryState::Over,
+        }
+    }
+
+    /// Whether its publisher may have changed an entry since it was stored.
+    #[inline]
+    fn is_notified(&self, stamp: EntryStamp) -> bool {
+        stamp.flags & NOTIFIED != 0 && stamp.stored_unix_s <= self.notified_until_s.load(Ordering::Acquire)
+    }
+
+    /// Handles a notice: all entries whose changes are announced have expired, also those that are
+    /// stored soon after it. What is asked about them now is not stored.
+    pub(crate) fn take_notice(&self, now_unix_s: u32) {
+        let until_s = now_unix_s.saturating_add(self.config.policy.notified_s);
+        self.notified_until_s.store(until_s, Ordering::Release);
+        self.open.overtake(|name| self.upstream.is_notified(Handle(name)));
+    }
+
+    /// Whether an entry may be shown so many seconds after its end.
+    fn can_be_stale(&self, stamp: EntryStamp, expired_s: u32) -> bool {
+        stamp.kind == RECORD && stamp.flags & HAS_ABSOLUTE == 0 && expired_s < self.live.load().stale_s
+    }
+
+    /// What workers know about `handle`. The values are copied to `room`.
+    #[inline]
+    pub(crate) fn find<'r>(
+        &self,
+        hash: u64,
+        handle: Handle<'_>,
+        now_unix_s: u32,
+        room: &CopyRoom<'r>,
+    ) -> CachedLookup<'r> {
+        let found = with_key(handle, |key| self.table.find(hash, key, |len| room.take(len)));
+        let TableLookup::Found(CachedEntry { stamp, values }) = found else { return CachedLookup::Unknown };
+        let ttl = match self.entry_state(hash, stamp, now_unix_s) {
+            EntryState::Over => return CachedLookup::Unknown,
+            EntryState::Stale => {
+                self.renew(hash, handle, now_unix_s);
+                self.counters.stale_answers.add();
+                AnswerTtl::Stale(self.live.load().stale_ttl_s)
+            }
+            EntryState::Fresh { age_s, left_s } => {
+                if left_s <= stamp.ttl_s / 10 && self.live.load().renew_early {
+                    self.renew(hash, handle, now_unix_s);
+                }
+                AnswerTtl::Left { age_s, entry_left_s: left_s }
+            }
+        };
+        if self.hits.add().is_multiple_of(SAMPLE_EVERY) {
+            with_key(handle, |key| self.top.note(key));
+        }
+        if stamp.kind == NO_HANDLE {
+            return CachedLookup::NoHandle;
+        }
+        set_ttl(values, ttl);
+        CachedLookup::Record(EncodedRecord::of_public_values(values, stamp.values_count))
+    }
+
+    /// Demands a renewal in the background, unless one is under way.
+    #[cold]
+    fn renew(&self, hash: u64, handle: Handle<'_>, now_unix_s: u32) {
+        if !self.renewed.note_once(hash, now_unix_s, RENEWAL_PAUSE_S) {
+            return;
+        }
+        if self.renewals.fetch_add(1, Ordering::Relaxed) >= self.config.upstream.renewals {
+            self.end_renewal();
+            self.counters.renewals_left_out.add();
+            return;
+        }
+        self.demand(QuestionTask::Renew(handle.0.into()));
+    }
+
+    /// Number of renewals under way.
+    pub(crate) fn renewals_open(&self) -> usize {
+        self.renewals.load(Ordering::Relaxed)
+    }
+
+    /// Counts that a renewal has ended.
+    pub(crate) fn end_renewal(&self) {
+        self.renewals.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A copy of what the table has about `handle`.
+    fn copy(&self, handle: Handle<'_>) -> Option<(EntryStamp, Vec<u8>)> {
+        let (hash, mut copy) = (self.hash(handle), Vec::new());
+        let room = &mut copy;
+        let found = with_key(handle, |key| {
+            self.table.find(hash, key, move |len| {
+                room.resize(len, 0);
+                Some(&mut room[..])
+            })
+        });
+        let TableLookup::Found(CachedEntry { stamp, values }) = found else { return None };
+        // The key is in front of the values.
+        let values_len = values.len();
+        copy.drain(..copy.len() - values_len);
+        Some((stamp, copy))
+    }
+
+    /// What is known about `handle`, if it has not expired.
+    pub(crate) fn fresh(&self, handle: Handle<'_>) -> Option<Resolution> {
+        let (stamp, mut values) = self.copy(handle)?;
+        match self.entry_state(self.hash(handle), stamp, now_unix_s()) {
+            EntryState::Fresh { age_s, left_s } => {
+                set_ttl(&mut values, AnswerTtl::Left { age_s, entry_left_s: left_s });
+                Some(resolution(stamp, values))
+            }
+            EntryState::Stale | EntryState::Over => None,
+        }
+    }
+
+    /// The record of `handle` that is shown if no server answers, if there is one.
+    pub(crate) fn stale(&self, handle: Handle<'_>) -> Option<Resolution> {
+        let (stamp, mut values) = self.copy(handle)?;
+        let age_s = now_unix_s().saturating_sub(stamp.stored_unix_s);
+        if !self.can_be_stale(stamp, age_s.saturating_sub(stamp.ttl_s)) {
+            return None;
+        }
+        set_ttl(&mut values, AnswerTtl::Stale(self.live.load().stale_ttl_s));
+        Some(resolution(stamp, values))
+    }
+
+    /// Notes that servers do not answer about `handle`, so that its expired record is shown at once.
+    pub(crate) fn note_failing(&self, handle: Handle<'_>) {
+        self.failing.note(self.hash(handle), now_unix_s());
+    }
+
+    /// Removes what was known before, and returns the number of entries. Questions under way store
+    /// nothing in the scope.
+    pub(crate) fn purge(&self, scope: PurgeScope<'_>) -> usize {
+        self.open.purge(scope);
+        let services = &self.upstream.client().cache;
+        match scope {
+            PurgeScope::Handle(name) | PurgeScope::Prefix(name) => {
+                services.forget(&Handle(name).prefix_record());
+            }
+            PurgeScope::All => services.clear(),
+        }
+        self.table.remove_if(&mut |key, _| scope.has(key))
+    }
+
+    /// Stores an entry of an earlier process, unless it can no longer be shown, or there was a purge.
+    pub(crate) fn restore(&self, entry: &SavedEntry<'_>) -> bool {
+        let now_unix_s = now_unix_s();
+        let stored_unix_s = entry.stamp.stored_unix_s.min(now_unix_s);
+        let notified = if self.upstream.is_notified(Handle(entry.key)) { NOTIFIED } else { 0 };
+        let flags = entry.stamp.flags & !NOTIFIED | notified;
+        let stamp = EntryStamp { stored_unix_s, flags, ..entry.stamp };
+        let age_s = now_unix_s - stored_unix_s;
+        let is_usable = match age_s.checked_sub(stamp.ttl_s) {
+            None => true,
+            Some(expired_s) => self.can_be_stale(stamp, expired_s),
+        };
+        // The rules may have been others when it was stored.
+        let handle = Handle(entry.key);
+        let is_ruled = self.upstream.has_policy(handle)
+            || (stamp.flags & CERTIFIED == 0 && self.upstream.certifies(handle));
+        is_usable
+            && !is_ruled
+            && self.open.unless_purged(|| {
+                self.table.insert(hash_key(self.seed, entry.key), entry.key, stamp, entry.values)
+            })
+    }
+
+    /// Stores what a service said about `handle`, in place of what was known.
+    pub(crate) fn store(&self, handle: Handle<'_>, answer: &OriginAnswer) {
+        let Ok(values) = Values::from_encoded(answer.count.into(), &answer.values) else { return };
+        let hash = self.hash(handle);
+        let mut stamp = stamp(answer.kind, values.iter(), &self.live.load().ttl_limits(), now_unix_s());
+        stamp.flags |= if answer.is_certified { CERTIFIED } else { 0 };
+        stamp.flags |= if self.upstream.is_notified(handle) { NOTIFIED } else { 0 };
+        self.failing.forget(hash);
+        let is_stored = with_key(handle, |key| {
+            if stamp.ttl_s > 0 {
+                return self.table.insert(hash, key, stamp, &answer.values);
+            }
+            self.table.remove(hash, key);
+            false
+        });
+        if !is_stored {
+            self.counters.not_stored.add();
+        }
+    }
+}
+
+/// A copy of an entry as the answer to a request.
+fn resolution(stamp: EntryStamp, values: Vec<u8>) -> Resolution {
+    match stamp.kind {
+        NO_HANDLE => Resolution::NoHandle,
+        _ => Resolution::Record { values: values.into(), count: stamp.values_count },
+    }
+}

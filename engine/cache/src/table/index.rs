@@ -1,0 +1,175 @@
+//! The index of a shard: where the entry with a hash is.
+
+use super::ring::POSITION_MASK;
+use handle_snapshot::prefetch::prefetch_line;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use zerocopy::FromZeros;
+
+/// Slots of a bucket, which with their uses fill a cache line.
+pub(super) const BUCKET_SLOTS: usize = 7;
+/// Bytes of a bucket.
+pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
+const _: () = assert!(BUCKET_LEN == 64, "one line");
+
+/// The value of a slot without an entry.
+const FREE: u64 = 0;
+/// The bit of a slot that is set for entries in the main ring.
+const MAIN_BIT: u64 = POSITION_MASK + 1;
+/// The bits of a slot that are taken from the hash. The lowest is always set, so that no slot with an
+/// entry is [`FREE`].
+const TAG_MASK: u64 = !(POSITION_MASK | MAIN_BIT);
+const TAG_SET: u64 = MAIN_BIT << 1;
+/// Uses are counted up to this number.
+const USES_MAX: u8 = 3;
+
+/// A cache line of the index.
+#[derive(Debug, FromZeros)]
+#[repr(C, align(64))]
+struct Bucket {
+    slots: [AtomicU64; BUCKET_SLOTS],
+    uses: [AtomicU8; 8],
+}
+
+/// The buckets. An entry is in the bucket that its hash names, or in its neighbour.
+#[derive(Debug)]
+pub(super) struct Index {
+    buckets: Box<[Bucket]>,
+}
+
+/// One of the two rings of a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RingName {
+    /// The ring of new entries.
+    Small,
+    /// The ring of entries that were used again.
+    Main,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EntryPlace {
+    pub(super) ring: RingName,
+    /// The position in the ring, modulo [`POSITION_MASK`] + 1.
+    pub(super) position: u64,
+}
+
+/// A slot of the index.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot<'i> {
+    word: &'i AtomicU64,
+    uses: &'i AtomicU8,
+}
+
+const fn tag(hash: u64) -> u64 {
+    // The lower bits choose the bucket, the highest the shard.
+    (hash << 6) & TAG_MASK | TAG_SET
+}
+
+impl<'i> Slot<'i> {
+    /// The place of the entry; `None` if the slot is free.
+    fn place(self) -> Option<EntryPlace> {
+        let word = self.word.load(Ordering::Acquire);
+        let ring = if word & MAIN_BIT == 0 { RingName::Small } else { RingName::Main };
+        (word != FREE).then_some(EntryPlace { ring, position: word & POSITION_MASK })
+    }
+
+    /// Puts an entry into the slot, and sets its number of uses.
+    pub(super) fn set(self, hash: u64, place: EntryPlace, uses: u8) {
+        self.uses.store(uses, Ordering::Relaxed);
+        let main = if place.ring == RingName::Main { MAIN_BIT } else { 0 };
+        self.word.store(tag(hash) | main | (place.position & POSITION_MASK), Ordering::Release);
+    }
+
+    /// Makes the slot free.
+    pub(super) fn clear(self) {
+        self.word.store(FREE, Ordering::Release);
+    }
+
+    /// Counts a use. Uses that are counted at the same time may count as one.
+    #[inline]
+    pub(super) fn count_use(self) {
+        let uses = self.uses.load(Ordering::Relaxed);
+        if uses < USES_MAX {
+            self.uses.store(uses + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of recent uses.
+    pub(super) fn uses(self) -> u8 {
+        self.uses.load(Ordering::Relaxed)
+    }
+}
+
+impl Index {
+    /// An empty index of `buckets_count` buckets, which is even and not 0.
+    pub(super) fn new(buckets_count: usize) -> Self {
+        let empty = || {
+            let bucket = || Bucket {
+                slots: [const { AtomicU64::new(FREE) }; BUCKET_SLOTS],
+                uses: [const { AtomicU8::new(0) }; 8],
+            };
+            (0..buckets_count).map(|_| bucket()).collect()
+        };
+        Self { buckets: <[Bucket]>::new_box_zeroed_with_elems(buckets_count).unwrap_or_else(|_| empty()) }
+    }
+
+    /// The number of the bucket for `hash`.
+    #[inline]
+    const fn bucket_at(&self, hash: u64) -> usize {
+        (((hash & 0xffff_ffff) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    /// The two buckets for `hash`.
+    #[inline]
+    fn buckets(&self, hash: u64) -> [&Bucket; 2] {
+        let at = self.bucket_at(hash);
+        [&self.buckets[at], &self.buckets[at ^ 1]]
+    }
+
+    /// Starts loading the buckets for `hash`.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        self.buckets(hash).into_iter().for_each(prefetch_line);
+    }
+
+    /// The slots that may have the entry with `hash`, and its place.
+    #[inline]
+    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
+        let tag = tag(hash);
+        self.slots(hash).filter_map(move |slot| {
+            let is_candidate = slot.word.load(Ordering::Relaxed) & TAG_MASK == tag;
+            Some((slot, is_candidate.then(|| slot.place())??))
+        })
+    }
+
+    /// The slots in which an entry with `hash` may be.
+    #[inline]
+    fn slots(&self, hash: u64) -> impl Iterator<Item = Slot<'_>> {
+        self.buckets(hash).into_iter().flat_map(slots_of)
+    }
+
+    /// The slot of the entry with `hash` at `place`.
+    pub(super) fn slot_of(&self, hash: u64, place: EntryPlace) -> Option<Slot<'_>> {
+        let place = EntryPlace { position: place.position & POSITION_MASK, ..place };
+        self.candidates(hash).find(|&(_, candidate)| candidate == place).map(|(slot, _)| slot)
+    }
+
+    /// A slot for a new entry with `hash`: a free one, or that of the entry with the fewest uses,
+    /// which is then returned as well.
+    pub(super) fn slot_for(&self, hash: u64) -> (Slot<'_>, Option<EntryPlace>) {
+        let slots = self.slots(hash).map(|slot| (slot, slot.place()));
+        let rank = |&(slot, place): &(Slot<'_>, Option<EntryPlace>)| (place.is_some(), slot.uses());
+        slots.min_by_key(rank).expect("a bucket has slots")
+    }
+
+    /// All slots with an entry, and its place.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
+        let slots = self.buckets.iter().flat_map(slots_of);
+        slots.filter_map(|slot| Some((slot, slot.place()?)))
+    }
+}
+
+#[inline]
+fn slots_of(bucket: &Bucket) -> impl Iterator<Item = Slot<'_>> {
+    bucket.slots.iter().zip(&bucket.uses).map(|(word, uses)| Slot { word, uses })
+}

@@ -1,0 +1,163 @@
+//! What a caching server adds to a server: records of other services, and somebody who asks for
+//! those that are missing. `handled` has neither.
+//!
+//! A worker answers from the cache in the batch, after its set and as fast as from it. A request for
+//! a record that is not in the cache goes to the slow path, which hands it to the cache as a
+//! [`MissingRecord`] and goes on with it when its [`Resolution`] is there. No thread waits meanwhile.
+
+pub use crate::slow::missing::{MissingRecord, Resolution};
+use anyhow::Result;
+use handle_daemon::control::CommandHelp;
+use handle_daemon::metrics::MetricsText;
+use handle_proto::Handle;
+use handle_resolver::{CachedLookup, RecordCache};
+use serde_json::Value;
+use std::cell::Cell;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The cache of a caching server.
+pub trait ServerCache: fmt::Debug + Send + Sync {
+    /// As [`RecordCache::prefetch`].
+    fn prefetch(&self, handle: Handle<'_>) -> u64;
+
+    /// As [`RecordCache::prefetch_record`].
+    fn prefetch_record(&self, hash: u64);
+
+    /// As [`RecordCache::find`], at the time `now_unix_s`. The values are copied to `room`; without
+    /// enough room, nothing is known about the handle.
+    fn find<'r>(
+        &self,
+        hash: u64,
+        handle: Handle<'_>,
+        is_authoritative: bool,
+        now_unix_s: u32,
+        room: &CopyRoom<'r>,
+    ) -> CachedLookup<'r>;
+
+    /// Asks other services for a record, and [settles](MissingRecord::settle) the request later.
+    /// Must not block.
+    fn resolve(&self, missing: MissingRecord);
+
+    /// Whether the cache [resolves](Self::resolve) requests that only the responsible service can
+    /// decide, by handing them to it.
+    fn relays(&self) -> bool {
+        false
+    }
+
+    /// Whether the challenge with this number was made by a service to which a request of `source`
+    /// was handed.
+    fn has_challenge(&self, _source: IpAddr, _number: i32) -> bool {
+        false
+    }
+
+    /// Starts the threads of the cache. Called once, after the process has become its user.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    fn start(&self) -> Result<Vec<JoinHandle<()>>>;
+
+    /// Tells these threads to stop.
+    fn stop(&self);
+
+    /// The commands that the cache adds to the control socket.
+    fn commands(&self) -> Vec<CommandHelp>;
+
+    /// Runs one of these commands; `None` if `command` is none of them.
+    fn run(&self, command: &str) -> Option<Value>;
+
+    /// Applies what the program has read for a reload, and adds the outcome to `report`.
+    fn reload(&self, report: &mut Value);
+
+    /// The part of the output of `status` that describes the cache.
+    fn status(&self) -> Value;
+
+    /// The counters of the cache.
+    fn stats(&self) -> Value;
+
+    /// Adds the metrics of the cache.
+    fn add_metrics(&self, text: &mut MetricsText);
+}
+
+/// Room for copies of records that are used together: those of one batch.
+pub struct CopyRoom<'r>(Cell<&'r mut [u8]>);
+
+impl<'r> CopyRoom<'r> {
+    /// All of `room`.
+    #[must_use]
+    pub const fn new(room: &'r mut [u8]) -> Self {
+        Self(Cell::new(room))
+    }
+
+    /// Takes `len` bytes, if there are so many left.
+    #[inline]
+    pub fn take(&self, len: usize) -> Option<&'r mut [u8]> {
+        let left = self.0.take();
+        if len > left.len() {
+            self.0.set(left);
+            return None;
+        }
+        let (taken, left) = left.split_at_mut(len);
+        self.0.set(left);
+        Some(taken)
+    }
+}
+
+impl fmt::Debug for CopyRoom<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CopyRoom").finish_non_exhaustive()
+    }
+}
+
+/// The cache as the resolver sees it, for one batch.
+#[derive(Debug)]
+pub(crate) struct BatchCache<'b> {
+    cache: &'b dyn ServerCache,
+    room: CopyRoom<'b>,
+    now_unix_s: u32,
+}
+
+impl<'b> BatchCache<'b> {
+    pub(crate) const fn new(cache: &'b dyn ServerCache, room: &'b mut [u8], now_unix_s: u32) -> Self {
+        Self { cache, room: CopyRoom::new(room), now_unix_s }
+    }
+}
+
+impl RecordCache for BatchCache<'_> {
+    fn prefetch(&self, handle: Handle<'_>) -> u64 {
+        self.cache.prefetch(handle)
+    }
+
+    fn prefetch_record(&self, hash: u64) {
+        self.cache.prefetch_record(hash);
+    }
+
+    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_> {
+        self.cache.find(hash, handle, is_authoritative, self.now_unix_s, &self.room)
+    }
+}
+
+/// The cache as a worker has it: with the room of its batches.
+#[derive(Debug)]
+pub(crate) struct WorkerCache {
+    cache: Arc<dyn ServerCache>,
+    room: Box<[u8]>,
+}
+
+impl WorkerCache {
+    /// With `room_len` bytes for the copies of a batch: an answer takes more room in the outbox than
+    /// its record does here, unless it has only some of the values.
+    pub(crate) fn new(cache: &Arc<dyn ServerCache>, room_len: usize) -> Self {
+        Self { cache: Arc::clone(cache), room: vec![0; room_len].into_boxed_slice() }
+    }
+
+    /// The cache for the next batch.
+    pub(crate) fn of_batch(&mut self, now_unix_s: u32) -> BatchCache<'_> {
+        BatchCache::new(&*self.cache, &mut self.room, now_unix_s)
+    }
+}
+
+#[cfg(test)]
+mod tests;
