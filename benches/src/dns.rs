@@ -26,6 +26,14 @@ pub fn query(labels: &[&str], id: u16) -> Vec<u8> {
     query
 }
 
+/// Encodes the same query with the request to ask other servers.
+#[must_use]
+pub fn recursive_query(labels: &[&str], id: u16) -> Vec<u8> {
+    let mut query = query(labels, id);
+    query[2] |= 1;
+    query
+}
+
 /// Returns whether this is an answer without error that has one record.
 #[must_use]
 pub fn is_success(answer: &[u8]) -> bool {
@@ -56,6 +64,7 @@ impl DnsResponder {
         }
         for datagram in batch.inbox.iter() {
             for query in datagram.segments() {
+                let query = &query[..question_end(query)];
                 let len = self.answer_len.max(query.len() + RECORD_LEN + 1);
                 // The outbox has room for more than a batch.
                 let _ = batch.outbox.push(datagram.peer, len, |room| answer(query, room));
@@ -65,17 +74,30 @@ impl DnsResponder {
     }
 }
 
-/// Fills `room` with the answer to `query`. Input too short for a query is copied unchanged.
+/// The end of the question of `query`, without records that follow it, as of EDNS.
+fn question_end(query: &[u8]) -> usize {
+    let mut at = HEAD_LEN;
+    while let Some(&label_len) = query.get(at) {
+        at += 1 + usize::from(label_len);
+        if label_len == 0 {
+            break;
+        }
+    }
+    (at + QUESTION_LEN).min(query.len())
+}
+
+/// Fills `room` with the answer to `query`, which ends with its question. Input too short for a
+/// query is copied unchanged.
 fn answer(query: &[u8], room: &mut [u8]) -> usize {
     let (question, record) = room.split_at_mut(query.len());
     question.copy_from_slice(query);
     if query.len() < HEAD_LEN + 1 + QUESTION_LEN {
         return query.len();
     }
-    // An authoritative answer without error; one record.
+    // An authoritative answer without error; one record, and none besides.
     question[2] = 0x84 | query[2] & 1;
     question[3] = 0;
-    question[6..8].copy_from_slice(&[0, 1]);
+    question[6..12].copy_from_slice(&[0, 1, 0, 0, 0, 0]);
     let data_len = record.len() - RECORD_LEN;
     // Pointer to the name of the question, TXT, IN, a TTL of one day.
     record[..10].copy_from_slice(&[0xc0, 0x0c, 0, 16, 0, 1, 0, 1, 0x51, 0x80]);
@@ -110,5 +132,22 @@ mod tests {
             }
         }
         assert_eq!(answer(b"noise", &mut [0; 18]), 5);
+        assert_eq!(question_end(b"noise"), 5);
+    }
+
+    #[test]
+    fn records_after_the_question_are_not_answered() {
+        let mut query = recursive_query(&["a", "bench"], 7);
+        let len = query.len();
+        assert_eq!((question_end(&query), query[2]), (len, 1));
+        query[11] = 1;
+        query.extend([0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(question_end(&query), len);
+        let mut room = [0; 180];
+        assert_eq!(answer(&query[..len], &mut room), 180);
+        assert_eq!((&room[6..12], room[len]), (&[0, 1, 0, 0, 0, 0][..], 0xc0));
+        for cut in 0..len {
+            assert!(question_end(&query[..cut]) <= cut);
+        }
     }
 }

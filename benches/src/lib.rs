@@ -9,6 +9,7 @@
 //! - [`certified`]: signed answers, and the signing rate of the key alone.
 //! - [`serve`]: servers in separate processes; [`flood`] and [`tcp`]: closed loops of requests.
 //! - [`batch`]: requests for many records over HTTP.
+//! - [`delayed`]: a server that answers late.
 //! - [`dns`]: queries and a server of DNS, for comparison.
 //! - [`paced`]: an open loop of requests, and the response times.
 //! - [`turns`]: one server under load for a time: answers received and processor time used.
@@ -18,6 +19,7 @@
 pub mod answers;
 pub mod batch;
 pub mod certified;
+pub mod delayed;
 pub mod dns;
 pub mod flood;
 pub mod lookups;

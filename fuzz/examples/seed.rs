@@ -76,6 +76,8 @@ fn main() -> std::io::Result<()> {
     special_cases(&mut seeds);
     http(&mut seeds);
     sockets(&mut seeds);
+    saved_caches(&mut seeds);
+    cache_policies(&mut seeds);
     for (target, name, input) in &seeds.kept {
         let folder = Path::new(&folder).join("kept").join(target);
         std::fs::create_dir_all(&folder)?;
@@ -482,6 +484,36 @@ fn sockets(seeds: &mut Seeds) {
         reply.encode(&mut frame);
         seeds.add("bulk_socket", frame);
     }
+}
+
+/// Adds blocks of the file of a cache: a record, a negative answer, and both.
+fn cache_policies(seeds: &mut Seeds) {
+    for handle in ["10.1/x", "aBc/x", "0.NA/10.1", "10.1"] {
+        for rules in [
+            "deny 10.1\nforward 10.1=192.0.2.1\nalias 10.1=10.2",
+            "forward ABC=192.0.2.1,[2001:db8::1]:7,2001:db8::2\nforward abc=192.0.2.3:9",
+            "alias 10.1=10.2\nalias 10.1=10.3\ncertified 10.1\ncertified abc",
+            "alias 10.1=\nforward 10.1\ndeny a/b\nforward =192.0.2.1",
+        ] {
+            seeds.add("cache_policy", format!("{handle}\n{rules}"));
+        }
+    }
+}
+
+fn saved_caches(seeds: &mut Seeds) {
+    let mut values = Vec::new();
+    handle_proto::Value::new(1, b"URL", b"https://example.org/").encode(&mut values);
+    let entry = |key: &[u8], kind: u8, values: &[u8]| {
+        let len = |len: usize| u32::try_from(len).expect("a short seed").to_be_bytes();
+        let count = u8::from(!values.is_empty());
+        let numbers = [len(1_700_000_000), len(86_400), len(values.len())].concat();
+        [&len(key.len())[2..], &[0, count, kind, 0, 0, 0], &numbers, key, values].concat()
+    };
+    let record = entry(b"10.1/A", handle_cache::entry::RECORD, &values);
+    let negative = entry(b"10.1/B", handle_cache::entry::NO_HANDLE, &[]);
+    seeds.add("saved_cache", [&record[..], &negative].concat());
+    seeds.add("saved_cache", record);
+    seeds.add("saved_cache", negative);
 }
 
 /// Adds damaged layers that, with corrected checksums, only the full check distinguishes from

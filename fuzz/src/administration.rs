@@ -6,7 +6,6 @@ use handle_admin::config::Config;
 use handle_admin::operation::OperationRules;
 use handle_admin::service::reply::ReplySealer;
 use handle_admin::service::{ActiveRules, AdminService, ReceivedMessage};
-use handle_admin::store::Store;
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
 use handle_daemon::site::SiteRecord;
@@ -17,6 +16,7 @@ use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
 use handle_proto::{OpCode, OpFlags, Permissions, ResponseCode, Value, Values, Version};
+use handle_store::Store;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -107,6 +107,7 @@ fn service() -> Arc<AdminService> {
         anonymous_full_access: false,
         lists_handles: true,
         replicates: true,
+        primaries: None,
         bounds: config.bounds(),
     };
     let challenges = Challenges::new(config.challenge_limits());

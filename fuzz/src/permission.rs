@@ -6,10 +6,10 @@ use handle_admin::permission::view::{DecisionView, RemoteFacts};
 use handle_admin::permission::{
     ActionRequirement, Administrators, ConfiguredIdentity, MATRIX, PermissionNeed, RecordAction,
 };
-use handle_admin::store::{RecordBuf, StoreError, StoreRecord, StoreRecords};
 use handle_proto::data::{Admin, AdminPermissions, Vlist};
 use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Handle, Permissions, Value, Values};
+use handle_store::{RecordBuf, StoreError, StoreRecord, StoreRecords};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The existing handles; a small number makes collisions frequent.

@@ -1,5 +1,5 @@
-"""A mirror of the reference that follows our handle-admin: it dumps all records, and then gets the
-transactions of each change."""
+"""A mirror of the reference that follows our handle-admin, and ours that follows a server of the reference:
+all records first, and then the transactions of each change."""
 
 import json
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from processes import Daemon, free_port, listens, run
 from records import starting_records
-from services import JAVA, REFERENCE, Ours, reference_program
+from services import JAVA, REFERENCE, Ours, Reference, reference_program
 
 # The time in which a mirror asks again, with room for a loaded machine.
 PATIENCE_S = 150
@@ -57,6 +57,10 @@ class Mirror:
         self.daemon.wait_for(lambda: listens(self.port), "the mirror")
         return self
 
+    def dump(self):
+        """Gets all records. A mirror that is told to dump only says so; its operator runs this program."""
+        return reference_program(self.primary.client_directory, "dumpfromprimary", self.home)
+
     def stop(self):
         if self.daemon:
             self.daemon.stop()
@@ -82,9 +86,11 @@ def waits_for(question, expected):
 
 
 def dumping(checks, primary, mirror):
+    done = mirror.dump()
+    checks.that("hdl-dumpfromprimary gets all records", done.code == 0 and "Exception" not in done.text, done.brief())
+    dumps = [it["progress"]["dumps"] for it in mirrors_of(primary)]
+    checks.equal("handle-admin has sent one dump", dumps, [1])
     mirror.start()
-    status = lambda: [it["progress"]["dumps"] for it in mirrors_of(primary)]
-    checks.equal("the mirror dumps all records", waits_for(status, [1]), [1])
     for record in starting_records(primary):
         same_at_both(checks, primary, mirror, record["handle"], "after the dump")
 
@@ -124,13 +130,98 @@ def same_at_both(checks, primary, mirror, handle, when):
 
 
 def mirrors_of(primary):
-    status = primary.hdl("control", "status", "--socket", primary.home / "run" / "handle-admin.sock")
+    status = primary.hdl("control", "status", "--socket", primary.home / "run" / "handle-admin.sock", "--json")
     return json.loads(status.out).get("mirrors", []) if status.code == 0 else []
 
 
-def all_groups(checks, layout, directory):
-    if not checks.wants("mirroring"):
-        return
+class OurMirror(Ours):
+    """A handle-admin and a handled that follow a primary."""
+
+    def follow(self, primary):
+        site = self.home / "siteinfo.json"
+        site.write_text(json.dumps(json.loads(site.read_text()) | {"primarySite": False}))
+        with open(self.home / "handle-admin.toml", "a") as file:
+            file.write(f'''
+[mirror]
+retry_ms_max = 1000
+[[mirror.primary]]
+name = "reference"
+site = "{primary.home / "siteinfo.json"}"
+addresses = ["{primary.administration}"]
+identity = "{primary.admin}"
+key_file = "{primary.key}"
+''')
+        return self
+
+    def status(self):
+        shown = self.hdl("mirror", "status", "--socket", self.home / "run" / "handle-admin.sock", "--json")
+        return json.loads(shown.out)[0]
+
+
+def ours_dumping(checks, primary, mirror):
+    mirror.start()
+    checks.equal("our mirror dumps all records", waits_for(lambda: mirror.status()["counts"]["dumps"], 1), 1)
+    for record in starting_records(primary):
+        same_at_both(checks, primary, mirror, record["handle"], "after our dump")
+    found = mirror.hdl("export", mirror.home / "snapshot", "-")
+    lines = [json.loads(line) for line in found.out.splitlines()]
+    names = {line.get("handle", "").upper() for line in lines}
+    wanted = {record["handle"].upper() for record in starting_records(primary)}
+    upper = lambda text: "".join(char.upper() if char.isascii() else char for char in text)
+    missing = {upper(name) for name in wanted} - {upper(name) for name in names}
+    checks.equal("every record is in the set", sorted(missing), [])
+    private = [value["data"]["value"] for line in lines if line.get("handle", "").upper().endswith("/LOCKED")
+               for value in line["values"] if value["index"] == 2]
+    checks.equal("private values are there", private, ["nobody may read this"])
+
+
+def ours_following(checks, primary, mirror):
+    create = lambda name, *values: primary.hdl_as_admin(
+        "handle", "create", f"{primary.prefix}/{name}", *values, f"100:HS_ADMIN={primary.admin}")
+    for name in ("one", "two", "three"):
+        done = create(name, f"1:URL=https://example.org/{name}")
+        checks.that(f"{name} is created at the reference", done.code == 0, done.brief())
+    primary.hdl_as_admin("handle", "update", f"{primary.prefix}/two", "1:URL=https://example.org/other")
+    primary.hdl_as_admin("handle", "delete", f"{primary.prefix}/three")
+    for name in ("one", "two", "three"):
+        same_at_both(checks, primary, mirror, f"{primary.prefix}/{name}", "after changes at the reference")
+    primary.hdl_as_admin("handle", "delete", f"{primary.prefix}/one")
+    create("three", "1:URL=again")
+    for name in ("one", "three"):
+        same_at_both(checks, primary, mirror, f"{primary.prefix}/{name}", "after more changes at the reference")
+    refused = primary.hdl("handle", "create", f"{primary.prefix}/no", "1:URL=no", "--server", mirror.administration,
+                          "--auth", primary.admin, "--key", primary.key)
+    checks.that("our mirror refuses a change and names the primary",
+                refused.code != 0 and primary.administration in refused.text, refused.brief())
+
+
+def ours_continuing(checks, primary, mirror):
+    mirror.stop()
+    primary.hdl_as_admin("handle", "create", f"{primary.prefix}/while-down", "1:URL=late",
+                         f"100:HS_ADMIN={primary.admin}")
+    mirror.start()
+    same_at_both(checks, primary, mirror, f"{primary.prefix}/while-down", "after a restart of our mirror")
+    checks.equal("our mirror has not dumped again", mirror.status()["counts"]["dumps"], 0)
+
+
+def ours_taking_over(checks, primary, mirror):
+    primary.stop()
+    socket = mirror.home / "run" / "handle-admin.sock"
+    done = mirror.hdl("mirror", "promote", "--socket", socket)
+    checks.that("our mirror is promoted", done.code == 0, done.brief())
+    done = primary.hdl("handle", "create", f"{primary.prefix}/after", "1:URL=after", "--server", mirror.administration,
+                       "--auth", primary.admin, "--key", primary.key)
+    checks.that("it makes changes for the same administrator", done.code == 0, done.brief())
+    found = waits_for(lambda: values_of(mirror, f"{primary.prefix}/after"), ["after"])
+    checks.equal("which are resolved", found, ["after"])
+
+
+def values_of(service, handle):
+    found = values_at(service, handle, service.queries)
+    return [it["data"]["value"] for it in found if it["type"] == "URL"] if isinstance(found, list) else found
+
+
+def following_ours(checks, layout, directory):
     primary = Ours(directory / "primary", "20.500.8", layout).make(starting_records)
     mirror = Mirror(directory / "mirror", primary)
     try:
@@ -142,3 +233,24 @@ def all_groups(checks, layout, directory):
     finally:
         mirror.stop()
         primary.stop()
+
+
+def following_the_reference(checks, layout, directory):
+    primary = Reference(directory / "reference", "20.500.9").make(starting_records)
+    mirror = OurMirror(directory / "ours", "20.500.9", layout).make(homed=()).follow(primary)
+    try:
+        primary.start()
+        checks.attempt("mirroring: ours dumping", ours_dumping, primary, mirror)
+        checks.attempt("mirroring: ours following", ours_following, primary, mirror)
+        checks.attempt("mirroring: ours continuing", ours_continuing, primary, mirror)
+        checks.attempt("mirroring: ours taking over", ours_taking_over, primary, mirror)
+    finally:
+        mirror.stop()
+        primary.stop()
+
+
+def all_groups(checks, layout, directory):
+    if not checks.wants("mirroring"):
+        return
+    following_ours(checks, layout, directory)
+    following_the_reference(checks, layout, directory)

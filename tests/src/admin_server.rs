@@ -1,14 +1,16 @@
 //! Runs the servers of the vectors as `handle-admin` in this process.
 
+use crate::postgres_server::PostgresServer;
 use crate::test_server::{LeftOut, record_of, write_key_file};
 use crate::vectors::{self, VectorSource, is_foreign};
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
-use handle_admin::store::{Store, StoreConfig};
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_proto::Values;
+use handle_store::{Store, StoreConfig};
 use serde_json::Value as Json;
 use std::net::SocketAddr;
+use std::path::Path;
 use tempfile::TempDir;
 
 /// An administration process within this one, with the directory of its files.
@@ -93,6 +95,22 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminSer
     administer_from(VectorSource::Own, name, change).0
 }
 
+/// The settings of a new store: a file in `directory`, or a database if `HANDLE_TEST_STORE=postgres` is
+/// in the environment.
+///
+/// # Panics
+/// If PostgreSQL is not installed and should be used.
+#[must_use]
+pub fn new_store_config(directory: &Path) -> StoreConfig {
+    if std::env::var("HANDLE_TEST_STORE").is_ok_and(|engine| engine == "postgres") {
+        let server = PostgresServer::shared().expect("PostgreSQL is installed");
+        // The file is not used, but tests put other files beside it.
+        let file = directory.join("store.redb");
+        return StoreConfig { file, ..StoreConfig::at(Path::new(&server.new_database())) };
+    }
+    StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&directory.join("store.redb")) }
+}
+
 /// Like [`administer_with`], with the servers and records of `source`. Also returns the records of
 /// foreign files that a store cannot have.
 ///
@@ -109,7 +127,7 @@ pub fn administer_from(
     assert!(server.is_object(), "servers.json has a server {name}");
     let directory = tempfile::tempdir().expect("a directory for the store");
     let path = directory.path();
-    let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
+    let store = new_store_config(path);
     let left_out = fill(source, &store, server);
     let site = path.join("siteinfo.json");
     vectors::write_site(server, &site);

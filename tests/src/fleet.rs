@@ -1,9 +1,11 @@
 //! A publisher whose sets are shipped, and machines that fetch them.
 
+use crate::bucket_server::BucketServer;
 use handle_auth::{PublisherKey, PublisherSigner, generate};
 use handle_daemon::clock::now_unix_ms;
-use handle_fleet::directory::DirectoryStore;
-use handle_fleet::{FetchLimits, FleetStore, SetFetcher, SetShipper, ShipLimits};
+use handle_fleet::{
+    FetchLimits, FleetStore, FleetUrl, SetFetcher, SetShipper, ShipLimits, StorageConfig, location,
+};
 use handle_proto::Value;
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::set::statement::{AcceptedPublishers, StatementSigner};
@@ -11,14 +13,15 @@ use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::set::{PublishedSet, SetTree, read_manifest};
 use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, SetPublisher, Sha256Sum};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 
 /// A key that signs sets.
 #[derive(Debug)]
-pub struct TestSigner(PublisherSigner, PublisherKey);
+pub struct TestSigner(PublisherSigner, PublisherKey, Vec<u8>);
 
 impl TestSigner {
     /// A new key.
@@ -30,7 +33,16 @@ impl TestSigner {
         let private = generate::rsa(2048).expect("a key");
         let record = private.view().public().expect("a public key").to_bytes();
         let signer = PublisherSigner::new(&private.view()).expect("a key that signs");
-        Arc::new(Self(signer, PublisherKey::from_record(&record).expect("a key that verifies")))
+        let verifier = PublisherKey::from_record(&record).expect("a key that verifies");
+        Arc::new(Self(signer, verifier, record))
+    }
+
+    /// Writes the public key to a file, as the setting `publishers.keys` names it.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn write_public(&self, path: &Path) {
+        std::fs::write(path, &self.2).expect("the public key is written");
     }
 
     /// Accepts only sets signed with this key.
@@ -115,9 +127,14 @@ impl TestPublisher {
     }
 }
 
-/// Directories of a publisher, a store and a machine.
+/// Directories of a publisher, a store and a machine. The store is a directory, or object storage.
 #[derive(Debug)]
-pub struct TestFleet(TempDir);
+pub struct TestFleet {
+    /// Opened once: a client of object storage reads the certificates of the host.
+    store: OnceLock<Arc<dyn FleetStore>>,
+    bucket: Option<BucketServer>,
+    dirs: TempDir,
+}
 
 impl Default for TestFleet {
     fn default() -> Self {
@@ -125,22 +142,80 @@ impl Default for TestFleet {
     }
 }
 
+/// Writes a file that only its owner may read.
+///
+/// # Panics
+/// If it cannot be written.
+pub fn write_secret(path: &Path, text: &str) {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    std::io::Write::write_all(&mut file.expect("a file"), text.as_bytes()).expect("a file");
+}
+
 impl TestFleet {
-    /// Empty directories.
+    /// Empty directories, and a directory as the store.
     ///
     /// # Panics
     /// If there is no room for them.
     #[must_use]
     pub fn new() -> Self {
-        let fleet = Self(tempfile::tempdir().expect("a directory"));
+        let fleet =
+            Self { store: OnceLock::new(), bucket: None, dirs: tempfile::tempdir().expect("a directory") };
         create_directory(&fleet.path("set")).expect("a directory");
         fleet
+    }
+
+    /// Empty directories, and object storage as the store.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    #[must_use]
+    pub fn over_s3() -> Self {
+        let fleet = Self::new();
+        let bucket = BucketServer::start(&fleet.path("buckets"));
+        write_secret(&fleet.path("credentials"), &bucket.options());
+        Self { bucket: Some(bucket), ..fleet }
+    }
+
+    /// The server of the object storage.
+    ///
+    /// # Panics
+    /// If the store is a directory.
+    #[must_use]
+    pub const fn bucket(&self) -> &BucketServer {
+        self.bucket.as_ref().expect("object storage")
+    }
+
+    /// The place of the store, as programs get it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.bucket {
+            Some(_) => "s3://sets/fleets/mine".to_owned(),
+            None => format!("file://{}", self.path("store").display()),
+        }
+    }
+
+    /// The directory in which the store keeps its objects.
+    #[must_use]
+    pub fn store_dir(&self) -> PathBuf {
+        self.path(if self.bucket.is_some() { "buckets/sets/fleets/mine" } else { "store" })
+    }
+
+    /// Settings of object storage that fail after one attempt of a second.
+    #[must_use]
+    pub fn storage(&self) -> StorageConfig {
+        StorageConfig {
+            credentials_file: self.bucket.as_ref().map(|_| self.path("credentials")),
+            timeout_ms: 1000,
+            connect_timeout_ms: 1000,
+            retries: 0,
+        }
     }
 
     /// A path among the directories.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.dirs.path().join(name)
     }
 
     /// A publisher of the directory `name`.
@@ -149,10 +224,17 @@ impl TestFleet {
         TestPublisher::open(&self.path(name), signer)
     }
 
-    /// The store in the directory `store`.
+    /// The store.
+    ///
+    /// # Panics
+    /// If it cannot be opened.
     #[must_use]
     pub fn store(&self) -> Arc<dyn FleetStore> {
-        Arc::new(DirectoryStore::new(&self.path("store")))
+        let open = || {
+            let url: FleetUrl = self.url().parse().expect("a place");
+            location::open(&url, &self.storage()).expect("a store")
+        };
+        Arc::clone(self.store.get_or_init(open))
     }
 
     /// Ships from the directory `name` to the store.

@@ -88,6 +88,15 @@ impl LabProcess {
         self.servers(site).iter().map(address).collect()
     }
 
+    /// The control socket of the first server of a site.
+    ///
+    /// # Panics
+    /// When the lab did not print it.
+    #[must_use]
+    pub fn control(&self, site: &str) -> PathBuf {
+        self.servers(site)[0]["control"].as_str().expect("a path").into()
+    }
+
     /// Sends a signal to every server of a site.
     ///
     /// # Panics

@@ -7,7 +7,7 @@ use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -79,6 +79,27 @@ impl LiarServer {
         });
         Self { address, stop, thread: Some(thread) }
     }
+}
+
+/// The site record of the server in `directory`, with another address and without TCP, as a file.
+///
+/// # Panics
+/// When the record cannot be read or written.
+#[must_use]
+pub fn site_at(directory: &Path, address: SocketAddr) -> PathBuf {
+    let text = std::fs::read_to_string(directory.join("siteinfo.json")).expect("a site record");
+    let mut site: serde_json::Value = serde_json::from_str(&text).expect("a site record");
+    let server = &mut site["servers"][0];
+    assert!(server["publicKey"].is_object(), "{server}");
+    server["address"] = address.ip().to_string().into();
+    let port = address.port();
+    server["interfaces"] =
+        serde_json::json!([{ "query": true, "admin": false, "protocol": "UDP", "port": port }]);
+    let servers = site["servers"].as_array_mut().expect("a site record");
+    servers.truncate(1);
+    let path = directory.join("lying_site.json");
+    std::fs::write(&path, site.to_string()).expect("a site record");
+    path
 }
 
 impl Drop for LiarServer {

@@ -26,6 +26,16 @@ pub fn program(package: &str, name: &str) -> PathBuf {
         // example has the features of `cargo test --workspace`, so that nothing is built twice.
         cargo.args(["build", "--quiet", "--workspace", "--bin", name, "--example", "resolve"]);
         cargo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."));
+        // Variables that describe this package: build scripts that look at some of them, as ring's,
+        // would run again, and everything above would be built again.
+        for (name, _) in std::env::vars_os() {
+            let is_described = name.to_str().is_some_and(|name| {
+                name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") || name == "OUT_DIR"
+            });
+            if is_described {
+                cargo.env_remove(name);
+            }
+        }
         cargo.arg("--target-dir").arg(profile.parent().expect("a target directory"));
         if profile.ends_with("release") {
             cargo.arg("--release");

@@ -1,13 +1,12 @@
 //! Two services, each an administration process within this one, which know each other's prefixes
 //! and keys.
 
-use crate::admin_server::AdminServer;
+use crate::admin_server::{AdminServer, new_store_config};
 use crate::daemon::free_address;
 use crate::test_server::write_key_file;
 use crate::vectors;
 use handle_admin::config::Config;
 use handle_admin::remote::RemoteConfig;
-use handle_admin::store::{Store, StoreConfig};
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};
@@ -16,6 +15,7 @@ use handle_proto::data::vlist::Vlist;
 use handle_proto::json::site_to_json;
 use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Permissions, Value, ValueBuf, Values};
+use handle_store::{Store, StoreConfig};
 use serde_json::json;
 use std::net::SocketAddr;
 
@@ -70,7 +70,7 @@ impl ServicesPlan {
     pub fn start(&self, other: &Self, change: impl FnOnce(&mut Config)) -> AdminServer {
         let directory = tempfile::tempdir().expect("a directory for the service");
         let path = directory.path();
-        let store = StoreConfig { cache_bytes: 8 << 20, ..StoreConfig::at(&path.join("store.redb")) };
+        let store = new_store_config(path);
         self.fill(&store);
         let (site, local_info, file) =
             (path.join("siteinfo.json"), path.join("local_info.json"), path.join("privkey.bin"));

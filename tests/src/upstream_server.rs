@@ -19,7 +19,8 @@ use std::time::Duration;
 pub enum AnswerManner {
     /// With the record, or that there is none.
     Honest,
-    /// Honestly, after this time. Requests are answered one after the other.
+    /// With what it had when the request came, after this time. Requests are answered one after the
+    /// other.
     Slow(Duration),
     /// Not at all.
     Silent,
@@ -151,9 +152,6 @@ impl Drop for UpstreamServer {
 impl UpstreamState {
     /// The datagrams of the answer to a request.
     fn answer(&self, request: &[u8], manner: AnswerManner) -> Vec<Vec<u8>> {
-        if let AnswerManner::Slow(by) = manner {
-            std::thread::sleep(by);
-        }
         match manner {
             AnswerManner::Silent => return vec![],
             AnswerManner::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
@@ -169,6 +167,9 @@ impl UpstreamState {
             _ => return vec![],
         };
         let reply = self.reply(envelope, message.header, &query, manner);
+        if let AnswerManner::Slow(by) = manner {
+            std::thread::sleep(by);
+        }
         let (envelope, body) = Envelope::split(&reply).expect("a message");
         let fragments = cut(&envelope);
         let mut datagrams: Vec<Vec<u8>> =

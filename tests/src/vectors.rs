@@ -307,7 +307,7 @@ pub fn hex(v: &Value) -> Vec<u8> {
     HEXLOWER_PERMISSIVE.decode(text.as_bytes()).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// The inverse of [`bytes`].
+/// The inverse of [`bytes()`].
 #[must_use]
 pub fn byte_string(b: &[u8]) -> Value {
     match std::str::from_utf8(b) {

@@ -4,11 +4,14 @@ mod against_dnsperf;
 mod answer_loop;
 mod bulk_resolve;
 mod cache_memory;
+mod cache_trace;
+mod caching;
 mod certified_share;
 mod http_cache;
 mod http_rate;
 mod import_rate;
 mod latency;
+mod mirrored;
 mod share_of_echo;
 mod side_by_side;
 mod snapshot_figures;
@@ -56,11 +59,14 @@ enum Command {
     AnswerLoop(answer_loop::Args),
     BulkResolve(bulk_resolve::Args),
     CacheMemory(cache_memory::Args),
+    CacheTrace(cache_trace::Args),
+    Caching(caching::Args),
     CertifiedShare(certified_share::Args),
     HttpCache(http_cache::Args),
     HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
+    Mirrored(mirrored::Args),
     ShareOfEcho(share_of_echo::Args),
     SideBySide(side_by_side::Args),
     SnapshotFigures(snapshot_figures::Args),
@@ -74,11 +80,14 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::AnswerLoop(args) => answer_loop::run(args),
         Command::BulkResolve(args) => bulk_resolve::run(args),
         Command::CacheMemory(args) => cache_memory::run(args),
+        Command::CacheTrace(args) => cache_trace::run(args),
+        Command::Caching(args) => caching::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
         Command::HttpCache(args) => http_cache::run(args),
         Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),
+        Command::Mirrored(args) => mirrored::run(args),
         Command::ShareOfEcho(args) => share_of_echo::run(args),
         Command::SideBySide(args) => side_by_side::run(args),
         Command::SnapshotFigures(args) => snapshot_figures::run(args),

@@ -5,13 +5,13 @@
 //! nonce is accepted once. Only verified proofs add state.
 
 use crate::operation::CandidateKey;
-use crate::store::key;
 use handle_auth::Digest;
 use handle_auth::challenge::{CoveredBytes, verify_in_session};
 use handle_auth::digest::digest;
 use handle_daemon::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
+use handle_store::key;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Maximum number of valid starts of nonces. `handle-gateway` requests new ones regularly.

@@ -1,18 +1,22 @@
 //! The commands of `handle-admin` on its control socket.
 
 use crate::costly::CostlyWork;
+use crate::mirror::{Mirror, promote};
 use crate::publish::{Command, NoCommand, StorePublisher};
 use crate::service::AdminService;
 use crate::state::AdminState;
+use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::{CommandHelp, ControlCommands};
+use handle_daemon::site::SiteRecord;
 use serde_json::{Value, json};
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 5] = [
+const COMMANDS: [CommandHelp; 6] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
+    ("promote", "make this mirror the primary; with \"force\" also while a dump is in progress"),
     ("drain", "answer what has arrived, then exit"),
 ];
 
@@ -30,6 +34,8 @@ impl ControlCommands for AdminState {
                 Ok(()) => json!({ "ok": true }),
                 Err(error) => json!({ "ok": false, "error": format!("{error:#}") }),
             },
+            "promote" => promote(self, false),
+            "promote force" => promote(self, true),
             "drain" => {
                 self.drain();
                 json!({ "ok": true })
@@ -47,6 +53,28 @@ impl ControlCommands for AdminState {
     }
 }
 
+/// Makes this mirror the primary.
+fn promote(shared: &AdminState, is_forced: bool) -> Value {
+    let config = shared.config();
+    let promoted = promote::promote(&shared.service.store, &config.site, is_forced, now_unix_ms());
+    let promotion = match promoted {
+        Ok(promotion) => promotion,
+        Err(error) => return json!({ "ok": false, "error": error.to_string() }),
+    };
+    shared.mirror.iter().for_each(Mirror::stop);
+    tracing::info!(?promotion, "this mirror is the primary from now on");
+    match SiteRecord::read(&config.site, config.server_id) {
+        Ok(site) => {
+            shared.service.become_primary(site);
+            json!({ "ok": true, "promotion": promotion })
+        }
+        Err(error) => {
+            let error = format!("{error}: restart handle-admin once the site record is right");
+            json!({ "ok": false, "error": error, "promotion": promotion })
+        }
+    }
+}
+
 /// Hands a command to the publisher.
 fn publish(command: Command, shared: &AdminState) -> Value {
     let done = match &shared.publisher {
@@ -61,7 +89,7 @@ fn publish(command: Command, shared: &AdminState) -> Value {
 
 /// The state of the store and of this process.
 fn status(shared: &AdminState) -> Value {
-    let (service, config) = (&shared.service, shared.config());
+    let (service, config, site) = (&shared.service, shared.config(), shared.service.site());
     let store = match service.store.stats() {
         Ok(stats) => json!(stats),
         Err(error) => json!({ "error": error.to_string() }),
@@ -74,24 +102,27 @@ fn status(shared: &AdminState) -> Value {
         "listen": config.listen,
         "draining": shared.is_draining(),
         "store": {
-            "file": service.store.file(),
+            "file": service.store.location(),
             "folds": service.store.folds(),
             "content": store,
             "failure": service.store.failure(),
         },
         "disks": shared.disks.look(&config),
         "publish": shared.publisher.as_ref().map(StorePublisher::status),
+        "notices": config.publish.notify.listen.map(|_| json!({ "machines": shared.notices.machines() })),
+        "ship": shared.publisher.as_ref().and_then(StorePublisher::ship_status),
         "health": match health {
             Ok(took) => json!({ "ok": true, "probe_us": u64::try_from(took.as_micros()).unwrap_or(u64::MAX) }),
             Err(why) => json!({ "ok": false, "why": why }),
         },
         "site": {
-            "serial": service.site.view().serial,
-            "primary": service.site.is_primary(),
-            "server": service.site.server_at() + 1,
-            "servers": service.site.servers_count(),
+            "serial": site.view().serial,
+            "primary": site.is_primary(),
+            "server": site.server_at() + 1,
+            "servers": site.servers_count(),
         },
         "mirrors": mirrors(service),
+        "mirror": shared.mirror.as_ref().map(Mirror::status),
         "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })
 }

@@ -27,7 +27,7 @@ pub fn rooms(config: &Config) -> Vec<DiskRoom> {
         _ => PathBuf::from("."),
     };
     let directories = [
-        ("store", Some(directory(&config.store.file))),
+        ("store", (!config.store.is_in_database()).then(|| directory(&config.store.file))),
         ("publish", config.publish.directory.clone()),
         ("audit", config.audit.as_deref().map(directory)),
     ];

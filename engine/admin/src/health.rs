@@ -1,6 +1,6 @@
 //! Health of the store: whether it can be written and read back.
 
-use crate::store::Store;
+use handle_store::Store;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn probe(store: &Store) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreConfig;
+    use handle_store::StoreConfig;
 
     #[test]
     fn health_is_probed_at_intervals_and_fails_with_the_store() {

@@ -1,6 +1,5 @@
 //! The write process: keeps the authoritative records and changes them for their administrators.
 //!
-//! - [`store`]: the records, durable before a change is acknowledged, with a log of all transactions.
 //! - [`permission`]: the rights that each action requires, and whether an identity has them.
 //! - [`operation`]: the decision on a request, as a function of records, rules, request and requester.
 //! - [`remote`]: questions to other services about identities whose handles are not here.
@@ -11,6 +10,7 @@
 //! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`replication`]: streams of transactions and records, for mirrors.
+//! - [`mirror`]: follows primaries, whose records are kept here.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
 //! - [`audit`], [`counters`]: the audit log and the counters.
 //! - [`disk`]: free space on the disks, reported before it runs out.
@@ -32,6 +32,7 @@ pub mod forward;
 pub mod health;
 pub mod local_socket;
 pub mod maintenance;
+pub mod mirror;
 pub mod observe;
 pub mod operation;
 pub mod permission;
@@ -44,4 +45,3 @@ pub mod server;
 pub mod service;
 pub mod settings;
 pub mod state;
-pub mod store;

@@ -1,9 +1,9 @@
 //! Periodic tasks: sessions expire, disks are checked, and the transaction log is pruned.
 
 use crate::state::AdminState;
-use crate::store::{LogBounds, StoreConfig, StoreError};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::sessions::SessionEndpoint;
+use handle_store::{LogBounds, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 

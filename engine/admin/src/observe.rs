@@ -5,17 +5,18 @@
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
 use crate::disk::DiskRoom;
-use crate::publish::publisher_metrics;
+use crate::mirror::status::mirror_metrics;
+use crate::publish::{NoticeCounters, notice_metrics, publisher_metrics, ship_metrics};
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::replication::receivers::ReceiverProgress;
 use crate::service::AdminService;
 use crate::state::AdminState;
-use crate::store::{StoreError, StoreStats};
 use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use handle_proto::printable::Printable;
+use handle_store::{StoreError, StoreStats};
 use std::time::Duration;
 
 impl ScrapeSource for AdminState {
@@ -59,6 +60,16 @@ pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error +
     text.add_table(client_metrics(), &reading);
     if let Some(publisher) = &state.publisher {
         text.add_table(publisher_metrics(), &publisher.status());
+        if let Some(status) = publisher.ship_status() {
+            text.add_table(ship_metrics(), &status);
+        }
+        if state.config().publish.notify.listen.is_some() {
+            text.add_all(NoticeCounters::rows(), state.notices.counters.values());
+            text.add_table(notice_metrics(), &state.notices);
+        }
+    }
+    if let Some(mirror) = &state.mirror {
+        text.add_table(mirror_metrics(), &mirror.status());
     }
     Ok(text.finish()?)
 }
@@ -67,7 +78,14 @@ pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error +
 #[must_use]
 pub fn metric_groups() -> Vec<MetricGroup> {
     let process = [AdminCounters::rows(), rows(process_metrics()), rows(client_metrics())].concat();
-    let groups = [("process", process), ("publisher", rows(publisher_metrics()))];
+    let notices = [NoticeCounters::rows(), rows(notice_metrics())].concat();
+    let groups = [
+        ("process", process),
+        ("publisher", rows(publisher_metrics())),
+        ("ship", rows(ship_metrics())),
+        ("notices", notices),
+        ("mirror", rows(mirror_metrics())),
+    ];
     groups.into_iter().map(|(name, rows)| MetricGroup { name, rows }).collect()
 }
 

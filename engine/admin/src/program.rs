@@ -5,11 +5,11 @@ use crate::publish::check_set;
 use crate::remote::RemoteServices;
 use crate::server::{Server, read_identity, site_differences};
 use crate::settings::AdminHooks;
-use crate::store::{Store, StoreError};
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
+use handle_store::{Store, StoreError};
 use serde::Serialize;
 use std::fs::File;
 use std::path::PathBuf;
@@ -69,10 +69,15 @@ impl Program for AdminProgram {
             Ok(store) => {
                 let stats = store.stats()?;
                 drop(store);
-                let file = &config.store.file;
-                File::options().write(true).open(file).with_context(|| {
-                    format!("the store {0} cannot be written (who may: ls -l {0})", file.display())
-                })?;
+                if !config.store.is_in_database() {
+                    let file = &config.store.file;
+                    File::options().write(true).open(file).with_context(|| {
+                        format!(
+                            "the store {0} cannot be written (`ls -l {0}` shows who has access)",
+                            file.display()
+                        )
+                    })?;
+                }
                 format!("{} records under {} homed prefixes", stats.records, stats.homed_prefixes)
             }
             // Asked before a reload: the process that serves has looked at it.

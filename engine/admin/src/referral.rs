@@ -14,9 +14,6 @@ use handle_proto::{ResponseCode, ValueBuf, Version};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Maximum number of servers that a request may have passed through to be resolved here; as
-/// deployed.
-pub const RECURSION_MAX: u8 = 10;
 /// First version in which clients understand a referral in answer to any operation.
 pub const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
@@ -106,6 +103,7 @@ impl ReferralResolver {
         let options = LookupOptions {
             target: LookupTarget::Referral(referral),
             recursion_count: recursion_count.saturating_add(1),
+            allows_recursion: false,
             ..LookupOptions::default()
         };
         let outcome = driver.resolve(&question, &options).outcome;

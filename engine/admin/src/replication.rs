@@ -20,7 +20,6 @@ pub mod source;
 pub mod stream;
 pub mod tls;
 
-use crate::store::{StoreError, StoreRecords as _, StoreSnapshot};
 use decision::{ReceiverState, SourceStates, needs_dump};
 use handle_auth::PrivateKey;
 use handle_daemon::settings;
@@ -31,6 +30,7 @@ use handle_proto::wire::replication_stream::{
     StreamProtection, TransactionFormat, TransactionStatus, TransactionsHeader,
 };
 use handle_proto::{HashOption, Version};
+use handle_store::{StoreError, StoreRecords as _, StoreSnapshot};
 use places::StreamPlaces;
 use receivers::{ReceiverKey, Receivers};
 use rustls::ServerConfig;

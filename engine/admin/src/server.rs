@@ -7,7 +7,8 @@ use crate::connections;
 use crate::costly::CostlyWork;
 use crate::local_socket::LocalSocket;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
-use crate::publish::{StorePublisher, explain_set};
+use crate::mirror::Mirror;
+use crate::publish::{self, StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::{Replication, relay, tls};
@@ -15,7 +16,6 @@ use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
-use crate::store::Store;
 use crate::{bulk, forward};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
@@ -23,12 +23,14 @@ use handle_auth::challenges::Challenges;
 use handle_auth::source::SourceList;
 use handle_daemon::control::ControlSocket;
 use handle_daemon::listen::ListenError;
+use handle_daemon::notice::NoticeKey;
 use handle_daemon::privileges::become_user;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::server_key;
 use handle_daemon::sessions::SessionEndpoint;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
+use handle_store::Store;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -47,6 +49,7 @@ pub struct Server {
     runtime: Runtime,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
+    notify: Option<SocketAddr>,
 }
 
 /// Reads the site record and the server key, and checks that they belong together.
@@ -83,25 +86,29 @@ impl Server {
     /// # Errors
     /// One sentence with the likely cause, and what to check.
     pub fn start_with(config: &Config, hooks: AdminHooks) -> anyhow::Result<Self> {
-        let ports = BoundPorts::bind(config)?;
+        let mut ports = BoundPorts::bind(config)?;
         if let Some(user) = &config.user {
             become_user(user)?;
         }
         let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
         let control = config.control.as_deref().map(bind_control).transpose()?;
-        let (service, publisher) = open_service(config)?;
+        let OpenedService { service, publisher, mirror } = open_service(config)?;
         let sockets = LocalSockets::bind(config)?;
         let callers = config.callers.socket.as_deref().map(bind_control).transpose()?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
-        let shared = Arc::new(AdminState::new(service, publisher, settings, Arc::clone(&helpers.shutdown)));
-        let BoundPorts { listeners, scrapes } = ports;
+        let shared =
+            Arc::new(AdminState::new(service, (publisher, mirror), settings, Arc::clone(&helpers.shutdown)));
+        let notices = ports.notices.take();
+        let notify = notices.as_ref().map(TcpListener::local_addr).transpose()?;
+        let BoundPorts { listeners, scrapes, .. } = ports;
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let runtime = runtime(config)?;
         {
             let _inside = runtime.enter();
             start_tasks(&shared, listeners, sockets)?;
+            serve_notices(&shared, notices)?;
         }
         if let Some(scrapes) = scrapes {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
@@ -115,7 +122,11 @@ impl Server {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("callers", move || callers::serve(socket, &shutdown, state))?;
         }
-        Ok(Self { helpers, shared, runtime, addresses, http })
+        for worker in shared.mirror.iter().flat_map(Mirror::take_workers) {
+            let shutdown = Arc::clone(&helpers.shutdown);
+            helpers.start("mirror", move || worker.run(&shutdown))?;
+        }
+        Ok(Self { helpers, shared, runtime, addresses, http, notify })
     }
 
     /// The addresses on which the server answers.
@@ -128,6 +139,12 @@ impl Server {
     #[must_use]
     pub const fn http_address(&self) -> Option<SocketAddr> {
         self.http
+    }
+
+    /// The address at which machines wait for notices.
+    #[must_use]
+    pub const fn notify_address(&self) -> Option<SocketAddr> {
+        self.notify
     }
 
     /// The state of the process.
@@ -170,6 +187,7 @@ impl Server {
 struct BoundPorts {
     listeners: Vec<TcpListener>,
     scrapes: Option<ScrapeEndpoint>,
+    notices: Option<TcpListener>,
 }
 
 impl BoundPorts {
@@ -179,7 +197,8 @@ impl BoundPorts {
             bound.map_err(|error| ListenError::Refused(address, error))
         };
         let listeners = config.listen.iter().map(listener).collect::<Result<_, _>>()?;
-        Ok(Self { listeners, scrapes: config.observe.http.map(ScrapeEndpoint::bind).transpose()? })
+        let notices = config.publish.notify.listen.as_ref().map(listener).transpose()?;
+        Ok(Self { listeners, scrapes: config.observe.http.map(ScrapeEndpoint::bind).transpose()?, notices })
     }
 }
 
@@ -202,13 +221,22 @@ impl LocalSockets {
     }
 }
 
+/// What answering requests needs.
+struct OpenedService {
+    service: AdminService,
+    publisher: Option<StorePublisher>,
+    mirror: Option<Mirror>,
+}
+
 /// Opens the store with everything that answering requests needs, and starts to publish.
-fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePublisher>)> {
+fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let (site, key) = read_identity(config)?;
     for difference in site_differences(config, &site) {
         tracing::warn!("{difference}");
     }
     let store = Arc::new(Store::open(&config.store)?);
+    let mirror = Mirror::open(&config.mirror, &store, &site)?;
+    let primaries = mirror.as_ref().and_then(Mirror::primaries).map(str::to_owned);
     let start_publisher = |directory| {
         let started = StorePublisher::start(Arc::clone(&store), &config.publish);
         started.map_err(|error| explain_set(directory, error))
@@ -216,7 +244,7 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
     let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
     let remote = RemoteServices::open(&config.remote)?;
     let referrals = open_referrals(config)?;
-    let rules = active_rules(config, Arc::new(site))?;
+    let rules = active_rules(config, Arc::new(site), primaries)?;
     if config.anonymous_full_access {
         tracing::warn!("`anonymous_full_access` is on: every client has full access");
     }
@@ -231,7 +259,7 @@ fn open_service(config: &Config) -> anyhow::Result<(AdminService, Option<StorePu
         .with_referrals(referrals);
     let replication = open_replication(config, &service)?;
     let service = service.with_replication(replication);
-    Ok((service, publisher))
+    Ok(OpenedService { service, publisher, mirror })
 }
 
 /// Sets up streams for mirrors with the server key.
@@ -273,6 +301,20 @@ fn start_tasks(
     if config.sessions.enabled {
         tokio::spawn(expire_sessions(Arc::clone(state)));
     }
+    Ok(())
+}
+
+/// Starts the task that tells machines of new sets. Called inside the runtime.
+fn serve_notices(state: &Arc<AdminState>, listener: Option<TcpListener>) -> anyhow::Result<()> {
+    let config = state.config();
+    let (Some(listener), Some(file), Some(publisher)) =
+        (listener, &config.publish.notify.key_file, &state.publisher)
+    else {
+        return Ok(());
+    };
+    let key = NoticeKey::read(file).context("`publish.notify.key_file`")?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    tokio::spawn(publish::serve_notices(listener, key, publisher.notices(), Arc::clone(state)));
     Ok(())
 }
 

@@ -70,13 +70,20 @@ pub struct ReloadTargets<'s> {
 }
 
 /// The rules by which requests are decided, from the configuration.
-pub(crate) fn active_rules(config: &Config, site: Arc<SiteRecord>) -> anyhow::Result<ActiveRules> {
+///
+/// `primaries` tells where changes are made, if this is a mirror.
+pub(crate) fn active_rules(
+    config: &Config,
+    site: Arc<SiteRecord>,
+    primaries: Option<String>,
+) -> anyhow::Result<ActiveRules> {
     let rules = OperationRules {
         site,
         administrators: config.administrators()?,
         anonymous_full_access: config.anonymous_full_access,
         lists_handles: config.list_handles,
         replicates: config.replication.enabled && config.server_key.is_some(),
+        primaries,
         bounds: config.bounds(),
     };
     Ok(ActiveRules { rules, effort: config.effort() })
@@ -108,7 +115,8 @@ fn apply_changes(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> anyho
     // The new settings must also be valid together with those that stay.
     config.check()?;
     let service = targets.service;
-    let in_force = active_rules(&config, Arc::clone(&service.site))?;
+    let rules = &service.in_force().rules;
+    let in_force = active_rules(&config, Arc::clone(&rules.site), rules.primaries.clone())?;
     let audit_target = AuditTarget::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
     if let Some(set_log) = set_log {

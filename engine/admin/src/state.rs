@@ -4,7 +4,8 @@ use crate::config::Config;
 use crate::connections::AdminConnections;
 use crate::disk::DiskWatch;
 use crate::health::Health;
-use crate::publish::StorePublisher;
+use crate::mirror::Mirror;
+use crate::publish::{NoticeState, StorePublisher};
 use crate::service::AdminService;
 use crate::settings::{self, AdminSettings, ReloadTargets};
 use handle_daemon::clock::now_unix_ms;
@@ -27,6 +28,10 @@ pub struct AdminState {
     pub disks: DiskWatch,
     /// Publishes changes to resolvers, if a directory for that is configured.
     pub publisher: Option<StorePublisher>,
+    /// Follows primaries, if this is a mirror.
+    pub mirror: Option<Mirror>,
+    /// The machines that wait for notices.
+    pub notices: NoticeState,
     /// The settings in force.
     pub settings: AdminSettings,
     stop: watch::Sender<bool>,
@@ -38,7 +43,7 @@ impl AdminState {
     /// The state of a process that starts now. Draining tells `shutdown` too.
     pub(crate) fn new(
         service: AdminService,
-        publisher: Option<StorePublisher>,
+        (publisher, mirror): (Option<StorePublisher>, Option<Mirror>),
         settings: AdminSettings,
         shutdown: Arc<Shutdown>,
     ) -> Self {
@@ -51,6 +56,8 @@ impl AdminState {
             health: Health::new(Duration::from_millis(config.observe.probe_every_ms.into())),
             disks: DiskWatch::default(),
             publisher,
+            mirror,
+            notices: NoticeState::default(),
             settings,
             stop,
             shutdown,
@@ -74,6 +81,7 @@ impl AdminState {
     /// Starts draining: the server stops accepting work and comes to an end.
     pub fn drain(&self) {
         self.stop.send_replace(true);
+        self.mirror.iter().for_each(Mirror::stop);
         self.shutdown.drain();
     }
 

@@ -82,8 +82,8 @@ pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Val
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!("cannot connect to control socket {} (is handled running with --control, and may this user open the socket?)", socket.display())
     })?;
-    // A new process may copy its set into memory before it serves.
-    let patience = if command == "restart" { 150 } else { 10 };
+    // A new process may copy its set into memory before it serves; a promotion writes the store.
+    let patience = if command == "restart" || command.starts_with("promote") { 150 } else { 10 };
     stream.set_read_timeout(Some(Duration::from_secs(patience)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
@@ -92,7 +92,7 @@ pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Val
 }
 
 /// Prints objects as indented lines of name and value.
-fn print_indented(value: &Value, depth: usize) {
+pub(crate) fn print_indented(value: &Value, depth: usize) {
     let indent = "  ".repeat(depth);
     match value {
         Value::Object(members) => {

@@ -3,9 +3,12 @@
 //! Nine servers in five sites: the global registry; a service for real DOIs with three sites (four
 //! servers, two servers, and an outdated mirror); and a registry of its own for the prefixes
 //! derived from 20.500, which also serves handles. Each site has its own key, and each server
-//! signs. A gateway resolves handles of all of them over HTTP.
+//! signs. A gateway resolves handles of all of them over HTTP, and a caching server answers for them.
+//!
+//! [`replicas`] is another lab: a primary, its mirror and a fleet, to be broken on purpose.
 
 mod records;
+pub(crate) mod replicas;
 mod topology;
 
 use crate::ExitOutcome;
@@ -26,8 +29,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use topology::{LabTopology, ServerPlace, SiteName};
 
-/// Run a small Handle System on loopback: nine servers in five sites and a gateway, with real
-/// records.
+/// Run a small Handle System on loopback: nine servers in five sites, a gateway and a cache, with
+/// real records; or a primary with a mirror and a fleet.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -49,6 +52,44 @@ enum Command {
   hdl resolve 10.1016/j.rcae.2013.04.001 --root /tmp/lab/bootstrap_handles --trace --certify
   hdl check 10.1016/lab-new --root /tmp/lab/bootstrap_handles")]
     Up(UpArgs),
+    /// Run a primary, a mirror of it and a fleet of two machines, to break them on purpose.
+    ///
+    /// Each process is one that operators run: handle-admin, handled, handle-fetch and
+    /// hdl ship --follow, which have to be installed beside hdl. Runs until it is interrupted (^C),
+    /// until --seconds have passed, or until standard input ends (^D); a standard input that is
+    /// closed from the start is ignored. A process that ends is started again, unless it was stopped
+    /// with `hdl lab stop`.
+    #[command(after_help = "Examples:
+  hdl lab replicas --dir /tmp/replicas
+  hdl lab look --dir /tmp/replicas
+  hdl lab stop mirror --dir /tmp/replicas")]
+    Replicas(replicas::ReplicasArgs),
+    /// Show what each process of `hdl lab replicas` serves, and its error.
+    #[command(after_help = "Example:
+  hdl lab look --dir /tmp/replicas
+
+Exit codes: 0 all servers give the same text, 1 they do not.")]
+    Look(replicas::LookArgs),
+    /// Change the record of `hdl lab replicas` at its primary.
+    #[command(after_help = "Example:
+  hdl lab change hello --dir /tmp/replicas")]
+    Change(replicas::ChangeArgs),
+    /// Kill a process of `hdl lab replicas`, which stays stopped.
+    #[command(after_help = "Example:
+  hdl lab stop primary --dir /tmp/replicas")]
+    Stop(replicas::ProcessArgs),
+    /// Start a process of `hdl lab replicas` that was stopped.
+    #[command(after_help = "Example:
+  hdl lab start primary --dir /tmp/replicas")]
+    Start(replicas::ProcessArgs),
+    /// Change a byte of the newest layer in the place of the fleet.
+    #[command(after_help = "Example:
+  hdl lab damage --dir /tmp/replicas")]
+    Damage(replicas::PlaceArgs),
+    /// Remove the newest layer from the place of the fleet, so that it is shipped again.
+    #[command(after_help = "Example:
+  hdl lab repair --dir /tmp/replicas")]
+    Repair(replicas::PlaceArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -63,6 +104,9 @@ struct UpArgs {
     /// Port of the gateway, for HTTP. Default: a free port.
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     gateway_port: u16,
+    /// Port of the caching server. Default: a free port.
+    #[arg(long, value_name = "PORT")]
+    cache_port: Option<u16>,
     /// Records of the DOI service, in the format of the handle REST API, one per line. Default:
     /// 1,251 real DOIs.
     #[arg(long, value_name = "FILE")]
@@ -92,7 +136,19 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    let Command::Up(args) = &args.command;
+    match &args.command {
+        Command::Up(args) => up(args),
+        Command::Replicas(args) => replicas::run(args),
+        Command::Look(args) => replicas::look(args),
+        Command::Change(args) => replicas::change(args),
+        Command::Stop(args) => replicas::stop(args),
+        Command::Start(args) => replicas::start(args),
+        Command::Damage(args) => replicas::damage(args),
+        Command::Repair(args) => replicas::repair(args),
+    }
+}
+
+fn up(args: &UpArgs) -> anyhow::Result<ExitOutcome> {
     // Before any file is written or process started, so that all of it is cleaned up.
     let end = LabEnd::listen()?;
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
@@ -118,11 +174,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         servers.push((place, process));
     }
     let gateway = start_gateway(&directory, args.gateway_port)?;
-    show(args, &directory, &LabProcesses { servers: &servers, gateway: &gateway }, end.input_has_ended());
+    let cache = start_cache(&directory, args.cache_port)?;
+    let processes = LabProcesses { servers: &servers, gateway: &gateway, cache: &cache };
+    show(args, &directory, &processes, end.input_has_ended());
     // Nobody would know of it.
     output::check()?;
     end.wait(args.seconds.map(Duration::from_secs));
-    drop((gateway, servers));
+    drop((cache, gateway, servers));
     temporary.close().context("cannot remove the temporary directory")?;
     if !args.json {
         match &args.dir {
@@ -171,13 +229,31 @@ fn start_gateway(directory: &Path, port: u16) -> anyhow::Result<ServerProcess> {
     ServerProcess::start_gateway(&config, None, own.join("control.sock"))
 }
 
+/// Starts the caching server, which resolves from the global registry down what it does not have.
+fn start_cache(directory: &Path, port: Option<u16>) -> anyhow::Result<ServerProcess> {
+    let own = directory.join(CACHE);
+    std::fs::create_dir(&own).with_context(|| format!("cannot make {}", own.display()))?;
+    let config = own.join("handle-cache.toml");
+    let listen = topology::addresses(port.as_slice(), 1)?[0];
+    let text = format!(
+        "listen = [\"{listen}\"]\nworkers = 1\npin = false\ncontrol = \"control.sock\"\nlog = \"warn\"\n\n\
+         [cache]\nbytes = 16777216\n\n[upstream]\nroot = \"../bootstrap_handles\"\n"
+    );
+    std::fs::write(&config, text)?;
+    let args = ["cache-server".as_ref(), "--config".as_ref(), config.as_os_str()];
+    ServerProcess::start(args, own.join("control.sock"))
+}
+
 /// The directory of the gateway, and its name among the sites.
 const GATEWAY: &str = "gateway";
+/// The directory of the caching server, and its name among the sites.
+const CACHE: &str = "cache";
 
 /// All processes of the lab.
 struct LabProcesses<'a> {
     servers: &'a [(ServerPlace, ServerProcess)],
     gateway: &'a ServerProcess,
+    cache: &'a ServerProcess,
 }
 
 impl LabProcesses<'_> {
@@ -187,7 +263,10 @@ impl LabProcesses<'_> {
             let content = if place.at == 0 { place.site.content() } else { "" };
             (place.site.name(), place.at + 1, content, process)
         });
-        servers.chain([(GATEWAY, 1, "all handles, over HTTP", self.gateway)])
+        servers.chain([
+            (GATEWAY, 1, "all handles, over HTTP", self.gateway),
+            (CACHE, 1, "records of all services, once they were asked for", self.cache),
+        ])
     }
 }
 
@@ -222,19 +301,23 @@ fn show(args: &UpArgs, directory: &Path, processes: &LabProcesses<'_>, is_input_
     println!();
     println!("try, in another terminal:");
     println!("  export HDL_ROOT={}", root.display());
+    println!("  export HANDLE_CACHE_CONTROL={}", processes.cache.control.display());
     let stop = processes
         .servers
         .iter()
         .find(|(place, _)| place.site == SiteName::Mirror)
         .map_or(0, |(_, process)| process.id());
+    let LabProcesses { gateway, cache, .. } = processes;
     for (command, why) in [
         ("hdl resolve hdl:20.500.LAB/hello --trace --certify".to_owned(), "shows every step"),
         ("hdl site 10.1016".to_owned(), "shows which server is responsible"),
         ("hdl check 10.1016/lab-new".to_owned(), "shows that the mirror is outdated"),
-        (format!("curl -i http://{}/20.500.LAB/hello", processes.gateway.address), "redirects"),
+        (format!("curl -i http://{}/20.500.LAB/hello", gateway.address), "redirects"),
+        (format!("hdl resolve 20.500.LAB/hello --server {}", cache.address), "asks the cache"),
+        ("hdl cache get 20.500.LAB/hello".to_owned(), "shows what the cache has"),
         (format!("kill -STOP {stop}"), "stops the mirror; handles still resolve"),
     ] {
-        println!("  {command:<52} {}", paint(Paint::Dim, format_args!("# {why}")));
+        println!("  {command:<54} {}", paint(Paint::Dim, format_args!("# {why}")));
     }
     println!();
     let how = if is_input_closed { "SIGTERM or ^C" } else { "^C or ^D" };
@@ -296,22 +379,25 @@ impl LabEnd {
     /// Waits for the end. A standard input that has ended by now was closed from the start and is
     /// ignored.
     fn wait(&self, at_most: Option<Duration>) {
+        self.wait_and(at_most, Duration::from_secs(60), || ());
+    }
+
+    /// As [`wait`](Self::wait), and meanwhile does `work` at this interval.
+    fn wait_and(&self, at_most: Option<Duration>, interval: Duration, mut work: impl FnMut()) {
         let deadline = at_most.map(|at_most| Instant::now() + at_most);
         let mut input_counts = !self.input_has_ended();
         loop {
-            let cause = match deadline {
-                Some(deadline) => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    let Ok(cause) = self.causes.recv_timeout(left) else { return };
-                    cause
-                }
-                // Without senders nothing else could stop the lab.
-                None => self.causes.recv().unwrap_or(EndCause::Signal),
-            };
-            if cause == EndCause::Signal || input_counts {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
                 return;
             }
-            input_counts = true;
+            match self.causes.recv_timeout(left.map_or(interval, |left| left.min(interval))) {
+                Ok(EndCause::Input) if !input_counts => input_counts = true,
+                Ok(EndCause::Signal | EndCause::Input) => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => work(),
+                // Without senders nothing else could stop the lab.
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod output;
 
 mod advice;
 mod batch;
+mod cache;
 mod client;
 mod control;
 mod demo;
@@ -21,9 +22,11 @@ mod input;
 mod key;
 mod lab;
 mod message;
+mod mirror;
 mod notice;
 mod progress;
 mod proof;
+mod reconcile;
 mod reference;
 mod resolve;
 mod root;
@@ -78,44 +81,39 @@ struct Args {
 enum Command {
     /// Resolve handles through the responsible service or a given server.
     Resolve(Box<resolve::Args>),
-    /// Show which handle a reference means, and print its two preferred forms.
     Reference(reference::Args),
-    /// Show the sites and servers of the service responsible for a handle or a prefix.
     Site(service::Args),
-    /// Show the global service, or refresh its records.
     Root(root::Args),
-    /// Compare the answers of all servers of a service for one handle.
     Check(service::check::Args),
     /// Create all files that handled and handle-admin need to start.
     Init(Box<init::Args>),
-    /// Create, update, delete, get and list handles.
     Handle(Box<handle::Args>),
     /// Run the operations of a batch file.
     Batch(Box<batch::Args>),
     /// Generate, convert and show keys.
     Key(key::Args),
-    /// Import records into a store, from files or another server.
     Import(Box<store::import::Args>),
-    /// Export all records of a store or of a published set.
     Export(store::export::Args),
+    Reconcile(Box<reconcile::Args>),
     /// Manage the store of handle-admin.
     Store(store::Args),
     /// Build, publish, verify and inspect snapshots.
     Snapshot(snapshot::Args),
-    /// Ship a published set to a directory or object storage, for the machines of a fleet.
     Ship(Box<ship::Args>),
     /// Prove that a record is, or is not, in a published set.
     Prove(proof::ProveArgs),
     /// Verify a proof with the public key of the publisher.
     VerifyProof(proof::VerifyArgs),
+    /// Show the progress of a mirror, or make it the primary.
+    Mirror(mirror::Args),
     /// Decode protocol messages.
     Message(message::Args),
-    /// Query or control a running handled or handle-admin.
     Control(control::Args),
-    /// Run the whole system in one command: build, serve, resolve, load, and publish under load.
+    /// Show and remove what a running handle-cache knows.
+    Cache(cache::Args),
     Demo(demo::Args),
-    /// Run a small Handle System on loopback: nine servers in five sites and a gateway, with real
-    /// records.
+    /// Run a small Handle System on loopback: nine servers in five sites, a gateway and a cache, with
+    /// real records; or a primary with a mirror and a fleet.
     Lab(lab::Args),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
@@ -129,9 +127,15 @@ enum Command {
     /// Serve; a server process of `hdl lab`.
     #[command(hide = true)]
     LabServer(lab::ServerArgs),
+    /// Run a program; the parent of a process of `hdl lab replicas`.
+    #[command(hide = true)]
+    LabKeep(lab::replicas::KeptArgs),
     /// Serve over HTTP; the gateway of `hdl demo` and `hdl lab`.
     #[command(hide = true)]
     GatewayServer(server_process::GatewayArgs),
+    /// Serve from a cache; the caching server of `hdl lab`.
+    #[command(hide = true)]
+    CacheServer(server_process::CacheArgs),
 }
 
 /// The result of a command, as an exit code. Usage errors are 2, both of clap and [`UsageError`].
@@ -187,13 +191,16 @@ fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Import(args) => store::import::run(&args),
         Command::Export(args) => store::export::run(&args),
+        Command::Reconcile(args) => reconcile::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Ship(args) => ship::run(&args),
         Command::Prove(args) => proof::prove(&args),
         Command::VerifyProof(args) => proof::verify(&args),
+        Command::Mirror(args) => mirror::run(&args),
         Command::Message(args) => message::run(&args),
         Command::Control(args) => control::run(&args),
+        Command::Cache(args) => cache::run(&args),
         Command::Reference(args) => reference::run(&args),
         Command::Site(args) => service::run(&args),
         Command::Root(args) => root::run(&args),
@@ -201,8 +208,10 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::LabServer(args) => lab::serve(&args),
+        Command::LabKeep(args) => lab::replicas::keep(&args),
         Command::DemoServer(args) => demo::serve(&args),
         Command::GatewayServer(args) => server_process::serve_gateway(&args),
+        Command::CacheServer(args) => server_process::serve_cache(&args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
@@ -243,5 +252,15 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn long_descriptions_are_shown() {
+        let command = Args::command();
+        for name in ["reference", "root", "site", "check", "handle", "import", "export", "ship", "demo"] {
+            let described = command.find_subcommand(name).expect("a command");
+            let long = described.get_long_about().map(ToString::to_string).unwrap_or_default();
+            assert!(long.contains("\n\n"), "{name}: {long}");
+        }
     }
 }

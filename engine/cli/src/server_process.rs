@@ -1,5 +1,5 @@
-//! Runs `handled` or `handle-gateway` as a separate process of this program, for `hdl demo` and
-//! `hdl lab`.
+//! Runs `handled`, `handle-gateway` or `handle-cache` as a separate process of this program, for
+//! `hdl demo` and `hdl lab`.
 
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
@@ -15,7 +15,24 @@ use std::time::{Duration, Instant};
 
 /// Serves: prints the address on the first line, and stops at the end of standard input.
 pub(crate) fn serve(config: &Config) -> anyhow::Result<ExitOutcome> {
-    let server = Server::start(config)?;
+    serve_until_input_ends(Server::start(config)?)
+}
+
+/// Options of a caching server.
+#[derive(clap::Args, Debug)]
+pub(crate) struct CacheArgs {
+    #[arg(long)]
+    config: PathBuf,
+}
+
+/// Serves from a cache, as [`serve`] does from a set.
+pub(crate) fn serve_cache(args: &CacheArgs) -> anyhow::Result<ExitOutcome> {
+    let config = handle_cache::Config::read(&args.config)?;
+    let (server, _cache) = handle_cache::program::start(&config, None)?;
+    serve_until_input_ends(server)
+}
+
+fn serve_until_input_ends(server: Server) -> anyhow::Result<ExitOutcome> {
     println!("{}", server.addresses()[0]);
     output::check()?;
     std::thread::spawn({

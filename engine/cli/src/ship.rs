@@ -4,15 +4,16 @@ use crate::ExitOutcome;
 use crate::output;
 use crate::snapshot::{SigningArgs, now_unix_ms};
 use anyhow::ensure;
-use handle_fleet::follow::{FollowIntervals, ShipFollower};
-use handle_fleet::{FleetUrl, SetShipper, ShipError, ShipLimits, ShipOutcome, StorageConfig, location};
+use handle_fleet::follow::LOOK_INTERVAL;
+use handle_fleet::{
+    FleetUrl, SetShipper, ShipError, ShipFollower, ShipLimits, ShipOutcome, ShipRoute, StorageConfig,
+    location,
+};
 use handle_snapshot::set::read_manifest;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Interval of statements that are shipped with `--follow`.
-const STATEMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time until a failed attempt is repeated with `--follow`.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -73,18 +74,14 @@ fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
         StorageConfig { credentials_file: args.credentials_file.clone(), ..StorageConfig::default() };
     let store = location::open(&url, &storage)?;
     let limits = ShipLimits { sets_kept: args.sets_kept, grace: Duration::from_secs(args.grace) };
-    let mut shipper = SetShipper::open(store, &url.to_string(), &args.dir, limits)?;
+    let route = ShipRoute { dir: args.dir.clone(), store, url: url.to_string() };
     if args.take_over {
-        take_over(args, &shipper)?;
+        take_over(args, &route.open(limits)?)?;
     }
     if args.follow {
-        let intervals = FollowIntervals {
-            statements: STATEMENT_INTERVAL,
-            retry: RETRY,
-            grace: Duration::from_secs(args.grace),
-        };
-        return follow(args, ShipFollower::new(shipper, &args.dir, intervals));
+        return follow(args, ShipFollower::new(route, limits));
     }
+    let mut shipper = route.open(limits)?;
     let started = Instant::now();
     let outcome = shipper.ship()?;
     shipper.ship_statement()?;
@@ -115,16 +112,19 @@ fn follow(args: &Args, mut follower: ShipFollower) -> anyhow::Result<ExitOutcome
     loop {
         let started = Instant::now();
         match follower.turn() {
-            Ok(Some(outcome)) => {
+            Ok(turn) => {
                 last_error = None;
+                let Some(outcome) = turn.outcome else {
+                    std::thread::sleep(LOOK_INTERVAL);
+                    continue;
+                };
                 report(args, &url, outcome, started)?;
                 output::check()?;
             }
-            Ok(None) => {}
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => {
                 tell(&error, &mut last_error);
-                std::thread::sleep(follower.retry());
+                std::thread::sleep(RETRY);
             }
         }
     }

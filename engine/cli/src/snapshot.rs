@@ -16,7 +16,7 @@ use handle_snapshot::set::stager::{LayerPlace, NewLayer};
 use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind, SetTree};
 use handle_snapshot::writer::LayerOptions;
-use handle_snapshot::{Layer, RecordSet, fold_key, format, hash_key, verify};
+use handle_snapshot::{EncodedRecord, Layer, RecordSet, Trust, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
 use std::io::{Seek, Write};
@@ -499,6 +499,14 @@ impl OpenedSource {
         Ok(Self::Layer(Box::new(layer)))
     }
 
+    /// The same, with each record that is found compared with its checksum.
+    pub(crate) fn checked(self) -> Self {
+        match self {
+            Self::Set(set) => Self::Set(Box::new(set.with_trust(|_| Trust::Checked))),
+            Self::Layer(layer) => Self::Layer(Box::new(layer.with_trust(Trust::Checked))),
+        }
+    }
+
     pub(crate) fn layers(&self) -> &[Layer<MappedFile>] {
         match self {
             Self::Set(set) => set.layers(),
@@ -508,6 +516,28 @@ impl OpenedSource {
 
     pub(crate) fn records(&self) -> anyhow::Result<RecordSet<'_, MappedFile>> {
         Ok(RecordSet::new(self.layers())?)
+    }
+
+    /// Passes each record that a lookup finds to `take`: of several layers with a record, the newest
+    /// counts.
+    pub(crate) fn each_record(
+        &self,
+        mut take: impl FnMut(EncodedRecord<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let seed = self.records()?.seed();
+        for (at, layer) in self.layers().iter().enumerate() {
+            let newer = &self.layers()[..at];
+            for record in layer.records() {
+                let record = record?;
+                let (key, hash) = (record.key(), hash_key(seed, record.key()));
+                let is_covered = |layer: &Layer<_>| layer.find(hash, key).map(|found| found.is_some());
+                let mut covered = newer.iter().map(is_covered);
+                if !record.is_tombstone() && !covered.try_fold(false, |any, is| is.map(|is| any || is))? {
+                    take(record)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The files, newest first.

@@ -1,25 +1,17 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
+pub use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::publisher_keys::{PublisherKeyError, read_public};
 use handle_daemon::scrape::ObserveConfig;
 use handle_daemon::settings;
-use handle_daemon::settings::SettingRule;
-use handle_fleet::{FetchLimits, FleetUrl, StorageConfig};
+use handle_fleet::config::PLACE;
+use handle_fleet::{FetchLimits, StorageConfig};
 use handle_snapshot::set::statement::AcceptedPublishers;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Maximum time for which layers may be kept, and of the age of a set: a year and a day.
 const TIME_S_MAX: u64 = 366 * 86_400;
-
-/// The place of sets, which may be empty: the arguments then have it.
-const PLACE: SettingRule<String> = SettingRule {
-    words: "`file:///DIRECTORY`, `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `az://CONTAINER/PATH`",
-    check: |url| match url.is_empty() {
-        true => Ok(()),
-        false => url.parse::<FleetUrl>().map(|_| ()).map_err(|error| format!("is not usable: {error}")),
-    },
-};
 
 settings! {
     /// Configuration of `handle-fetch`.
@@ -45,6 +37,7 @@ settings! {
         live check_records: bool = true;
         /// Time for which a layer is kept after the last set that names it.
         live grace_s: u64 = 60, 1..=TIME_S_MAX;
+        section notify: NotifyConfig;
         section publishers: PublishersConfig;
         section storage: StorageConfig;
         section limits: FetchProcessLimits;

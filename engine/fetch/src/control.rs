@@ -57,6 +57,11 @@ fn status(state: &FetchState) -> Value {
         })),
         "succeeded_unix_ms": status.succeeded_unix_ms,
         "last_error": status.last_error,
+        "notices": state.notices().map(|notices| json!({
+            "address": config.notify.address,
+            "connected": notices.connected,
+            "last_error": notices.last_error,
+        })),
     })
 }
 

@@ -1,10 +1,13 @@
 //! Starts and stops the parts of the process, and fetches at intervals.
 
 use crate::config::Config;
+use crate::notices::{FetchReceiver, NoticeInbox};
 use crate::state::{FetchHooks, FetchState, FetchedSet};
 use anyhow::{Context as _, ensure};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::ControlSocket;
+use handle_daemon::notice::NoticeKey;
+use handle_daemon::notice::listener::listen;
 use handle_daemon::privileges::become_user;
 use handle_daemon::readiness;
 use handle_daemon::scrape::ScrapeEndpoint;
@@ -82,10 +85,25 @@ impl Fetcher {
             let state = Arc::clone(&this.state);
             this.spawn("control", move || control.serve(&state.shutdown, &state))?;
         }
+        let inbox = this.listen_for_notices(config)?;
         let state = Arc::clone(&this.state);
-        let work = std::thread::Builder::new().name("fetch".to_owned()).spawn(move || run(fetcher, &state));
+        let work = std::thread::Builder::new().name("fetch".to_owned());
+        let work = work.spawn(move || run(fetcher, &state, inbox.as_deref()));
         this.work = Some(work.context("cannot start the thread that fetches")?);
         Ok(this)
+    }
+
+    /// Starts the thread that waits for notices, if an address is configured.
+    fn listen_for_notices(&mut self, config: &Config) -> anyhow::Result<Option<Arc<NoticeInbox>>> {
+        let Some(file) = config.notify.key_file.as_deref().filter(|_| !config.notify.address.is_empty())
+        else {
+            return Ok(None);
+        };
+        let key = NoticeKey::read(file).context("`notify.key_file`")?;
+        let inbox = Arc::new(NoticeInbox::new().context("cannot create the pipe for notices")?);
+        let receiver = FetchReceiver { state: Arc::clone(&self.state), inbox: Arc::clone(&inbox) };
+        self.spawn("notices", move || listen(&receiver, &key))?;
+        Ok(Some(inbox))
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
@@ -138,7 +156,7 @@ impl Drop for Fetcher {
 }
 
 /// Fetches until the process stops, or once.
-fn run(mut fetcher: SetFetcher, state: &FetchState) -> Result<(), FetchError> {
+fn run(mut fetcher: SetFetcher, state: &FetchState, inbox: Option<&NoticeInbox>) -> Result<(), FetchError> {
     let mut is_ready = false;
     // Logged once, not for each attempt.
     let mut logged = None;
@@ -161,7 +179,10 @@ fn run(mut fetcher: SetFetcher, state: &FetchState) -> Result<(), FetchError> {
             _ => 0,
         };
         let left = config.interval(refusals).saturating_sub(started.elapsed());
-        state.shutdown.poll(&mut [], Some(left));
+        match inbox.filter(|_| refusals == 0) {
+            Some(inbox) => inbox.wait(&state.shutdown, left, fetcher.manifest()),
+            None => state.shutdown.poll(&mut [], Some(left)),
+        }
     }
     Ok(())
 }

@@ -12,6 +12,7 @@
 pub mod config;
 pub mod control;
 pub mod fetcher;
+mod notices;
 pub mod observe;
 pub mod program;
 pub mod state;

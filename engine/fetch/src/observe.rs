@@ -65,6 +65,8 @@ handle_daemon::metrics! {
         gauge start_time_seconds = |state| state.started_unix_ms / 1000;
         /// 1 while the newest statement about the set is older than `publishers.age_max_s`.
         gauge stale = |state| state.stale_age_s(now_unix_ms()).is_some();
+        /// With `notify.address`: 1 while there is a connection for notices.
+        gauge notify_connected = |state| state.notices().map(|notices| notices.connected);
     }
 }
 

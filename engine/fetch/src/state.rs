@@ -39,6 +39,15 @@ pub struct FetchStatus {
     pub last_error: Option<String>,
 }
 
+/// The connection for notices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NoticeStatus {
+    /// Whether there is one.
+    pub connected: bool,
+    /// Why the last one ended, or could not be made.
+    pub last_error: Option<String>,
+}
+
 /// A set in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedSet {
@@ -68,6 +77,7 @@ pub struct FetchState {
     /// Held while a new configuration is read and applied.
     reloading: Mutex<()>,
     status: Mutex<FetchStatus>,
+    notices: Mutex<NoticeStatus>,
     /// The counters.
     pub counters: Arc<FetchCounters>,
     /// Ends the threads.
@@ -90,6 +100,7 @@ impl FetchState {
             hooks,
             reloading: Mutex::default(),
             status: Mutex::default(),
+            notices: Mutex::default(),
             counters,
             shutdown,
             started_unix_ms: now_unix_ms(),
@@ -110,6 +121,16 @@ impl FetchState {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FetchStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection for notices; `None` if none is configured.
+    #[must_use]
+    pub fn notices(&self) -> Option<NoticeStatus> {
+        (!self.config().notify.address.is_empty()).then(|| self.lock_notices().clone())
+    }
+
+    pub(crate) fn lock_notices(&self) -> MutexGuard<'_, NoticeStatus> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the newest statement about the set is too old: its age in seconds.

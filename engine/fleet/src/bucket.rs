@@ -77,6 +77,8 @@ impl BucketStore {
                 let builder = AmazonS3Builder::new().with_client_options(client).with_retry(retry);
                 with_options!(builder.with_url(url), options)
                     .with_conditional_put(S3ConditionalPut::ETagMatch)
+                    // Objects are removed one at a time, which every compatible store can do.
+                    .with_disable_bulk_delete(true)
                     .build()
                     .map(|store| Arc::new(store) as _)
             }

@@ -1,8 +1,19 @@
 //! The settings of object storage.
 
+use crate::location::FleetUrl;
 use handle_daemon::settings;
+use handle_daemon::settings::SettingRule;
 use std::path::PathBuf;
 use std::time::Duration;
+
+/// The place of sets, which may be empty.
+pub const PLACE: SettingRule<String> = SettingRule {
+    words: "`file:///DIRECTORY`, `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `az://CONTAINER/PATH`",
+    check: |url| match url.is_empty() {
+        true => Ok(()),
+        false => url.parse::<FleetUrl>().map(|_| ()).map_err(|error| format!("is not usable: {error}")),
+    },
+};
 
 settings! {
     /// Requests to object storage ([fleets.md](../fleets.md#object-storage)).

@@ -78,6 +78,10 @@ handle_daemon::event_counters! {
         /// Manifests that were refused because the directory had another set of the same epoch and
         /// generation.
         refused_conflicting,
+        /// Notices of new sets.
+        notices,
+        /// Connections for notices that could not be made, or were lost.
+        notify_failures,
         /// Layers that were removed from the directory.
         layers_removed,
     }

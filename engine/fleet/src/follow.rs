@@ -1,27 +1,52 @@
-//! Ships every set that is published in a directory, until it is told to stop.
+//! Ships every set that is published in a directory.
 
 use crate::error::ShipError;
-use crate::ship::{SetShipper, ShipOutcome, is_unpublished};
+use crate::ship::{SetShipper, ShipLimits, ShipOutcome, is_unpublished};
+use crate::store::FleetStore;
 use handle_daemon::clock::now_unix_ms;
-use handle_snapshot::set::manifest::MANIFEST;
+use handle_snapshot::set::manifest::{MANIFEST, Manifest};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often the MANIFEST in the directory is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often callers that are not told of a new set take a turn.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Least time between two statements that are shipped.
+const STATEMENT_INTERVAL: Duration = Duration::from_secs(1);
 /// Least time between two collections.
 const COLLECT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// How often what is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FollowIntervals {
-    /// Least time between two statements.
-    pub statements: Duration,
-    /// Time until a failed attempt is repeated.
-    pub retry: Duration,
-    /// The grace time of collections.
-    pub grace: Duration,
+/// From where to where sets are shipped.
+#[derive(Clone, Debug)]
+pub struct ShipRoute {
+    /// Directory in which sets are published.
+    pub dir: PathBuf,
+    /// The store.
+    pub store: Arc<dyn FleetStore>,
+    /// Place of the store, by which the record of what was shipped is found.
+    pub url: String,
+}
+
+impl ShipRoute {
+    /// Checks the store, and ships from the directory.
+    ///
+    /// # Errors
+    /// When the store fails or ignores conditions, or the record cannot be read.
+    pub fn open(&self, limits: ShipLimits) -> Result<SetShipper, ShipError> {
+        SetShipper::open(Arc::clone(&self.store), &self.url, &self.dir, limits)
+    }
+}
+
+/// What a turn has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShipTurn {
+    /// A new set was found, and what was done with it.
+    pub outcome: Option<ShipOutcome>,
+    /// Whether a statement was shipped.
+    pub has_stated: bool,
+    /// Number of objects that were removed.
+    pub removed: usize,
 }
 
 /// A file as it was at one time.
@@ -30,69 +55,70 @@ type FileState = (u64, i64, i64, u64);
 /// Follows a directory.
 #[derive(Debug)]
 pub struct ShipFollower {
-    shipper: SetShipper,
-    path: PathBuf,
-    intervals: FollowIntervals,
+    route: ShipRoute,
+    limits: ShipLimits,
+    /// Opened by the first turn for which the store is there.
+    shipper: Option<SetShipper>,
     seen: Option<FileState>,
     stated_at: Instant,
     collect_at: Instant,
 }
 
 impl ShipFollower {
-    /// Follows the directory of the shipper.
+    /// Follows the directory of a route. No request is made.
     #[must_use]
-    pub fn new(shipper: SetShipper, dir: &Path, intervals: FollowIntervals) -> Self {
+    pub fn new(route: ShipRoute, limits: ShipLimits) -> Self {
         let now = Instant::now();
-        Self { shipper, path: dir.join(MANIFEST), intervals, seen: None, stated_at: now, collect_at: now }
+        Self { route, limits, shipper: None, seen: None, stated_at: now, collect_at: now }
     }
 
-    /// The shipper.
-    pub const fn shipper(&mut self) -> &mut SetShipper {
-        &mut self.shipper
+    /// Puts other limits in force.
+    pub const fn set_limits(&mut self, limits: ShipLimits) {
+        self.limits = limits;
+        if let Some(shipper) = &mut self.shipper {
+            shipper.set_limits(limits);
+        }
     }
 
-    /// Does what is due, and then sleeps for a moment. Returns what was shipped.
+    /// The set of this publisher in the store, as last seen.
+    #[must_use]
+    pub fn shipped(&self) -> Option<&Manifest> {
+        self.shipper.as_ref()?.shipped()
+    }
+
+    /// Does what is due.
     ///
     /// # Errors
-    /// When it failed; the next call tries again, after the caller has waited for the retry time.
-    pub fn turn(&mut self) -> Result<Option<ShipOutcome>, ShipError> {
-        let now = self.state();
-        let mut outcome = None;
+    /// When something failed; the next turn tries it again.
+    pub fn turn(&mut self) -> Result<ShipTurn, ShipError> {
+        let shipper = match &mut self.shipper {
+            Some(shipper) => shipper,
+            none => none.insert(self.route.open(self.limits)?),
+        };
+        let mut turn = ShipTurn::default();
+        let now = state_of(&self.route);
         if now != self.seen {
-            match self.shipper.ship() {
-                Ok(shipped) => outcome = Some(shipped),
+            match shipper.ship() {
+                Ok(shipped) => turn.outcome = Some(shipped),
                 Err(error) if is_unpublished(&error) => {}
                 Err(error) => return Err(error),
             }
             self.seen = now;
         }
-        if self.stated_at.elapsed() >= self.intervals.statements {
+        if self.stated_at.elapsed() >= STATEMENT_INTERVAL {
             self.stated_at = Instant::now();
-            self.shipper.ship_statement()?;
+            turn.has_stated = shipper.ship_statement()?;
         }
         if Instant::now() >= self.collect_at {
-            self.collect_at = Instant::now() + (self.intervals.grace / 4).max(COLLECT_INTERVAL_MIN);
-            self.shipper.collect(now_unix_ms())?;
+            self.collect_at = Instant::now() + (self.limits.grace / 4).max(COLLECT_INTERVAL_MIN);
+            turn.removed = shipper.collect(now_unix_ms())?;
         }
-        if outcome.is_none() {
-            std::thread::sleep(LOOK_INTERVAL);
-        }
-        Ok(outcome)
+        Ok(turn)
     }
+}
 
-    /// Ships the set again from scratch at the next turn.
-    pub const fn forget(&mut self) {
-        self.seen = None;
-    }
-
-    /// The time after which a failed turn is repeated.
-    #[must_use]
-    pub const fn retry(&self) -> Duration {
-        self.intervals.retry
-    }
-
-    fn state(&self) -> Option<FileState> {
-        let file = std::fs::metadata(&self.path).ok()?;
-        Some((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
-    }
+/// The MANIFEST in the directory as it is now.
+fn state_of(route: &ShipRoute) -> Option<FileState> {
+    let file = std::fs::metadata(route.dir.join(MANIFEST)).ok()?;
+    Some((file.ino(), file.mtime(), file.mtime_nsec(), file.len()))
 }

@@ -52,6 +52,7 @@ pub mod store;
 pub use config::StorageConfig;
 pub use error::{FetchError, RefusalReason, ShipError};
 pub use fetch::{FetchCounters, FetchLimits, FetchOutcome, SetFetcher};
+pub use follow::{ShipFollower, ShipRoute};
 pub use location::FleetUrl;
 pub use ship::{SetShipper, ShipLimits, ShipOutcome};
 pub use store::{FleetStore, FleetStoreError};

@@ -8,6 +8,7 @@ use handle_snapshot::Sha256Sum;
 use handle_snapshot::set::manifest::Manifest;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -49,6 +50,9 @@ impl ShippedSet {
 struct RecordFile {
     url: String,
     sets: Vec<ShippedSet>,
+    /// When objects in the store were first found to be without use, Unix milliseconds.
+    #[serde(default)]
+    unneeded: BTreeMap<String, u64>,
 }
 
 /// The sets that were shipped to one store, oldest first.
@@ -66,7 +70,7 @@ impl ShippedRecord {
     pub fn open(dir: &Path, url: &str) -> Result<Self, ShipError> {
         let digest = Sha256Sum(Sha256::digest(url).into()).to_string();
         let path = dir.join(format!("{FILE_PREFIX}{}", &digest[..NAME_DIGITS]));
-        let mut record = Self { path, file: RecordFile { url: url.to_owned(), sets: Vec::new() } };
+        let mut record = Self { path, file: RecordFile { url: url.to_owned(), ..RecordFile::default() } };
         record.reread()?;
         Ok(record)
     }
@@ -113,6 +117,27 @@ impl ShippedRecord {
         let excess = self.file.sets.len().saturating_sub(count);
         self.file.sets.drain(..excess);
         self.write().map_err(|error| ShipError::Record(self.path.clone(), error))
+    }
+
+    /// Notes the objects in the store that are without use now, and returns since when each is. Other
+    /// processes that ship from this directory, later ones too, continue from there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn note_unneeded(
+        &mut self,
+        names: &BTreeSet<&str>,
+        now_unix_ms: u64,
+    ) -> Result<&BTreeMap<String, u64>, ShipError> {
+        self.reread()?;
+        let known = &self.file.unneeded;
+        let since = |name: &str| known.get(name).copied().unwrap_or(now_unix_ms).min(now_unix_ms);
+        let unneeded: BTreeMap<_, _> = names.iter().map(|name| ((*name).to_owned(), since(name))).collect();
+        if unneeded != self.file.unneeded {
+            self.file.unneeded = unneeded;
+            self.write().map_err(|error| ShipError::Record(self.path.clone(), error))?;
+        }
+        Ok(&self.file.unneeded)
     }
 
     fn write(&self) -> io::Result<()> {

@@ -11,13 +11,15 @@ use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Man
 use handle_snapshot::set::statement::{HEARTBEAT, SignedStatement, newest_statement};
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often shipping starts again because the store or the directory has changed meanwhile.
 const ATTEMPTS_MAX: usize = 5;
+/// Layers of up to this length are uploaded without asking first whether they are there.
+const SMALL_LAYER_LEN: u64 = 1 << 20;
 /// Start of the names of files that a directory store is writing.
 const TMP_PREFIX: &str = ".tmp-";
 
@@ -61,10 +63,10 @@ pub struct SetShipper {
     limits: ShipLimits,
     /// The MANIFEST of this publisher in the store, as last seen.
     shipped: Option<RemoteSet>,
+    /// Whether the last attempt to ship succeeded, so that nothing of a later set is in the store.
+    is_settled: bool,
     /// The statement that was last uploaded.
     stated: Option<SignedStatement>,
-    /// When objects in the store were first seen to be without use.
-    unused_since: BTreeMap<String, Instant>,
 }
 
 impl SetShipper {
@@ -80,8 +82,14 @@ impl SetShipper {
     ) -> Result<Self, ShipError> {
         check_conditions(&*store)?;
         let record = ShippedRecord::open(dir, url)?;
-        let (dir, unused_since) = (dir.to_owned(), BTreeMap::new());
-        Ok(Self { store, dir, record, limits, shipped: None, stated: None, unused_since })
+        let dir = dir.to_owned();
+        Ok(Self { store, dir, record, limits, shipped: None, is_settled: false, stated: None })
+    }
+
+    /// The set of this publisher in the store, as last seen.
+    #[must_use]
+    pub fn shipped(&self) -> Option<&Manifest> {
+        self.shipped.as_ref().map(|shipped| &shipped.manifest)
     }
 
     /// Puts other limits in force.
@@ -95,14 +103,22 @@ impl SetShipper {
     /// When the store fails, or has a set of another publisher or a later set of this one. Layers
     /// that were uploaded stay, and are used by the next attempt.
     pub fn ship(&mut self) -> Result<ShipOutcome, ShipError> {
+        let mut is_settled = std::mem::replace(&mut self.is_settled, false);
         let mut uploaded = 0;
         let mut attempt = 1;
         loop {
             let manifest = read_manifest(&self.dir)?;
-            let remote = self.look()?;
+            // After a success, the MANIFEST in the store is known. If another process has replaced it
+            // since, the condition below fails, and the next attempt looks.
+            let known = self.shipped.clone().filter(|shipped| is_settled && shipped.manifest != manifest);
+            let remote = match known {
+                Some(known) => Some(known),
+                None => self.look()?,
+            };
             if let Some(remote) = &remote {
                 if remote.manifest == manifest {
                     self.shipped = Some(remote.clone());
+                    self.is_settled = true;
                     return Ok(if uploaded > 0 {
                         ShipOutcome::Shipped(uploaded)
                     } else {
@@ -111,17 +127,10 @@ impl SetShipper {
                 }
                 self.judge(&remote.manifest, &manifest)?;
             }
-            let known = remote.as_ref().map_or(&[][..], |remote| &remote.manifest.layers);
-            let put = self.upload_layers(&manifest, known, &mut uploaded).and_then(|()| {
-                self.record.note(&manifest, self.limits.sets_kept.max(2))?;
-                let condition = remote
-                    .as_ref()
-                    .map_or(PutCondition::Absent, |it| PutCondition::Unchanged(it.tag.clone()));
-                Ok(self.store.put(MANIFEST, Bytes::from(manifest.encode()), &condition)?)
-            });
-            match put {
+            match self.put_set(&manifest, remote.as_ref(), is_settled, &mut uploaded) {
                 Ok(tag) => {
                     self.shipped = Some(RemoteSet { manifest, tag });
+                    self.is_settled = true;
                     return Ok(ShipOutcome::Shipped(uploaded));
                 }
                 // Another process was faster, or the store has repeated the request by itself.
@@ -132,8 +141,30 @@ impl SetShipper {
                 }
                 Err(error) => return Err(error),
             }
+            is_settled = false;
             attempt += 1;
         }
+    }
+
+    /// Uploads what the store lacks of a set, and then replaces the MANIFEST of `remote` there.
+    fn put_set(
+        &mut self,
+        manifest: &Manifest,
+        remote: Option<&RemoteSet>,
+        is_settled: bool,
+        uploaded: &mut u64,
+    ) -> Result<ObjectTag, ShipError> {
+        let known = remote.map_or(&[][..], |remote| &remote.manifest.layers);
+        for entry in manifest.layers.iter().filter(|entry| !known.contains(entry)) {
+            let is_missing = is_settled && entry.len <= SMALL_LAYER_LEN;
+            if is_missing || !self.has_layer(entry)? {
+                self.upload(entry)?;
+                *uploaded += entry.len;
+            }
+        }
+        self.record.note(manifest, self.limits.sets_kept.max(2))?;
+        let condition = remote.map_or(PutCondition::Absent, |it| PutCondition::Unchanged(it.tag.clone()));
+        Ok(self.store.put(MANIFEST, Bytes::from(manifest.encode()), &condition)?)
     }
 
     /// Whether the directory has another set than `manifest` now.
@@ -174,22 +205,6 @@ impl SetShipper {
         }
         let (epoch, generation, ours) = (remote.epoch, remote.generation, manifest.epoch);
         Err(ShipError::Fenced { epoch, generation, ours })
-    }
-
-    /// Uploads the layers that the store does not have.
-    fn upload_layers(
-        &self,
-        manifest: &Manifest,
-        known: &[LayerEntry],
-        uploaded: &mut u64,
-    ) -> Result<(), ShipError> {
-        for entry in manifest.layers.iter().filter(|entry| !known.contains(entry)) {
-            if !self.has_layer(entry)? {
-                self.upload(entry)?;
-                *uploaded += entry.len;
-            }
-        }
-        Ok(())
     }
 
     fn upload(&self, entry: &LayerEntry) -> Result<(), ShipError> {
@@ -282,14 +297,14 @@ impl SetShipper {
                 || name.starts_with(TMP_PREFIX)
         };
         let unused: Vec<_> = objects.iter().filter(|object| is_unused(&object.name)).collect();
-        self.unused_since.retain(|name, _| unused.iter().any(|object| object.name == *name));
+        let names = unused.iter().map(|object| object.name.as_str()).collect();
+        let since = self.record.note_unneeded(&names, now_unix_ms)?;
         let mut removed = 0;
         for object in unused {
-            let since = *self.unused_since.entry(object.name.clone()).or_insert_with(Instant::now);
-            let is_old = now_unix_ms.saturating_sub(object.written_unix_ms) >= grace_ms;
-            if is_old && since.elapsed() >= self.limits.grace {
+            let unneeded_unix_ms = since.get(&object.name).copied().unwrap_or(now_unix_ms);
+            let last_used = unneeded_unix_ms.max(object.written_unix_ms);
+            if now_unix_ms.saturating_sub(last_used) >= grace_ms {
                 self.store.remove(&object.name)?;
-                self.unused_since.remove(&object.name);
                 removed += 1;
             }
         }

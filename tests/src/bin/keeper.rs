@@ -6,8 +6,8 @@
 
 use anyhow::Context as _;
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
-use handle_admin::store::{Store, StoreConfig};
 use handle_proto::{Value, Values};
+use handle_store::{Store, StoreConfig};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
 use std::io::Write as _;
 use std::path::Path;
@@ -18,7 +18,8 @@ fn main() -> anyhow::Result<()> {
     let dir = std::env::args().nth(1).context("the directory")?;
     let seed = std::env::args().nth(2).context("a seed")?.parse()?;
     let dir = Path::new(&dir);
-    let store = Arc::new(Store::open(&StoreConfig::at(&dir.join("store")))?);
+    let store = std::env::args().nth(3).context("the store")?;
+    let store = Arc::new(Store::open(&StoreConfig::at(Path::new(&store)))?);
     let config: PublishConfig = publish_config(&dir.join("set"));
     let publishing = StorePublisher::start(store.clone(), &config)?;
     std::thread::scope(|scope| {

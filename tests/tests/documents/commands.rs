@@ -9,12 +9,13 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// The programs and their packages.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
     ("handle-admin", "handle-admin"),
     ("handle-gateway", "handle-gateway"),
     ("handle-fetch", "handle-fetch"),
+    ("handle-cache", "handle-cache"),
     ("handle-loadgen", "handle-loadgen"),
 ];
 

@@ -31,9 +31,12 @@ fn every_block_of_toml_is_read_by_one_of_the_programs() {
             let admin = toml::from_str::<handle_admin::config::Config>(block).map(|_| ());
             let gateway = toml::from_str::<handle_gateway::config::Config>(block).map(|_| ());
             let fetch = toml::from_str::<handle_fetch::Config>(block).map(|_| ());
-            if let (Err(server), Err(admin), Err(gateway), Err(fetch)) = (&server, &admin, &gateway, &fetch) {
+            let cache = toml::from_str::<handle_cache::Config>(block).map(|_| ());
+            if let (Err(server), Err(admin), Err(gateway), Err(fetch), Err(cache)) =
+                (&server, &admin, &gateway, &fetch, &cache)
+            {
                 panic!(
-                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}\nhandle-fetch: {fetch}",
+                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}\nhandle-fetch: {fetch}\nhandle-cache: {cache}",
                     path.display()
                 );
             }

@@ -9,14 +9,16 @@ use crate::pages::check_part;
 use handle_daemon::metrics::{MetricGroup, MetricRow};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Every page, with the metrics on it.
-fn pages() -> [(&'static str, Vec<MetricGroup>); 4] {
+fn pages() -> [(&'static str, Vec<MetricGroup>); 5] {
     [
         ("metrics.md", handle_server::observe::metric_groups()),
         ("admin-metrics.md", handle_admin::observe::metric_groups()),
         ("gateway-metrics.md", handle_gateway::observe::metric_groups()),
         ("fetch-metrics.md", handle_fetch::observe::metric_groups()),
+        ("cache-metrics.md", handle_cache::metrics::metric_groups()),
     ]
 }
 
@@ -60,5 +62,36 @@ fn every_metric_is_declared_once_and_explained_in_a_sentence() {
             assert!(is_sentence, "{page}: {}: {}", row.name, row.help);
         }
         assert!(names.len() > 20, "{page}: {}", names.len());
+    }
+}
+
+/// The metrics that `text` names and that begin with `prefix`.
+fn named<'t>(text: &'t str, prefix: &str) -> BTreeSet<&'t str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.split(|c| !is_part(c)).filter(|word| word.starts_with(prefix)).collect()
+}
+
+#[test]
+fn the_dashboard_and_the_alerts_ask_for_declared_metrics_of_the_cache_and_the_fetcher() {
+    let operations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations");
+    for (prefix, groups) in [
+        ("handle_cache_", handle_cache::metrics::metric_groups()),
+        ("handle_fetch_", handle_fetch::observe::metric_groups()),
+    ] {
+        let rows = groups.iter().flat_map(|group| &group.rows);
+        let declared: BTreeSet<String> = rows
+            .map(|row| match row.kind.name() {
+                "histogram" => format!("{}_bucket", row.name),
+                _ => format!("{}{}", row.name, row.kind.suffix()),
+            })
+            .collect();
+        for file in ["handled-dashboard.json", "alerts.yml"] {
+            let text = std::fs::read_to_string(operations.join(file)).unwrap();
+            let named = named(&text, prefix);
+            assert!(named.len() > 5, "{file} watches {prefix}: {named:?}");
+            for name in named {
+                assert!(declared.contains(name), "{file}: {name} is not among the metrics");
+            }
+        }
     }
 }

@@ -37,12 +37,13 @@ impl Process {
         Self { package, name, page, tables: C::tables(""), defaults, check, reread }
     }
 
-    fn all() -> [Self; 4] {
+    fn all() -> [Self; 5] {
         [
             Self::new::<handle_server::config::Config>("handle-server", "handled", "settings.md"),
             Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin-settings.md"),
             Self::new::<handle_gateway::Config>("handle-gateway", "handle-gateway", "gateway-settings.md"),
             Self::new::<handle_fetch::Config>("handle-fetch", "handle-fetch", "fetch-settings.md"),
+            Self::new::<handle_cache::Config>("handle-cache", "handle-cache", "cache-settings.md"),
         ]
     }
 

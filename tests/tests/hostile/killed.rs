@@ -4,10 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_admin::publish::StorePublisher;
-use handle_admin::store::{Store, StoreConfig};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, hash_key};
+use handle_store::{Store, StoreConfig};
 use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
+use handle_tests::postgres_server::PostgresServer;
 use handle_tests::process::RunningProcess;
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -123,9 +124,9 @@ fn watch(dir: &Path, stop: &AtomicBool) -> u64 {
 }
 
 /// Runs a keeper for a while, kills it, and returns its output.
-fn run_and_kill(dir: &Path, round: u64) -> String {
+fn run_and_kill(dir: &Path, store: &Path, round: u64) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keeper"));
-    command.arg(dir).arg((round + 1).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.arg(dir).arg((round + 1).to_string()).arg(store).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut keeper = RunningProcess::start(command);
     let mut out = keeper.0.stdout.take().unwrap();
     let reader = std::thread::spawn(move || {
@@ -143,10 +144,22 @@ fn run_and_kill(dir: &Path, round: u64) -> String {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
-    let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
     let directory = tempfile::tempdir().unwrap();
-    let (set, file) = (directory.path().join("set"), directory.path().join("store"));
-    let config = StoreConfig::at(&file);
+    kill_keepers(directory.path(), &directory.path().join("store"));
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_over_postgres_and_nothing_visible_becomes_older() {
+    let Some(server) = PostgresServer::start(true) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    kill_keepers(directory.path(), Path::new(&server.new_database()));
+}
+
+/// Kills processes that change the store at `location` and publish it to a set in `directory`.
+fn kill_keepers(directory: &Path, location: &Path) {
+    let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
+    let set = directory.join("set");
+    let config = StoreConfig::at(location);
     let store = Store::create(&config, true).unwrap();
     store.home(b"1").unwrap();
     let mut state = State::new();
@@ -161,7 +174,7 @@ fn nothing_acknowledged_is_lost_and_nothing_visible_becomes_older() {
     let sets = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| watch(&set, &stop));
         for round in 0..kills {
-            let output = replay(&run_and_kill(directory.path(), round), &mut state);
+            let output = replay(&run_and_kill(directory, location, round), &mut state);
             changes += output.acknowledged;
             // The set is complete and has at least what the keeper has announced as visible.
             let (manifest, _) = published(&set);

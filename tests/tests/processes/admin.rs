@@ -25,43 +25,43 @@ use std::process::Command;
 use std::time::Duration;
 
 /// An administrator of the server and of the prefix.
-const ADMIN: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
-const SECRET: &[u8] = b"open sesame open";
-const CHANGE: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
+pub(crate) const ADMIN: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
+pub(crate) const SECRET: &[u8] = b"open sesame open";
+pub(crate) const CHANGE: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 & !OpFlags::PUBLIC_ONLY.0);
 
-fn root(change: impl FnOnce(&mut Config)) -> AdminServer {
+pub(crate) fn root(change: impl FnOnce(&mut Config)) -> AdminServer {
     administer_with("root", |config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
         change(config);
     })
 }
 
-fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
+pub(crate) fn message(envelope: Envelope, flags: OpFlags, request: &Request<'_>) -> Vec<u8> {
     let header = Header::request(OpCode::RESERVED, flags, 0);
     MessageBuf::request(&envelope, &header, request).unsigned().unwrap()
 }
 
 /// The parts of a challenge that a client needs.
 #[derive(Clone, Debug)]
-struct Challenge {
-    id: i32,
-    version: Version,
-    suggested: Version,
-    nonce: Vec<u8>,
-    digest: Vec<u8>,
+pub(crate) struct Challenge {
+    pub(crate) id: i32,
+    pub(crate) version: Version,
+    pub(crate) suggested: Version,
+    pub(crate) nonce: Vec<u8>,
+    pub(crate) digest: Vec<u8>,
 }
 
 /// Summary of a reply.
 #[derive(Clone, Debug)]
-struct AdminReply {
-    code: Code,
-    text: String,
-    indexes: Vec<i32>,
-    created: Vec<u8>,
-    challenge: Option<Challenge>,
+pub(crate) struct AdminReply {
+    pub(crate) code: Code,
+    pub(crate) text: String,
+    pub(crate) indexes: Vec<i32>,
+    pub(crate) created: Vec<u8>,
+    pub(crate) challenge: Option<Challenge>,
 }
 
-fn summarize(bytes: &[u8]) -> AdminReply {
+pub(crate) fn summarize(bytes: &[u8]) -> AdminReply {
     let (envelope, rest) = Envelope::split(bytes).unwrap();
     let Body::Reply(reply) = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap() else {
         panic!("a reply");
@@ -88,24 +88,29 @@ fn summarize(bytes: &[u8]) -> AdminReply {
     summary
 }
 
-fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> AdminReply {
+pub(crate) fn ask(address: SocketAddr, flags: OpFlags, request: &Request<'_>) -> AdminReply {
     let bytes = message(Envelope::request(1), flags, request);
     summarize(&exchange_over_tcp(address, &bytes).expect("an answer"))
 }
 
-fn answer_bytes(id: i32, identity: Reference<'_>, auth_type: &[u8], signed_response: &[u8]) -> Vec<u8> {
+pub(crate) fn answer_bytes(
+    id: i32,
+    identity: Reference<'_>,
+    auth_type: &[u8],
+    signed_response: &[u8],
+) -> Vec<u8> {
     let body = ChallengeAnswer { auth_type, identity, signed_response };
     let envelope = Envelope { session_id: id, ..Envelope::request(2) };
     message(envelope, CHANGE, &Request::AnswerChallenge(body))
 }
 
-fn respond(challenge: &Challenge, secret: &[u8]) -> Vec<u8> {
+pub(crate) fn respond(challenge: &Challenge, secret: &[u8]) -> Vec<u8> {
     let covered: [&[u8]; 2] = [&challenge.nonce, &challenge.digest];
     answer_with_secret(challenge.version, challenge.suggested, &covered, secret, &random())
 }
 
 /// Sends a request and answers the challenge as `identity`.
-fn ask_as(
+pub(crate) fn ask_as(
     address: SocketAddr,
     identity: Reference<'_>,
     secret: &[u8],
@@ -123,7 +128,7 @@ fn as_admin(administered: &AdminServer, request: &Request<'_>) -> AdminReply {
 }
 
 /// Calls `act` with a list of `values`.
-fn with_values<T>(values: &[Value<'_>], act: impl FnOnce(Values<'_>) -> T) -> T {
+pub(crate) fn with_values<T>(values: &[Value<'_>], act: impl FnOnce(Values<'_>) -> T) -> T {
     let mut storage = Vec::new();
     act(Values::build(values.iter().copied(), &mut storage))
 }
@@ -143,7 +148,7 @@ fn resolve(administered: &AdminServer, handle: &[u8]) -> AdminReply {
     ask(administered.address(), OpFlags::PLAIN_REQUEST, &Request::Resolution(query))
 }
 
-const fn url(index: i32) -> Value<'static> {
+pub(crate) const fn url(index: i32) -> Value<'static> {
     Value::new(index, b"URL", b"https://example.org/")
 }
 

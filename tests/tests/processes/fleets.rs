@@ -24,7 +24,11 @@ const RUNS: &dyn Fn() -> bool = &|| false;
 
 #[test]
 fn a_machine_gets_what_is_new_and_nothing_else() {
-    let fleet = TestFleet::new();
+    ship_and_fetch(&TestFleet::new());
+}
+
+/// Ships a set, a change and a statement through the store of the fleet, and fetches each.
+pub(crate) fn ship_and_fetch(fleet: &TestFleet) {
     let signer = TestSigner::generate();
     let mut publisher = fleet.publisher("published", Some(&signer));
     let base = publisher.publish(0..3000, "first", true);
@@ -246,7 +250,11 @@ fn a_layer_that_stays_damaged_is_not_downloaded_all_the_time() {
 #[test]
 fn of_two_publishers_only_one_ships() {
     let rounds = std::env::var("HANDLE_RACES").map_or(60, |count| count.parse().unwrap());
-    let fleet = TestFleet::new();
+    race(&TestFleet::new(), rounds);
+}
+
+/// Two publishers ship to the store of the fleet at the same time, so many times.
+pub(crate) fn race(fleet: &TestFleet, rounds: u64) {
     let mut publishers = ["a", "b"].map(|name| fleet.publisher(name, None));
     for publisher in &mut publishers {
         let (name, dir) = (publisher.dir.clone(), publisher.dir.to_string_lossy().into_owned());
@@ -273,7 +281,7 @@ fn of_two_publishers_only_one_ships() {
             other => panic!("round {round}: {other:?}"),
         };
         assert!(matches!(error, ShipError::Fenced { .. }), "round {round}: {error}");
-        let stored = read_manifest(&fleet.path("store")).unwrap();
+        let stored = read_manifest(&fleet.store_dir()).unwrap();
         assert_eq!(stored, read_manifest(&fleet.path(winner)).unwrap(), "round {round}");
         winners.push((stored.epoch, stored.generation));
         // The other one stays fenced, and the winner goes on.
@@ -396,6 +404,27 @@ fn the_store_keeps_the_layers_of_the_last_sets_and_gets_lost_ones_back() {
     shipper.set_limits(limits);
     assert_eq!(shipper.collect(now_unix_ms()).unwrap(), 0);
     assert!(young.exists());
+}
+
+#[test]
+fn the_grace_time_of_layers_goes_on_in_later_processes() {
+    let fleet = TestFleet::new();
+    let mut publisher = fleet.publisher("published", None);
+    let ship = || {
+        let limits = ShipLimits { sets_kept: 1, grace: Duration::from_secs(100) };
+        SetShipper::open(fleet.store(), "store", &fleet.path("published"), limits).unwrap()
+    };
+    let now = now_unix_ms();
+    let first = publisher.publish(0..50, "first", true);
+    ship().ship().unwrap();
+    publisher.publish(0..50, "second", true);
+    let has_first = || fleet.store_dir().join(&first.layers[0].file).exists();
+    for (seconds, is_kept) in [(1000, true), (1099, true), (1100, false)] {
+        let mut shipper = ship();
+        shipper.ship().unwrap();
+        shipper.collect(now + seconds * 1000).unwrap();
+        assert_eq!(has_first(), is_kept, "{seconds} s");
+    }
 }
 
 #[test]

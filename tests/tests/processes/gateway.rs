@@ -197,7 +197,7 @@ pub(crate) fn site_of(server: SocketAddr, directory: &Path) -> std::path::PathBu
 }
 
 /// A gateway without a set that asks `server` about every handle.
-fn front_of(server: SocketAddr, directory: &Path) -> Gateway {
+pub(crate) fn front_of(server: SocketAddr, directory: &Path) -> Gateway {
     let mut config = config();
     config.upstream.resolver_site = Some(site_of(server, directory));
     config.upstream.timeout_ms = 2000;

@@ -75,7 +75,7 @@ impl BatchService {
 }
 
 pub(crate) fn stored(admin: &AdminServer, handle: &str) -> Option<usize> {
-    use handle_admin::store::{StoreRecords as _, key};
+    use handle_store::{StoreRecords as _, key};
     let snapshot = admin.server().shared().service.store.snapshot().unwrap();
     let record = snapshot.record(&key(handle.as_bytes(), true)).unwrap();
     record.map(|record| record.view().values.len())

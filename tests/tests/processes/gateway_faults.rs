@@ -1,23 +1,19 @@
 //! `handle-gateway` and services with faults: what clients get meanwhile and afterwards; and what caches
 //! between it and its clients must know to keep its answers.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::gateway_upstream::{GatewayFront, is_failure};
 use handle_gateway::Gateway;
 use handle_proto::{ResponseCode, Value};
 use handle_server::config::Datapath;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::gateway_server::{HttpAnswer, config, connect_over_tls, get, use_tls};
-use handle_tests::liar::{LiarServer, Lie};
+use handle_tests::liar::{LiarServer, Lie, site_at};
 use handle_tests::records::publish_values;
 use handle_tests::test_server::serve;
 use handle_tests::upstream_server::AnswerManner;
-use serde_json::Value as Json;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -77,23 +73,6 @@ fn no_code_of_a_service_but_one_means_that_a_handle_does_not_exist() {
             is_failure(&answer, &[502, 503, 504]);
         }
     }
-}
-
-/// The site record of the server in `directory`, with another address and without TCP, as a file.
-fn site_at(directory: &Path, address: SocketAddr) -> std::path::PathBuf {
-    let text = std::fs::read_to_string(directory.join("siteinfo.json")).unwrap();
-    let mut site: Json = serde_json::from_str(&text).unwrap();
-    let server = &mut site["servers"][0];
-    assert!(server["publicKey"].is_object(), "{server}");
-    server["address"] = address.ip().to_string().into();
-    let port = address.port();
-    server["interfaces"] =
-        serde_json::json!([{ "query": true, "admin": false, "protocol": "UDP", "port": port }]);
-    let servers = site["servers"].as_array_mut().unwrap();
-    servers.truncate(1);
-    let path = directory.join("lying_site.json");
-    std::fs::write(&path, site.to_string()).unwrap();
-    path
 }
 
 #[test]

@@ -4,13 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use data_encoding::BASE64;
-use handle_admin::store::{Store, Transaction};
 use handle_auth::PrivateKey;
 use handle_auth::digest::mac;
 use handle_auth::kdf::pbkdf2_sha1;
 use handle_gateway::Config;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::{Value, Values};
+use handle_store::{Store, Transaction};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, described, exchange, exchange_over_tls, serve_over_http, use_tls,

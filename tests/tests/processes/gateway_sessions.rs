@@ -4,7 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use data_encoding::BASE64;
-use handle_admin::store::{Store, Transaction};
 use handle_auth::digest::mac;
 use handle_auth::{PrivateKey, PublicKey};
 use handle_daemon::callers::{
@@ -14,6 +13,7 @@ use handle_gateway::Config;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Value, Values};
+use handle_store::{Store, Transaction};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, OpenedSession, ask_over_tls, exchange, of_session, serve_over_http,

@@ -1,5 +1,5 @@
-//! The gateway of the lab: it answers over HTTP for handles of every site, and can be stopped and
-//! killed as the servers can.
+//! The gateway and the cache of the lab: they answer for handles of every site, and can be stopped
+//! and killed as the servers can.
 
 use handle_tests::gateway_server::get;
 use handle_tests::lab::LabProcess;
@@ -36,13 +36,36 @@ fn the_gateway_of_the_lab_finds_handles_of_every_site() {
 }
 
 #[test]
+fn the_cache_of_the_lab_answers_when_all_sites_are_stopped() {
+    let lab = LabProcess::up_with(&[]);
+    let (address, control) = (lab.addresses("cache")[0].to_string(), lab.control("cache"));
+    let handles = ["20.500.LAB/hello", "10.1016/j.rcae.2013.04.001", "20.500.LAB/alias"];
+    let resolve = |handle| succeed(lab.hdl(&["resolve", handle, "--server", &address, "--json"]));
+    for handle in handles {
+        assert!(resolve(handle).contains("\"responseCode\": 1"), "{handle}");
+    }
+    for site in ["registry", "primary", "secondary", "mirror", "derived"] {
+        lab.signal(site, "STOP");
+    }
+    for handle in handles {
+        assert!(resolve(handle).contains("\"responseCode\": 1"), "{handle} is in the cache");
+    }
+    let stats = succeed(lab.hdl(&["cache", "stats", "--json", "--socket", control.to_str().unwrap()]));
+    let stats: Json = serde_json::from_str(&stats).unwrap();
+    assert_eq!((&stats["hits"], &stats["misses"], &stats["entries"]), (&3.into(), &3.into(), &3.into()));
+    for site in ["registry", "primary", "secondary", "mirror", "derived"] {
+        lab.signal(site, "CONT");
+    }
+}
+
+#[test]
 fn the_gateway_of_the_lab_has_a_status_and_can_be_stopped() {
     let lab = LabProcess::up_with(&[]);
     let address = lab.addresses("gateway")[0];
     let servers = lab.report["servers"].as_array().unwrap();
     let gateway = servers.iter().find(|server| server["site"] == "gateway").unwrap();
-    let control = gateway["control"].as_str().unwrap();
-    let status = succeed(lab.hdl(&["control", "status", "--json", "--socket", control]));
+    let control = lab.control("gateway");
+    let status = succeed(lab.hdl(&["control", "status", "--json", "--socket", control.to_str().unwrap()]));
     let status: Json = serde_json::from_str(&status).unwrap();
     assert_eq!(status["pid"], gateway["pid"], "{status}");
     lab.signal("gateway", "STOP");

@@ -24,14 +24,18 @@ const FIRST_PORT: u16 = 29_009;
 
 /// The output of a command, with the ports and the home directory of the document.
 fn normalized_output(lab: &LabProcess, home: &Path, command: &str) -> String {
-    let words: Vec<String> =
-        command.split(' ').skip(1).map(|word| word.replace('~', home.to_str().unwrap())).collect();
-    let mut command = lab.hdl(&words.iter().map(String::as_str).collect::<Vec<_>>());
-    command.env("HOME", home);
-    let mut shown = String::from_utf8(run(command).stdout).unwrap();
     let servers = lab.report["servers"].as_array().unwrap();
-    for (server, port) in servers.iter().zip(FIRST_PORT..) {
-        let (_, actual_port) = server["address"].as_str().unwrap().split_once(':').unwrap();
+    let actual_ports =
+        servers.iter().map(|server| server["address"].as_str().unwrap().split_once(':').unwrap().1);
+    let ports: Vec<(u16, &str)> = (FIRST_PORT..).zip(actual_ports).collect();
+    let mut command = command.replace('~', home.to_str().unwrap());
+    for (port, actual_port) in &ports {
+        command = command.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{actual_port}"));
+    }
+    let mut command = lab.hdl(&command.split(' ').skip(1).collect::<Vec<_>>());
+    command.env("HOME", home).env("HANDLE_CACHE_CONTROL", lab.control("cache"));
+    let mut shown = String::from_utf8(run(command).stdout).unwrap();
+    for (port, actual_port) in &ports {
         for mark in [':', '/'] {
             shown = shown.replace(&format!("{mark}{actual_port}"), &format!("{mark}{port}"));
         }
@@ -39,7 +43,7 @@ fn normalized_output(lab: &LabProcess, home: &Path, command: &str) -> String {
     shown.replace(home.to_str().unwrap(), "/home/me")
 }
 
-/// The output without parts that vary: times and the blanks between columns.
+/// The output without parts that vary: times, what is left of a TTL, and the blanks between columns.
 fn without_times(shown: &str, is_check: bool) -> Vec<String> {
     let mut lines = vec![];
     for line in shown.lines() {
@@ -49,7 +53,8 @@ fn without_times(shown: &str, is_check: bool) -> Vec<String> {
             words.pop();
         }
         for at in 1..words.len() {
-            if words[at].trim_end_matches(',') == "ms" && words[at - 1].parse::<u32>().is_ok() {
+            let is_unit = matches!(words[at].trim_end_matches(','), "ms" | "s");
+            if is_unit && words[at - 1].parse::<f64>().is_ok() {
                 words[at - 1] = "N";
             }
         }
@@ -261,8 +266,8 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     for part in ["the lab is running in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // One line for each of the nine servers and for the gateway, and a command that asks it.
-    assert_eq!(shown.matches("127.0.0.1:").count(), 11, "{shown}");
+    // One line for each of the nine servers, and for the gateway and the cache one line and a command.
+    assert_eq!(shown.matches("127.0.0.1:").count(), 13, "{shown}");
     drop(lab.0.stdin.take());
     assert_eq!(lab.wait(), Some(0));
     stdout.read_to_string(&mut shown).unwrap();

@@ -7,6 +7,7 @@ use handle_daemon::metrics::MetricGroup;
 use handle_server::config::Datapath;
 use handle_tests::admin_server::administer_with;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
+use handle_tests::fleet::write_secret;
 use handle_tests::gateway_server::{serve_over_http, use_tls};
 use handle_tests::http;
 use handle_tests::test_server::serve_with;
@@ -68,6 +69,11 @@ fn handle_admin_serves_the_metrics_that_it_declares() {
     let administered = administer_with("root", |config| {
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
         config.publish.directory = Some(config.store.file.with_file_name("set"));
+        config.publish.ship.url = format!("file://{}", config.store.file.with_file_name("shipped").display());
+        let key = config.store.file.with_file_name("notice-key");
+        write_secret(&key, &"k".repeat(64));
+        config.publish.notify.key_file = Some(key);
+        config.publish.notify.listen = Some(([127, 0, 0, 1], 0).into());
     });
     exchange_over_tcp(administered.address(), &request(b"TST/ITEM-001", 1)).unwrap();
     let served = served(administered.server().http_address().unwrap());
@@ -75,6 +81,8 @@ fn handle_admin_serves_the_metrics_that_it_declares() {
     // These have no series before a mirror has asked; `replication` tests their labels.
     let of_mirrors = declared.iter_mut().filter(|(name, _)| name.starts_with("handle_admin_receiver_"));
     of_mirrors.for_each(|(_, (_, labels))| labels.clear());
+    // These belong to a process that is a mirror itself, whose metrics `mirroring` reads.
+    declared.retain(|name, _| !name.starts_with("handle_admin_mirror_"));
     assert_eq!(served, declared);
 }
 
@@ -92,4 +100,31 @@ fn handle_gateway_serves_the_metrics_that_it_declares() {
     });
     let served = served(served_here.gateway.http_address().unwrap());
     assert_eq!(served, declared(&handle_gateway::observe::metric_groups()));
+}
+
+#[test]
+fn handle_cache_serves_the_metrics_that_it_declares_and_those_of_handled() {
+    let mut config = handle_cache::Config {
+        listen: vec![([127, 0, 0, 1], 0).into()],
+        workers: 1,
+        pin: false,
+        datapath: Datapath::Portable,
+        ..handle_cache::Config::default()
+    };
+    config.observe.http = Some(([127, 0, 0, 1], 0).into());
+    config.upstream.servers = vec!["127.0.0.1:9".to_owned()];
+    let (server, _cache) = handle_cache::program::start(&config, None).unwrap();
+    let address = server.http_address().unwrap();
+    let mut served = served(address);
+    let own = declared(&handle_cache::metrics::metric_groups());
+    served.retain(|name, _| name.starts_with("handle_cache_"));
+    assert_eq!(served, own);
+    // Rules for the age of a set do not fire on a caching server, which has none.
+    let text = http::get(address, "/metrics").unwrap().body;
+    assert!(text.contains("\nhandled_snapshot_age_seconds 0.0\n"), "{text}");
+    assert!(
+        text.contains("\nhandled_snapshot_generation 0\n") && text.contains("\nhandled_ready 1\n"),
+        "{text}"
+    );
+    server.stop().unwrap();
 }

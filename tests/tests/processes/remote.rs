@@ -3,12 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::store::StoreRecords as _;
 use handle_auth::PrivateKey;
 use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
+use handle_store::StoreRecords as _;
 use handle_tests::admin_server::AdminServer;
 use handle_tests::process::{fail, hdl, succeed};
 use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};

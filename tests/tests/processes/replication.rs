@@ -3,12 +3,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::store::{LogBounds, Transaction};
 use handle_auth::PrivateKey;
 use handle_client::replication::connection::ReceiveError;
 use handle_proto::wire::replication::{DumpHandles, Progress, Receiver, RetrieveTransactions};
 use handle_proto::wire::{Envelope, Message, Request};
 use handle_proto::{Handle, HashOption, ResponseCode, Value, Values, Version};
+use handle_store::{LogBounds, Transaction};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::exchange_over_tcp;
 use handle_tests::process::until;

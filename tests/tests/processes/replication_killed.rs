@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::store::{Store, StoreConfig};
 use handle_auth::{PrivateKey, file};
 use handle_client::replication::connection::ReceiveError;
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits};
@@ -11,6 +10,7 @@ use handle_proto::wire::Request;
 use handle_proto::wire::replication::{DumpHandles, StartingPoint};
 use handle_proto::wire::replication_stream::DumpItem;
 use handle_proto::{Value, Values, Version};
+use handle_store::{Store, StoreConfig};
 use handle_tests::initialised::InitialisedService;
 use handle_tests::replication::{TestReceiver, WHOLE};
 use std::collections::HashSet;

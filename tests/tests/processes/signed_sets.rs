@@ -2,15 +2,22 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_daemon::clock::now_unix_ms;
+use handle_gateway::Gateway;
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_tests::client::TestClient;
+use handle_tests::fleet::{TestFleet, TestPublisher, TestSigner};
+use handle_tests::gateway_server;
+use handle_tests::http::get;
 use handle_tests::process::{fail, hdl, succeed, until};
 use handle_tests::test_server;
 use serde_json::Value as Json;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 use tempfile::TempDir;
 
 const RECORD: &str = r#"{"handle":"10.1/a","values":[{"index":1,"type":"URL","data":"https://a.example/"}]}"#;
@@ -133,4 +140,208 @@ fn a_proof_convinces_whoever_has_the_public_key() {
     proof[last] = if proof[last] == b'0' { b'1' } else { b'0' };
     std::fs::write(sets.path("proof"), proof).unwrap();
     assert!(fail(sets.verify("first", &[])).1.contains("proves nothing"));
+}
+
+/// Maximum age of statements in the tests below, milliseconds.
+const AGE_MAX_MS: u64 = 2000;
+
+/// A signed set on which `handled` answers while it is stale, and one and a gateway do not.
+struct AgingSet {
+    publisher: TestPublisher,
+    fleet: TestFleet,
+    answering: Server,
+    refusing: Server,
+    gateway: Gateway,
+}
+
+impl AgingSet {
+    fn start() -> Self {
+        let (fleet, signer) = (TestFleet::new(), TestSigner::generate());
+        signer.write_public(&fleet.path("public.bin"));
+        let mut publisher = fleet.publisher("set", Some(&signer));
+        publisher.publish(0..3, "first", true);
+        let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
+        let start = |refuses| {
+            let mut config = test_server::config(&publisher.dir, Datapath::Auto);
+            config.publishers.keys = vec![fleet.path("public.bin")];
+            (config.publishers.age_max_s, config.publishers.refuse_stale) = (AGE_MAX_MS / 1000, refuses);
+            config.observe.http = Some(loopback);
+            Server::start(&config).unwrap()
+        };
+        let (answering, refusing) = (start(false), start(true));
+        let mut config = gateway_server::config();
+        config.snapshot = Some(publisher.dir.clone());
+        config.publishers.keys = vec![fleet.path("public.bin")];
+        (config.publishers.age_max_s, config.publishers.refuse_stale) = (AGE_MAX_MS / 1000, true);
+        config.observe.http = Some(loopback);
+        let gateway = Gateway::start(&config).unwrap();
+        Self { publisher, fleet, answering, refusing, gateway }
+    }
+
+    /// Makes a statement, and waits until all processes have it.
+    fn renew(&mut self) -> u64 {
+        let now = now_unix_ms();
+        assert!(self.publisher.publisher().renew_statement(now).unwrap());
+        until("the statement arrives", || {
+            let gateway = self.gateway.state().set.as_ref().unwrap().freshness().signed_unix_ms();
+            [&self.answering, &self.refusing]
+                .map(|server| server.shared().live.freshness().signed_unix_ms())
+                .iter()
+                .all(|&signed| signed == Some(now) && gateway == signed)
+        });
+        now
+    }
+
+    /// What the health check and the metrics of each process say: whether the set is stale.
+    fn are_stale(&self) -> [bool; 3] {
+        [
+            (self.answering.http_address(), "handled"),
+            (self.refusing.http_address(), "handled"),
+            (self.gateway.http_address(), "handle_gateway"),
+        ]
+        .map(|(address, prefix)| {
+            // A moment may lie between the two answers.
+            let metric = |body: &str| {
+                let line = format!("{prefix}_snapshot_stale ");
+                body.lines().find_map(|it| it.strip_prefix(&line)).expect("the metric") != "0"
+            };
+            let address = address.unwrap();
+            loop {
+                let before = metric(&get(address, "/metrics").unwrap().body);
+                let health = get(address, "/readyz").unwrap();
+                if metric(&get(address, "/metrics").unwrap().body) == before {
+                    assert_eq!(health.status, if before { 503 } else { 200 }, "{}", health.body);
+                    assert_eq!(health.body.contains("the set is stale"), before, "{}", health.body);
+                    break before;
+                }
+            }
+        })
+    }
+
+    /// Checks that no process says that the set is stale, unless the statement has just become too old.
+    fn is_fresh_since(&self, signed: u64) {
+        let stale = self.are_stale();
+        let now = now_unix_ms();
+        assert!(stale == [false; 3] || now > signed + AGE_MAX_MS, "{stale:?} after {} ms", now - signed);
+    }
+
+    fn code(server: &Server) -> ResponseCode {
+        TestClient::new(server.addresses()[0]).resolve(b"10.5072/1").expect("an answer").code
+    }
+
+    fn status_of_gateway(&self) -> u16 {
+        gateway_server::get(self.gateway.addresses()[0], "/api/handles/10.5072/1", "").status
+    }
+}
+
+#[test]
+fn health_metrics_and_answers_change_when_a_statement_passes_its_maximum_age_and_not_before() {
+    let mut set = AgingSet::start();
+    // Renewed statements keep a set fresh beyond the maximum age of the first.
+    let until_ms = now_unix_ms() + AGE_MAX_MS + 1000;
+    let mut signed = set.renew();
+    while now_unix_ms() < until_ms {
+        signed = set.renew();
+        set.is_fresh_since(signed);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    loop {
+        set.is_fresh_since(signed);
+        let (before, stale) = (now_unix_ms(), set.are_stale());
+        if before > signed + AGE_MAX_MS {
+            assert_eq!(stale, [true; 3], "{} ms", before - signed);
+            break;
+        }
+        let (codes, status) = ([&set.answering, &set.refusing].map(AgingSet::code), set.status_of_gateway());
+        if now_unix_ms() <= signed + AGE_MAX_MS {
+            assert_eq!((codes, status), ([ResponseCode::SUCCESS; 2], 200));
+        }
+    }
+    until("handled refuses", || AgingSet::code(&set.refusing) == ResponseCode::SERVER_BUSY);
+    until("the gateway refuses", || set.status_of_gateway() == 503);
+    assert_eq!(AgingSet::code(&set.answering), ResponseCode::SUCCESS, "it only reports the age");
+    let signed = set.renew();
+    set.is_fresh_since(signed);
+    until("handled answers again", || AgingSet::code(&set.refusing) == ResponseCode::SUCCESS);
+    until("the gateway answers again", || set.status_of_gateway() == 200);
+    set.gateway.stop().unwrap();
+}
+
+#[test]
+fn a_manifest_that_is_older_than_the_set_in_service_is_refused() {
+    let mut set = AgingSet::start();
+    let manifest = set.fleet.path("set").join("MANIFEST");
+    let first = std::fs::read(&manifest).unwrap();
+    set.publisher.publish(3..4, "second", false);
+    let generations = |set: &AgingSet| {
+        let mapped = set.gateway.state().set.as_ref().unwrap().current().generation();
+        [set.answering.shared().live.current().generation(), mapped]
+    };
+    until("the second generation is served", || generations(&set) == [2; 2]);
+    let replaced = set.fleet.path("set").join("MANIFEST.old");
+    std::fs::write(&replaced, first).unwrap();
+    std::fs::rename(&replaced, &manifest).unwrap();
+    until("the older manifest is refused", || {
+        let handled = set.answering.shared().live.to_json();
+        let gateway = set.gateway.state().set.as_ref().unwrap().to_json();
+        [handled, gateway].iter().all(|shown| shown["last_error"].to_string().contains("older"))
+    });
+    assert_eq!(generations(&set), [2; 2]);
+    let kept = TestClient::new(set.answering.addresses()[0]).resolve(b"10.5072/3").expect("an answer");
+    assert_eq!(kept.code, ResponseCode::SUCCESS);
+    set.gateway.stop().unwrap();
+}
+
+#[test]
+fn a_set_that_is_older_than_the_last_one_served_is_refused_after_a_restart() {
+    let sets = SignedSets::new();
+    let manifest = sets.path("set").join("MANIFEST");
+    let (mut config, mut gateway) =
+        (test_server::config(&sets.path("set"), Datapath::Auto), gateway_server::config());
+    gateway.snapshot = Some(sets.path("set"));
+    config.publishers.keys = vec![sets.public("first")];
+    gateway.publishers.keys = vec![sets.public("first")];
+    config.publishers.last_set_file = Some(sets.path("last-set-of-handled"));
+    gateway.publishers.last_set_file = Some(sets.path("last-set-of-gateway"));
+    let code = |server: &Server, handle: &[u8]| {
+        TestClient::new(server.addresses()[0]).resolve(handle).expect("an answer").code
+    };
+
+    sets.publish(Some("first"), &[RECORD]);
+    let older = std::fs::read(&manifest).unwrap();
+    let running = (Server::start(&config).unwrap(), Gateway::start(&gateway).unwrap());
+    sets.publish(Some("first"), &[RECORD, OTHER]);
+    until("the second set is stored", || {
+        ["last-set-of-handled", "last-set-of-gateway"].iter().all(|file| {
+            let stored = std::fs::read_to_string(sets.path(file)).unwrap();
+            stored.contains("\ngeneration 2\n")
+        })
+    });
+    assert_eq!(code(&running.0, b"10.1/b"), ResponseCode::SUCCESS);
+    running.1.stop().unwrap();
+    drop(running.0);
+
+    let newer = std::fs::read(&manifest).unwrap();
+    std::fs::write(&manifest, older).unwrap();
+    for (refused, file) in [
+        (Server::start(&config).map(drop), "last-set-of-handled"),
+        (Gateway::start(&gateway).map(drop), "last-set-of-gateway"),
+    ] {
+        let refused = format!("{:#}", refused.unwrap_err());
+        assert!(refused.contains("older than generation 2") && refused.contains(file), "{refused}");
+    }
+    // The same set is served again, and an older one if the operator removes the file.
+    std::fs::write(&manifest, newer).unwrap();
+    drop(Server::start(&config).unwrap());
+    sets.publish(Some("second"), &[RECORD]);
+    assert!(Server::start(&config).is_err(), "the set of another publisher");
+    sets.publish(Some("first"), &[RECORD, OTHER]);
+    let third = std::fs::read(&manifest).unwrap();
+    sets.publish(Some("first"), &[RECORD, OTHER]);
+    drop(Server::start(&config).unwrap());
+    std::fs::write(&manifest, third).unwrap();
+    assert!(Server::start(&config).is_err());
+    std::fs::remove_file(sets.path("last-set-of-handled")).unwrap();
+    let server = Server::start(&config).unwrap();
+    assert_eq!(code(&server, b"10.1/b"), ResponseCode::SUCCESS);
 }

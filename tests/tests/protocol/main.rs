@@ -12,6 +12,7 @@ mod http;
 mod keys;
 mod loadgen;
 mod messages;
+mod mirrors;
 mod openapi;
 mod sessions;
 mod signatures;

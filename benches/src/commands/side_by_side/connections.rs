@@ -20,8 +20,8 @@ pub(crate) fn run(
     requests: &Requests,
 ) -> anyhow::Result<Vec<Result>> {
     let pipeline = Pipeline::of(requests);
-    let participants: Vec<_> = contestants.iter().filter(|contestant| contestant.echo.is_some()).collect();
-    let turns = take_turns(args, participants.len(), |at, seconds| {
+    let participants: Vec<_> = contestants.iter().filter(|contestant| contestant.ceiling.is_some()).collect();
+    let turns = take_turns(&args.turns, participants.len(), |at, seconds| {
         let Contestant { name, pid, address, .. } = participants[at];
         let (connections, window) = (args.connections, args.connection_window);
         // New connections for each turn, so that no answers of one server wait in the turn of

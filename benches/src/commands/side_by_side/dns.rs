@@ -1,5 +1,5 @@
-//! Name servers with a zone of as many names as the set has records, and answers of the same
-//! length.
+//! Servers of DNS as processes, and name servers with a zone of as many names as the set has records,
+//! and answers of the same length.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_benches::dns::is_success;
@@ -22,27 +22,39 @@ const START_PATIENCE: Duration = Duration::from_secs(180);
 const DIGITS: usize = 9;
 const ZONE: &str = "bench";
 
-/// How to start a name server.
+/// How to start a server of DNS.
 #[derive(Debug)]
 pub(crate) struct Program {
     /// Name in the table.
     pub(crate) name: &'static str,
     /// The executable.
-    command: &'static str,
+    pub(crate) command: &'static str,
     /// The Debian package.
-    package: &'static str,
-    config: fn(directory: &Path, address: SocketAddr) -> String,
-    args: &'static [&'static str],
+    pub(crate) package: &'static str,
+    /// Its arguments; the path of its configuration follows.
+    pub(crate) args: &'static [&'static str],
+    pub(crate) config: fn(&ServerPlace<'_>) -> String,
+}
+
+/// What the configuration of a server needs.
+#[derive(Debug)]
+pub(crate) struct ServerPlace<'a> {
+    /// A directory of its own.
+    pub(crate) directory: &'a Path,
+    /// Where it answers.
+    pub(crate) address: SocketAddr,
+    /// The server that a resolver asks; its own address for others.
+    pub(crate) upstream: SocketAddr,
 }
 
 /// Name servers that are measured if they are installed.
 pub(crate) const PROGRAMS: [&Program; 2] = [
-    &Program { name: "NSD", command: "nsd", package: "nsd", config: nsd_config, args: &["-d", "-c"] },
-    &Program { name: "Knot", command: "knotd", package: "knot", config: knot_config, args: &["-c"] },
+    &Program { name: "NSD", command: "nsd", package: "nsd", args: &["-d", "-c"], config: nsd_config },
+    &Program { name: "Knot", command: "knotd", package: "knot", args: &["-c"], config: knot_config },
 ];
 
-fn nsd_config(directory: &Path, address: SocketAddr) -> String {
-    let (directory, port) = (directory.display(), address.port());
+fn nsd_config(place: &ServerPlace<'_>) -> String {
+    let (directory, port) = (place.directory.display(), place.address.port());
     format!(
         "server:\n  server-count: 1\n  ip-address: 127.0.0.1@{port}\n  do-ip6: no\n  username: \"\"\n  \
          chroot: \"\"\n  zonesdir: \"{directory}\"\n  zonelistfile: \"{directory}/zone.list\"\n  \
@@ -53,8 +65,8 @@ fn nsd_config(directory: &Path, address: SocketAddr) -> String {
     )
 }
 
-fn knot_config(directory: &Path, address: SocketAddr) -> String {
-    let (directory, port) = (directory.display(), address.port());
+fn knot_config(place: &ServerPlace<'_>) -> String {
+    let (directory, port) = (place.directory.display(), place.address.port());
     format!(
         "server:\n  rundir: \"{directory}\"\n  pidfile: \"{directory}/pid\"\n  listen: 127.0.0.1@{port}\n  \
          udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
@@ -75,23 +87,37 @@ pub(crate) struct NameServer {
     directory: TempDir,
 }
 
+/// Starts a name server with a zone of `names` names.
+pub(crate) fn start_authoritative(
+    program: &'static Program,
+    names: u64,
+    answer_len: usize,
+    core: usize,
+) -> anyhow::Result<NameServer> {
+    eprintln!("{}: loading {names} names", program.name);
+    let directory = tempfile::tempdir()?;
+    write_zone(&directory.path().join("zone"), names, answer_len)?;
+    NameServer::start(program, directory, core, None, &query(names - 1, 1))
+}
+
 impl NameServer {
-    /// Starts `program` on `core` with `names` names, and waits until it answers.
+    /// Starts `program` in `directory` on `core`, and waits until it answers `probe`. A resolver
+    /// asks `upstream`.
     pub(crate) fn start(
         program: &'static Program,
-        names: u64,
-        answer_len: usize,
+        directory: TempDir,
         core: usize,
+        upstream: Option<SocketAddr>,
+        probe: &[u8],
     ) -> anyhow::Result<Self> {
         let Some(executable) = find(program.command) else {
             bail!("`{}` is not installed (Debian package {})", program.command, program.package);
         };
-        let directory = tempfile::tempdir()?;
-        eprintln!("{}: loading {names} names", program.name);
-        write_zone(&directory.path().join("zone"), names, answer_len)?;
         let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
         let config = directory.path().join("config");
-        std::fs::write(&config, (program.config)(directory.path(), address))?;
+        let place =
+            ServerPlace { directory: directory.path(), address, upstream: upstream.unwrap_or(address) };
+        std::fs::write(&config, (program.config)(&place))?;
         // A child inherits the core of the thread that starts it.
         let mut command = Command::new(executable);
         command.args(program.args).arg(&config).current_dir(directory.path());
@@ -108,7 +134,7 @@ impl NameServer {
         });
         let process: anyhow::Result<Child> = process;
         let mut server = Self { name: program.name, address, process: process?, directory };
-        server.wait_until_ready(names)?;
+        server.wait_until_ready(probe)?;
         Ok(server)
     }
 
@@ -116,7 +142,7 @@ impl NameServer {
         self.process.id()
     }
 
-    fn wait_until_ready(&mut self, names: u64) -> anyhow::Result<()> {
+    fn wait_until_ready(&mut self, probe: &[u8]) -> anyhow::Result<()> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
         let (end, mut answer) = (Instant::now() + START_PATIENCE, [0; 1500]);
@@ -127,7 +153,7 @@ impl NameServer {
                 bail!("it ended with {status}: {}", log.lines().last().unwrap_or("no message in its log"));
             }
             // The send fails until the server listens.
-            if socket.send_to(&query(names - 1, 1), self.address).is_ok()
+            if socket.send_to(probe, self.address).is_ok()
                 && let Ok(len) = socket.recv(&mut answer)
             {
                 if is_success(&answer[..len]) {
@@ -187,6 +213,11 @@ fn name(n: u64) -> String {
 /// Encodes a query for the TXT records of name `n`.
 fn query(n: u64, id: u16) -> Vec<u8> {
     handle_benches::dns::query(&[&name(n), ZONE], id)
+}
+
+/// The same for a resolver, which may ask others.
+pub(crate) fn recursive_query(n: u64, id: u16) -> Vec<u8> {
+    handle_benches::dns::recursive_query(&[&name(n), ZONE], id)
 }
 
 /// Makes `count` queries for random names.

@@ -5,13 +5,14 @@
 //! servers take turns under the same load, in alternating order. The result is one table.
 
 mod connections;
-mod dns;
-mod report;
-mod scenario;
+pub(super) mod dns;
+pub(super) mod report;
+pub(super) mod scenario;
 mod signed;
 
 use self::dns::NameServer;
-use self::scenario::{Load, Result, SCENARIOS, Scenario, take_turns};
+use self::report::ReportHead;
+use self::scenario::{Load, Result, SCENARIOS, Scenario, TurnArgs, take_turns};
 use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
@@ -37,12 +38,8 @@ pub(crate) struct Args {
     /// Names in the zone of the name servers, at most the number of records.
     #[arg(long, default_value_t = 1_000_000)]
     names: u64,
-    /// Turns of each server.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// Length of a turn.
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
+    #[command(flatten)]
+    turns: TurnArgs,
     /// Outstanding requests in single datagrams.
     #[arg(long, default_value_t = WINDOW)]
     window: usize,
@@ -86,13 +83,13 @@ enum Role {
 }
 
 /// A server that takes part in a scenario.
-struct Contestant {
-    name: String,
-    /// Name of the echo with which it is compared.
-    echo: Option<String>,
-    pid: u32,
-    address: SocketAddr,
-    speaks_dns: bool,
+pub(super) struct Contestant {
+    pub(super) name: String,
+    /// Name of the server with which it is compared.
+    pub(super) ceiling: Option<String>,
+    pub(super) pid: u32,
+    pub(super) address: SocketAddr,
+    pub(super) speaks_dns: bool,
 }
 
 pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
@@ -113,7 +110,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
 }
 
 /// Returns the usual limits with room for the answers of a batch.
-fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
+pub(super) fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
     let usual = ServerLimits::default();
     let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);
     let outbox_bytes = usual.outbox_bytes.max(512 * batch_segments);
@@ -121,7 +118,7 @@ fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
 }
 
 fn measure(args: &Args) -> anyhow::Result<()> {
-    ensure!(args.rounds > 0, "at least one round");
+    ensure!(args.turns.rounds > 0, "at least one round");
     ensure!(args.requests <= 1 << 20, "at most 1048576 requests: their number shares 32 bits with a length");
     let set = sets::open(args.records)?;
     let mut requests = Requests::new(args.records, args.requests, RequestKind::Plain, 1)?;
@@ -136,7 +133,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let name_servers = if args.no_dns { Vec::new() } else { start_name_servers(args, names, usual_len) };
     contestants.extend(name_servers.iter().map(|server| Contestant {
         name: server.name.to_owned(),
-        echo: None,
+        ceiling: None,
         pid: server.pid(),
         address: server.address,
         speaks_dns: true,
@@ -145,13 +142,19 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let signers = is_wanted(signed::NAME).then(|| signed::start(args)).transpose()?;
     let queries = dns::queries(names, args.requests);
     serve::pin(Some(args.common.client_core));
+    let load = ScenarioLoad {
+        turns: &args.turns,
+        window: args.window,
+        train_window: args.train_window,
+        server_core: args.common.server_core,
+    };
     let mut results = Vec::new();
     for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.name)) {
         let requests = match scenario.load {
             Load::OneLength => &one_len,
             Load::AnyLength => &requests,
         };
-        results.extend(run_scenario(args, scenario, &contestants, requests, &queries)?);
+        results.extend(run_scenario(&load, scenario, &contestants, requests, &queries)?);
     }
     if is_wanted(connections::NAME) {
         results.extend(connections::run(args, &contestants, &requests)?);
@@ -160,11 +163,21 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     if let Some(signers) = signers {
         results.extend(signed::run(args, &signers)?);
     }
-    report::print(args, usual_len, &results);
+    let head = ReportHead {
+        records: args.records,
+        answer_len: usual_len,
+        turns: &args.turns,
+        ceiling: "the echo of the same datapath; of signed answers, the key alone on the same core",
+    };
+    match args.common.json {
+        true => println!("{:#}", report::to_json(&head, &results)),
+        false => report::print(&head, &results),
+    }
     Ok(())
 }
 
-fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
+/// Returns the lengths of the answers to `requests` from `set`.
+pub(super) fn answer_lens(set: &PublishedSet, requests: &Requests) -> Vec<usize> {
     let mut answerer = Answerer::new(set);
     (0..requests.len()).map(|at| answerer.one(requests, at)).collect()
 }
@@ -187,7 +200,7 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
             let child = Child::start(&[role, vec![kind.clone()], tail.to_vec()].concat())
                 .with_context(|| format!("cannot start {name}"))?;
             let (pid, address) = (child.pid(), child.address);
-            contestants.push(Contestant { name, echo: echo_of, pid, address, speaks_dns: false });
+            contestants.push(Contestant { name, ceiling: echo_of, pid, address, speaks_dns: false });
             children.push(child);
         }
     }
@@ -197,7 +210,7 @@ fn start_ours(args: &Args) -> anyhow::Result<(Vec<Child>, Vec<Contestant>)> {
 fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameServer> {
     let mut servers = Vec::new();
     for program in dns::PROGRAMS {
-        match NameServer::start(program, names, answer_len, args.common.server_core) {
+        match dns::start_authoritative(program, names, answer_len, args.common.server_core) {
             Ok(server) => servers.push(server),
             Err(error) => eprintln!("{}: left out: {error:#}", program.name),
         }
@@ -205,9 +218,20 @@ fn start_name_servers(args: &Args, names: u64, answer_len: usize) -> Vec<NameSer
     servers
 }
 
+/// The load of all scenarios.
+#[derive(Clone, Copy)]
+pub(super) struct ScenarioLoad<'a> {
+    pub(super) turns: &'a TurnArgs,
+    /// Outstanding requests in single datagrams.
+    pub(super) window: usize,
+    /// Outstanding requests in trains.
+    pub(super) train_window: usize,
+    pub(super) server_core: usize,
+}
+
 /// Runs all rounds of one scenario.
-fn run_scenario(
-    args: &Args,
+pub(super) fn run_scenario(
+    args: &ScenarioLoad<'_>,
     scenario: &Scenario,
     contestants: &[Contestant],
     requests: &Requests,
@@ -220,10 +244,10 @@ fn run_scenario(
     ];
     let participants: Vec<_> =
         contestants.iter().filter(|contestant| scenario.with_dns || !contestant.speaks_dns).collect();
-    let turns = take_turns(args, participants.len(), |at, seconds| {
+    let turns = take_turns(args.turns, participants.len(), |at, seconds| {
         let contestant = participants[at];
         let flood = &mut floods[usize::from(contestant.speaks_dns)];
-        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.common.server_core, seconds)
+        ServerTurn::measure(flood, (contestant.pid, contestant.address), args.server_core, seconds)
             .with_context(|| format!("{}: {}", scenario.name, contestant.name))
     })?;
     let position = |name: &str| participants.iter().position(|contestant| contestant.name == name);
@@ -231,7 +255,7 @@ fn run_scenario(
         load: scenario.name,
         server: contestant.name.clone(),
         turns: turns[at].clone(),
-        ceiling: contestant.echo.as_deref().and_then(position).map(|at| turns[at].clone()),
+        ceiling: contestant.ceiling.as_deref().and_then(position).map(|at| turns[at].clone()),
     });
     Ok(results.collect())
 }

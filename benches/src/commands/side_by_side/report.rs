@@ -1,35 +1,46 @@
 //! The report, as a table or as JSON.
 
-use super::Args;
-use super::scenario::Result;
+use super::scenario::{Result, TurnArgs};
 use comfy_table::Table;
 use handle_benches::spread::Spread;
 use handle_benches::turns::{ServerTurn, share, share_by_cpu, spread, user_us};
 use handle_benches::usage;
 use serde_json::{Value, json};
 
-pub(crate) fn print(args: &Args, usual_len: usize, results: &[Result]) {
-    if args.common.json {
-        let report = json!({
-            "machine": usage::machine(), "records": args.records, "answer_len": usual_len,
-            "signatures_by": handle_auth::BACKEND,
-            "rounds": args.rounds, "seconds": args.seconds,
-            "results": results.iter().map(to_json).collect::<Vec<_>>(),
-        });
-        println!("{report:#}");
-        return;
-    }
+/// What all results of a report have in common.
+#[derive(Debug)]
+pub(crate) struct ReportHead<'a> {
+    /// Records in the set.
+    pub(crate) records: u64,
+    /// Mean length of an answer.
+    pub(crate) answer_len: usize,
+    pub(crate) turns: &'a TurnArgs,
+    /// What the ceiling is, in words.
+    pub(crate) ceiling: &'a str,
+}
+
+/// Returns the report as JSON.
+pub(crate) fn to_json(head: &ReportHead<'_>, results: &[Result]) -> Value {
+    json!({
+        "machine": usage::machine(), "records": head.records, "answer_len": head.answer_len,
+        "signatures_by": handle_auth::BACKEND,
+        "rounds": head.turns.rounds, "seconds": head.turns.seconds,
+        "results": results.iter().map(result_to_json).collect::<Vec<_>>(),
+    })
+}
+
+/// Prints the report as a table.
+pub(crate) fn print(head: &ReportHead<'_>, results: &[Result]) {
     println!("{}", usage::machine());
     println!(
-        "{} records, answers of {usual_len} bytes, {} rounds of {} s; median (min to max); signatures by {}",
-        args.records,
-        args.rounds,
-        args.seconds,
+        "{} records, answers of {} bytes, {} rounds of {} s; median (min to max); signatures by {}",
+        head.records,
+        head.answer_len,
+        head.turns.rounds,
+        head.turns.seconds,
         handle_auth::BACKEND
     );
-    println!(
-        "the ceiling is the echo of the same datapath; of signed answers, the key alone on the same core"
-    );
+    println!("the ceiling is {}", head.ceiling);
     let mut table = Table::new();
     table.set_header([
         "load",
@@ -74,7 +85,7 @@ fn lost(turns: &[ServerTurn]) -> u64 {
     turns.iter().map(|turn| turn.totals.lost).sum()
 }
 
-fn to_json(result: &Result) -> Value {
+fn result_to_json(result: &Result) -> Value {
     let turns = &result.turns;
     let of_ceiling = |ratio: fn(&[ServerTurn], &[ServerTurn]) -> Spread| {
         result.ceiling.as_ref().map(|ceiling| ratio(turns, ceiling).to_json())

@@ -1,6 +1,5 @@
 //! The loads. The table has one row for each server under each load.
 
-use super::Args;
 use handle_benches::flood::Shape;
 use handle_benches::turns::ServerTurn;
 
@@ -66,10 +65,21 @@ pub(crate) struct Result {
     pub(crate) ceiling: Option<Vec<ServerTurn>>,
 }
 
+/// How often and how long each server is loaded.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct TurnArgs {
+    /// Turns of each server.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// Length of a turn.
+    #[arg(long, default_value_t = 2.0)]
+    pub(crate) seconds: f64,
+}
+
 /// Lets `count` servers take turns: a short one to warm up, then one in each round. `turn` runs one
 /// server for a number of seconds.
 pub(crate) fn take_turns(
-    args: &Args,
+    args: &TurnArgs,
     count: usize,
     mut turn: impl FnMut(usize, f64) -> anyhow::Result<ServerTurn>,
 ) -> anyhow::Result<Vec<Vec<ServerTurn>>> {

@@ -45,7 +45,7 @@ pub(crate) fn start(args: &Args) -> anyhow::Result<Signers> {
 pub(crate) fn run(args: &Args, signers: &Signers) -> anyhow::Result<Vec<Result>> {
     let servers = &signers.servers;
     let requests = Requests::new(args.records, REQUESTS, RequestKind::Certified, 1)?;
-    let mut turns = take_turns(args, servers.len() + 1, |at, seconds| {
+    let mut turns = take_turns(&args.turns, servers.len() + 1, |at, seconds| {
         let duration = Duration::from_secs_f64(seconds);
         match at.checked_sub(1).map(|at| &servers[at]) {
             None => {

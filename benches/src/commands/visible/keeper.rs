@@ -3,10 +3,10 @@
 
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
-use handle_admin::store::{Store, StoreConfig};
 use handle_benches::records::{RecordGenerator, RecordRoom};
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
+use handle_store::{Store, StoreConfig};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -112,7 +112,11 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
     let started = Instant::now();
     let store = match config.file.exists() {
         true => Store::open(&config)?,
-        false => import(&config, dir, &generator, records)?,
+        false => {
+            let store = Store::create(&config, true)?;
+            import(&store, dir, &generator, records)?;
+            store
+        }
     };
     let store = Arc::new(store);
     print_line(&format!("imported {records} records in {:.1} s", started.elapsed().as_secs_f64()))?;
@@ -180,13 +184,13 @@ fn wait_until_visible(store: &Store, publishing: &StorePublisher) -> anyhow::Res
     Ok(())
 }
 
-fn import(
-    config: &StoreConfig,
+/// Imports generated records into a store; `dir` takes files for sorting.
+pub(crate) fn import(
+    store: &Store,
     dir: &Path,
     generator: &RecordGenerator,
     records: u64,
-) -> anyhow::Result<Store> {
-    let store = Store::create(config, true)?;
+) -> anyhow::Result<()> {
     let mut bulk = store.bulk(dir, IMPORT_MEMORY_LEN);
     generator.prefixes().into_iter().for_each(|prefix| bulk.home(prefix));
     let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());
@@ -196,11 +200,11 @@ fn import(
         bulk.add(record.handle, Values::build(record.values, &mut encoded))?;
     }
     bulk.finish(|_| {})?;
-    Ok(store)
+    Ok(())
 }
 
 fn put(store: &Store, handle: &[u8], data: Vec<u8>) -> anyhow::Result<()> {
-    let key = handle_admin::store::key(handle, store.folds());
+    let key = handle_store::key(handle, store.folds());
     Ok(store.change(move |transaction| {
         transaction.put(&key, Values::build([Value::new(1, b"URL", &data)], &mut Vec::new()))
     })?)

@@ -5,8 +5,8 @@
 //! changes. Then it measures durable creations, a merge of all layers, a rebuild, and the memory of
 //! the store's process.
 
-mod keeper;
-mod probe;
+pub(crate) mod keeper;
+pub(crate) mod probe;
 
 use self::keeper::Keeper;
 use self::probe::Probe;
@@ -129,7 +129,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
         keeper.send(&format!("change {changes_per_turn} {}", args.rate))?;
         let (keeper, probe) = (&mut keeper, &mut probe);
         let (measured, seen) = std::thread::scope(|scope| {
-            let probing = scope.spawn(move || probe.follow(keeper));
+            let probing = scope.spawn(move || probe.follow(keeper.records, || keeper.next_acknowledgement()));
             let measured = turn();
             let seen = probing.join().map_err(|_| anyhow::anyhow!("the probe panicked"));
             (measured, seen)

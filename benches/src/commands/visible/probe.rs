@@ -1,6 +1,6 @@
 //! Asks every worker for changed records until each answers with the change.
 
-use super::keeper::{CHANGED, Keeper, changed_record, now_ns};
+use super::keeper::{CHANGED, changed_record, now_ns};
 use anyhow::ensure;
 use handle_benches::records::RecordGenerator;
 use handle_benches::requests::{RequestKind, request};
@@ -47,14 +47,18 @@ impl Probe {
         Ok(Self { generator: RecordGenerator::new()?, sockets })
     }
 
-    /// Follows the changes of one command. Returns the nanoseconds from the acknowledgement of each
-    /// change until all sockets received it in an answer.
-    pub(crate) fn follow(&mut self, keeper: &mut Keeper) -> anyhow::Result<Vec<u64>> {
-        let records = keeper.records;
+    /// Follows changes of `records` records: `next` has the number of each and the time of its
+    /// acknowledgement, and `None` after the last one. Returns the nanoseconds from the acknowledgement
+    /// of each change until all sockets received it in an answer.
+    pub(crate) fn follow(
+        &mut self,
+        records: u64,
+        mut next: impl FnMut() -> anyhow::Result<Option<(u64, u64)>> + Send,
+    ) -> anyhow::Result<Vec<u64>> {
         let (sender, receiver) = channel();
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || -> anyhow::Result<()> {
-                while let Some(acknowledgement) = keeper.next_acknowledgement()? {
+                while let Some(acknowledgement) = next()? {
                     sender.send(acknowledgement)?;
                 }
                 Ok(())

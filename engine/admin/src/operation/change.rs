@@ -6,9 +6,9 @@ use super::{
     OperationRefusal, Requester, StoreWrite, WriteEffect,
 };
 use crate::permission::{ActionRequirement, PermissionNeed, RecordAction, is_admin};
-use crate::store::{RecordBuf, StoreRecords};
 use handle_proto::wire::list::Indexes;
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, Values};
+use handle_store::{RecordBuf, StoreRecords};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<R: StoreRecords> DecisionCase<'_, R> {

@@ -6,9 +6,9 @@ use super::{
     OperationRefusal, StoreWrite, WriteEffect,
 };
 use crate::permission::{ActionRequirement, PermissionNeed, RecordAction};
-use crate::store::StoreRecords;
 use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
+use handle_store::StoreRecords;
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {

@@ -1,9 +1,9 @@
 //! Candidate keys of an identity.
 
 use super::OperationRules;
-use crate::store::{StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
+use handle_store::{StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use zeroize::Zeroizing;
 
 /// The data of a value that may hold a key; not yet parsed.

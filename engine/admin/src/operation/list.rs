@@ -3,10 +3,10 @@
 
 use super::{DecisionCase, DecisionResult, NOT_HOMED, OperationDecision, not_supported};
 use crate::permission::{PermissionNeed, prefix_record};
-use crate::store::{StoreError, StoreRecords, StoreSnapshot};
 use handle_proto::fold;
 use handle_proto::limit::LIST_PAGE_COUNT;
 use handle_proto::name::{PREFIX_OF_PREFIXES, PREFIX_RECORDS};
+use handle_store::{StoreError, StoreRecords, StoreSnapshot};
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn list_handles(&self, handle: &[u8]) -> DecisionResult {

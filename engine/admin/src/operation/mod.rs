@@ -24,18 +24,18 @@ pub use list::Lister;
 use crate::permission::group::EntitlementOutcome;
 use crate::permission::view::{DecisionView, RemoteFacts};
 use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
-use crate::store::{StoreError, StoreRecords, is_responsible, key};
 use handle_daemon::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
+use handle_store::{StoreError, StoreRecords, is_responsible, key};
 use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The rules by which requests are decided, apart from the stored records.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct OperationRules {
     /// The site record of this server.
     pub site: Arc<SiteRecord>,
@@ -47,6 +47,8 @@ pub struct OperationRules {
     pub lists_handles: bool,
     /// Whether this server gives transactions and records to mirrors.
     pub replicates: bool,
+    /// Where changes are made, if this is a mirror, for the texts of refusals.
+    pub primaries: Option<String>,
     /// Limits on stored records.
     pub bounds: OperationBounds,
 }
@@ -288,7 +290,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Err(OperationRefusal::new(ResponseCode::INVALID_HANDLE, "The handle is too long").into());
         }
         if !self.rules.site.is_primary() && writes(op_code) {
-            return Err(NOT_PRIMARY.into());
+            return Err(self.not_primary().into());
         }
         match self.request.request {
             Request::Resolution(query) => self.resolve(&query),
@@ -321,7 +323,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Request::RetrieveTxnLog(_) | Request::DumpHandles(_) => {
                 self.hold(OperatorDuty::Replication)?;
                 match self.rules.replicates {
-                    _ if !self.rules.site.is_primary() => Err(NOT_PRIMARY.into()),
+                    _ if !self.rules.site.is_primary() => Err(self.not_primary().into()),
                     true => Ok(OperationDecision::Replicate),
                     false => Err(not_supported("This server does not give out its transactions.").into()),
                 }
@@ -332,6 +334,17 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 Ok(OperationDecision::Answer(OperationAnswer::Done(WriteEffect::NONE)))
             }
             _ => Err(not_supported("This server does not do that.").into()),
+        }
+    }
+
+    /// The refusal of a change at a mirror, which names the primary if it is known.
+    fn not_primary(&self) -> OperationRefusal {
+        match &self.rules.primaries {
+            None => NOT_PRIMARY,
+            Some(primaries) => OperationRefusal {
+                text: format!("{}; the primary is {primaries}", NOT_PRIMARY.text).into(),
+                ..NOT_PRIMARY
+            },
         }
     }
 

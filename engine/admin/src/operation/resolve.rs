@@ -4,11 +4,11 @@ use super::{
     DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision, OperationRefusal,
 };
 use crate::permission::{OperatorDuty, PermissionNeed, RecordAction};
-use crate::store::StoreRecords;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
+use handle_store::StoreRecords;
 
 const UNREADABLE: OperationRefusal = OperationRefusal::new(ResponseCode::INSUFFICIENT_PERMISSIONS, "");
 

@@ -2,12 +2,12 @@
 //! the deployed rules for index 0 and for groups.
 
 use super::view::DecisionView;
-use crate::store::{StoreError, StoreRecords};
 use handle_proto::data::admin::names;
 use handle_proto::data::kind::HS_VLIST;
 use handle_proto::data::vlist::Vlist;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
+use handle_store::{StoreError, StoreRecords};
 use std::collections::{HashSet, VecDeque};
 
 /// The result of checking whether an identity is entitled.

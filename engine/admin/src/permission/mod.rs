@@ -14,13 +14,13 @@ pub mod group;
 mod tests;
 pub mod view;
 
-use crate::store::{StoreError, StoreRecords, key};
 use group::{Entitlement, EntitlementOutcome};
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::{is_a, kind};
 use handle_proto::name::{PREFIX_RECORDS, ROOT};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, Value, fold};
+use handle_store::{StoreError, StoreRecords, key};
 use std::fmt;
 use view::DecisionView;
 

@@ -3,11 +3,11 @@
 use super::group::{Entitlement, EntitlementOutcome};
 use super::view::{RemoteFacts, WantedFact};
 use super::*;
-use crate::store::{RecordBuf, is_responsible};
 use handle_proto::data::vlist::Vlist;
 use handle_proto::limit::VLIST_EXPANSION_MAX;
 use handle_proto::wire::list::References;
 use handle_proto::{ValueBuf, Values};
+use handle_store::{RecordBuf, is_responsible};
 use std::collections::HashMap;
 
 /// Records in memory, under the homed prefix `10.1` and among prefix records.
@@ -33,7 +33,7 @@ impl MemoryRecords {
         let mut storage = Vec::new();
         let values = Values::build(values.iter().copied(), &mut storage);
         let mut bytes = Vec::new();
-        crate::store::StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut bytes);
+        handle_store::StoreRecord { id: 1, unix_ms: 1, values }.encode(&mut bytes);
         self.0.insert(key(handle, true), RecordBuf::from_bytes(bytes).unwrap());
     }
 

@@ -3,9 +3,9 @@
 //! A decision never asks other services. It notes each missing fact; the caller asks for it and
 //! decides again. So the writer, and every other thread that decides, never waits for a network.
 
-use crate::store::{RecordBuf, StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ValueBuf};
+use handle_store::{RecordBuf, StoreError, StoreRecords, is_record_of_homed_prefix, is_responsible, key};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 

@@ -1,6 +1,5 @@
 //! Builds a layer from changed records.
 
-use crate::store::{ChangedRecord, StoreError, StoreSnapshot};
 use handle_proto::{Handle, Values};
 use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
@@ -8,6 +7,7 @@ use handle_snapshot::set::storage::Storage;
 use handle_snapshot::{
     BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPlace, LayerWriter, SetError, Stager, merge,
 };
+use handle_store::{ChangedRecord, StoreError, StoreSnapshot};
 use std::io::{Cursor, Write as _};
 use std::ops::ControlFlow;
 use std::path::Path;

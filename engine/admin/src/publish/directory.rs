@@ -54,7 +54,7 @@ pub fn explain_set(directory: &Path, error: PublishError) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::StoreError;
+    use handle_store::StoreError;
 
     /// If it is the store that has failed, moving the set away would lose the good copy.
     #[test]

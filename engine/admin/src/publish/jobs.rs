@@ -4,13 +4,13 @@ use super::check;
 use super::delta::{UnfitFilter, homed_prefixes};
 use super::error::PublishError;
 use super::settings::PublishConfig;
-use crate::store::{Store, StoreError, StoreRecords as _, StoreSnapshot};
 use handle_daemon::clock::now_unix_ms;
 use handle_snapshot::set::manifest::{LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
 use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, Stager};
+use handle_store::{Store, StoreError, StoreRecords as _, StoreSnapshot};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
@@ -100,6 +100,9 @@ impl<S: Storage> PublishJob<S> {
     /// Sorts all records of a snapshot of the store in bounded memory.
     fn rebuild(&self) -> Result<JobOutput, PublishError> {
         let snapshot = self.store.snapshot()?;
+        if snapshot.is_dumping()? {
+            return Err(PublishError::Refused("a dump of the primary has begun"));
+        }
         let source = SetOrigin { store: self.store.identity(), transaction: snapshot.last_id()? };
         let options =
             LayerOptions { seed: rand::random(), folds: snapshot.folds(), created_unix_ms: now_unix_ms() };

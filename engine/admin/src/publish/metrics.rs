@@ -61,6 +61,7 @@ mod tests {
     #[test]
     fn every_number_of_the_status_is_a_metric() {
         let set = SetStatus {
+            epoch: 1,
             generation: 101,
             created_unix_ms: 1,
             handles: 102,

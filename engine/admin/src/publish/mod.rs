@@ -16,8 +16,10 @@ mod directory;
 mod error;
 mod jobs;
 mod metrics;
+mod notices;
 mod planner;
 mod settings;
+mod shipping;
 mod signer;
 mod status;
 #[cfg(test)]
@@ -29,20 +31,26 @@ pub use command::{Command, NoCommand};
 pub use directory::{check_set, explain_set};
 pub use error::PublishError;
 pub use metrics::publisher_metrics;
-pub use settings::{CheckConfig, PublishConfig};
+pub(crate) use notices::serve as serve_notices;
+pub use notices::{NoticeCounters, NoticeState, NotifyConfig, notice_metrics};
+pub use settings::{CheckConfig, PublishConfig, ShipConfig};
+pub use shipping::{ShipCounts, ShipStatus, ship_metrics};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 
-use crate::store::Store;
 use handle_daemon::clock::now_unix_ms;
+use handle_daemon::notice::PublicationNotice;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
+use handle_store::Store;
 use jobs::JobOutput;
 use planner::PublisherPlan;
+use shipping::{SetShipping, ShippingState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::watch;
 
 /// Maximum time without checking for commands and finished jobs.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -65,12 +73,16 @@ pub struct StorePublisher {
     requests: SyncSender<PublisherCommand>,
     shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    shipping: Option<SetShipping>,
 }
 
 #[derive(Debug, Default)]
 struct PublisherState {
     status: Mutex<PublishStatus>,
     stop: AtomicBool,
+    shipping: Option<Arc<ShippingState>>,
+    /// The set that machines can fetch.
+    notices: Arc<watch::Sender<PublicationNotice>>,
 }
 
 impl StorePublisher {
@@ -90,11 +102,27 @@ impl StorePublisher {
         let config = Arc::new(config.clone());
         let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
-        let shared = Arc::new(PublisherState::default());
-        *shared.lock() = engine.status();
+        let notices = Arc::new(watch::Sender::default());
+        let told = Arc::clone(&notices);
+        let shipping = SetShipping::start(dir, &config.ship, move |notice| tell_machines(&told, notice))?;
+        let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
+        let shared = Arc::new(PublisherState { shipping: state, notices, ..PublisherState::default() });
+        shared.put(engine.status());
         let driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
-        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)) })
+        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping })
+    }
+
+    /// The set that machines can fetch: the shipped one or, without shipping, the published one.
+    #[must_use]
+    pub fn notices(&self) -> watch::Receiver<PublicationNotice> {
+        self.shared.notices.subscribe()
+    }
+
+    /// The current state of shipping; `None` if no place for it is configured.
+    #[must_use]
+    pub fn ship_status(&self) -> Option<ShipStatus> {
+        self.shipping.as_ref().map(|shipping| shipping.state.status())
     }
 
     /// The current state of the publisher.
@@ -118,7 +146,11 @@ impl StorePublisher {
     /// # Errors
     /// When the publisher thread has ended.
     pub fn reconfigure(&self, config: &PublishConfig) -> Result<(), PublishError> {
-        self.send(PublisherCommand::Settings(Arc::new(config.clone())))
+        self.send(PublisherCommand::Settings(Arc::new(config.clone())))?;
+        if let Some(shipping) = &self.shipping {
+            shipping.state.reconfigure(&config.ship);
+        }
+        Ok(())
     }
 
     fn send(&self, request: PublisherCommand) -> Result<(), PublishError> {
@@ -135,13 +167,16 @@ impl StorePublisher {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Publishes the remaining changes, and ends.
+    /// Publishes the remaining changes, ships the last set, and ends.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A panic of the thread has already been logged where it happened.
             let _ = thread.join();
+        }
+        if let Some(shipping) = &self.shipping {
+            shipping.stop();
         }
     }
 
@@ -173,6 +208,30 @@ impl PublisherState {
     fn lock(&self) -> std::sync::MutexGuard<'_, PublishStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Replaces the status, and tells shipping or, without it, machines of a new set.
+    fn put(&self, status: PublishStatus) {
+        let notice_of = |status: &PublishStatus| {
+            let set = status.set.as_ref()?;
+            Some(PublicationNotice { epoch: set.epoch, generation: set.generation })
+        };
+        let (before, after) = {
+            let mut known = self.lock();
+            let before = notice_of(&known);
+            *known = status;
+            (before, notice_of(&known))
+        };
+        match (&self.shipping, after.filter(|_| before != after)) {
+            (Some(shipping), Some(notice)) => shipping.published(notice.generation),
+            (None, Some(notice)) => tell_machines(&self.notices, notice),
+            (_, None) => {}
+        }
+    }
+}
+
+/// Tells machines of a set, unless they know it.
+fn tell_machines(notices: &watch::Sender<PublicationNotice>, notice: PublicationNotice) {
+    notices.send_if_modified(|known| std::mem::replace(known, notice) != notice);
 }
 
 /// A running job.
@@ -411,6 +470,6 @@ impl<S: Storage + 'static> PublisherThread<S> {
             status.last_error = Some(error.clone());
             status.last_error_unix_ms = Some(*at);
         }
-        *self.shared.lock() = status;
+        self.shared.put(status);
     }
 }

@@ -10,12 +10,12 @@ use super::jobs::{JobControl, JobInput, JobOutput, PublishJob};
 use super::settings::PublishConfig;
 use super::status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 use super::{check, tiers};
-use crate::store::{ChangedRecord, Store, StoreChanges};
 use handle_snapshot::set::manifest::{LAYERS_MAX, LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
 use handle_snapshot::{HomedPrefixes, LayerOptions, SetPublisher};
+use handle_store::{ChangedRecord, Store, StoreChanges};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -109,7 +109,7 @@ impl<S: Storage> PublisherPlan<S> {
         if source.transaction > self.store.last_id() {
             return Err("the published set is ahead of the store, which is an older copy");
         }
-        Ok(source.transaction)
+        Ok(self.store.renumbered(source.transaction))
     }
 
     /// The last published transaction, if deltas can be published now.
@@ -139,6 +139,10 @@ impl<S: Storage> PublisherPlan<S> {
             return Ok(false);
         }
         let snapshot = self.store.snapshot()?;
+        if snapshot.is_dumping()? {
+            // The set stays as it is until the dump of the primary is complete.
+            return Ok(false);
+        }
         let most = usize::try_from(self.config.changes_max).unwrap_or(usize::MAX);
         let StoreChanges::These { to, homed, handles, .. } = snapshot.changes_after(after, most)? else {
             return Ok(self.wait_for_rebuild("the log of the store does not reach back to the published set"));
@@ -260,7 +264,7 @@ impl<S: Storage> PublisherPlan<S> {
             return None;
         }
         let is_busy = |large| self.running_jobs.iter().any(|job| job.is_large == large);
-        if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) {
+        if (self.unfit.is_some() || self.rebuild_wanted) && !is_busy(true) && !self.is_dumping() {
             return Some(self.start(JobInput::Rebuild, true, now_unix_ms));
         }
         if self.merge_wanted && free == layers_count && !is_busy(true) {
@@ -283,6 +287,12 @@ impl<S: Storage> PublisherPlan<S> {
         }
         let set = self.publisher.manifest()?.clone();
         Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
+    }
+
+    /// Whether the store is being filled by a dump. If that cannot be told, it is left to the next step
+    /// to report the error of the store.
+    fn is_dumping(&self) -> bool {
+        self.store.snapshot().and_then(|snapshot| snapshot.is_dumping()).unwrap_or(false)
     }
 
     fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> PublishJob<S> {
@@ -345,6 +355,10 @@ impl<S: Storage> PublisherPlan<S> {
         let folds = self.store.folds();
         let options = LayerOptions { seed: header.seed, folds, created_unix_ms: now_unix_ms };
         let snapshot = self.store.snapshot()?;
+        if snapshot.is_dumping()? {
+            // A rebuild that starts after the dump has all records.
+            return Ok(());
+        }
         let mut layers = vec![made.layer];
         while shown < snapshot.last_id()? {
             let StoreChanges::These { to, homed, handles, .. } =

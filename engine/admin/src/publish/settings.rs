@@ -1,14 +1,17 @@
 //! How sets are published: `[publish]` of the configuration.
 
+use super::notices::NotifyConfig;
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::settings;
-use handle_daemon::settings::or_zero;
+use handle_daemon::settings::{SettingError, or_zero};
+use handle_fleet::config::PLACE;
+use handle_fleet::{ShipLimits, StorageConfig};
 use std::path::PathBuf;
 use std::time::Duration;
 
 settings! {
     /// Publishing from the store ([publishing.md](publishing.md)).
-    pub struct PublishConfig {
+    pub struct PublishConfig where sets_have_a_directory {
         /// Directory of the published set, which `handled` serves. Without it, nothing is
         /// published.
         restart directory: Option<PathBuf> = None;
@@ -46,6 +49,51 @@ settings! {
         /// statement is made while changes cannot be published. 0 for never.
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
         section check: CheckConfig;
+        section ship: ShipConfig;
+        section notify: NotifyConfig;
+    }
+}
+
+fn sets_have_a_directory(config: &PublishConfig) -> Result<(), SettingError> {
+    if config.directory.is_none() && !config.ship.url.is_empty() {
+        let why = "`publish.ship.url` needs `publish.directory`, whose sets are shipped";
+        return Err(SettingError::Together(why.to_owned()));
+    }
+    if config.directory.is_none() && config.notify.listen.is_some() {
+        let why = "`publish.notify.listen` needs `publish.directory`, whose sets are announced";
+        return Err(SettingError::Together(why.to_owned()));
+    }
+    Ok(())
+}
+
+settings! {
+    /// Shipping of each published set to further machines ([fleets.md](../fleets.md#shipping)).
+    pub struct ShipConfig {
+        /// Where sets are shipped. Without it, `handle-admin` does not ship.
+        restart url: String = String::new(), PLACE;
+        /// Number of the last sets whose layers are kept there.
+        live sets_kept: usize = 10, 1..=10_000;
+        /// Time for which a layer is kept there after the last of these sets that names it. Has to
+        /// be longer than the first download of a new machine takes.
+        live grace_s: u64 = 3600, 0..=GRACE_S_MAX;
+        /// Pause after a failed attempt. It doubles with each further failure.
+        live retry_ms <= retry_ms_max: u64 = 500, 10..=86_400_000;
+        /// Maximum pause after a failed attempt.
+        live retry_ms_max: u64 = 30_000, 10..=86_400_000;
+        section storage: StorageConfig;
+    }
+}
+
+impl ShipConfig {
+    /// Bounds of shipping.
+    pub(crate) const fn limits(&self) -> ShipLimits {
+        ShipLimits { sets_kept: self.sets_kept, grace: Duration::from_secs(self.grace_s) }
+    }
+
+    /// The pause after so many failed attempts in a row.
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
+        let doubled = 1_u64.checked_shl(failures.saturating_sub(1)).unwrap_or(u64::MAX);
+        Duration::from_millis(self.retry_ms.saturating_mul(doubled).min(self.retry_ms_max))
     }
 }
 
@@ -92,5 +140,27 @@ impl PublishConfig {
 
     pub(crate) const fn retry(&self) -> Duration {
         Duration::from_secs(self.retry_s)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_daemon::settings::SettingSection as _;
+
+    #[test]
+    fn the_pause_after_failed_attempts_doubles_up_to_a_limit() {
+        let ship = ShipConfig { retry_ms: 500, retry_ms_max: 30_000, ..ShipConfig::default() };
+        let pauses = [1, 2, 3, 7, 64, 65, u32::MAX].map(|failures| ship.pause(failures).as_millis());
+        assert_eq!(pauses, [500, 1000, 2000, 30_000, 30_000, 30_000, 30_000]);
+    }
+
+    #[test]
+    fn shipping_without_a_directory_is_refused() {
+        let mut config = PublishConfig::default();
+        config.ship.url = "file:///mnt/sets".to_owned();
+        assert!(config.check().unwrap_err().to_string().contains("needs `publish.directory`"));
+        config.directory = Some("/sets".into());
+        assert!(config.check().is_ok());
     }
 }

@@ -31,6 +31,8 @@ pub struct PublishStatus {
 /// A set, as `status` shows it.
 #[derive(Clone, Debug, Serialize)]
 pub struct SetStatus {
+    /// Raised when another publisher takes over.
+    pub epoch: u64,
     /// Number of the publication.
     pub generation: u64,
     /// When it was published.
@@ -105,6 +107,7 @@ pub struct PublishCounts {
 impl From<&Manifest> for SetStatus {
     fn from(set: &Manifest) -> Self {
         Self {
+            epoch: set.epoch,
             generation: set.generation,
             created_unix_ms: set.created_unix_ms,
             handles: set.handles_count,

@@ -5,13 +5,13 @@ mod statements;
 
 use super::planner::PublisherPlan;
 use super::*;
-use crate::store::{LogBounds, StoreConfig};
 use handle_proto::{Value, Values};
 use handle_snapshot::set::manifest::{MANIFEST, Manifest};
 use handle_snapshot::set::storage::DiskStorage;
 use handle_snapshot::{
     Builder, HomedPrefixes, LayerOptions, LoadMode, MappedFile, PublishedSet, SetError, hash_key,
 };
+use handle_store::{LogBounds, StoreConfig};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -113,7 +113,7 @@ impl PublishSetup {
 
 fn put(store: &Store, handle: &[u8], data: &[u8]) {
     let (key, data) = (handle.to_ascii_uppercase(), data.to_vec());
-    let put = move |transaction: &mut crate::store::Transaction<'_>| {
+    let put = move |transaction: &mut handle_store::Transaction<'_>| {
         let mut room = Vec::new();
         transaction.put(&key, Values::build([Value::new(1, b"URL", &data)], &mut room))
     };

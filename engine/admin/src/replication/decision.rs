@@ -1,6 +1,6 @@
 //! Whether a receiver can continue with the transactions in the log, or has to request all records.
 
-use crate::store::{StoreError, StoreSnapshot};
+use handle_store::{StoreError, StoreSnapshot};
 use serde_json::Value;
 
 const DAY_MS: i64 = 86_400_000;

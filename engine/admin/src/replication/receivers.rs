@@ -39,12 +39,22 @@ pub struct ReceiverProgress {
     pub dumps: u64,
 }
 
+/// What a receiver is told: whether it has to request all records, and the last transaction here.
+pub(super) type ReceiverNews = (bool, u64);
+
+#[derive(Debug, Default)]
+struct KnownReceiver {
+    progress: ReceiverProgress,
+    /// What it was last told.
+    told: Option<ReceiverNews>,
+}
+
 /// The progress of all known receivers.
 #[derive(Debug, Default)]
-pub struct Receivers(Mutex<BTreeMap<ReceiverKey, ReceiverProgress>>);
+pub struct Receivers(Mutex<BTreeMap<ReceiverKey, KnownReceiver>>);
 
 impl Receivers {
-    fn table(&self) -> MutexGuard<'_, BTreeMap<ReceiverKey, ReceiverProgress>> {
+    fn table(&self) -> MutexGuard<'_, BTreeMap<ReceiverKey, KnownReceiver>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,21 +62,27 @@ impl Receivers {
     pub(super) fn note_request(&self, receiver: ReceiverKey, last_id: Option<i64>, now_unix_ms: u64) {
         let mut table = self.table();
         if table.len() >= RECEIVERS_MAX && !table.contains_key(&receiver) {
-            let oldest = table.iter().min_by_key(|(_, progress)| progress.asked_unix_ms);
+            let oldest = table.iter().min_by_key(|(_, known)| known.progress.asked_unix_ms);
             if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
                 table.remove(&oldest);
             }
         }
-        let progress = table.entry(receiver).or_default();
+        let progress = &mut table.entry(receiver).or_default().progress;
         progress.asked_unix_ms = now_unix_ms;
         if let Some(last_id) = last_id.and_then(|id| u64::try_from(id).ok()) {
             progress.last_transaction = progress.last_transaction.max(last_id);
         }
     }
 
+    /// Notes what a receiver is told; whether that differs from the last time.
+    pub(super) fn note_told(&self, receiver: &ReceiverKey, news: ReceiverNews) -> bool {
+        let mut table = self.table();
+        table.get_mut(receiver).is_none_or(|known| known.told.replace(news) != Some(news))
+    }
+
     /// Notes that all transactions up to `last_id` were sent to the receiver.
     pub(super) fn received_transactions(&self, receiver: &ReceiverKey, last_id: u64) {
-        if let Some(progress) = self.table().get_mut(receiver) {
+        if let Some(KnownReceiver { progress, .. }) = self.table().get_mut(receiver) {
             progress.last_transaction = last_id;
             progress.streams += 1;
         }
@@ -74,7 +90,7 @@ impl Receivers {
 
     /// Notes that all records were sent to the receiver, as of transaction `last_id`.
     pub(super) fn received_dump(&self, receiver: &ReceiverKey, last_id: u64) {
-        if let Some(progress) = self.table().get_mut(receiver) {
+        if let Some(KnownReceiver { progress, .. }) = self.table().get_mut(receiver) {
             progress.last_transaction = last_id;
             progress.dumps += 1;
         }
@@ -83,7 +99,7 @@ impl Receivers {
     /// All receivers with their progress.
     #[must_use]
     pub fn all(&self) -> Vec<(ReceiverKey, ReceiverProgress)> {
-        self.table().iter().map(|(key, progress)| (key.clone(), *progress)).collect()
+        self.table().iter().map(|(key, known)| (key.clone(), known.progress)).collect()
     }
 }
 
@@ -102,6 +118,11 @@ mod tests {
         assert_eq!(receivers.all(), [(key(0), expected)]);
         receivers.received_dump(&key(0), 3);
         assert_eq!(receivers.all()[0].1.last_transaction, 3, "a dump begins anew");
+        let told = |news| receivers.note_told(&key(0), news);
+        assert_eq!(
+            [(false, 3), (false, 3), (true, 3), (true, 3), (false, 4)].map(told),
+            [true, false, true, false, true]
+        );
         (1..1000).for_each(|n| receivers.note_request(key(n), None, 10 + u64::from(n)));
         let all = receivers.all();
         assert_eq!(all.len(), RECEIVERS_MAX);

@@ -3,9 +3,6 @@
 
 use super::receivers::{ReceiverKey, Receivers};
 use super::stream::BlockWriter;
-use crate::store::{
-    LastChange, LogAction, LogEntry, RemovalKind, StoreError, StoreRecords as _, StoreSnapshot, key,
-};
 use handle_auth::SignError;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::replication::StartingPoint;
@@ -14,6 +11,9 @@ use handle_proto::wire::replication_stream::{
     TransactionStatus, TransactionsHeader,
 };
 use handle_proto::{Handle, HashOption, fold};
+use handle_store::{
+    LastChange, LogAction, LogEntry, RemovalKind, StoreError, StoreRecords as _, StoreSnapshot, key,
+};
 use std::fmt;
 
 /// Why a stream ends early.
@@ -60,7 +60,9 @@ pub struct ReceiverShare {
 }
 
 impl ReceiverShare {
-    fn has(self, handle: &[u8]) -> bool {
+    /// Whether a handle hashes to this server.
+    #[must_use]
+    pub fn has(self, handle: &[u8]) -> bool {
         Handle(handle).server_at(self.hash_option, self.servers_count) == Some(self.server_at)
     }
 }
@@ -97,6 +99,17 @@ impl StreamSource {
         match self {
             Self::Transactions(source) => ItemCounts { transactions: source.count, records: 0 },
             Self::Dump(source) => ItemCounts { transactions: 0, records: source.count },
+        }
+    }
+
+    /// Notes what the receiver is told; whether it is told what it was told the last time.
+    pub(super) fn is_repeated(&self, receivers: &Receivers) -> bool {
+        match self {
+            Self::Transactions(source) => {
+                let needs_dump = source.header.status == TransactionStatus::NeedsDump;
+                !receivers.note_told(&source.receiver, (needs_dump, source.last_id))
+            }
+            Self::Dump(_) => false,
         }
     }
 

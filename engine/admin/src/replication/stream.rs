@@ -70,6 +70,7 @@ pub struct ReplicationStream {
     tls: Option<Arc<ServerConfig>>,
     out: BlockWriter,
     has_more: bool,
+    is_repeated: bool,
     receivers: Arc<Receivers>,
     _place: StreamPlace,
 }
@@ -87,7 +88,15 @@ impl ReplicationStream {
             // The name of the digest is not part of the first block.
             out.unsigned(|bytes| put::string(bytes, DIGEST_NAME));
         }
-        Self { source, protection, tls, out, has_more: true, receivers, _place: place }
+        let is_repeated = source.is_repeated(&receivers);
+        Self { source, protection, tls, out, has_more: true, is_repeated, receivers, _place: place }
+    }
+
+    /// Whether the receiver is told what it was told the last time, because nothing has changed since.
+    /// Mirrors ask again and again, so the audit log has no line of it.
+    #[must_use]
+    pub const fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// The four bytes before the stream.

@@ -14,7 +14,6 @@ use crate::operation::{
     OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, Requester, decide,
 };
 use crate::permission::view::RemoteFacts;
-use crate::store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
@@ -29,6 +28,7 @@ use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
+use handle_store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;

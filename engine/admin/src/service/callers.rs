@@ -8,7 +8,6 @@ use crate::audit::AuditLine;
 use crate::caller_sessions::{CallerSessionLimits, ProvenKey};
 use crate::operation::{NotHere, OperationRefusal, keys};
 use crate::remote::{RemoteFailure, RemoteInquiry};
-use crate::store::StoreError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
@@ -20,6 +19,7 @@ use handle_proto::wire::auth::{self, VerificationRequest};
 use handle_proto::wire::digest::RequestDigest;
 use handle_proto::wire::list::Reference;
 use handle_proto::{OpCode, ResponseCode, Version};
+use handle_store::StoreError;
 use std::net::{IpAddr, SocketAddr};
 use zeroize::Zeroizing;
 
@@ -153,7 +153,8 @@ impl AdminService {
 
     /// Whether `data` is the public key of this server, in whatever form.
     fn is_server_key(&self, data: &[u8]) -> bool {
-        let Some(server) = self.site.server() else { return false };
+        let site = self.site();
+        let Some(server) = site.server() else { return false };
         match (PublicKey::decode(server.public_key), PublicKey::decode(data)) {
             // Another exponent may verify the same signatures.
             (Ok(PublicKey::Rsa { n: own, .. }), Ok(PublicKey::Rsa { n, .. })) => own == n,

@@ -5,9 +5,9 @@ use super::open::open;
 use super::{AdminService, hidden};
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite, decide};
 use crate::permission::view::RemoteFacts;
-use crate::store::{StoreError, Transaction};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, Values};
+use handle_store::{StoreError, Transaction};
 
 impl AdminService {
     /// Has the writer decide again, on the state of the store at that time and under the rules in

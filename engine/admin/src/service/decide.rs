@@ -8,9 +8,9 @@ use crate::operation::{
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry};
-use crate::store::{StoreError, StoreSnapshot};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, ValueBuf};
+use handle_store::{StoreError, StoreSnapshot};
 use std::borrow::Cow;
 use std::sync::Arc;
 

@@ -5,8 +5,8 @@ use super::open::OpenedRequest;
 use super::response::PreparedResponse;
 use super::{AdminService, ListPages};
 use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal, encoded};
-use crate::referral::{NotResolved, RECURSION_MAX, UNDERSTOOD_SINCE};
-use handle_proto::limit::UDP_DATA_LEN_MAX;
+use crate::referral::{NotResolved, UNDERSTOOD_SINCE};
+use handle_proto::limit::{SERVER_RECURSION_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
 
@@ -41,7 +41,7 @@ impl AdminService {
         let values = Values::from_encoded(*count, bytes).ok().filter(|_| needs_answer);
         let Some(values) = values else { return response };
         let recursion_count = opened.message.header.recursion_count;
-        if recursion_count >= RECURSION_MAX {
+        if recursion_count >= SERVER_RECURSION_MAX {
             return RECURSION_TOO_DEEP.into();
         }
         let values = values.iter().map(|value| ValueBuf::from(&value)).collect();

@@ -43,7 +43,6 @@ use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requ
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::Replication;
-use crate::store::{Store, StoreError};
 use case::{ChallengeClaim, RequestCase};
 use handle_auth::challenges::{Challenges, IssuedChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
@@ -52,6 +51,7 @@ use handle_daemon::sessions::{IncomingMessage, SessionEndpoint, TakenChallenge};
 use handle_daemon::site::SiteRecord;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
+use handle_store::{Store, StoreError};
 use prove::ProofOutcome;
 use reply::{ReplySealer, ReplyTo};
 use response::{PreparedResponse, RequestIdentity};
@@ -64,8 +64,6 @@ use zeroize::Zeroizing;
 pub struct AdminService {
     /// The records.
     pub store: Arc<Store>,
-    /// The site record of this server.
-    pub site: Arc<SiteRecord>,
     /// Turns answers into messages.
     pub sealer: ReplySealer,
     /// The audit log.
@@ -224,6 +222,14 @@ impl AdminService {
                 ResponseCode::SERVER_BUSY,
                 "Too many changes wait to be written; ask again later.",
             ),
+            StoreError::Server(_) => {
+                self.counters.store_errors.add();
+                tracing::error!(%error, "cannot answer a request");
+                OperationRefusal::new(
+                    ResponseCode::SERVER_BUSY,
+                    "The records cannot be reached at the moment; ask again later.",
+                )
+            }
             StoreError::Failed => OperationRefusal::new(
                 ResponseCode::SERVER_READ_ONLY,
                 "This server cannot write at the moment.",
@@ -251,7 +257,6 @@ impl AdminService {
         let caller_sessions = Mutex::new(CallerSessions::new(store.folds()));
         Self {
             store,
-            site: Arc::clone(&in_force.rules.site),
             sealer,
             audit,
             counters: AdminCounters::default(),
@@ -272,6 +277,20 @@ impl AdminService {
     #[must_use]
     pub fn in_force(&self) -> Arc<ActiveRules> {
         Arc::clone(&self.in_force.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The site record of this server.
+    #[must_use]
+    pub fn site(&self) -> Arc<SiteRecord> {
+        Arc::clone(&self.in_force().rules.site)
+    }
+
+    /// Lets this server be one of the primary site that `site` describes: it makes changes from now
+    /// on.
+    pub fn become_primary(&self, site: SiteRecord) {
+        let before = self.in_force();
+        let rules = OperationRules { site: Arc::new(site), primaries: None, ..before.rules.clone() };
+        self.put_in_force(ActiveRules { rules, effort: before.effort });
     }
 
     /// Puts other rules in force for all requests from now on.

@@ -4,8 +4,8 @@ use super::AdminService;
 use super::reply::ReplyTo;
 use crate::operation::{Lister, OperationAnswer};
 use crate::replication::stream::ReplicationStream;
-use crate::store::StoreSnapshot;
 use handle_daemon::clock::now_unix_s;
+use handle_store::StoreSnapshot;
 use std::sync::Arc;
 
 /// An outgoing answer.
@@ -56,10 +56,10 @@ impl ListPages {
             Err(error) => {
                 self.has_more = false;
                 let answer = OperationAnswer::Refused(service.store_refusal(&error));
-                return Some(service.sealer.answer(&self.to, &service.site, &answer, now_unix_s()));
+                return Some(service.sealer.answer(&self.to, &service.site(), &answer, now_unix_s()));
             }
         };
         self.has_more = has_more;
-        Some(service.sealer.page(&self.to, &service.site, &names, has_more, now_unix_s()))
+        Some(service.sealer.page(&self.to, &service.site(), &names, has_more, now_unix_s()))
     }
 }

@@ -7,12 +7,12 @@ use super::decide::Decider;
 use super::response::PreparedResponse;
 use super::verify::TOO_MUCH_WAITS;
 use crate::operation::{NotHere, OperationDecision, OperationRefusal, Requester, keys};
-use crate::store::StoreError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::{VerifyError, cost};
 use handle_proto::wire::auth;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode};
+use handle_store::StoreError;
 
 /// The outcome of verifying an answer to a challenge.
 pub(super) enum ProofOutcome<'a> {

@@ -32,7 +32,12 @@ impl AdminService {
             RequestIdentity::Known(identity) => (Some(identity), op_code.is_admin()),
             RequestIdentity::Claimed(identity) => (Some(identity), true),
         };
-        if is_of_interest && !matches!(response, PreparedResponse::Challenge(..)) {
+        let is_left_out = match response {
+            PreparedResponse::Challenge(..) => true,
+            PreparedResponse::Stream(stream) => stream.is_repeated(),
+            _ => false,
+        };
+        if is_of_interest && !is_left_out {
             let handle = match response {
                 PreparedResponse::Answer(OperationAnswer::Created(handle, _)) => handle,
                 _ => case.opened.request.handle().unwrap_or_default(),

@@ -5,9 +5,9 @@ use super::case::RequestCase;
 use super::response::PreparedResponse;
 use crate::operation::{OperationRefusal, Requester};
 use crate::replication::{NoStream, StreamRequest};
-use crate::store::StoreError;
 use handle_daemon::clock::now_unix_ms;
 use handle_proto::{Handle, ResponseCode};
+use handle_store::StoreError;
 
 const NOT_HERE: OperationRefusal = OperationRefusal::new(
     ResponseCode::OPERATION_NOT_SUPPORTED,
@@ -37,7 +37,7 @@ impl AdminService {
             request: case.opened.request,
             identity,
             version: case.to.version(),
-            server_at: self.site.server_at(),
+            server_at: self.site().server_at(),
             now_unix_ms: now_unix_ms(),
         };
         match replication.begin(&request, self.store.snapshot()?, route) {

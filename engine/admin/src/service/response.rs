@@ -2,10 +2,10 @@
 
 use crate::operation::{Lister, OperationAnswer, OperationRefusal};
 use crate::replication::stream::ReplicationStream;
-use crate::store::StoreSnapshot;
 use handle_auth::challenges::SessionChallenge;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::wire::list::Reference;
+use handle_store::StoreSnapshot;
 
 /// A response that has not been encoded yet.
 pub(super) enum PreparedResponse {

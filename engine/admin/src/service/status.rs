@@ -3,8 +3,8 @@
 use super::AdminService;
 use super::decide::Decider;
 use crate::operation::OperationAnswer;
-use crate::store::StoreError;
 use handle_proto::{Permissions, Value};
+use handle_store::StoreError;
 
 impl AdminService {
     /// Reports the state of the server.

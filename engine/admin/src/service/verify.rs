@@ -5,13 +5,13 @@ use super::decide::Decider;
 use super::open::UNREADABLE;
 use super::response::PreparedResponse;
 use crate::operation::{CandidateKey, NotHere, OperationAnswer, OperationRefusal, keys};
-use crate::store::StoreError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, VerificationRequest};
+use handle_store::StoreError;
 
 /// Costly work has its own threads; this is the refusal when their queue is full.
 pub(super) const TOO_MUCH_WAITS: OperationRefusal = OperationRefusal::new(

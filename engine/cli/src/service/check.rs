@@ -1,11 +1,13 @@
 //! `hdl check`: asks every site and server of a service for the same handle, and shows where they
-//! differ.
+//! differ; or compares all records of a mirror with those of its primaries.
 
 use super::{LocatedService, locate};
-use crate::ExitOutcome;
+mod mirror;
+
 use crate::client::ClientArgs;
 use crate::output;
 use crate::style::{Paint, paint};
+use crate::{ExitOutcome, UsageError};
 use handle_client::lookup::{Client, LookupOptions, LookupTarget};
 use handle_client::plan::ServerTarget;
 use handle_client::service::SharedSite;
@@ -14,21 +16,34 @@ use handle_client::{BlockingDriver, LookupAnswer, LookupError, Question};
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::{Value as Json, json};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Compare the answers of all servers of a service for one handle.
+/// Compare the answers of all servers of a service for one handle, or a mirror with its primaries.
 ///
 /// In each site, the server that the hash chooses has to answer over every protocol it supports
 /// (with --tcp only over TCP), with the same values as the other sites. All other servers have to
 /// answer that they are not responsible. An outdated mirror shows up as different.
+///
+/// With --mirror, on the machine of a mirror, all records of its published set are compared with
+/// those of its primaries, with the values that are not public. Each primary is asked for a dump.
+/// What is changed meanwhile is not counted as different.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   hdl check 10.1045/july95-arms --certify
+  hdl check --mirror /srv/handle/handle-admin.toml
 
 Exit codes: 0 all agree, 1 servers disagree or do not answer.")]
 pub(crate) struct Args {
     /// The handle.
-    handle: String,
+    #[arg(required_unless_present = "mirror")]
+    handle: Option<String>,
+    /// The configuration of the handle-admin of a mirror, whose set is compared with its primaries.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["handle", "certify"])]
+    mirror: Option<PathBuf>,
+    /// With --mirror, seconds in which differences may still arrive at the mirror.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "mirror")]
+    wait: u32,
     /// Request signatures, and verify them.
     #[arg(long)]
     certify: bool,
@@ -53,12 +68,17 @@ struct ServerReport {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    output::or_as_json(check(args), args.json)
+    let outcome = match (&args.mirror, &args.handle) {
+        (Some(config), _) => mirror::check(config, args.wait, args.json),
+        (None, Some(handle)) => check(args, handle),
+        (None, None) => Err(UsageError("name a handle, or --mirror".to_owned()).into()),
+    };
+    output::or_as_json(outcome, args.json)
 }
 
-fn check(args: &Args) -> anyhow::Result<ExitOutcome> {
+fn check(args: &Args, handle: &str) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
-    let located = locate(&client, &args.handle, args.certify)?;
+    let located = locate(&client, handle, args.certify)?;
     let mut reports = vec![];
     for (number, site) in located.sites.iter().enumerate() {
         reports.extend(ask_site(&client, args, &located, number, site));

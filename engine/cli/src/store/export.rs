@@ -4,11 +4,9 @@
 use crate::snapshot::OpenedSource;
 use crate::{ExitOutcome, output, progress};
 use anyhow::{Context as _, bail, ensure};
-use handle_admin::store::{Store, StoreConfig};
 use handle_proto::json::{RecordLine, record_to_json};
 use handle_proto::{Handle, Value};
-use handle_snapshot::Layer;
-use handle_snapshot::hash_key;
+use handle_store::{Store, StoreConfig};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::fs::File;
@@ -103,22 +101,11 @@ fn records(source: &Path, out: &mut ExportWriter<impl Write>) -> anyhow::Result<
 
 /// The records of a set; the newest layer with a record counts.
 fn published(opened: &OpenedSource, out: &mut ExportWriter<impl Write>) -> anyhow::Result<()> {
-    let records = opened.records()?;
     let bar = progress::bar("records", None);
-    for (at, layer) in opened.layers().iter().enumerate() {
-        let newer = &opened.layers()[..at];
-        for record in layer.records() {
-            let record = record?;
-            let (key, hash) = (record.key(), hash_key(records.seed(), record.key()));
-            let is_covered = |layer: &Layer<_>| layer.find(hash, key).map(|found| found.is_some());
-            let mut covered = newer.iter().map(is_covered);
-            if record.is_tombstone() || covered.try_fold(false, |any, is| is.map(|is| any || is))? {
-                continue;
-            }
-            let values = record.values_in_order().collect::<Result<Vec<_>, _>>()?;
-            out.record(key, values, &bar)?;
-        }
-    }
+    opened.each_record(|record| {
+        let values = record.values_in_order().collect::<Result<Vec<_>, _>>()?;
+        out.record(record.key(), values, &bar)
+    })?;
     bar.finish_and_clear();
     Ok(())
 }

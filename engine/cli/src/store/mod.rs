@@ -2,12 +2,13 @@
 //! store open.
 
 pub(crate) mod export;
+pub(crate) mod files;
 mod foreign;
 pub(crate) mod import;
-mod remote;
+pub(crate) mod remote;
 
 use crate::{ExitOutcome, output};
-use handle_admin::store::{Store, StoreConfig, StoreStats};
+use handle_store::{Store, StoreConfig, StoreStats};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -44,7 +45,7 @@ Exit codes: 0 intact, 1 damaged or missing.")]
 
 #[derive(clap::Args, Debug)]
 struct CreateArgs {
-    /// The file of the store.
+    /// The store: a file, or the URL of a database of PostgreSQL.
     store: PathBuf,
     /// Distinguish the case of local names. This cannot be changed later.
     #[arg(long)]
@@ -53,7 +54,7 @@ struct CreateArgs {
 
 #[derive(clap::Args, Debug)]
 struct StoreArgs {
-    /// The file of the store.
+    /// The store: a file, or the URL of a database of PostgreSQL.
     store: PathBuf,
     /// Print JSON.
     #[arg(long)]

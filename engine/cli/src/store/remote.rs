@@ -1,5 +1,6 @@
 //! Imports the records of another server: lists its handles and resolves each.
 
+use super::files::RecordSink;
 use super::import::ImportState;
 use crate::handle::prefix_handle;
 use crate::secret::IdentityArgs;
@@ -96,48 +97,93 @@ enum FetchedHandle {
     Gone,
 }
 
+/// Takes the records that a server lists.
+pub(crate) trait RemoteSink: RecordSink {
+    /// Takes note that the next record has only its `count` public values.
+    fn withheld(&mut self, handle: &[u8], count: usize, why: &str);
+
+    /// Takes note of a handle or prefix that is not readable.
+    fn unreadable(&mut self, name: &[u8], why: &str);
+}
+
 /// Imports every record of the server, as far as it is readable.
 pub(super) fn each(args: &RemoteArgs, keep_going: bool, taken: &mut ImportState<'_>) -> anyhow::Result<()> {
     let server = args.server.as_deref().context("no input: name files, or --server")?;
     let connect = args.connector(server)?;
-    let mut client = connect();
-    let names = list_all(args, &mut client, taken)?;
-    let bar = progress::bar("resolving", Some(names.len() as u64));
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        let (send, receive) = bounded::<anyhow::Result<FetchedHandle>>(QUEUE);
-        for _ in 0..args.parallel {
-            let (send, names, next, connect) = (send.clone(), &names, &next, &connect);
-            scope.spawn(move || {
-                let mut client = connect();
-                while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let fetched =
-                        fetch(&mut client, name, keep_going).with_context(|| Handle(name).to_string());
-                    let is_over = fetched.is_err();
-                    if send.send(fetched).is_err() || is_over {
-                        return;
+    let listing = RemoteListing {
+        server,
+        prefixes: &args.prefix,
+        parallel: args.parallel,
+        list_mib: args.list_mib,
+        connect: &|| Ok(connect()),
+    };
+    listing.each(keep_going, taken)
+}
+
+/// A server that lists its handles.
+pub(crate) struct RemoteListing<'a> {
+    /// Its name in messages.
+    pub(crate) server: &'a str,
+    /// The prefixes to list; if there are none, all homed prefixes of the server.
+    pub(crate) prefixes: &'a [String],
+    /// Number of connections.
+    pub(crate) parallel: u16,
+    /// Maximum memory for the listed handles, in MiB.
+    pub(crate) list_mib: u32,
+    /// Makes a connection, as the identity that lists and resolves.
+    pub(crate) connect: &'a (dyn Fn() -> anyhow::Result<Administrator> + Sync),
+}
+
+impl RemoteListing<'_> {
+    /// Passes every record of the server to `taken`, as far as it is readable. With `keep_going`, a
+    /// handle that is refused for another reason than missing rights is not an error.
+    ///
+    /// # Errors
+    /// When nothing may be listed, or a question is not answered.
+    pub(crate) fn each(&self, keep_going: bool, taken: &mut impl RemoteSink) -> anyhow::Result<()> {
+        let RemoteListing { server, parallel, connect, .. } = *self;
+        let names = list_all(self, &mut connect()?, taken)?;
+        let bar = progress::bar("resolving", Some(names.len() as u64));
+        let next = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            let (send, receive) = bounded::<anyhow::Result<FetchedHandle>>(QUEUE);
+            for _ in 0..parallel {
+                let (send, names, next) = (send.clone(), &names, &next);
+                scope.spawn(move || {
+                    let mut client = match connect() {
+                        Ok(client) => client,
+                        // If the other side is gone, the reason is known.
+                        Err(error) => return drop(send.send(Err(error))),
+                    };
+                    while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let fetched =
+                            fetch(&mut client, name, keep_going).with_context(|| Handle(name).to_string());
+                        let is_over = fetched.is_err();
+                        if send.send(fetched).is_err() || is_over {
+                            return;
+                        }
                     }
-                }
-            });
-        }
-        drop(send);
-        for fetched in receive {
-            bar.inc(1);
-            match fetched? {
-                FetchedHandle::Record { handle, values_count, encoded, withheld } => {
-                    let values = Values::from_encoded(values_count, &encoded)?;
-                    if let Some(why) = withheld {
-                        taken.withheld(&handle, values_count, &why);
-                    }
-                    taken.record(&handle, values, || server.to_owned())?;
-                }
-                FetchedHandle::Unreadable { handle, why } => taken.unreadable(&handle, &why),
-                FetchedHandle::Gone => {}
+                });
             }
-        }
-        bar.finish_and_clear();
-        Ok(())
-    })
+            drop(send);
+            for fetched in receive {
+                bar.inc(1);
+                match fetched? {
+                    FetchedHandle::Record { handle, values_count, encoded, withheld } => {
+                        let values = Values::from_encoded(values_count, &encoded)?;
+                        if let Some(why) = withheld {
+                            taken.withheld(&handle, values_count, &why);
+                        }
+                        taken.record(&handle, values, &|| server.to_owned())?;
+                    }
+                    FetchedHandle::Unreadable { handle, why } => taken.unreadable(&handle, &why),
+                    FetchedHandle::Gone => {}
+                }
+            }
+            bar.finish_and_clear();
+            Ok(())
+        })
+    }
 }
 
 impl RemoteArgs {
@@ -168,22 +214,22 @@ impl RemoteArgs {
 /// Lists the handles under all prefixes. Reports prefixes that may not be listed; fails if none
 /// may.
 fn list_all(
-    args: &RemoteArgs,
+    listing: &RemoteListing<'_>,
     client: &mut Administrator,
-    taken: &mut ImportState<'_>,
+    taken: &mut impl RemoteSink,
 ) -> anyhow::Result<Vec<Vec<u8>>> {
     let mut prefixes: Vec<Vec<u8>> =
-        args.prefix.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
+        listing.prefixes.iter().map(|prefix| prefix_handle(prefix).into_bytes()).collect();
     if prefixes.is_empty() {
         let request = Request::ListHomedNas(HandleBody { handle: BLANK });
-        let mut homed = ListedHandles::new(args.list_mib);
+        let mut homed = ListedHandles::new(listing.list_mib);
         let refused = list(client, &request, &mut homed);
         if let Some(why) = refused.context("cannot list the homed prefixes")? {
             bail!("cannot list the homed prefixes: {why}");
         }
         prefixes = homed.handles;
     }
-    let (mut names, mut refusals) = (ListedHandles::new(args.list_mib), Vec::new());
+    let (mut names, mut refusals) = (ListedHandles::new(listing.list_mib), Vec::new());
     for prefix in &prefixes {
         let request = Request::ListHandles(HandleBody { handle: prefix });
         let place = || format!("cannot list the handles under {}", Handle(prefix));

@@ -1,0 +1,267 @@
+//! A mirror: the time until a new one serves all records, beside copying its files; and the time from the
+//! acknowledgement of a change at the primary until `handled` of the mirror answers with it.
+//!
+//! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each. The
+//! primary accepts changes without authentication, which has no part in the figures.
+
+use super::visible::keeper::{CHANGED, changed_record, import, now_ns};
+use super::visible::probe::Probe;
+use anyhow::{Context as _, ensure};
+use clap::Subcommand;
+use handle_benches::records::RecordGenerator;
+use handle_benches::serve::{self, Child, ServePath};
+use handle_benches::usage;
+use handle_client::administration::Administrator;
+use handle_proto::wire::Request;
+use handle_proto::wire::admin::HandleValues;
+use handle_proto::{OpFlags, ResponseCode, Value, Values};
+use handle_server::config::ServerLimits;
+use handle_snapshot::set::read_manifest;
+use handle_store::{Store, StoreConfig};
+use serde_json::{Value as Json, json};
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Connections that make changes.
+const CLIENTS: u64 = 4;
+/// Longest wait for an answer, or for a set.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// Measures a new mirror, and how soon changes are visible at it. Build `hdl` and `handle-admin` first,
+/// with the same profile.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    role: Option<Role>,
+    /// Records of the primary.
+    #[arg(long, default_value_t = 1_000_000)]
+    records: u64,
+    /// Number of changes.
+    #[arg(long, default_value_t = 10_000)]
+    changes: u64,
+    /// Changes per second.
+    #[arg(long, default_value_t = 300)]
+    rate: u64,
+    /// Milliseconds between two requests of the mirror (`mirror.interval_ms`).
+    #[arg(long, default_value_t = 1000)]
+    interval_ms: u32,
+    /// Directory of both services, which must not exist; by default a temporary directory.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Role of a child process; not shown in the help.
+#[derive(Clone, Subcommand)]
+enum Role {
+    #[command(hide = true)]
+    Serve { directory: PathBuf },
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    match &args.role {
+        None => measure(&args),
+        Some(Role::Serve { directory }) => {
+            serve::published(directory, ServePath::Uring, vec![0], ServerLimits::default())
+        }
+    }
+}
+
+/// A process that is killed when it is dropped.
+struct KilledProcess(std::process::Child);
+
+impl Drop for KilledProcess {
+    fn drop(&mut self) {
+        // It has no state to save.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn measure(args: &Args) -> anyhow::Result<()> {
+    ensure!(args.records > 0 && args.changes > 0 && args.rate > 0, "these numbers must not be zero");
+    let temp_dir = tempfile::tempdir()?;
+    let dir = args.dir.clone().unwrap_or_else(|| temp_dir.path().join("mirrored"));
+    fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let primary = init(&dir, "primary")?;
+    init(&dir, "mirror")?;
+    configure(&dir, args.interval_ms)?;
+    let home = dir.join("primary");
+    let store = Store::open(&StoreConfig::at(&home.join("store.redb")))?;
+    import(&store, &home, &RecordGenerator::new()?, args.records)?;
+    drop(store);
+    let _primary = administer(&dir.join("primary"))?;
+    until_published(&dir.join("primary"), args.records)?;
+    let started = Instant::now();
+    let _mirror = administer(&dir.join("mirror"))?;
+    until_published(&dir.join("mirror"), args.records)?;
+    let mirror_s = started.elapsed().as_secs_f64();
+    let (copy_s, bytes) = copy(&dir)?;
+    let mut visible_ns = follow(args, &dir, primary)?;
+    visible_ns.sort_unstable();
+    report(args, &visible_ns, (mirror_s, copy_s, bytes));
+    Ok(())
+}
+
+fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64, u64)) {
+    let at = |per_mille: usize| {
+        let index = (visible_ns.len() - 1) * per_mille / 1000;
+        visible_ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
+    };
+    let (median, p99, most) = (at(500), at(990), at(1000));
+    if args.json {
+        let figures = json!({
+            "records": args.records, "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
+            "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms,
+            "visible_ms": { "median": median, "p99": p99, "max": most }, "machine": usage::machine(),
+        });
+        println!("{figures}");
+        return;
+    }
+    println!("{}", usage::machine());
+    println!(
+        "a mirror of {} records: {mirror_s:.1} s; copying its {} MiB: {copy_s:.1} s; {:.1} times as long",
+        args.records,
+        bytes >> 20,
+        mirror_s / copy_s
+    );
+    println!(
+        "{} changes at {}/s, requests every {} ms: visible at the mirror after {median:.0} ms (median), \
+         {p99:.0} ms (99th percentile), {most:.0} ms (maximum)",
+        visible_ns.len(),
+        args.rate,
+        args.interval_ms
+    );
+}
+
+/// A program beside this one.
+fn program(name: &str) -> anyhow::Result<Command> {
+    let path = std::env::current_exe()?.with_file_name(name);
+    ensure!(path.exists(), "there is no {}: build it with the same profile", path.display());
+    Ok(Command::new(path))
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+/// Makes a service; returns the address for changes.
+fn init(dir: &Path, name: &str) -> anyhow::Result<SocketAddr> {
+    let (port, admin_port) = (free_port()?, free_port()?);
+    let mut command = program("hdl")?;
+    command.args(["init", "--prefix", "10.1045", "--address", "127.0.0.1", "--bind", "127.0.0.1", "--plain"]);
+    command.args(["--port", &port.to_string(), "--admin-port", &admin_port.to_string()]).arg(dir.join(name));
+    ensure!(command.stdout(Stdio::null()).status()?.success(), "hdl init failed");
+    Ok((Ipv4Addr::LOCALHOST, admin_port).into())
+}
+
+fn configure(dir: &Path, interval_ms: u32) -> anyhow::Result<()> {
+    let config = dir.join("primary/handle-admin.toml");
+    let text = fs::read_to_string(&config)?;
+    fs::write(&config, format!("anonymous_full_access = true\n{text}"))?;
+    let site = dir.join("mirror/siteinfo.json");
+    let mut json: Json = serde_json::from_slice(&fs::read(&site)?)?;
+    json["primarySite"] = false.into();
+    fs::write(&site, json.to_string())?;
+    let config = dir.join("mirror/handle-admin.toml");
+    let text = fs::read_to_string(&config)?;
+    let section = format!(
+        "\n[mirror]\ninterval_ms = {interval_ms}\n\n[[mirror.primary]]\nname = \"primary\"\n\
+         site = \"../primary/siteinfo.json\"\nidentity = \"300:10.1045/ADMIN\"\n\
+         key_file = \"../primary/admin-private.bin\"\n"
+    );
+    Ok(fs::write(&config, text + &section)?)
+}
+
+fn administer(dir: &Path) -> anyhow::Result<KilledProcess> {
+    let mut command = program("handle-admin")?;
+    command.arg("--config").arg(dir.join("handle-admin.toml")).args(["--allow-root", "--log", "error"]);
+    Ok(KilledProcess(command.stdin(Stdio::null()).spawn()?))
+}
+
+fn until_published(dir: &Path, records: u64) -> anyhow::Result<()> {
+    let started = Instant::now();
+    while !read_manifest(&dir.join("snapshot")).is_ok_and(|manifest| manifest.handles_count >= records) {
+        ensure!(started.elapsed() < PATIENCE, "{} publishes nothing", dir.display());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Copies the store and the set of the mirror with `cp`, and syncs the copy; the seconds, and the bytes.
+fn copy(dir: &Path) -> anyhow::Result<(f64, u64)> {
+    let (mirror, copied) = (dir.join("mirror"), dir.join("copied"));
+    fs::create_dir(&copied)?;
+    let started = Instant::now();
+    let mut command = Command::new("cp");
+    command.arg("-r").arg(mirror.join("store.redb")).arg(mirror.join("snapshot")).arg(&copied);
+    ensure!(command.status()?.success(), "cp failed");
+    let mut bytes = 0;
+    for path in [copied.clone(), copied.join("snapshot")] {
+        for entry in fs::read_dir(path)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                File::open(entry.path())?.sync_all()?;
+                bytes += entry.metadata()?.len();
+            }
+        }
+    }
+    let seconds = started.elapsed().as_secs_f64();
+    fs::remove_dir_all(&copied)?;
+    Ok((seconds, bytes))
+}
+
+/// Makes changes at the primary, and asks the mirror for them; the nanoseconds until each was visible.
+fn follow(args: &Args, dir: &Path, primary: SocketAddr) -> anyhow::Result<Vec<u64>> {
+    let set =
+        dir.join("mirror/snapshot").to_str().context("the path of the directory is not UTF-8")?.to_owned();
+    let server = Child::start(&["serve".to_owned(), set])?;
+    let mut probe = Probe::open(server.address, 1)?;
+    let (sender, receiver) = channel();
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| {
+                let sender = sender.clone();
+                scope.spawn(move || change(args, primary, (client, started), &sender))
+            })
+            .collect();
+        drop(sender);
+        let seen = probe.follow(args.records, move || Ok(receiver.recv().ok()));
+        for client in clients {
+            client.join().map_err(|_| anyhow::anyhow!("a client panicked"))??;
+        }
+        seen
+    })
+}
+
+/// Makes the changes of one client, each when it is due.
+fn change(
+    args: &Args,
+    primary: SocketAddr,
+    (client, started): (u64, Instant),
+    sender: &Sender<(u64, u64)>,
+) -> anyhow::Result<()> {
+    let (generator, mut connection) = (RecordGenerator::new()?, Administrator::new(primary, PATIENCE));
+    let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::OVERWRITE).with(OpFlags::KEEP_CONNECTION);
+    let (mut handle, mut room) = (Vec::new(), Vec::new());
+    for number in (client..args.changes).step_by(usize::try_from(CLIENTS)?) {
+        let due = started + Duration::from_secs_f64(number as f64 / args.rate as f64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        handle.clear();
+        generator.handle(changed_record(number, args.records), &mut handle);
+        let data = format!("{CHANGED}{number}/").into_bytes();
+        let values = Values::build([Value::new(1, b"URL", &data)], &mut room);
+        let request = Request::CreateHandle(HandleValues { handle: &handle, values });
+        let answer = connection.ask(&request, flags)?;
+        ensure!(answer.code() == ResponseCode::SUCCESS, "{} {}", answer.code(), answer.text());
+        sender.send((number, now_ns()))?;
+    }
+    Ok(())
+}

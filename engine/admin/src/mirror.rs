@@ -1,0 +1,132 @@
+//! A mirror: follows the servers of one or several primaries, and keeps their records in the store.
+//!
+//! - [`primary`]: the servers, their keys, and the identity of this mirror.
+//! - [`worker`]: a thread for each server, which requests transactions and, if necessary, all records.
+//! - [`apply`]: the order of the items, batches, and commits.
+//! - [`position`]: what is here, in the same commits as the records.
+//! - [`scope`]: which records are taken from which server.
+//! - [`promote`]: the mirror becomes the primary.
+//! - [`compare`]: whether the published set has the records of the primaries.
+//! - [`status`]: progress, errors, metrics.
+//! - [`config`], [`error`]: settings and errors.
+//!
+//! A record that does not come from a primary stays only until the next dump: changes of clients are
+//! refused, and the text names the primary.
+
+pub mod apply;
+pub mod compare;
+pub mod config;
+pub mod error;
+pub mod position;
+pub mod primary;
+pub mod promote;
+pub mod scope;
+pub mod status;
+#[cfg(test)]
+mod tests;
+pub mod worker;
+
+pub use config::{MirrorConfig, MirrorPrimary};
+
+use anyhow::bail;
+use apply::BatchLimits;
+use handle_daemon::site::SiteRecord;
+use handle_store::{Store, StoreError};
+use position::MirrorPosition;
+use primary::{PrimaryServer, RequestLimits, describe_all, open_all};
+use status::{SourceState, SourceStatus};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use worker::{MirrorWorker, WorkerLimits};
+
+/// The mirror part of a process.
+#[derive(Debug)]
+pub struct Mirror {
+    states: Vec<Arc<SourceState>>,
+    /// The workers until they are started.
+    workers: Mutex<Vec<MirrorWorker>>,
+    /// Where changes are made.
+    primaries: String,
+    is_following: bool,
+}
+
+impl Mirror {
+    /// Opens the mirror; `None` if no primary is configured. Positions with primaries that are not
+    /// configured any more are dropped.
+    ///
+    /// # Errors
+    /// When a file cannot be used, or the site record calls this a primary site.
+    pub fn open(config: &MirrorConfig, store: &Arc<Store>, own: &SiteRecord) -> anyhow::Result<Option<Self>> {
+        let servers = open_all(config, own)?;
+        drop_positions(store, &servers)?;
+        if servers.is_empty() {
+            return Ok(None);
+        }
+        let limits = WorkerLimits {
+            batch: BatchLimits { items: config.batch_items, bytes: config.batch_bytes },
+            request: RequestLimits::new(config),
+            busy_interval: Duration::from_millis(config.busy_interval_ms.into()),
+            retry_max: Duration::from_millis(config.retry_ms_max.into()),
+        };
+        let primaries = describe_all(&servers);
+        let (mut states, mut workers) = (Vec::new(), Vec::new());
+        for server in servers {
+            let state = Arc::new(SourceState::new(&server.name));
+            states.push(Arc::clone(&state));
+            workers.push(MirrorWorker::open(server, store, limits, state)?);
+        }
+        let is_following = workers.iter().any(MirrorWorker::is_followed);
+        workers.retain(MirrorWorker::is_followed);
+        if is_following && own.is_primary() {
+            bail!(
+                "`mirror.primary` is set, and the site record calls this a primary site: set `primarySite` to false \
+                 in it, since changes are made at the primary"
+            );
+        }
+        if !is_following {
+            tracing::warn!("this mirror has been promoted: remove `mirror.primary` from the configuration");
+        }
+        Ok(Some(Self { states, workers: Mutex::new(workers), primaries, is_following }))
+    }
+
+    /// The work of each thread, once.
+    #[must_use]
+    pub fn take_workers(&self) -> Vec<MirrorWorker> {
+        std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Where changes are made, if not here.
+    #[must_use]
+    pub fn primaries(&self) -> Option<&str> {
+        self.is_following.then_some(&*self.primaries)
+    }
+
+    /// The progress with each server of each primary.
+    #[must_use]
+    pub fn status(&self) -> Vec<SourceStatus> {
+        self.states.iter().map(|state| state.status()).collect()
+    }
+
+    /// Ends all streams.
+    pub fn stop(&self) {
+        self.states.iter().for_each(|state| state.control.stop());
+    }
+}
+
+/// Drops the positions with other primaries, so that an interrupted dump of one of them does not keep
+/// the records from being published.
+fn drop_positions(store: &Store, servers: &[PrimaryServer]) -> Result<(), StoreError> {
+    let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
+    store.change(move |transaction| {
+        for (name, stored) in transaction.mirror_positions()? {
+            let position = MirrorPosition::decode(&stored)?;
+            if position.dump.is_some() && !names.contains(&name) {
+                tracing::warn!(
+                    primary = name,
+                    "an interrupted dump of a primary is given up, so some records may be old"
+                );
+            }
+        }
+        transaction.keep_mirror_positions(&names)
+    })
+}

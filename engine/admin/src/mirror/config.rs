@@ -1,0 +1,213 @@
+//! The settings of mirrors.
+
+use super::scope::PrefixFilter;
+use handle_daemon::identity::{HandleIdentity, identities};
+use handle_daemon::settings;
+use handle_daemon::settings::{DAY_MS, SettingRule, SettingType};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+settings! {
+    /// Primaries whose records this server mirrors ([mirrors.md](../mirrors.md)). Without any, this
+    /// server is a primary, or a server whose records are imported.
+    pub struct MirrorConfig {
+        /// Time between two requests to a primary for its transactions, while it has none.
+        restart interval_ms: u32 = 1000, 50..=DAY_MS;
+        /// Time between two requests after transactions have arrived, until none has for `interval_ms`.
+        restart busy_interval_ms: u32 = 50, 10..=DAY_MS;
+        /// Longest time until a primary is asked again that does not answer, or not as it should. The
+        /// time doubles with each failure, beginning with `interval_ms`.
+        restart retry_ms_max: u32 = 60_000, 50..=DAY_MS;
+        /// Timeout of connecting to a primary, of its answer, and of each read of a stream.
+        restart read_ms: u32 = 30_000, 100..=DAY_MS;
+        /// Changes that share one commit.
+        restart batch_items: usize = 4096, 1..=1 << 20;
+        /// Bytes of the records of these changes.
+        restart batch_bytes: usize = 8 << 20, 4096..=1 << 30;
+        /// Most bytes of one item of a stream. Streams with a longer one are refused.
+        restart item_bytes: usize = 4 << 20, 4096..=1 << 28;
+        /// The primaries, each in a table `[[mirror.primary]]`: `name` for status and metrics, and
+        /// under which the position is kept; `site`, the site record as JSON, or `addresses` and
+        /// `public_key`, the file with the server key; `identity` (`INDEX:HANDLE`) with `key_file`
+        /// (and `passphrase_file`) or `secret_file`; `prefixes`, the only ones that are mirrored, with
+        /// those derived from them; `interval_ms`, in place of the setting above; and
+        /// `allow_signed_streams`, for primaries without TLS.
+        restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
+    }
+}
+
+/// One `[[mirror.primary]]` of the settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MirrorPrimary {
+    /// Name of the primary in status and metrics, and of the position in the store.
+    pub name: String,
+    /// Site record of the primary, as JSON.
+    pub site: Option<PathBuf>,
+    /// Addresses of its interface for administration, in place of those of the site record.
+    pub addresses: Vec<SocketAddr>,
+    /// File with the public key of the server, in place of that of the site record.
+    pub public_key: Option<PathBuf>,
+    /// The identity of this mirror at the primary.
+    pub identity: String,
+    /// File with its private key.
+    pub key_file: Option<PathBuf>,
+    /// File with the passphrase of this key.
+    pub passphrase_file: Option<PathBuf>,
+    /// File with its secret key.
+    pub secret_file: Option<PathBuf>,
+    /// Prefixes that are mirrored; all if empty.
+    pub prefixes: Vec<String>,
+    /// Time between two requests for transactions.
+    pub interval_ms: Option<u32>,
+    /// Whether streams are accepted that are signed instead of encrypted.
+    pub allow_signed_streams: bool,
+}
+
+impl SettingType for MirrorPrimary {
+    fn type_name() -> String {
+        "table".to_owned()
+    }
+
+    fn resolve(&mut self, directory: &Path) {
+        self.site.resolve(directory);
+        self.public_key.resolve(directory);
+        self.key_file.resolve(directory);
+        self.passphrase_file.resolve(directory);
+        self.secret_file.resolve(directory);
+    }
+}
+
+/// The rule for `mirror.primary`.
+pub const PRIMARIES: SettingRule<Vec<MirrorPrimary>> = SettingRule {
+    words: "at most 64; if there are several, each with `prefixes` that no other one has",
+    check: check_primaries,
+};
+
+/// Maximum number of primaries.
+const PRIMARIES_MAX: usize = 64;
+/// Maximum length of the name of a primary.
+const NAME_LEN_MAX: usize = 64;
+
+#[expect(clippy::ptr_arg, reason = "the type of the setting")]
+fn check_primaries(primaries: &Vec<MirrorPrimary>) -> Result<(), String> {
+    if primaries.len() > PRIMARIES_MAX {
+        return Err(format!("has {} entries: it may have {PRIMARIES_MAX}", primaries.len()));
+    }
+    for (at, primary) in primaries.iter().enumerate() {
+        primary.check().map_err(|why| format!("has an entry called {:?} that {why}", primary.name))?;
+        if primaries[..at].iter().any(|other| other.name == primary.name) {
+            return Err(format!("has two entries called {:?}", primary.name));
+        }
+        if primaries.len() > 1 && primary.prefixes.is_empty() {
+            return Err(format!("has several entries, of which {:?} has no `prefixes`", primary.name));
+        }
+        let filter = primary.filter();
+        if let Some(other) = primaries[..at].iter().find(|other| other.filter().overlaps(&filter)) {
+            return Err(format!(
+                "has entries {:?} and {:?} with the same prefix: a record has one primary",
+                other.name, primary.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl MirrorPrimary {
+    /// The rest of a sentence about the entry, if it is invalid.
+    fn check(&self) -> Result<(), String> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if self.name.is_empty() || self.name.len() > NAME_LEN_MAX || !self.name.bytes().all(is_plain) {
+            return Err(format!("has no valid `name`: use 1 to {NAME_LEN_MAX} letters, digits and -_."));
+        }
+        if self.site.is_none() && (self.addresses.is_empty() || self.public_key.is_none()) {
+            return Err("has no `site`: name the site record, or `addresses` and `public_key`".to_owned());
+        }
+        if self.key_file.is_some() == self.secret_file.is_some() {
+            return Err("needs either `key_file` or `secret_file`".to_owned());
+        }
+        if self.passphrase_file.is_some() && self.key_file.is_none() {
+            return Err("has a `passphrase_file` without `key_file`".to_owned());
+        }
+        if let Some(interval_ms) = self.interval_ms.filter(|ms| !(50..=DAY_MS).contains(ms)) {
+            return Err(format!("has `interval_ms` {interval_ms}: it must be from 50 to {DAY_MS}"));
+        }
+        if self.prefixes.iter().any(|prefix| prefix.is_empty() || prefix.contains('/')) {
+            return Err("has an invalid prefix: write it as \"10.1045\"".to_owned());
+        }
+        self.identity().map(|_| ())
+    }
+
+    /// The identity of this mirror.
+    pub(super) fn identity(&self) -> Result<HandleIdentity, String> {
+        let parsed = identities(std::slice::from_ref(&self.identity));
+        let parsed = parsed.map_err(|error| format!("in `identity` {error}"))?;
+        parsed.into_iter().next().ok_or_else(|| "has no `identity`".to_owned())
+    }
+
+    /// The names that are mirrored.
+    pub(super) fn filter(&self) -> PrefixFilter {
+        PrefixFilter::new(&self.prefixes)
+    }
+
+    /// The time between two requests.
+    pub(super) fn interval(&self, config: &MirrorConfig) -> Duration {
+        Duration::from_millis(self.interval_ms.unwrap_or(config.interval_ms).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_daemon::settings::SettingSection as _;
+
+    fn check(text: &str) -> Result<(), String> {
+        let config: MirrorConfig = toml::from_str(text).map_err(|error| error.to_string())?;
+        config.check_within("mirror").map_err(|error| error.to_string())
+    }
+
+    fn primary(name: &str, more: &str) -> String {
+        format!("[[primary]]\nname = '{name}'\nsite = 's'\nidentity = '300:10.1/M'\nkey_file = 'k'\n{more}\n")
+    }
+
+    #[test]
+    fn entries_are_complete_and_share_no_prefix() {
+        assert_eq!(check(""), Ok(()));
+        assert_eq!(check(&primary("a", "")), Ok(()));
+        let two = |one: &str, other: &str| check(&(primary("a", one) + &primary("b", other)));
+        assert_eq!(two("prefixes = ['10.1', '10.2']", "prefixes = ['10.10']"), Ok(()));
+        for (one, other) in [
+            ("", "prefixes = ['10.1']"),
+            ("prefixes = ['10.1']", "prefixes = ['10.1.2']"),
+            ("prefixes = ['10.1.2', '10.3']", "prefixes = ['10.1']"),
+            ("prefixes = ['ab']", "prefixes = ['AB']"),
+        ] {
+            assert!(two(one, other).is_err(), "{one} {other}");
+        }
+        assert!(check(&(primary("a", "prefixes = ['1']") + &primary("a", "prefixes = ['2']"))).is_err());
+        for bad in [
+            "[[primary]]",
+            "[[primary]]\nname = 'a'\nidentity = '300:10.1/M'\nkey_file = 'k'",
+            "[[primary]]\nname = 'a'\naddresses = ['127.0.0.1:1']\nidentity = '300:10.1/M'\nkey_file = 'k'",
+            "[[primary]]\nname = 'a'\nsite = 's'\nidentity = '300:10.1/M'",
+            "[[primary]]\nname = 'a'\nsite = 's'\nkey_file = 'k'",
+            "[[primary]]\nname = 'a b'\nsite = 's'\nidentity = '300:10.1/M'\nkey_file = 'k'",
+        ] {
+            assert!(check(bad).is_err(), "{bad}");
+        }
+        for bad in ["secret_file = 's'", "interval_ms = 49", "prefixes = ['10.1/']", "unknown = 1"] {
+            assert!(check(&primary("a", bad)).is_err(), "{bad}");
+        }
+        assert_eq!(check(&primary("a", "interval_ms = 50\nprefixes = ['10.1']")), Ok(()));
+    }
+
+    #[test]
+    fn paths_are_relative_to_the_configuration() {
+        let mut config: MirrorConfig = toml::from_str(&primary("a", "")).unwrap();
+        config.resolve(Path::new("/etc/x"));
+        assert_eq!(config.primary[0].site.as_deref(), Some(Path::new("/etc/x/s")));
+        assert_eq!(config.primary[0].key_file.as_deref(), Some(Path::new("/etc/x/k")));
+    }
+}

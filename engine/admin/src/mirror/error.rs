@@ -1,0 +1,103 @@
+//! Why nothing more is taken from a primary for now.
+
+use handle_client::administration::AskError;
+use handle_client::replication::StreamError;
+use handle_client::replication::connection::ReceiveError;
+use handle_store::StoreError;
+use std::fmt;
+
+/// Why nothing more is taken from a primary for now.
+#[derive(Debug)]
+pub enum MirrorError {
+    /// The primary does not answer, or its answer is not proven to be its own.
+    Ask(AskError),
+    /// The primary refuses the request, with this code and text.
+    Refused(i32, String),
+    /// The stream ended early, is damaged, or its sender has another key.
+    Receive(ReceiveError),
+    /// Items of the stream are in an order in which no primary sends them.
+    Order(&'static str),
+    /// The stream is older than one that was received before.
+    Replayed {
+        /// The time of the stream, in milliseconds since 1970.
+        found_unix_ms: u64,
+        /// The time up to which everything is here.
+        known_unix_ms: u64,
+    },
+    /// The stream is signed and not encrypted, so that items may have been left out.
+    SignedStream,
+    /// The mirror has been promoted, or the process stops.
+    Stopped,
+    /// The store cannot be read or written.
+    Store(StoreError),
+}
+
+impl MirrorError {
+    /// All kinds, as in metrics.
+    pub const KINDS: [&'static str; 7] =
+        ["connection", "unproven", "refused", "damaged", "order", "replayed", "store"];
+
+    /// The kind of the error, as in metrics; `None` if the end was requested.
+    #[must_use]
+    pub const fn kind(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Ask(AskError::Connect(_) | AskError::Lost(_) | AskError::Late) => "connection",
+            Self::Receive(ReceiveError::Connection(_)) => "connection",
+            Self::Ask(_)
+            | Self::SignedStream
+            | Self::Receive(ReceiveError::Tls | ReceiveError::Unencrypted) => "unproven",
+            Self::Receive(ReceiveError::Stream(StreamError::Unprotected | StreamError::NoKey)) => "unproven",
+            Self::Refused(..) => "refused",
+            Self::Receive(ReceiveError::Stream(_)) => "damaged",
+            Self::Order(_) => "order",
+            Self::Replayed { .. } => "replayed",
+            Self::Store(_) => "store",
+            Self::Stopped => return None,
+        })
+    }
+}
+
+impl fmt::Display for MirrorError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ask(error) => error.fmt(f),
+            Self::Refused(code, text) => {
+                let colon = if text.is_empty() { "" } else { ": " };
+                write!(f, "the primary refuses the request with {code}{colon}{text}")
+            }
+            Self::Receive(error) => error.fmt(f),
+            Self::Order(what) => write!(f, "the stream is out of order: {what}"),
+            Self::Replayed { found_unix_ms, known_unix_ms } => write!(
+                f,
+                "the stream is from {found_unix_ms} ms since 1970, but everything up to {known_unix_ms} is here: \
+                 it is a replay, or the clock of the primary was set back"
+            ),
+            Self::SignedStream => f.write_str(
+                "the stream is signed and not encrypted, so that anybody on the network path could leave out items: \
+                 `allow_signed_streams` accepts it",
+            ),
+            Self::Stopped => f.write_str("stopped"),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for MirrorError {}
+
+impl From<StoreError> for MirrorError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<AskError> for MirrorError {
+    fn from(error: AskError) -> Self {
+        Self::Ask(error)
+    }
+}
+
+impl From<ReceiveError> for MirrorError {
+    fn from(error: ReceiveError) -> Self {
+        Self::Receive(error)
+    }
+}

@@ -1,0 +1,183 @@
+//! Promotion: the mirror becomes the primary.
+
+use super::position::MirrorPosition;
+use crate::config::Config;
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::settings::file;
+use handle_daemon::site::{SiteError, SiteRecord};
+use handle_store::{Store, StoreError};
+use serde::Serialize;
+use serde_json::Value as Json;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Why a mirror is not promoted.
+#[derive(Debug)]
+pub enum PromotionError {
+    /// The store is not that of a mirror, or has been promoted.
+    NoMirror,
+    /// A dump of this primary is in progress, so that some records are older than others.
+    Dumping(String),
+    /// The site record cannot be read or written.
+    Site(PathBuf, io::Error),
+    /// The site record is invalid.
+    SiteContent(PathBuf, String),
+    /// The store cannot be written.
+    Store(StoreError),
+}
+
+impl fmt::Display for PromotionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMirror => f.write_str("this is not a mirror, or it has been promoted already"),
+            Self::Dumping(name) => write!(
+                f,
+                "a dump of the primary {name} is in progress, so that some records are older than others: wait \
+                 for its end, or promote with --force"
+            ),
+            Self::Site(path, error) => write!(f, "cannot change the site record {}: {error}", path.display()),
+            Self::SiteContent(path, why) => write!(f, "in the site record {}: {why}", path.display()),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PromotionError {}
+
+impl From<StoreError> for PromotionError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// The state of a promoted mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Promotion {
+    /// The last transaction; the first change gets the next number.
+    pub last_transaction: u64,
+    /// The primaries, and what was taken from them.
+    pub primaries: Vec<PromotedPrimary>,
+    /// The serial number of the changed site record.
+    pub site_serial: i64,
+}
+
+/// What was taken from a lost primary.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PromotedPrimary {
+    /// Its name.
+    pub name: String,
+    /// Its last transaction that is here.
+    pub last_transaction: u64,
+    /// The time up to which everything is here, by its clock, in milliseconds since 1970.
+    pub complete_unix_ms: u64,
+}
+
+/// Makes the mirror with this store and this site record the primary: changes the site record, and lets
+/// the numbers of transactions go on above those of the lost primary.
+///
+/// # Errors
+/// When it is no mirror, a dump is in progress and not `is_forced`, or a file cannot be written.
+/// Nothing has changed then, but the site record may have.
+pub fn promote(
+    store: &Store,
+    site: &Path,
+    is_forced: bool,
+    now_unix_ms: u64,
+) -> Result<Promotion, PromotionError> {
+    let mut positions = Vec::new();
+    for (name, stored) in store.change(|transaction| transaction.mirror_positions())? {
+        positions.push((name, MirrorPosition::decode(&stored)?));
+    }
+    positions.retain(|(_, position)| position.is_followed());
+    if positions.is_empty() {
+        return Err(PromotionError::NoMirror);
+    }
+    if let Some((name, _)) = positions.iter().find(|(_, position)| position.dump.is_some() && !is_forced) {
+        return Err(PromotionError::Dumping(name.clone()));
+    }
+    let site_serial = make_primary(site)?;
+    let primaries: Vec<_> = positions
+        .iter()
+        .map(|(name, position)| PromotedPrimary {
+            name: name.clone(),
+            last_transaction: position.last_id,
+            complete_unix_ms: position.complete_unix_ms,
+        })
+        .collect();
+    // The numbers of several primaries have nothing to do with each other.
+    let above = if let [only] = &*primaries { only.last_transaction } else { 0 };
+    let not_before_ms = primaries.iter().map(|primary| primary.complete_unix_ms).max().unwrap_or(0);
+    let last_transaction = store.promote(above, not_before_ms, move |transaction| {
+        for (name, position) in positions {
+            // Read again: a batch may have been applied meanwhile.
+            let position = MirrorPosition::read(transaction, &name)?.unwrap_or(position);
+            let promoted = MirrorPosition { promoted_unix_ms: Some(now_unix_ms), dump: None, ..position };
+            promoted.write(transaction, &name)?;
+        }
+        Ok(())
+    })?;
+    Ok(Promotion { last_transaction, primaries, site_serial })
+}
+
+/// Promotes the mirror with the configuration at `path`, whose handle-admin is stopped.
+///
+/// # Errors
+/// As [`promote`], and when the configuration cannot be read or the store is open.
+pub fn promote_stopped(path: &Path, is_forced: bool) -> anyhow::Result<Promotion> {
+    let config: Config = file::read(path)?;
+    let store = Store::open(&config.store)?;
+    Ok(promote(&store, &config.site, is_forced, now_unix_ms())?)
+}
+
+/// Rewrites a site record as that of a primary site, with the next serial number, which is returned.
+fn make_primary(path: &Path) -> Result<i64, PromotionError> {
+    let failed = |error| PromotionError::Site(path.to_owned(), error);
+    let invalid = |why: String| PromotionError::SiteContent(path.to_owned(), why);
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let mut json: Json = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+    let serial = json.get("serialNumber").and_then(Json::as_i64).unwrap_or(0);
+    if json.get("primarySite") == Some(&Json::Bool(true)) {
+        return Ok(serial);
+    }
+    let next = if (0..i64::from(i16::MAX)).contains(&serial) { serial + 1 } else { 1 };
+    json["primarySite"] = Json::Bool(true);
+    json["serialNumber"] = next.into();
+    let text = serde_json::to_string_pretty(&json).map_err(|error| invalid(error.to_string()))?;
+    // Checked as a server reads it, whichever of the site this is.
+    match SiteRecord::parse(&text, None) {
+        Ok(_) | Err(SiteError::SeveralServers(_)) => {}
+        Err(error) => return Err(invalid(error.to_string())),
+    }
+    let permissions = std::fs::metadata(path).map_err(failed)?.permissions();
+    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
+    writeln!(file, "{text}").map_err(failed)?;
+    file.as_file().set_permissions(permissions).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(failed)?;
+    Ok(next)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SITE: &str = r#"{"version":1,"protocolVersion":"2.11","serialNumber":7,"primarySite":false,"multiPrimary":false,
+        "attributes":[],"servers":[{"serverId":1,"address":"192.0.2.1","interfaces":[]}],"unknown":1}"#;
+
+    #[test]
+    fn the_site_record_becomes_that_of_a_primary_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("siteinfo.json");
+        std::fs::write(&path, SITE).unwrap();
+        assert_eq!(make_primary(&path).unwrap(), 8);
+        let site = SiteRecord::read(&path, None).unwrap();
+        assert!(site.is_primary() && site.view().serial == 8);
+        assert!(std::fs::read_to_string(&path).unwrap().contains("unknown"));
+        assert_eq!(make_primary(&path).unwrap(), 8, "nothing changes any more");
+        std::fs::write(&path, "{").unwrap();
+        assert!(matches!(make_primary(&path), Err(PromotionError::SiteContent(..))));
+    }
+}

@@ -1,0 +1,267 @@
+//! The progress of a mirror, for its status and its metrics.
+
+use super::error::MirrorError;
+use super::position::{DumpStep, MirrorPosition};
+use handle_client::replication::connection::StreamControl;
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::metrics::{MetricNumber, MetricSeries};
+use handle_proto::Handle;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What a mirror is doing with one server of a primary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MirrorActivity {
+    /// No request has been answered since the start.
+    #[default]
+    Starting,
+    /// Transactions are requested as they are made.
+    Following,
+    /// All records are being received.
+    Dumping,
+    /// The last attempt has failed.
+    Failing,
+    /// The mirror has been promoted.
+    Promoted,
+}
+
+/// The progress with one server of a primary.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SourceStatus {
+    /// The name of the primary, with the position of the server if there are several.
+    pub name: String,
+    /// The address that is asked.
+    pub address: Option<SocketAddr>,
+    /// What the mirror is doing.
+    pub activity: MirrorActivity,
+    /// Seconds since the time up to which everything is here; `None` before the first dump.
+    pub lag_seconds: Option<f64>,
+    /// Transactions that the primary is known to have, and that are not in the store yet. A primary
+    /// tells its last transaction only at the start of a dump.
+    pub lag_transactions: u64,
+    /// The highest transaction that the primary is known to have.
+    pub primary_transaction: u64,
+    /// The last transaction of the primary that is in the store.
+    pub last_transaction: u64,
+    /// When everything up to then was here for the last time, in milliseconds since 1970.
+    pub last_success_unix_ms: Option<u64>,
+    /// The last error.
+    pub last_error: Option<String>,
+    /// When it occurred, in milliseconds since 1970.
+    pub last_error_unix_ms: Option<u64>,
+    /// Attempts that have failed since the last success.
+    pub failures: u64,
+    /// Records of the dump in progress so far.
+    pub dump_records: Option<u64>,
+    /// Whether the dump in progress has been received, and what it did not name is being removed.
+    pub dump_received: bool,
+    /// Sums since the start of the process.
+    pub counts: SourceCounts,
+    /// The last record that was left out, and why.
+    pub last_left_out: Option<String>,
+}
+
+impl SourceStatus {
+    fn note_primary_has(&mut self, id: u64) {
+        self.primary_transaction = self.primary_transaction.max(id);
+        self.lag_transactions =
+            self.primary_transaction - self.last_transaction.min(self.primary_transaction);
+    }
+}
+
+/// Sums since the start of the process.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct SourceCounts {
+    /// Streams of transactions that were received to their end.
+    pub streams: u64,
+    /// Complete dumps.
+    pub dumps: u64,
+    /// Changes and records that were received.
+    pub items: u64,
+    /// Of these, those that changed the store.
+    pub changes: u64,
+    /// Records that a dump removed, because it did not name them.
+    pub removed: u64,
+    /// Records that were left out, because they exceed a limit of the store.
+    pub left_out: u64,
+    /// Bytes of streams, as they came from the network.
+    pub bytes: u64,
+    /// Errors by kind.
+    pub errors: BTreeMap<&'static str, u64>,
+}
+
+/// The progress with one server of a primary, shared by its thread and those that report it.
+#[derive(Debug)]
+pub struct SourceState {
+    status: Mutex<SourceStatus>,
+    /// Counts the bytes of streams, and ends them.
+    pub control: Arc<StreamControl>,
+}
+
+impl SourceState {
+    /// The state before the first request.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let status = SourceStatus { name: name.to_owned(), ..SourceStatus::default() };
+        Self { status: Mutex::new(status), control: Arc::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SourceStatus> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The current status.
+    #[must_use]
+    pub fn status(&self) -> SourceStatus {
+        let mut status = self.lock().clone();
+        let now_unix_ms = now_unix_ms();
+        status.lag_seconds =
+            status.last_success_unix_ms.map(|since| now_unix_ms.saturating_sub(since) as f64 / 1000.0);
+        status.counts.bytes = self.control.bytes();
+        status
+    }
+
+    /// Takes over a position from the store.
+    pub(super) fn set_position(&self, position: &MirrorPosition) {
+        let mut status = self.lock();
+        status.last_transaction = position.last_id;
+        let dumped = position.dump.as_ref().and_then(|dump| dump.source).map_or(0, |(id, _)| id);
+        status.note_primary_has(position.last_id.max(dumped));
+        // After a start, the clock of the primary is all that is known.
+        if status.last_success_unix_ms.is_none() && position.complete_unix_ms > 0 {
+            status.last_success_unix_ms = Some(position.complete_unix_ms);
+        }
+        status.dump_records = position.dump.as_ref().map(|dump| dump.records);
+        status.dump_received = position.dump.as_ref().is_some_and(|dump| dump.step != DumpStep::Receiving);
+        if position.dump.is_some() {
+            status.activity = MirrorActivity::Dumping;
+        }
+        if !position.is_followed() {
+            status.activity = MirrorActivity::Promoted;
+        }
+    }
+
+    /// Takes over a position from the store after a stream that is not believed.
+    pub(super) fn note_abandoned(&self, position: &MirrorPosition) {
+        self.lock().primary_transaction = 0;
+        self.set_position(position);
+    }
+
+    /// Notes that the primary has this transaction.
+    pub(super) fn note_primary_has(&self, id: u64) {
+        self.lock().note_primary_has(id);
+    }
+
+    /// Notes a commit of `items`, of which `changes` changed the store.
+    pub(super) fn note_applied(&self, items: u64, changes: u64) {
+        let counts = &mut self.lock().counts;
+        counts.items += items;
+        counts.changes += changes;
+    }
+
+    pub(super) fn note_removed(&self, removed: u64) {
+        self.lock().counts.removed += removed;
+    }
+
+    pub(super) fn note_dump(&self) {
+        self.lock().counts.dumps += 1;
+    }
+
+    /// Notes that a record cannot be stored.
+    pub(super) fn note_left_out(&self, handle: &[u8], why: &str) {
+        let mut status = self.lock();
+        status.counts.left_out += 1;
+        status.last_left_out = Some(format!("{}: {why}", Handle(handle)));
+    }
+
+    /// Notes the address that is asked from now on.
+    pub(super) fn note_address(&self, address: SocketAddr) {
+        self.lock().address = Some(address);
+    }
+
+    /// Notes that everything up to `asked_unix_ms` is here.
+    pub(super) fn note_success(&self, asked_unix_ms: u64) {
+        let mut status = self.lock();
+        status.last_success_unix_ms = Some(asked_unix_ms);
+        status.activity = MirrorActivity::Following;
+        status.failures = 0;
+        // An older copy of the primary may have lower numbers than the primary before.
+        status.primary_transaction = status.last_transaction;
+        status.lag_transactions = 0;
+        status.counts.streams += 1;
+    }
+
+    /// Notes an error; returns whether it differs from the last one, so that it is logged.
+    pub(super) fn note_error(&self, error: &MirrorError) -> bool {
+        let Some(kind) = error.kind() else { return false };
+        let (mut status, text) = (self.lock(), error.to_string());
+        let is_new = status.failures == 0 || status.last_error.as_ref() != Some(&text);
+        status.last_error = Some(text);
+        status.last_error_unix_ms = Some(now_unix_ms());
+        status.failures += 1;
+        status.activity = MirrorActivity::Failing;
+        *status.counts.errors.entry(kind).or_default() += 1;
+        is_new
+    }
+
+    /// Notes that nothing is taken from this primary any more.
+    pub(super) fn note_promoted(&self) {
+        self.lock().activity = MirrorActivity::Promoted;
+    }
+}
+
+fn by_primary<N: Into<MetricNumber>>(
+    all: &[SourceStatus],
+    number: impl Fn(&SourceStatus) -> Option<N>,
+) -> MetricSeries {
+    MetricSeries::by_labels(all.iter().filter_map(|one| Some(([one.name.clone()], number(one)?))))
+}
+
+handle_daemon::metrics! {
+    /// Metrics of a mirror, by primary.
+    pub fn mirror_metrics<'s>(Vec<SourceStatus>), "handle_admin_mirror_" {
+        /// Seconds since the time up to which everything from the primary is here.
+        gauge lag_seconds [primary] = |all| by_primary(all, |one| one.lag_seconds);
+        /// Transactions that the primary is known to have, and that are not in the store yet. A primary
+        /// tells its last transaction only at the start of a dump; otherwise, these are the received
+        /// ones.
+        gauge lag_transactions [primary] = |all| by_primary(all, |one| Some(one.lag_transactions));
+        /// The last transaction of the primary that is in the store.
+        gauge last_transaction [primary] = |all| by_primary(all, |one| Some(one.last_transaction));
+        /// Attempts that have failed since the last success.
+        gauge failures [primary] = |all| by_primary(all, |one| Some(one.failures));
+        /// 1 while a dump is in progress. Until it is complete, nothing is published.
+        gauge dumping [primary] = |all| by_primary(all, |one| Some(one.dump_records.is_some()));
+        /// Streams of transactions that were received to their end.
+        counter streams [primary] = |all| by_primary(all, |one| Some(one.counts.streams));
+        /// Complete dumps.
+        counter dumps [primary] = |all| by_primary(all, |one| Some(one.counts.dumps));
+        /// Bytes of streams, as they came from the network.
+        counter bytes [primary] = |all| by_primary(all, |one| Some(one.counts.bytes));
+        /// Changes and records that were received.
+        counter items [primary] = |all| by_primary(all, |one| Some(one.counts.items));
+        /// Of these, those that changed the store.
+        counter changes [primary] = |all| by_primary(all, |one| Some(one.counts.changes));
+        /// Records that dumps removed, because they did not name them.
+        counter removed [primary] = |all| by_primary(all, |one| Some(one.counts.removed));
+        /// Records that were left out, because they exceed a limit of the store; the status names the
+        /// last one.
+        counter left_out [primary] = |all| by_primary(all, |one| Some(one.counts.left_out));
+        /// Failed attempts by kind: no `connection`, or it ended early; an `unproven` answer or stream;
+        /// the primary has `refused` the request; the stream is `damaged`, out of `order` or
+        /// `replayed`; the `store` of the mirror failed.
+        counter errors [primary, kind] = |all| error_series(all);
+    }
+}
+
+fn error_series(all: &[SourceStatus]) -> MetricSeries {
+    MetricSeries::by_labels(all.iter().flat_map(|one| {
+        MirrorError::KINDS.into_iter().map(|kind| {
+            let count = one.counts.errors.get(kind).copied().unwrap_or_default();
+            ([one.name.clone(), kind.to_owned()], count)
+        })
+    }))
+}

@@ -1,0 +1,192 @@
+//! Follows one server of a primary: requests transactions, and all records when it is told to.
+
+use super::apply::{BatchLimits, StreamApplier};
+use super::error::MirrorError;
+use super::position::DumpStep;
+use super::primary::{PrimaryServer, RequestLimits};
+use super::status::SourceState;
+use handle_client::replication::StreamEvent;
+use handle_client::replication::connection::ReceiveError;
+use handle_daemon::clock::now_unix_ms;
+use handle_daemon::shutdown::Shutdown;
+use handle_proto::wire::Request;
+use handle_proto::wire::replication::StartingPoint;
+use handle_store::{Store, StoreError};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Limits and times of all workers.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerLimits {
+    /// Limits on a batch.
+    pub batch: BatchLimits,
+    /// Limits on each request and its stream.
+    pub request: RequestLimits,
+    /// Time between two requests while transactions arrive, if it is shorter than the usual one.
+    pub busy_interval: Duration,
+    /// Longest pause after a failure.
+    pub retry_max: Duration,
+}
+
+/// Follows one server of a primary.
+#[derive(Debug)]
+pub struct MirrorWorker {
+    server: PrimaryServer,
+    limits: WorkerLimits,
+    state: Arc<SourceState>,
+    applier: StreamApplier,
+    /// The address that is asked, by its position in the list.
+    address_at: usize,
+    /// Attempts to continue the present dump that the primary has refused.
+    refused_dumps: u32,
+    /// When transactions have arrived the last time.
+    last_news: Option<Instant>,
+}
+
+impl MirrorWorker {
+    /// Reads the position from the store.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn open(
+        server: PrimaryServer,
+        store: &Arc<Store>,
+        limits: WorkerLimits,
+        state: Arc<SourceState>,
+    ) -> Result<Self, StoreError> {
+        let (store, scope) = (Arc::clone(store), Arc::clone(&server.scope));
+        let applier = StreamApplier::open(store, &server.name, scope, limits.batch, Arc::clone(&state))?;
+        Ok(Self { server, limits, state, applier, address_at: 0, refused_dumps: 0, last_news: None })
+    }
+
+    /// Whether this primary is followed: the mirror has not been promoted.
+    #[must_use]
+    pub const fn is_followed(&self) -> bool {
+        self.applier.position().is_followed()
+    }
+
+    /// Follows the primary until the process drains or the mirror is promoted.
+    pub fn run(mut self, shutdown: &Shutdown) {
+        let mut failures = 0;
+        while !shutdown.is_draining() {
+            let asked_unix_ms = now_unix_ms();
+            let pause = match self.turn() {
+                Ok(true) => Duration::ZERO,
+                Ok(false) => {
+                    if failures > 0 {
+                        tracing::info!(primary = self.server.name, "the primary answers again");
+                    }
+                    failures = 0;
+                    self.state.note_success(asked_unix_ms);
+                    self.pause()
+                }
+                Err(MirrorError::Stopped) => return self.state.note_promoted(),
+                Err(error) => {
+                    if self.state.note_error(&error) {
+                        tracing::warn!(primary = self.server.name, %error, "cannot follow the primary");
+                    }
+                    let is_false = matches!(error, MirrorError::Order(_) | MirrorError::Replayed { .. });
+                    let undone = if is_false { self.applier.reject() } else { self.applier.abandon() };
+                    if let Err(error) = undone {
+                        tracing::error!(%error, "the mirror cannot read its store");
+                    }
+                    self.address_at = (self.address_at + 1) % self.server.addresses.len();
+                    failures += 1;
+                    self.retry_pause(failures)
+                }
+            };
+            if !pause.is_zero() {
+                shutdown.poll(&mut [], Some(pause));
+            }
+        }
+    }
+
+    /// The pause after a success: a short one soon after transactions, since more may follow.
+    fn pause(&self) -> Duration {
+        let interval = self.server.interval;
+        let is_busy = self.last_news.is_some_and(|at| at.elapsed() < interval);
+        if is_busy { interval.min(self.limits.busy_interval) } else { interval }
+    }
+
+    /// The pause after this many failures in a row: it doubles up to a bound, and varies, so that many
+    /// mirrors do not ask at the same time.
+    fn retry_pause(&self, failures: u32) -> Duration {
+        let doubled = self.server.interval.saturating_mul(1 << (failures - 1).min(20));
+        doubled.min(self.limits.retry_max).mul_f64(rand::random_range(0.75..=1.0))
+    }
+
+    /// Makes one request, or a step at the end of a dump; whether the next is due at once.
+    fn turn(&mut self) -> Result<bool, MirrorError> {
+        let position = self.applier.position();
+        match position.dump.as_ref().map(|dump| &dump.step) {
+            Some(DumpStep::Receiving) => self.receive_dump().map(|()| true),
+            Some(_) => {
+                self.applier.finish_dump()?;
+                Ok(true)
+            }
+            None if position.needs_dump => {
+                tracing::info!(primary = self.server.name, "requesting all records");
+                self.applier.begin_dump()?;
+                self.refused_dumps = 0;
+                Ok(true)
+            }
+            None => self.receive_transactions(),
+        }
+    }
+
+    /// Receives the transactions after the last one; whether a dump is necessary.
+    fn receive_transactions(&mut self) -> Result<bool, MirrorError> {
+        let position = self.applier.position();
+        let last_id = position.last_id;
+        let request = self.server.transactions_after(last_id, position.complete_unix_ms);
+        self.receive(&request)?;
+        self.applier.end_transaction_stream()?;
+        if self.applier.position().last_id != last_id {
+            self.last_news = Some(Instant::now());
+        }
+        Ok(self.applier.position().needs_dump)
+    }
+
+    /// Receives all records, or those after the last item of an interrupted dump.
+    fn receive_dump(&mut self) -> Result<(), MirrorError> {
+        let dump = self.applier.position().dump.clone().unwrap_or_default();
+        // Without the transaction that follows the dump, it begins again.
+        let start = dump.after.as_ref().filter(|_| dump.source.is_some());
+        let start = start.map(|(kind, item)| StartingPoint { item, kind: *kind });
+        match self.receive(&self.server.dump(start)) {
+            Err(MirrorError::Refused(..)) if start.is_some() && self.refused_dumps >= DUMP_REFUSALS_MAX => {
+                // It may be the starting point that is refused.
+                self.applier.begin_dump()?;
+                self.refused_dumps = 0;
+                return Ok(());
+            }
+            Err(error @ MirrorError::Refused(..)) => {
+                self.refused_dumps += 1;
+                return Err(error);
+            }
+            received => received?,
+        }
+        self.applier.end_dump_items()
+    }
+
+    /// Sends a request, and applies the stream that answers it.
+    fn receive(&mut self, request: &Request<'_>) -> Result<(), MirrorError> {
+        let address = self.server.addresses[self.address_at];
+        self.state.note_address(address);
+        self.applier.begin_stream();
+        let (applier, control) = (&mut self.applier, &self.state.control);
+        let take = |event: StreamEvent<'_>| applier.take(event);
+        match self.server.receive(address, request, self.limits.request, control, take) {
+            Err(_) if self.state.control.is_stopped() => Err(MirrorError::Stopped),
+            Err(MirrorError::Receive(ReceiveError::Connection(error))) => {
+                // Every item so far is complete and proven.
+                self.applier.end_cut_stream()?;
+                Err(ReceiveError::Connection(error).into())
+            }
+            received => received,
+        }
+    }
+}
+
+/// Refusals of a dump that is to be continued, after which it begins again.
+const DUMP_REFUSALS_MAX: u32 = 3;

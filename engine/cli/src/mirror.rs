@@ -1,0 +1,149 @@
+//! `hdl mirror`: the progress of a mirror, and its promotion.
+
+use crate::{ExitOutcome, UsageError, control, output};
+use anyhow::bail;
+use handle_admin::mirror::promote::promote_stopped;
+use serde_json::Value as Json;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Show the progress of a mirror, or make it the primary.
+#[derive(clap::Args, Debug)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Command {
+    /// Show how far a mirror is behind each primary, and the last errors.
+    #[command(after_help = "Example:
+  hdl mirror status --socket /srv/handle/run/handle-admin.sock
+
+Exit codes: 0 every primary is followed, 1 a primary is not followed, or this is no mirror.")]
+    Status(StatusArgs),
+    /// Make a mirror the primary: it accepts changes from now on.
+    ///
+    /// The site record becomes that of a primary site, with the next serial number. Transactions get
+    /// numbers above those of the lost primary. Do this only if the primary is lost or stopped:
+    /// what two primaries accept is never joined.
+    #[command(after_help = "Examples:
+  hdl mirror promote --socket /srv/handle/run/handle-admin.sock
+  hdl mirror promote --config /srv/handle/handle-admin.toml    while handle-admin is stopped")]
+    Promote(PromoteArgs),
+}
+
+#[derive(clap::Args, Debug)]
+struct StatusArgs {
+    /// The control socket of handle-admin.
+    #[arg(long, short, default_value = "/run/handle-admin/control.sock")]
+    socket: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(clap::Args, Debug)]
+struct PromoteArgs {
+    /// The control socket of a running handle-admin.
+    #[arg(long, short, conflicts_with = "config", required_unless_present = "config")]
+    socket: Option<PathBuf>,
+    /// The configuration of a stopped handle-admin.
+    #[arg(long, short)]
+    config: Option<PathBuf>,
+    /// Also while a dump is in progress, so that some records are older than others.
+    #[arg(long)]
+    force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
+    match &args.command {
+        Command::Status(args) => output::or_as_json(status(args), args.json),
+        Command::Promote(args) => output::or_as_json(promotion(args), args.json),
+    }
+}
+
+fn status(args: &StatusArgs) -> anyhow::Result<ExitOutcome> {
+    let status = control::ask(&args.socket, "status")?;
+    let Some(primaries) = status.get("mirror").and_then(Json::as_array) else {
+        bail!("the handle-admin at {} is no mirror: `mirror.primary` is not set", args.socket.display());
+    };
+    let is_followed = |one: &Json| one["activity"] == "following" || one["activity"] == "promoted";
+    if args.json {
+        println!("{}", Json::from(primaries.clone()));
+    } else {
+        primaries.iter().for_each(show);
+    }
+    let is_good = primaries.iter().all(is_followed);
+    Ok(if is_good { ExitOutcome::Good } else { ExitOutcome::Failed })
+}
+
+fn show(one: &Json) {
+    let text = |name: &str| one[name].as_str().unwrap_or("-").to_owned();
+    let number = |name: &str| one[name].as_u64().unwrap_or(0);
+    println!("{} at {}: {}", text("name"), text("address"), text("activity"));
+    let lag = one["lag_seconds"].as_f64().map_or_else(|| "unknown".to_owned(), |lag| format!("{lag:.1} s"));
+    // Without an answer, the primary may have any number of further transactions.
+    let least = if one["activity"] == "following" { "" } else { "at least " };
+    let transactions = output::counted(number("lag_transactions"), "transaction", "transactions");
+    println!("  behind: {lag}, {least}{transactions}");
+    println!("  last transaction: {}", number("last_transaction"));
+    if let Some(records) = one["dump_records"].as_u64() {
+        let step = if one["dump_received"] == true { ", removing what it did not name" } else { "" };
+        println!("  dump: {} so far{step}", output::counted(records, "record", "records"));
+    }
+    let ago = |name: &str| {
+        let ms = one[name].as_u64().map(|at| now_unix_ms().saturating_sub(at));
+        ms.map_or_else(|| "never".to_owned(), |ms| format!("{} s ago", ms / 1000))
+    };
+    println!("  last success: {}", ago("last_success_unix_ms"));
+    if let Some(error) = one["last_error"].as_str() {
+        println!("  last error: {} ({error})", ago("last_error_unix_ms"));
+    }
+    if let Some(record) = one["last_left_out"].as_str() {
+        println!("  left out: {}, the last one {record}", number_in(one, "left_out"));
+    }
+}
+
+fn number_in(one: &Json, name: &str) -> u64 {
+    one["counts"][name].as_u64().unwrap_or(0)
+}
+
+fn promotion(args: &PromoteArgs) -> anyhow::Result<ExitOutcome> {
+    let answer = match (&args.socket, &args.config) {
+        (Some(socket), _) => {
+            let answer = control::ask(socket, if args.force { "promote force" } else { "promote" })?;
+            if answer["ok"] != true {
+                bail!("{}", answer["error"].as_str().unwrap_or("handle-admin does not know this command"));
+            }
+            answer["promotion"].clone()
+        }
+        (None, Some(config)) => serde_json::to_value(promote_stopped(config, args.force)?)?,
+        (None, None) => return Err(UsageError("name either --socket or --config".to_owned()).into()),
+    };
+    if args.json {
+        println!("{answer}");
+        return Ok(ExitOutcome::Good);
+    }
+    println!("this is the primary now; the last transaction is {}", answer["last_transaction"]);
+    for primary in answer["primaries"].as_array().into_iter().flatten() {
+        let name = primary["name"].as_str().unwrap_or_default();
+        println!("from {name}: everything up to its transaction {}", primary["last_transaction"]);
+    }
+    println!("next steps:");
+    println!("  remove `mirror.primary` from the configuration of handle-admin");
+    println!("  restart handled, which has read the old site record: hdl control restart");
+    println!(
+        "  put the new site record, serial number {}, into the record of the prefix",
+        answer["site_serial"]
+    );
+    Ok(ExitOutcome::Good)
+}
+
+fn now_unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

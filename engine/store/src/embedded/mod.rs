@@ -1,0 +1,140 @@
+//! The embedded engine: one file of redb, which one process at a time has open.
+
+mod guard;
+mod open;
+mod overlay;
+mod rows;
+pub(crate) mod schema;
+mod tables;
+
+pub(crate) use tables::{EmbeddedRecord, EmbeddedSnapshot, EmbeddedTables};
+
+use super::{StoreConfig, StoreError};
+use guard::guarded;
+use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+/// An open file.
+#[derive(Debug)]
+pub(crate) struct EmbeddedStore {
+    /// `Some` until dropped.
+    database: Option<Database>,
+    file: PathBuf,
+    quick_repair: bool,
+}
+
+impl EmbeddedStore {
+    /// Makes a new file with empty tables.
+    pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        // The file contains values that only administrators may read.
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&config.file);
+        made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
+            _ => error.into(),
+        })?;
+        let database = builder(config).create(&config.file)?;
+        schema::begin(&database, folds)?;
+        sync_directory(&config.file)?;
+        Ok(Self::new(database, config))
+    }
+
+    /// Makes empty tables in memory.
+    pub(crate) fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        let database = builder(config).create_with_backend(redb::backends::InMemoryBackend::new())?;
+        schema::begin(&database, folds)?;
+        Ok(Self::new(database, config))
+    }
+
+    /// Opens a file, and upgrades it from an older schema.
+    pub(crate) fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, open::database)
+    }
+
+    /// Opens a file without changing it: changes are kept in memory.
+    pub(crate) fn open_to_read(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, open::unwritten)
+    }
+
+    fn open_as(
+        config: &StoreConfig,
+        open: impl FnOnce(&StoreConfig) -> Result<Database, StoreError>,
+    ) -> Result<Self, StoreError> {
+        guarded(&config.file, || {
+            let database = open(config)?;
+            schema::upgrade(&database, schema::UPGRADES)?;
+            Ok(Self::new(database, config))
+        })
+    }
+
+    pub(crate) fn new(database: Database, config: &StoreConfig) -> Self {
+        Self { database: Some(database), file: config.file.clone(), quick_repair: config.quick_repair }
+    }
+
+    fn database(&self) -> Result<&Database, StoreError> {
+        self.database.as_ref().ok_or(StoreError::Failed)
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<EmbeddedSnapshot, StoreError> {
+        guarded(&self.file, || EmbeddedSnapshot::new(&self.database()?.begin_read()?, &self.file))
+    }
+
+    /// Begins a transaction that is durable once it is committed.
+    pub(crate) fn begin_write(&self) -> Result<EmbeddedWrite, StoreError> {
+        guarded(&self.file, || {
+            let mut transaction = self.database()?.begin_write()?;
+            transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+            transaction.set_quick_repair(self.quick_repair);
+            Ok(EmbeddedWrite { transaction, file: self.file.clone() })
+        })
+    }
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        let database = self.database.take();
+        // Closing reads and writes the file once more, so it may reveal damage.
+        let close = || {
+            drop(database);
+            Ok(())
+        };
+        if let Err(error) = guarded(&self.file, close) {
+            tracing::error!(%error, "cannot close the store cleanly");
+        }
+    }
+}
+
+/// A transaction that has begun.
+pub(crate) struct EmbeddedWrite {
+    transaction: WriteTransaction,
+    file: PathBuf,
+}
+
+impl EmbeddedWrite {
+    pub(crate) fn tables(&self) -> Result<EmbeddedTables<'_>, StoreError> {
+        EmbeddedTables::open(&self.transaction, &self.file)
+    }
+
+    /// Makes the changes durable.
+    pub(crate) fn commit(self) -> Result<(), StoreError> {
+        guarded(&self.file, || Ok(self.transaction.commit()?))
+    }
+
+    pub(crate) fn abort(self) -> Result<(), StoreError> {
+        guarded(&self.file, || Ok(self.transaction.abort()?))
+    }
+}
+
+fn builder(config: &StoreConfig) -> redb::Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(config.cache_bytes);
+    builder
+}
+
+/// Makes the name of a new file durable.
+fn sync_directory(file: &Path) -> Result<(), StoreError> {
+    let directory = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(StoreError::from)
+}

@@ -1,0 +1,446 @@
+//! The authoritative records: one writer at a time, and readers that never wait for it.
+//!
+//! - Every acknowledged change is durable: a change returns after its transaction has been synced.
+//!   Changes that wait at the same time share one transaction.
+//! - A [`StoreSnapshot`] is the state of the store at one moment; it does not change while it is kept.
+//! - Every change is in the log, under a number that grows by one; mirrors and the publisher follow it.
+//! - The records are in a file of redb (`embedded`), which one process at a time can open, or in a
+//!   database of PostgreSQL (`postgres`), whose transactions follow each other, of all processes.
+//!
+//! The caller folds names as the service folds them: see [`key`].
+//!
+//! # Decisions
+//!
+//! - **An engine is ordered tables of bytes with transactions.** Numbers, log, dates, keys of
+//!   requests and positions of mirrors are written once, above the engines, and so are nearly all
+//!   tests. The price is that a database shows keys and values, and no columns to query.
+//! - **Engines are an enum.** There are few, a call costs a comparison, and records of a file are read
+//!   without a copy or an allocation for each.
+//! - **A thread drives the connections that it uses.** The store blocks, and its callers have threads
+//!   for it. Each connection has a runtime that runs while a caller waits for an answer, so no other
+//!   thread has to be woken for one. The pools of other crates are for tasks, and these connections
+//!   belong to no runtime of tasks: the pool is one file here.
+//! - **Upgrades of tables are a list of statements.** The number of the schema is one of the numbers
+//!   that every store has, and is checked in the same way for a file.
+//!
+//! ```
+//! use handle_proto::{Value, Values};
+//! use handle_store::{Store, StoreConfig, StoreRecords as _, key};
+//!
+//! let store = Store::in_memory(&StoreConfig::default(), true)?;
+//! let name = key(b"10.1045/july95-arms", store.folds());
+//! let before = store.snapshot()?;
+//! let stored = name.clone();
+//! store.change(move |transaction| {
+//!     let mut room = Vec::new();
+//!     let values = Values::build([Value::new(1, b"URL", b"https://www.dlib.org/")], &mut room);
+//!     transaction.put(&stored, values)
+//! })?;
+//! assert_eq!(store.last_id(), 1);
+//! assert!(before.record(&name)?.is_none(), "a snapshot does not change");
+//! assert!(store.snapshot()?.record(&name)?.is_some());
+//! # Ok::<(), handle_store::StoreError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod bulk;
+mod bulk_keys;
+mod check;
+mod embedded;
+mod error;
+mod feed;
+mod log;
+mod mirror;
+mod postgres;
+mod record;
+mod removals;
+mod snapshot;
+mod sorter;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod writer;
+
+pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
+pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
+pub use check::{StoreFinding, StoreStats};
+pub use error::StoreError;
+pub use log::{LogAction, LogBounds, LogEntry, LogStart};
+pub use mirror::{DumpScope, NamedKind};
+pub use postgres::{PostgresConfig, ServerError};
+pub use record::{RecordBuf, StoreRecord};
+pub use removals::{LastChange, RemovalKind};
+pub use snapshot::{
+    ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
+    is_responsible,
+};
+pub use transaction::Transaction;
+
+use embedded::EmbeddedStore;
+use feed::StoreFeed;
+use handle_daemon::settings;
+use handle_daemon::settings::{PATH, or_zero};
+use handle_proto::Handle;
+use handle_proto::fold;
+use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::wire::admin::StorePosition;
+use postgres::PostgresStore;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tables::{StoreEngine, StoreTable, names, number_in};
+use writer::{CommitQueue, StoreWriter};
+
+settings! {
+    /// The store of the records ([store.md](../store.md)).
+    pub struct StoreConfig {
+        /// File of the store.
+        restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
+        /// Memory for pages of the store.
+        restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
+        /// Write the allocator state with each commit, so that the store opens at once after a
+        /// crash. Without it, opening after a crash reads the whole file, but commits take one sync
+        /// instead of two.
+        restart quick_repair: bool = true;
+        /// Read the whole file and compare its checksums before opening it; without `quick_repair`,
+        /// not after a crash. Otherwise disk damage is found only when a damaged page is read, if
+        /// at all.
+        restart verify_at_start: bool = true;
+        /// Changes waiting for the writer. One more gets RC 3.
+        restart queue_changes: usize = 1024, 1..=1 << 20;
+        /// Changes that share one commit.
+        restart commit_changes: usize = 512, 1..=1 << 16;
+        /// Time for which the log of transactions is kept; 0 for no limit.
+        restart log_days: u32 = 30, 0..=36_500;
+        /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes.
+        restart log_transactions: usize = 10_000_000, or_zero(1000..=1 << 40);
+        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the oldest
+        /// are dropped.
+        restart gone_names: usize = 1_000_000, 0..=1 << 32;
+        section postgres: PostgresConfig;
+    }
+}
+
+impl StoreConfig {
+    /// The defaults, for the file at `path`, or for the database whose URL `path` is.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        match path.to_str().filter(|text| is_database(text)) {
+            Some(url) => {
+                let postgres = PostgresConfig { url: url.to_owned(), ..PostgresConfig::default() };
+                Self { postgres, ..Self::default() }
+            }
+            None => Self { file: path.to_owned(), ..Self::default() },
+        }
+    }
+
+    /// The file, or the URL of the database.
+    #[must_use]
+    pub fn location(&self) -> &str {
+        match self.postgres.url.is_empty() {
+            true => self.file.to_str().unwrap_or("a file"),
+            false => &self.postgres.url,
+        }
+    }
+
+    /// Whether the store is in a database and not in a file.
+    #[must_use]
+    pub const fn is_in_database(&self) -> bool {
+        !self.postgres.url.is_empty()
+    }
+}
+
+/// The name under which the record of `handle` is stored; `folds` tells whether the service folds
+/// local names.
+///
+/// A name without a slash is a prefix, and stands for the record of that prefix.
+#[must_use]
+pub fn key(handle: &[u8], folds: bool) -> Vec<u8> {
+    match Handle(handle).slash_at() {
+        None => [PREFIX_RECORDS, &fold::folded(handle)].concat(),
+        Some(_) if folds => fold::folded(handle),
+        Some(_) => handle.to_vec(),
+    }
+}
+
+/// Whether the name of a store is the URL of a database.
+fn is_database(name: &str) -> bool {
+    ["postgresql://", "postgres://"].iter().any(|start| name.starts_with(start))
+}
+
+/// An open store.
+///
+/// The writer is a separate thread. When the store is dropped, the writer ends after writing all
+/// queued changes.
+#[derive(Debug)]
+pub struct Store {
+    inner: Arc<Inner>,
+    writer: StoreWriter,
+    /// Follows the transactions of other processes; `None` if there cannot be any.
+    _feed: Option<StoreFeed>,
+}
+
+/// State shared by the writer and the readers.
+#[derive(Debug)]
+struct Inner {
+    engine: StoreEngine,
+    config: StoreConfig,
+    folds: bool,
+    identity: AtomicU64,
+    /// The last transactions before and after a promotion; zeros if there was none.
+    renumbered: Mutex<(u64, u64)>,
+    commits: CommitQueue,
+}
+
+impl Store {
+    /// Creates an empty store. `folds` determines permanently whether the service folds local
+    /// names.
+    ///
+    /// # Errors
+    /// When the file exists or cannot be written.
+    pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        let engine = match config.is_in_database() {
+            true => StoreEngine::Postgres(PostgresStore::create(config, folds)?),
+            false => StoreEngine::Embedded(EmbeddedStore::create(config, folds)?),
+        };
+        Self::start(engine, config)
+    }
+
+    /// Creates an empty store in memory, which is lost when dropped.
+    ///
+    /// # Errors
+    /// When memory is exhausted.
+    pub fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        Self::start(StoreEngine::Embedded(EmbeddedStore::in_memory(config, folds)?), config)
+    }
+
+    /// Opens the store, and upgrades it from an older schema.
+    ///
+    /// # Errors
+    /// When the file does not exist, another process has it open, or it has a newer schema.
+    pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, false)
+    }
+
+    /// Opens the store for reading. A file is not changed, and need not be writable: changes are kept
+    /// in memory and lost when the store is dropped. In a database, changes are refused.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_to_read(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_as(config, true)
+    }
+
+    fn open_as(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
+        let engine = match (config.is_in_database(), reads_only) {
+            (true, _) => PostgresStore::open(config, reads_only).map(StoreEngine::Postgres),
+            (false, true) => EmbeddedStore::open_to_read(config).map(StoreEngine::Embedded),
+            (false, false) => EmbeddedStore::open(config).map(StoreEngine::Embedded),
+        };
+        engine.and_then(|engine| Self::start(engine, config)).map_err(|error| match error {
+            StoreError::Damaged(what) => {
+                StoreError::Broken { file: config.location().into(), what: what.to_owned() }
+            }
+            error => error,
+        })
+    }
+
+    fn start(engine: StoreEngine, config: &StoreConfig) -> Result<Self, StoreError> {
+        let tables = engine.snapshot()?;
+        let number = |name: &str| {
+            let number = tables.get(StoreTable::Meta, name.as_bytes())?;
+            Ok::<_, StoreError>(number.map_or(0, |number| number_in(&number)))
+        };
+        let (folds, identity) = (number(names::FOLDS)? != 0, number(names::IDENTITY)?.into());
+        let snapshot = StoreSnapshot::new(tables, folds);
+        let (last_id, is_counted) = (snapshot.last_id()?, snapshot.content()?.is_some());
+        let renumbered = Mutex::new(snapshot.renumbered()?);
+        let content = if is_counted { None } else { Some(check::count(&snapshot)?) };
+        drop(snapshot);
+        let commits = CommitQueue::new(last_id);
+        let inner = Arc::new(Inner { engine, config: config.clone(), folds, identity, renumbered, commits });
+        if let Some(content) = content {
+            // The last writer was software that does not keep the counts.
+            let begun = inner.engine.begin_write()?;
+            Transaction::new(begun.tables()?, folds)?.set_content(content)?;
+            begun.commit()?;
+        }
+        let _feed = match &inner.engine {
+            StoreEngine::Embedded(_) => None,
+            StoreEngine::Postgres(_) => Some(StoreFeed::start(&inner)?),
+        };
+        Ok(Self { writer: StoreWriter::start(&inner)?, inner, _feed })
+    }
+
+    /// Whether the service folds local names.
+    #[must_use]
+    pub fn folds(&self) -> bool {
+        self.inner.folds
+    }
+
+    /// The identity of this store, which distinguishes it from other stores; a copy of the file has
+    /// the same one.
+    #[must_use]
+    pub fn identity(&self) -> u64 {
+        self.inner.identity.load(Ordering::Relaxed)
+    }
+
+    /// The path of the file, or database and server.
+    #[must_use]
+    pub fn location(&self) -> String {
+        match &self.inner.engine {
+            StoreEngine::Embedded(_) => self.inner.config.file.display().to_string(),
+            StoreEngine::Postgres(store) => store.location().to_owned(),
+        }
+    }
+
+    /// A snapshot of the store: all acknowledged changes, and no later ones.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn snapshot(&self) -> Result<StoreSnapshot, StoreError> {
+        Ok(StoreSnapshot::new(self.inner.engine.snapshot()?, self.inner.folds))
+    }
+
+    /// Runs `decide` on the writer's thread, on the current state of the store, and returns its
+    /// result once its changes are durable. Blocks until then; if `decide` changes nothing, there
+    /// is no commit to wait for.
+    ///
+    /// `decide` must be quick, since all other changes wait for it. If it fails, its changes are
+    /// not made, and neither are those of others that would have shared its commit.
+    ///
+    /// # Errors
+    /// When the queue is full, or the changes could not be made durable. In the latter case the
+    /// store has failed: it accepts no change until it is opened again.
+    pub fn change<T, F>(&self, decide: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        self.writer.change(&self.inner.commits, decide)
+    }
+
+    /// The number of the last durable transaction.
+    #[must_use]
+    pub fn last_id(&self) -> u64 {
+        self.inner.commits.last_id()
+    }
+
+    /// The identity of the store, and the number of the last durable transaction.
+    #[must_use]
+    pub fn position(&self) -> StorePosition {
+        StorePosition { store: self.identity(), transaction: self.last_id() }
+    }
+
+    /// Waits until a transaction after number `id` is durable, for at most `patience`; returns the
+    /// number of the last durable one.
+    #[must_use]
+    pub fn wait_past(&self, id: u64, patience: Duration) -> u64 {
+        self.inner.commits.wait_past(id, patience)
+    }
+
+    /// The number of changes waiting for the writer.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.inner.commits.waiting()
+    }
+
+    /// The numbers of commits and of the changes in them since the store was opened.
+    #[must_use]
+    pub fn commits(&self) -> (u64, u64) {
+        self.inner.commits.counts()
+    }
+
+    /// Why the store accepts no changes, if the writer has failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.inner.commits.failure()
+    }
+
+    /// Begins to load many records at once; see [`Bulk`].
+    pub fn bulk(&self, temp_dir: &Path, memory_bytes: usize) -> Bulk<'_> {
+        Bulk::new(self, temp_dir, memory_bytes)
+    }
+
+    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was homed already.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn home(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+        let prefix = prefix.to_vec();
+        self.change(move |transaction| transaction.home(&prefix))
+    }
+
+    /// Gives the store a new identity, with records, log and numbers unchanged: for an older copy
+    /// of a store whose later states are known elsewhere.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn renew_identity(&self) -> Result<(), StoreError> {
+        let identity = rand::random();
+        self.change(move |transaction| transaction.set_identity(identity))?;
+        self.inner.identity.store(identity, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes the numbers of transactions go on above `above`, and their times after `not_before_ms`,
+    /// after `decide` has made its changes: this store belonged to a mirror, which is the primary from
+    /// now on. Returns the number of the last transaction.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn promote<F>(&self, above: u64, not_before_ms: u64, decide: F) -> Result<u64, StoreError>
+    where
+        F: FnOnce(&mut Transaction<'_>) -> Result<(), StoreError> + Send + 'static,
+    {
+        let renumbered = self.change(move |transaction| {
+            decide(transaction)?;
+            transaction.renumber(above, not_before_ms)
+        })?;
+        *self.inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner) = renumbered;
+        Ok(renumbered.1)
+    }
+
+    /// The present number of the state after transaction `id`: promoting a mirror gives its last
+    /// transaction another number.
+    #[must_use]
+    pub fn renumbered(&self, id: u64) -> u64 {
+        let (from, to) = *self.inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner);
+        if to > 0 && id == from { to } else { id }
+    }
+
+    /// Drops up to `most` transactions that are out of `bounds` from the log; returns their number.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn prune_log(&self, bounds: LogBounds, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_log(bounds, most))
+    }
+
+    /// Drops up to `most` of the oldest removals of handles and prefixes, so that at most `kept`
+    /// remain; returns their number.
+    ///
+    /// # Errors
+    /// As [`change`](Self::change).
+    pub fn prune_removals(&self, kept: u64, most: usize) -> Result<usize, StoreError> {
+        self.change(move |transaction| transaction.prune_removals(kept, most))
+    }
+
+    /// Reads the whole store and reports inconsistencies: see [`StoreFinding`]. Changes nothing.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn check(&self, found: impl FnMut(StoreFinding)) -> Result<StoreStats, StoreError> {
+        check::check(&self.snapshot()?, found)
+    }
+
+    /// Counts and sizes of the store.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn stats(&self) -> Result<StoreStats, StoreError> {
+        check::stats(&self.snapshot()?)
+    }
+}

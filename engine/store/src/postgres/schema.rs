@@ -1,0 +1,77 @@
+//! The tables of the database, and upgrades from what older software made.
+
+use super::super::tables::{StoreTable, names};
+
+/// All tables.
+pub(super) const TABLES: [StoreTable; 14] = [
+    StoreTable::Records,
+    StoreTable::Homed,
+    StoreTable::Log,
+    StoreTable::Removals,
+    StoreTable::RemovalIds,
+    StoreTable::HomedDates,
+    StoreTable::Meta,
+    StoreTable::Mirrors,
+    StoreTable::MirrorNamed,
+    StoreTable::BulkKeys,
+    StoreTable::BulkNumbers,
+    StoreTable::BulkResults,
+    StoreTable::BulkOwned,
+    StoreTable::BulkOwners,
+];
+
+/// The name of a table.
+pub(super) const fn name(table: StoreTable) -> &'static str {
+    match table {
+        StoreTable::Records => "handle_records",
+        StoreTable::Homed => "handle_homed",
+        StoreTable::Log => "handle_log",
+        StoreTable::Removals => "handle_gone",
+        StoreTable::RemovalIds => "handle_gone_ids",
+        StoreTable::HomedDates => "handle_homed_dates",
+        StoreTable::Meta => "handle_meta",
+        StoreTable::Mirrors => "handle_mirrors",
+        StoreTable::MirrorNamed => "handle_mirror_named",
+        StoreTable::BulkKeys => "handle_bulk_keys",
+        StoreTable::BulkNumbers => "handle_bulk_numbers",
+        StoreTable::BulkResults => "handle_bulk_results",
+        StoreTable::BulkOwned => "handle_bulk_owned",
+        StoreTable::BulkOwners => "handle_bulk_owners",
+    }
+}
+
+/// The number in `Meta` that counts the rows of a table, if they are counted.
+pub(super) const fn count_of(table: StoreTable) -> Option<&'static str> {
+    match table {
+        StoreTable::Records => Some("rows_records"),
+        StoreTable::Log => Some("rows_log"),
+        StoreTable::Removals => Some("rows_gone"),
+        StoreTable::BulkKeys => Some("rows_bulk_keys"),
+        _ => None,
+    }
+}
+
+/// The row of `handle_meta` that a transaction locks before it reads: transactions follow each other.
+pub(super) const LOCK: &str = "lock";
+
+/// The schema of new tables. The first upgrade is from 1 to 2.
+pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
+/// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
+pub(super) const UPGRADES: &[&str] = &[];
+
+/// The statements that make the tables of a new store.
+pub(super) fn creation(folds: bool, identity: u64) -> String {
+    let mut sql = String::new();
+    for table in TABLES {
+        let name = name(table);
+        sql += &format!("CREATE TABLE {name} (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n");
+    }
+    sql += "CREATE TABLE handle_writers (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
+    let numbers =
+        [(names::SCHEMA, CURRENT), (names::FOLDS, u64::from(folds)), (names::IDENTITY, identity), (LOCK, 0)];
+    for (name, number) in numbers {
+        let name = data_encoding::HEXLOWER.encode(name.as_bytes());
+        sql += &format!("INSERT INTO handle_meta VALUES ('\\x{name}', '\\x{number:016x}');\n");
+    }
+    sql
+}

@@ -1,0 +1,161 @@
+//! A primary and its mirror, each in a directory of `hdl init`.
+
+use crate::daemon::ask;
+use crate::initialised::InitialisedService;
+use handle_auth::{PrivateKey, file};
+use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
+use handle_client::allowances::Allowances;
+use handle_proto::value::Permissions;
+use handle_proto::wire::Request;
+use handle_proto::wire::admin::{HandleBody, HandleValues};
+use handle_proto::{OpFlags, ResponseCode, Value, Values};
+use handle_snapshot::set::read_manifest;
+use serde_json::Value as Json;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Permissions of a value that only administrators may read.
+const PRIVATE: Permissions = Permissions(0x0c);
+
+/// A primary and its mirror.
+#[derive(Debug)]
+pub struct MirroredService {
+    /// The primary.
+    pub primary: InitialisedService,
+    /// The mirror.
+    pub mirror: InitialisedService,
+}
+
+impl MirroredService {
+    /// Creates both, without starting a process. `settings` are more lines of `[mirror]`, and `more`
+    /// of `[[mirror.primary]]`.
+    ///
+    /// # Panics
+    /// If a file cannot be written.
+    #[must_use]
+    pub fn make(settings: &str, more: &str) -> Self {
+        let (primary, mirror) = (InitialisedService::make(), InitialisedService::make());
+        let site = mirror.path("site/siteinfo.json");
+        let mut json: Json = serde_json::from_slice(&fs::read(&site).expect("a file")).expect("JSON");
+        json["primarySite"] = false.into();
+        fs::write(&site, json.to_string()).expect("a file");
+        let config = mirror.path("site/handle-admin.toml");
+        let text = fs::read_to_string(&config).expect("a file");
+        let path = |name: &str| primary.path(name).display().to_string();
+        let (site, key) = (path("site/siteinfo.json"), path("site/admin-private.bin"));
+        let section = format!(
+            "\n[mirror]\n{settings}\n[[mirror.primary]]\nname = \"main\"\nsite = \"{site}\"\n\
+             identity = \"300:10.1045/ADMIN\"\nkey_file = \"{key}\"\n{more}\n"
+        );
+        fs::write(&config, text + &section).expect("a file");
+        Self { primary, mirror }
+    }
+
+    /// Starts both processes for administration.
+    pub fn start(&mut self) {
+        self.primary.start_admin();
+        self.mirror.start_admin();
+    }
+
+    /// The progress of the mirror with its primary.
+    #[must_use]
+    pub fn progress(&self) -> Json {
+        ask(&self.mirror.path("site/run/handle-admin.sock"), "status")["mirror"][0].clone()
+    }
+
+    /// Whether the primary has published all its changes, and the mirror's set has the same records,
+    /// with their private values, and the same homed prefixes. The roots of the sets differ, because
+    /// the blinding of private values does.
+    #[must_use]
+    pub fn is_equal(&self) -> bool {
+        // After a start, the set of the primary may lack changes that were acknowledged before.
+        let status = ask(&self.primary.path("site/run/handle-admin.sock"), "status");
+        if status["publish"]["pending"] != 0 {
+            return false;
+        }
+        let is_published = [&self.primary, &self.mirror].map(published_root).iter().all(Option::is_some);
+        is_published && self.primary.published() == self.mirror.published()
+    }
+
+    /// A client that changes records of the primary.
+    #[must_use]
+    pub fn administrator(&self) -> RecordAdministrator {
+        RecordAdministrator::new(&self.primary, self.primary.administration)
+    }
+}
+
+/// The root of the published set.
+#[must_use]
+pub fn published_root(service: &InitialisedService) -> Option<String> {
+    read_manifest(&service.path("site/snapshot")).ok().map(|manifest| manifest.root.to_string())
+}
+
+/// Changes records of a service as its administrator.
+#[derive(Debug)]
+pub struct RecordAdministrator {
+    server: SocketAddr,
+    identity: Arc<ClientIdentity>,
+    client: Administrator,
+}
+
+/// The key in a file.
+fn private_key(path: &Path) -> PrivateKey {
+    let key = file::open_key_file(path, None).expect("a key file");
+    PrivateKey::from_record(key.as_bytes()).expect("a key")
+}
+
+impl RecordAdministrator {
+    /// The administrator of `service`, whose server is reached at `server`.
+    #[must_use]
+    pub fn new(service: &InitialisedService, server: SocketAddr) -> Self {
+        let key = IdentityKey::Private(Box::new(private_key(&service.path("site/admin-private.bin"))));
+        let identity = Arc::new(ClientIdentity { handle: b"10.1045/ADMIN".to_vec(), index: 300, key });
+        let client = Self::connect(server, &identity);
+        Self { server, identity, client }
+    }
+
+    fn connect(server: SocketAddr, identity: &Arc<ClientIdentity>) -> Administrator {
+        let mut client = Administrator::new(server, Duration::from_secs(10));
+        client.identify(Some(Arc::clone(identity)));
+        client.allow(Allowances { cleartext_secrets: true, ..Allowances::NONE });
+        client
+    }
+
+    fn ask(&mut self, request: &Request<'_>) -> Option<(ResponseCode, String)> {
+        let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::OVERWRITE);
+        match self.client.ask(request, flags) {
+            Ok(answer) => Some((answer.code(), answer.text())),
+            Err(_) => {
+                self.client = Self::connect(self.server, &self.identity);
+                None
+            }
+        }
+    }
+
+    /// Creates or replaces a record with one public and one private value; `None` without an answer.
+    pub fn put(&mut self, handle: &str, data: &str) -> Option<(ResponseCode, String)> {
+        let mut room = Vec::new();
+        let public = Value::new(1, b"URL", data.as_bytes());
+        let private = Value { permissions: PRIVATE, ..Value::new(2, b"EMAIL", data.as_bytes()) };
+        let values = Values::build([public, private], &mut room);
+        self.ask(&Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values }))
+    }
+
+    /// Deletes a record; `None` without an answer.
+    pub fn delete(&mut self, handle: &str) -> Option<(ResponseCode, String)> {
+        self.ask(&Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }))
+    }
+
+    /// Homes a prefix; `None` without an answer.
+    pub fn home(&mut self, prefix: &str) -> Option<(ResponseCode, String)> {
+        self.ask(&Request::HomeNa(HandleBody { handle: prefix.as_bytes() }))
+    }
+
+    /// Releases a prefix; `None` without an answer.
+    pub fn unhome(&mut self, prefix: &str) -> Option<(ResponseCode, String)> {
+        self.ask(&Request::UnhomeNa(HandleBody { handle: prefix.as_bytes() }))
+    }
+}

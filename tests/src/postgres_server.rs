@@ -1,0 +1,108 @@
+//! A server of PostgreSQL for tests: started when it is first needed, and stopped with the process.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Starts a server in the directory `$1` with the programs in `$2`. It runs until its standard input
+/// is closed, so also when the process of the test is killed, and then removes the directory.
+const SCRIPT: &str = r#"
+owner=postgres
+run() {
+    if [ "$(id -u)" = 0 ]; then
+        exec setpriv --reuid="$owner" --regid="$(id -g "$owner")" --clear-groups "$@"
+    fi
+    exec "$@"
+}
+if [ "$(id -u)" = 0 ]; then chown "$owner" "$1"; fi
+cd "$1" || exit 1
+(run "$2/initdb" -D "$1/data" -U handle -A trust -E UTF8 --locale=C -N) >"$1/log" 2>&1 || { cat "$1/log" >&2; exit 1; }
+exec 3>&1 >/dev/null
+run "$2/postgres" -D "$1/data" -k "$1" -c listen_addresses= -c fsync="$3" -c max_connections=200 >>"$1/log" 2>&1 </dev/null 3>&- &
+server=$!
+for _ in $(seq 1200); do
+    if "$2/pg_isready" -q -h "$1" -U handle -d postgres; then echo "$server" >&3; break; fi
+    sleep 0.05
+done
+exec 3>&-
+cat
+kill -INT "$server"
+wait "$server"
+rm -rf "$1"
+"#;
+
+/// A running server.
+#[derive(Debug)]
+pub struct PostgresServer {
+    directory: PathBuf,
+    /// The shell that stops it when its input is closed.
+    shell: Child,
+}
+
+/// The directory of the programs, if they are installed.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let found = versions.flatten().map(|version| version.path().join("bin"));
+    found.filter(|bin| bin.join("initdb").exists()).max()
+}
+
+impl PostgresServer {
+    /// Starts a server; `None` if its programs are not installed.
+    ///
+    /// # Panics
+    /// When it does not start, or `HANDLE_POSTGRES=required` is in the environment and the programs
+    /// are not installed.
+    pub fn start(is_durable: bool) -> Option<Self> {
+        let Some(bin) = programs() else {
+            let is_required = std::env::var("HANDLE_POSTGRES").is_ok_and(|it| it == "required");
+            assert!(!is_required, "PostgreSQL is not installed: apt-get install postgresql");
+            eprintln!("NOT TESTED: PostgreSQL is not installed (Debian package postgresql)");
+            return None;
+        };
+        let directory = tempfile::Builder::new().prefix("handle-postgres").tempdir().expect("a directory");
+        let directory = directory.keep();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", SCRIPT, "sh"]).args([&directory, &bin]).arg(if is_durable { "on" } else { "off" });
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut line).expect("its output");
+        assert!(
+            line.trim().parse::<u32>().is_ok(),
+            "PostgreSQL did not start: {}",
+            std::fs::read_to_string(directory.join("log")).unwrap_or_default()
+        );
+        Some(Self { directory, shell })
+    }
+
+    /// The server that all tests of the process share, which loses data if the machine crashes.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<PostgresServer>> = OnceLock::new();
+        SHARED.get_or_init(|| Self::start(false)).as_ref()
+    }
+
+    /// Makes an empty database, and returns its URL.
+    pub fn new_database(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("test_{}_{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("CREATE DATABASE {name}"));
+        format!("postgresql:///{name}?host={}&user=handle", self.directory.display())
+    }
+
+    /// Runs a statement, and returns what `psql` prints.
+    pub fn psql(&self, database: &str, statement: &str) -> String {
+        let mut psql = Command::new(programs().expect("installed").join("psql"));
+        psql.arg("-h").arg(&self.directory).args(["-U", "handle", "-d", database, "-At", "-c", statement]);
+        let output = psql.output().expect("psql");
+        assert!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for PostgresServer {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}

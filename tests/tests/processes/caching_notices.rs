@@ -1,0 +1,149 @@
+//! `handle-admin` tells `handle-cache` of each set, and the records of its prefixes are then asked for
+//! anew.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_cache::Config;
+use handle_daemon::notice::{
+    HELLO_LEN, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN, PublicationNotice, challenge, parse_hello,
+};
+use handle_proto::value::Ttl;
+use handle_proto::{ResponseCode, Value};
+use handle_tests::cache_server::TestCache;
+use handle_tests::client::ReceivedReply;
+use handle_tests::fleet::write_secret;
+use handle_tests::process::until;
+use handle_tests::upstream_server::{AnswerManner, UpstreamServer};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+/// The side of `handle-admin`.
+struct TestPublisher {
+    listener: TcpListener,
+    key: NoticeKey,
+}
+
+/// A connection of a machine, which has proven the key.
+struct TestConnection(TcpStream, NoticeSession);
+
+impl TestPublisher {
+    fn start(directory: &Path) -> Self {
+        let file = directory.join("notice-key");
+        write_secret(&file, &"k".repeat(64));
+        Self { listener: TcpListener::bind("127.0.0.1:0").unwrap(), key: NoticeKey::read(&file).unwrap() }
+    }
+
+    fn accept(&self) -> TestConnection {
+        let (mut stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut hello = [0; HELLO_LEN];
+        stream.read_exact(&mut hello).unwrap();
+        let nonce = [7; 32];
+        let session = NoticeSession::new(&self.key, &parse_hello(&hello).unwrap(), &nonce);
+        stream.write_all(&challenge(&nonce, &session)).unwrap();
+        let mut proof = [0; PROOF_LEN];
+        stream.read_exact(&mut proof).unwrap();
+        assert!(session.is_proof(NoticeSide::Machine, &proof));
+        TestConnection(stream, session)
+    }
+}
+
+impl TestConnection {
+    fn tell(&mut self, generation: u64) {
+        let notice = self.1.seal(PublicationNotice { epoch: 1, generation });
+        self.0.write_all(&notice).unwrap();
+    }
+}
+
+/// A configuration that waits for notices about 10.1.
+fn notified(config: &mut Config, publisher: &TestPublisher, directory: &Path) {
+    config.notify.address = publisher.listener.local_addr().unwrap().to_string();
+    config.notify.key_file = Some(directory.join("notice-key"));
+    (config.notify.retry_ms, config.notify.silence_ms) = (20, 60_000);
+    config.policy.notified = vec!["10.1".to_owned()];
+    config.policy.notified_s = 0;
+    config.upstream.timeout_ms = 500;
+}
+
+fn url(target: &str) -> Value<'_> {
+    Value { ttl: Ttl::relative(86_400), ..Value::new(1, b"URL", target.as_bytes()) }
+}
+
+fn shows(reply: &ReceivedReply, text: &str) -> bool {
+    reply.values.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+#[test]
+fn records_are_asked_for_anew_after_each_set_that_is_announced() {
+    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
+    let publisher = TestPublisher::start(directory.path());
+    let cache = TestCache::of(upstream.address, |config| notified(config, &publisher, directory.path()));
+    let mut connection = publisher.accept();
+    connection.tell(1);
+    until("the first notice", || cache.count("notices") == 1);
+    // An entry of the second of the notice counts as older than it.
+    std::thread::sleep(Duration::from_millis(1100));
+    let set = |text| ["10.1/x", "10.2/x"].iter().for_each(|handle| upstream.set(handle, &[url(text)]));
+    set("https://one.example/");
+    for _ in 0..3 {
+        assert_eq!(cache.resolve("10.1/none").code, ResponseCode::HANDLE_NOT_FOUND);
+        for handle in ["10.1/x", "10.2/x"] {
+            assert!(shows(&cache.resolve(handle), "https://one.example/"));
+        }
+    }
+    assert_eq!(cache.count("questions"), 3);
+    // The same set again changes nothing.
+    connection.tell(1);
+    set("https://two.example/");
+    upstream.set("10.1/none", &[url("https://new.example/")]);
+    assert!(shows(&cache.resolve("10.1/x"), "https://one.example/"));
+    connection.tell(2);
+    until("the second notice", || cache.count("notices") == 2);
+    assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
+    assert!(shows(&cache.resolve("10.1/none"), "https://new.example/"));
+    assert!(shows(&cache.resolve("10.2/x"), "https://one.example/"), "another prefix");
+    // A set that was announced while there was no connection is noticed with the next one.
+    drop(connection);
+    let mut connection = publisher.accept();
+    until("the failure", || cache.count("notify_failures") == 1);
+    std::thread::sleep(Duration::from_millis(1100));
+    assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
+    set("https://three.example/");
+    connection.tell(4);
+    until("the notice", || cache.count("notices") == 3);
+    assert!(shows(&cache.resolve("10.1/x"), "https://three.example/"));
+    // If nobody answers, the old record is better than none.
+    upstream.behave(AnswerManner::Silent);
+    connection.tell(5);
+    until("the notice", || cache.count("notices") == 4);
+    assert!(shows(&cache.resolve("10.1/x"), "https://three.example/"));
+    assert!(cache.count("stale_answers") > 0);
+    cache.server.stop().unwrap();
+}
+
+#[test]
+fn an_answer_from_before_a_notice_is_not_stored_after_it() {
+    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
+    let publisher = TestPublisher::start(directory.path());
+    let cache = TestCache::of(upstream.address, |config| {
+        notified(config, &publisher, directory.path());
+        config.upstream.timeout_ms = 20_000;
+    });
+    let mut connection = publisher.accept();
+    connection.tell(1);
+    until("the first notice", || cache.count("notices") == 1);
+    upstream.set("10.1/x", &[url("https://one.example/")]);
+    upstream.behave(AnswerManner::Slow(Duration::from_millis(2500)));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cache.resolve("10.1/x"));
+        until("the question", || upstream.asked() > 0);
+        upstream.set("10.1/x", &[url("https://two.example/")]);
+        upstream.behave(AnswerManner::Honest);
+        connection.tell(2);
+        until("the second notice", || cache.count("notices") == 2);
+        assert_eq!(waiting.join().unwrap().code, ResponseCode::SUCCESS);
+    });
+    assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
+}
