@@ -176,10 +176,11 @@ fn up(args: &UpArgs) -> anyhow::Result<ExitOutcome> {
     let gateway = start_gateway(&directory, args.gateway_port)?;
     let cache = start_cache(&directory, args.cache_port)?;
     let processes = LabProcesses { servers: &servers, gateway: &gateway, cache: &cache };
-    show(args, &directory, &processes, end.input_has_ended());
+    let is_input_closed = end.input_has_ended();
+    show(args, &directory, &processes, is_input_closed);
     // Nobody would know of it.
     output::check()?;
-    end.wait(args.seconds.map(Duration::from_secs));
+    end.wait(is_input_closed, args.seconds.map(Duration::from_secs));
     drop((cache, gateway, servers));
     temporary.close().context("cannot remove the temporary directory")?;
     if !args.json {
@@ -371,21 +372,27 @@ impl LabEnd {
         self.is_signalled.load(Ordering::Relaxed)
     }
 
-    /// Whether standard input is at its end, and is not a terminal.
+    /// Whether standard input is at its end, and is not a terminal. Read once, before the user is
+    /// told what stops the lab: an end after that stops it.
     fn input_has_ended(&self) -> bool {
         self.is_input_over.load(Ordering::Relaxed) && !std::io::stdin().is_terminal()
     }
 
-    /// Waits for the end. A standard input that has ended by now was closed from the start and is
-    /// ignored.
-    fn wait(&self, at_most: Option<Duration>) {
-        self.wait_and(at_most, Duration::from_secs(60), || ());
+    /// Waits for the end. The end of a standard input that was closed from the start is ignored.
+    fn wait(&self, is_input_closed: bool, at_most: Option<Duration>) {
+        self.wait_and(is_input_closed, at_most, Duration::from_secs(60), || ());
     }
 
     /// As [`wait`](Self::wait), and meanwhile does `work` at this interval.
-    fn wait_and(&self, at_most: Option<Duration>, interval: Duration, mut work: impl FnMut()) {
+    fn wait_and(
+        &self,
+        is_input_closed: bool,
+        at_most: Option<Duration>,
+        interval: Duration,
+        mut work: impl FnMut(),
+    ) {
         let deadline = at_most.map(|at_most| Instant::now() + at_most);
-        let mut input_counts = !self.input_has_ended();
+        let mut input_counts = !is_input_closed;
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
@@ -422,5 +429,31 @@ impl SiteName {
             Self::Mirror => "the same, without 10.1016/lab-new",
             Self::Derived => "prefixes derived from 20.500, and 20.500.LAB",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the end of standard input, which has arrived, stops a lab.
+    fn stops(is_input_closed: bool) -> bool {
+        let (send, causes) = mpsc::channel();
+        send.send(EndCause::Input).unwrap();
+        let end =
+            LabEnd { is_signalled: Arc::default(), is_input_over: Arc::new(AtomicBool::new(true)), causes };
+        let turns = std::cell::Cell::new(0);
+        // The sender lives on, so that nothing else stops the lab before its time.
+        end.wait_and(is_input_closed, Some(Duration::from_millis(20)), Duration::from_millis(1), || {
+            turns.set(turns.get() + 1);
+        });
+        drop(send);
+        turns.get() == 0
+    }
+
+    #[test]
+    fn the_end_of_an_input_that_was_open_stops_the_lab() {
+        assert!(stops(false), "the input ended after the user was told that this stops the lab");
+        assert!(!stops(true), "the input was closed from the start");
     }
 }

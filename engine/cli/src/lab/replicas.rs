@@ -81,9 +81,11 @@ pub(super) fn run(args: &ReplicasArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::create(&args.dir)?;
     let mut programs = LabPrograms::start(&lab)?;
     lab.change("first")?;
-    show(args, &lab, end.input_has_ended())?;
+    let is_input_closed = end.input_has_ended();
+    show(args, &lab, is_input_closed)?;
     output::check()?;
-    end.wait_and(args.seconds.map(Duration::from_secs), programs::INTERVAL, || programs.turn());
+    let at_most = args.seconds.map(Duration::from_secs);
+    end.wait_and(is_input_closed, at_most, programs::INTERVAL, || programs.turn());
     drop(programs);
     if !args.json {
         println!("the lab has stopped; its files are in {}", args.dir.display());
