@@ -90,6 +90,8 @@ pub mod comparison;
 mod encode;
 pub mod format;
 pub mod homed;
+#[cfg(feature = "std")]
+pub mod increment;
 mod index;
 #[cfg(feature = "std")]
 mod lines;

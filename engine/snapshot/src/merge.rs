@@ -109,11 +109,7 @@ impl MergeProgress<'_> {
 
     /// For each layer, the offset in its file of the first record that was not read yet.
     pub(crate) fn read_to(&self) -> impl Iterator<Item = u64> {
-        // The record at the head of a source is a view of the bytes before the next one.
-        self.sources.iter().map(|source| {
-            let head_len = source.head.map_or(0, |head| head.record.as_bytes().len());
-            source.records.at() - head_len as u64
-        })
+        self.sources.iter().map(LayerSource::read_to)
     }
 }
 
@@ -123,10 +119,48 @@ impl core::fmt::Debug for MergeProgress<'_> {
     }
 }
 
-struct LayerSource<'a> {
+/// The records of a layer, or of a part of one, as a source of a merge.
+pub(crate) struct LayerSource<'a> {
     records: LayerRecords<'a>,
     seed: u64,
     head: Option<Head<'a>>,
+}
+
+impl<'a> LayerSource<'a> {
+    /// The next record.
+    pub(crate) const fn head_record(&self) -> Option<Head<'a>> {
+        self.head
+    }
+
+    /// Offset of the first record that was not read yet.
+    pub(crate) fn read_to(&self) -> u64 {
+        // The record at the head is a view of the bytes before the next one.
+        let head_len = self.head.map_or(0, |head| head.record.as_bytes().len());
+        self.records.at() - head_len as u64
+    }
+}
+
+impl<'a> Merge<LayerSource<'a>> {
+    /// The records of `parts`, newest first, all of which are in the order of hashes with `seed`.
+    pub(crate) fn of_records(seed: u64, parts: Vec<LayerRecords<'a>>) -> Result<Self, CorruptRecord> {
+        let mut sources = Vec::with_capacity(parts.len());
+        for records in parts {
+            let mut source = LayerSource { records, seed, head: None };
+            source.advance()?;
+            sources.push(source);
+        }
+        Ok(Self::new(sources))
+    }
+
+    /// The source whose record comes next.
+    pub(crate) fn head_source(&self) -> Option<usize> {
+        self.heap.first().copied()
+    }
+
+    /// The sources.
+    pub(crate) fn sources(&self) -> &[LayerSource<'a>] {
+        &self.sources
+    }
 }
 
 impl Source for LayerSource<'_> {
@@ -162,21 +196,34 @@ impl Source for LayerSource<'_> {
 pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     layers: &[Layer<B>],
     keep_tombstones: bool,
-    mut out: LayerWriter<W>,
-    mut progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
+    out: LayerWriter<W>,
+    progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
 ) -> Result<(W, crate::format::LayerHeader), BuildError> {
-    let options = *out.options();
-    let mut sources = Vec::with_capacity(layers.len());
+    let options = out.options();
     for layer in layers {
         assert!(
             layer.seed() == options.seed && layer.folds() == options.folds,
             "layers that are merged hash alike"
         );
-        let mut source = LayerSource { records: layer.records(), seed: options.seed, head: None };
-        source.advance()?;
-        sources.push(source);
     }
-    let mut merge = Merge::new(sources);
+    let homed = layers.iter().find_map(Layer::homed).map(HomedPrefixes::of);
+    let parts = layers.iter().map(Layer::records).collect();
+    merge_parts(parts, homed.as_ref(), keep_tombstones, out, progress)
+}
+
+/// Merges records of several sources, newest first, into one layer with this table of homed prefixes.
+/// The bytes of the layer depend on nothing else but the options of `out`.
+///
+/// # Errors
+/// As [`merge`], and when the records of a source are not in ascending order of (hash, key).
+pub(crate) fn merge_parts<W: Write + Seek>(
+    parts: Vec<LayerRecords<'_>>,
+    homed: Option<&HomedPrefixes>,
+    keep_tombstones: bool,
+    mut out: LayerWriter<W>,
+    mut progress: impl FnMut(&MergeProgress<'_>) -> ControlFlow<()>,
+) -> Result<(W, crate::format::LayerHeader), BuildError> {
+    let mut merge = Merge::of_records(out.options().seed, parts)?;
     let mut last: Option<(u64, Vec<u8>)> = None;
     let mut records_count = 0_u64;
     while let Some(Head { hash, record, .. }) = merge.head() {
@@ -201,12 +248,5 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
             }
         }
     }
-    let homed = layers.iter().find_map(Layer::homed).map(|homed| {
-        let mut prefixes = HomedPrefixes::default();
-        for prefix in homed {
-            prefixes.add(prefix);
-        }
-        prefixes
-    });
-    out.finish(homed.as_ref())
+    out.finish(homed)
 }

@@ -339,6 +339,18 @@ pub struct LayerRecords<'a> {
 }
 
 impl<'a> LayerRecords<'a> {
+    /// The records that `bytes` consist of, with offsets in them; `None` if their lengths contradict
+    /// each other.
+    #[cfg(feature = "std")]
+    pub(crate) fn of_bytes(bytes: &'a [u8]) -> Option<Self> {
+        let (mut left, mut rest) = (0, bytes);
+        while !rest.is_empty() {
+            (_, rest) = EncodedRecord::split(rest)?;
+            left += 1;
+        }
+        Some(Self { at: 0, left, rest: bytes })
+    }
+
     /// Offset of the next record in the file.
     #[must_use]
     pub const fn at(&self) -> u64 {

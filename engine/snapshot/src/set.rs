@@ -9,9 +9,11 @@ mod history;
 pub mod last_served;
 pub mod manifest;
 pub mod publisher;
+mod rebuild;
 mod replica;
 pub mod stager;
 pub mod statement;
+pub mod steps;
 pub mod storage;
 mod tree;
 

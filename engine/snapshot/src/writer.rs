@@ -6,6 +6,7 @@ use crate::format::{
     FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
     SECTION_ALIGN, Sha256Sum, bucket, bucket_sum, buckets_for, fingerprint, hash_key,
 };
+use crate::homed::HomedTable;
 use crate::reader::CorruptRecord;
 use crate::record::EncodedRecord;
 use core::fmt;
@@ -54,6 +55,44 @@ impl HomedPrefixes {
 
     pub(crate) fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
+    }
+
+    /// The prefixes of a layer.
+    pub(crate) fn of(table: HomedTable<'_>) -> Self {
+        let mut prefixes = Self::default();
+        for prefix in table {
+            prefixes.add(prefix);
+        }
+        prefixes
+    }
+
+    /// The prefixes in ascending order, each after its length in two bytes.
+    pub(crate) fn to_list(&self) -> Vec<u8> {
+        let mut list = Vec::with_capacity(self.list_len());
+        for prefix in &self.0 {
+            let len = u16::try_from(prefix.len()).expect("checked when it was added");
+            list.extend_from_slice(&len.to_le_bytes());
+            list.extend_from_slice(prefix);
+        }
+        list
+    }
+
+    /// Bytes of [`to_list`](Self::to_list).
+    pub(crate) fn list_len(&self) -> usize {
+        self.0.iter().map(|prefix| 2 + prefix.len()).sum()
+    }
+
+    /// Reads what [`to_list`](Self::to_list) wrote; `None` for anything else.
+    pub(crate) fn of_list(mut list: &[u8]) -> Option<Self> {
+        let mut prefixes = Self::default();
+        while let Some((len, rest)) = list.split_first_chunk() {
+            let prefix;
+            (prefix, list) = rest.split_at_checked(u16::from_le_bytes(*len).into())?;
+            if !prefixes.add(prefix) {
+                return None;
+            }
+        }
+        list.is_empty().then_some(prefixes)
     }
 }
 
