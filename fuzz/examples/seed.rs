@@ -8,7 +8,7 @@ use handle_auth::{digest, kdf, keyfile};
 use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
 use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, write_frame};
 use handle_formats::bundle::{BundleContact, archive};
-use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram};
+use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram, steps_examples};
 use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::{PrivateKeyBuf, Site};
@@ -357,6 +357,7 @@ fn files(seeds: &mut Seeds) {
     }
     layers.into_iter().for_each(|layer| seeds.add("layer", layer));
     proof_examples().into_iter().for_each(|proof| seeds.add("proof", proof));
+    steps_examples().into_iter().for_each(|object| seeds.add("steps", object));
 }
 
 /// Adds inputs for defects that no other input shows.

@@ -62,7 +62,7 @@ pub use replication::replication_stream;
 pub use resolver::{batch, question, resolver};
 pub use saved::saved_cache;
 pub use sessions::{session_socket, session_table};
-pub use snapshot::{layer, layer_examples, manifest, proof, proof_examples};
+pub use snapshot::{layer, layer_examples, manifest, proof, proof_examples, steps, steps_examples};
 pub use sockets::{bulk_socket, caller_socket};
 pub use template::template;
 pub use train::train;
@@ -85,7 +85,7 @@ targets! {
     request_body response_body query admin auth session referral replication replication_stream credential
     value values_json record_line site site_json admin_vlist key
     key_file challenge_answer key_agreement
-    layer manifest proof saved_cache cache_policy resolver question batch train
+    layer manifest proof steps saved_cache cache_policy resolver question batch train
     challenges connections administration permission
     session_table session_socket caller_socket bulk_socket
     rate_limit template

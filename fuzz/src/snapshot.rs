@@ -8,14 +8,15 @@ use handle_snapshot::format::{
 use handle_snapshot::proof::{ProofError, RecordProof};
 use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
 use handle_snapshot::set::statement::{SignedStatement, StatementSigner};
-use handle_snapshot::set::{PublishedSet, SetTree};
+use handle_snapshot::set::{PublishedSet, SetTree, steps};
 use handle_snapshot::{
-    Builder, EncodedRecord, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, LoadMode, RecordSet,
-    SetPublisher, Sha256Sum, hash_key, merge, verify,
+    Builder, EncodedRecord, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, LoadMode,
+    MergeProgress, RecordSet, SetPublisher, Sha256Sum, hash_key, merge, verify,
 };
 use sha2::{Digest as _, Sha256};
 use std::io::{Cursor, Write as _};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 /// A lookup in a layer that opens never reads out of bounds and always ends, and the staged lookup
@@ -292,4 +293,145 @@ pub fn proof_examples() -> Vec<Vec<u8>> {
         examples.push(RecordProof { path, signed: signed.clone() }.encode().into_bytes());
     }
     examples
+}
+
+/// Sets of which [`steps`] builds the layers of the last on a machine with the first.
+struct SteppedSets {
+    /// The files of all layers.
+    directory: tempfile::TempDir,
+    sets: Vec<Manifest>,
+}
+
+impl SteppedSets {
+    /// A base, a delta, a delta that absorbs it, and a merge of all. They are the same in each run.
+    fn publish() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut publisher = SetPublisher::open(directory.path()).expect("no other publisher");
+        let mut sets = Vec::new();
+        for (at, names) in [0..60, 10..20, 15..30].into_iter().enumerate() {
+            let now = at as u64 + 1;
+            let write = |file, dir: &Path| {
+                let options = LayerOptions { seed: 7, folds: true, created_unix_ms: now };
+                let mut builder = Builder::new(dir, options);
+                if at != 2 {
+                    let mut homed = HomedPrefixes::default();
+                    homed.add(format!("10.{at}").as_bytes());
+                    builder = builder.homed(homed);
+                }
+                for name in names {
+                    let data = format!("https://{at}.example/");
+                    let handle = format!("10.1/{name}");
+                    builder.add(0, handle.as_bytes(), [Value::new(1, b"URL", data.as_bytes())])?;
+                }
+                if at > 0 {
+                    builder.delete(0, b"10.1/59")?;
+                }
+                builder.finish(file)
+            };
+            let set = match at {
+                0 => publisher.publish_base(now, write),
+                _ => publisher.publish_delta(now, write),
+            };
+            sets.push(set.expect("an intact layer").clone());
+        }
+        for (which, now) in [(0..2, 10), (0..2, 11)] {
+            let go_on = |_: &MergeProgress<'_>| ControlFlow::Continue(());
+            let set = publisher.manifest().expect("a set").clone();
+            let merged = publisher.stager().stage_merge(&set, which, now, go_on).expect("intact layers");
+            sets.push(publisher.publish(merged, now).expect("it fits").clone());
+        }
+        Self { directory, sets }
+    }
+
+    /// The objects that a publisher ships, and one without a table.
+    fn objects(&self) -> Vec<Vec<u8>> {
+        let between = |sets: &[Manifest]| steps::between(self.directory.path(), &sets[0], &sets[1], 1 << 20);
+        let all: Vec<_> = self.sets.windows(2).filter_map(between).collect();
+        let objects = (0..all.len()).map(|at| steps::window(&all[at], all[..at].iter().rev(), 1 << 20));
+        objects.chain(all.iter().map(|step| steps::window(step, [], 0))).collect()
+    }
+
+    /// A directory that has the first set.
+    fn machine(&self) -> (tempfile::TempDir, SetPublisher) {
+        let directory = tempfile::tempdir().expect("a directory");
+        for entry in &self.sets[0].layers {
+            let (from, to) = [&self.directory, &directory].map(|dir| dir.path().join(&entry.file)).into();
+            std::fs::copy(from, to).expect("a copy");
+        }
+        let mut machine = SetPublisher::open_replica(directory.path()).expect("no other publisher");
+        machine.adopt(&self.sets[0]).expect("a complete set");
+        (directory, machine)
+    }
+}
+
+thread_local! {
+    static STEPPED_SETS: SteppedSets = SteppedSets::publish();
+}
+
+/// Steps build a layer with the bytes that the MANIFEST names, or none. The start of an object that a
+/// machine reads has the same steps as the whole.
+///
+/// Input: an object with steps. It is used as it is, and as one between two sets of the target.
+pub fn steps(bytes: &[u8]) {
+    STEPPED_SETS.with(|sets| {
+        check_steps(sets, bytes);
+        let mut mended = bytes.to_vec();
+        if let (Some(names), [first, .., last]) = (mended.get_mut(8..24), &sets.sets[..]) {
+            names[..8].copy_from_slice(&steps::set_id(last));
+            names[8..].copy_from_slice(&steps::set_id(first));
+            check_steps(sets, &mended);
+        }
+    });
+}
+
+/// Returns how many layers were built.
+fn check_steps(sets: &SteppedSets, object: &[u8]) -> usize {
+    build_all(sets, object).unwrap_or_default()
+}
+
+fn build_all(sets: &SteppedSets, object: &[u8]) -> Option<usize> {
+    let (held, from) = (&sets.sets[0], steps::set_id(&sets.sets[0]));
+    let head = steps::StepsHead::parse(object)?;
+    let Range { start, end } = head.table();
+    let table = object.get(usize::try_from(start).ok()?..usize::try_from(end).ok()?)?;
+    let start = object.get(..usize::try_from(head.find(from, table)?).ok()?)?;
+    let found = steps::split(start, from);
+    assert_eq!(found, steps::split(object, from));
+    let recipes = steps::LayerRecipes::new(held, &found?)?;
+    let (mut machine, mut built) = (None, 0);
+    let later = sets.sets[1..].iter().flat_map(|set| &set.layers);
+    let mut later: Vec<_> = later.filter(|entry| !held.layers.contains(entry)).collect();
+    later.sort_by_key(|entry| &entry.file);
+    later.dedup();
+    for entry in later {
+        let Some(recipe) = recipes.find(entry) else { continue };
+        assert!(recipe.parts.len() <= steps::RECIPE_PARTS_MAX);
+        let (directory, machine) = machine.get_or_insert_with(|| sets.machine());
+        if machine.rebuild_layer("built.part", entry, &recipe, &|| false).is_ok() {
+            let read = |dir: &Path, name: &str| std::fs::read(dir.join(name)).expect("a layer");
+            let published = read(sets.directory.path(), &entry.file);
+            assert!(read(directory.path(), "built.part") == published, "the bytes of the layer");
+            built += 1;
+        }
+    }
+    Some(built)
+}
+
+/// Objects with steps, as seeds.
+#[must_use]
+pub fn steps_examples() -> Vec<Vec<u8>> {
+    STEPPED_SETS.with(SteppedSets::objects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_examples_of_steps_build_layers() {
+        STEPPED_SETS.with(|sets| {
+            let built: usize = sets.objects().iter().map(|object| check_steps(sets, object)).sum();
+            assert_eq!(built, 1 + 2 + 3 + 4 + 1, "all layers of four objects, and of the first step");
+        });
+    }
 }
