@@ -237,13 +237,22 @@ impl TestFleet {
         Arc::clone(self.store.get_or_init(open))
     }
 
-    /// Ships from the directory `name` to the store.
+    /// Ships from the directory `name` to the store, without steps.
     ///
     /// # Panics
     /// If the store cannot be used.
     #[must_use]
     pub fn shipper(&self, name: &str) -> SetShipper {
-        let limits = ShipLimits { sets_kept: 2, grace: Duration::ZERO };
+        self.shipper_with_steps(name, 0)
+    }
+
+    /// Ships from the directory `name` to the store, with steps of at most so many bytes.
+    ///
+    /// # Panics
+    /// If the store cannot be used.
+    #[must_use]
+    pub fn shipper_with_steps(&self, name: &str, steps_len: usize) -> SetShipper {
+        let limits = ShipLimits { sets_kept: 2, grace: Duration::ZERO, steps_len };
         SetShipper::open(self.store(), "store", &self.path(name), limits).expect("a store")
     }
 

@@ -10,6 +10,7 @@ use handle_fleet::{
     location,
 };
 use handle_snapshot::set::read_manifest;
+use handle_snapshot::set::steps::STEPS_LEN_MAX;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -59,9 +60,17 @@ pub(crate) struct Args {
     /// Seconds for which a layer is kept there after the last of these sets.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     grace: u64,
+    /// Most bytes of the steps that are shipped beside each set, with which machines download little
+    /// more than changed records; 0 for none, at most 4194304.
+    #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = steps_len_parser())]
+    steps_len: u32,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn steps_len_parser() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(..=STEPS_LEN_MAX as i64)
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
@@ -73,7 +82,11 @@ fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
     let storage =
         StorageConfig { credentials_file: args.credentials_file.clone(), ..StorageConfig::default() };
     let store = location::open(&url, &storage)?;
-    let limits = ShipLimits { sets_kept: args.sets_kept, grace: Duration::from_secs(args.grace) };
+    let limits = ShipLimits {
+        sets_kept: args.sets_kept,
+        grace: Duration::from_secs(args.grace),
+        steps_len: usize::try_from(args.steps_len)?,
+    };
     let route = ShipRoute { dir: args.dir.clone(), store, url: url.to_string() };
     if args.take_over {
         take_over(args, &route.open(limits)?)?;
@@ -86,6 +99,7 @@ fn ship(args: &Args) -> anyhow::Result<ExitOutcome> {
     let outcome = shipper.ship()?;
     shipper.ship_statement()?;
     shipper.collect(now_unix_ms())?;
+    while shipper.remove_unused()? > 0 {}
     report(args, &url, outcome, started)?;
     Ok(ExitOutcome::Good)
 }

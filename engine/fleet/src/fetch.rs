@@ -12,6 +12,7 @@ use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Man
 use handle_snapshot::set::statement::{
     AcceptedPublishers, HEARTBEAT, STATEMENT_LEN_MAX, SignedStatement, newest_statement,
 };
+use handle_snapshot::set::steps::SetId;
 use handle_snapshot::set::storage::DiskStorage;
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use std::path::{Path, PathBuf};
@@ -32,11 +33,20 @@ pub struct FetchLimits {
     pub checks_records: bool,
     /// Time for which a layer is kept after the last set that names it.
     pub grace: Duration,
+    /// Whether layers are built from those of the set in the directory, where the publisher has shipped
+    /// what has changed.
+    pub rebuilds_layers: bool,
 }
 
 impl Default for FetchLimits {
     fn default() -> Self {
-        Self { requests: 4, chunk_len: 2 << 20, checks_records: true, grace: Duration::from_secs(60) }
+        Self {
+            requests: 4,
+            chunk_len: 2 << 20,
+            checks_records: true,
+            grace: Duration::from_secs(60),
+            rebuilds_layers: true,
+        }
     }
 }
 
@@ -60,6 +70,12 @@ handle_daemon::event_counters! {
         layers,
         /// Bytes of layers that were downloaded.
         layer_bytes,
+        /// Layers that were built from those of the set before and the steps of the publisher.
+        layers_rebuilt,
+        /// Layers that were downloaded because building them gave another digest, or failed.
+        rebuilds_failed,
+        /// Bytes of steps that were downloaded.
+        step_bytes,
         /// Bytes of layers that an earlier attempt had downloaded, and that were used.
         resumed_bytes,
         /// Bytes of manifests and statements that were downloaded.
@@ -113,23 +129,25 @@ pub enum FetchOutcome {
 /// Fetches sets from a store into a directory.
 #[derive(Debug)]
 pub struct SetFetcher {
-    source: Arc<dyn FleetStore>,
+    pub(crate) source: Arc<dyn FleetStore>,
     dir: PathBuf,
-    publisher: ReplicaDirectory,
+    pub(crate) publisher: ReplicaDirectory,
     accepted: Option<AcceptedPublishers>,
-    limits: FetchLimits,
-    counters: Arc<FetchCounters>,
+    pub(crate) limits: FetchLimits,
+    pub(crate) counters: Arc<FetchCounters>,
     /// The set in the directory, complete or not; later sets must be newer.
     current: Option<Manifest>,
     /// Whether the set in the directory is complete.
     is_complete: bool,
+    /// The set whose steps were read last.
+    pub(crate) stepped_to: Option<SetId>,
     manifest_tag: Option<ObjectTag>,
     statement_tag: Option<ObjectTag>,
     prune_at: Instant,
 }
 
 /// The directory, without the details of its publisher in debug texts.
-struct ReplicaDirectory(SetPublisher<DiskStorage>);
+pub(crate) struct ReplicaDirectory(pub(crate) SetPublisher<DiskStorage>);
 
 impl std::fmt::Debug for ReplicaDirectory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -169,6 +187,7 @@ impl SetFetcher {
             counters: Arc::default(),
             current,
             is_complete,
+            stepped_to: None,
             manifest_tag: None,
             statement_tag: None,
             prune_at: Instant::now() + limits.grace,
@@ -295,11 +314,13 @@ impl SetFetcher {
         Ok(())
     }
 
-    /// Downloads and verifies the layers that are not in the directory.
-    fn fetch_layers(&self, manifest: &Manifest, is_stopped: &dyn Fn() -> bool) -> Result<(), FetchError> {
+    /// Builds or downloads the layers that are not in the directory, and verifies them.
+    fn fetch_layers(&mut self, manifest: &Manifest, is_stopped: &dyn Fn() -> bool) -> Result<(), FetchError> {
         self.remove_parts(&manifest.layers)?;
-        let missing: Vec<&LayerEntry> =
-            manifest.layers.iter().filter(|entry| !self.publisher.0.has_layer(entry)).collect();
+        let mut missing: Vec<&LayerEntry> = manifest.layers.iter().collect();
+        missing.retain(|entry| !self.publisher.0.has_layer(entry));
+        self.rebuild_layers(manifest, &missing, is_stopped)?;
+        missing.retain(|entry| !self.publisher.0.has_layer(entry));
         let mut take = |entry: &LayerEntry| self.take_layer(entry);
         let bounds = (&self.limits, &*self.counters);
         download(&*self.source, &self.dir, &missing, bounds, is_stopped, &mut take)

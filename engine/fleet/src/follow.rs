@@ -112,6 +112,8 @@ impl ShipFollower {
         if Instant::now() >= self.collect_at {
             self.collect_at = Instant::now() + (self.limits.grace / 4).max(COLLECT_INTERVAL_MIN);
             turn.removed = shipper.collect(now_unix_ms())?;
+        } else {
+            turn.removed = shipper.remove_unused()?;
         }
         Ok(turn)
     }

@@ -9,6 +9,8 @@
 //!   [`location`] opens one by its URL. [`probe`] refuses stores that ignore preconditions.
 //! - [`ship`]: uploads missing layers, then replaces the MANIFEST, if no other publisher has replaced
 //!   it. [`record`] is what a publisher remembers of its shipping, [`follow`] repeats it.
+//! - The module `steps` compares each set with the one shipped before it, and ships what has changed as
+//!   an object of its own; the module `rebuild` builds layers from it.
 //! - [`fetch`]: downloads missing layers ([`download`]), verifies them and publishes the set.
 //!
 //! # Decisions
@@ -45,8 +47,10 @@ pub mod fetch;
 pub mod follow;
 pub mod location;
 pub mod probe;
+mod rebuild;
 pub mod record;
 pub mod ship;
+mod steps;
 pub mod store;
 
 pub use config::StorageConfig;

@@ -3,23 +3,28 @@
 use crate::error::ShipError;
 use crate::probe::{PROBE_PREFIX, check_conditions};
 use crate::record::ShippedRecord;
-use crate::store::{FleetStore, FleetStoreError, FleetStoreErrorKind, ObjectTag, PutCondition};
+use crate::steps::StepsWindow;
+use crate::store::{FleetStore, FleetStoreError, FleetStoreErrorKind, ObjectRow, ObjectTag, PutCondition};
 use bytes::Bytes;
 use handle_snapshot::Sha256Sum;
 use handle_snapshot::format::HEADER_LEN;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, is_layer_file};
 use handle_snapshot::set::statement::{HEARTBEAT, SignedStatement, newest_statement};
+use handle_snapshot::set::steps::{STEPS_SUFFIX, object_name};
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 /// How often shipping starts again because the store or the directory has changed meanwhile.
 const ATTEMPTS_MAX: usize = 5;
 /// Layers of up to this length are uploaded without asking first whether they are there.
 const SMALL_LAYER_LEN: u64 = 1 << 20;
+/// Most objects that are removed at a time, all at once.
+pub const REMOVALS_MAX: usize = 16;
 /// Start of the names of files that a directory store is writing.
 const TMP_PREFIX: &str = ".tmp-";
 
@@ -30,11 +35,13 @@ pub struct ShipLimits {
     pub sets_kept: usize,
     /// Time for which a layer is kept in the store after the last of these sets that names it.
     pub grace: Duration,
+    /// Most bytes of the steps that are shipped beside each set; 0 for no steps.
+    pub steps_len: usize,
 }
 
 impl Default for ShipLimits {
     fn default() -> Self {
-        Self { sets_kept: 10, grace: Duration::from_secs(3600) }
+        Self { sets_kept: 10, grace: Duration::from_secs(3600), steps_len: 64 << 10 }
     }
 }
 
@@ -67,6 +74,10 @@ pub struct SetShipper {
     is_settled: bool,
     /// The statement that was last uploaded.
     stated: Option<SignedStatement>,
+    steps: StepsWindow,
+    /// Objects that the last collection found to be without use for the grace time, and that are still
+    /// to be removed.
+    unused: Vec<String>,
 }
 
 impl SetShipper {
@@ -82,8 +93,17 @@ impl SetShipper {
     ) -> Result<Self, ShipError> {
         check_conditions(&*store)?;
         let record = ShippedRecord::open(dir, url)?;
-        let dir = dir.to_owned();
-        Ok(Self { store, dir, record, limits, shipped: None, is_settled: false, stated: None })
+        Ok(Self {
+            store,
+            dir: dir.to_owned(),
+            record,
+            limits,
+            shipped: None,
+            is_settled: false,
+            stated: None,
+            steps: StepsWindow::default(),
+            unused: Vec::new(),
+        })
     }
 
     /// The set of this publisher in the store, as last seen.
@@ -154,6 +174,35 @@ impl SetShipper {
         is_settled: bool,
         uploaded: &mut u64,
     ) -> Result<ObjectTag, ShipError> {
+        let before = remote.map(|remote| &remote.manifest).filter(|_| self.limits.steps_len > 0);
+        let shipper = &*self;
+        let new_steps = std::thread::scope(|scope| {
+            let new_steps = before.map(|before| {
+                scope.spawn(move || {
+                    let (store, len_max) = (&*shipper.store, shipper.limits.steps_len);
+                    shipper.steps.put(store, &shipper.dir, (before, manifest), len_max)
+                })
+            });
+            let layers = shipper.put_layers(manifest, remote, is_settled, uploaded);
+            let new_steps = new_steps.map(ScopedJoinHandle::join).transpose();
+            let new_steps = new_steps.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            layers.map(|()| new_steps.unwrap_or_default())
+        })?;
+        self.record.note(manifest, self.limits.sets_kept.max(2))?;
+        let condition = remote.map_or(PutCondition::Absent, |it| PutCondition::Unchanged(it.tag.clone()));
+        let tag = self.store.put(MANIFEST, Bytes::from(manifest.encode()), &condition)?;
+        self.steps.note_shipped(new_steps, self.limits.steps_len);
+        Ok(tag)
+    }
+
+    /// Uploads the layers of a set that the store lacks.
+    fn put_layers(
+        &self,
+        manifest: &Manifest,
+        remote: Option<&RemoteSet>,
+        is_settled: bool,
+        uploaded: &mut u64,
+    ) -> Result<(), ShipError> {
         let known = remote.map_or(&[][..], |remote| &remote.manifest.layers);
         for entry in manifest.layers.iter().filter(|entry| !known.contains(entry)) {
             let is_missing = is_settled && entry.len <= SMALL_LAYER_LEN;
@@ -162,9 +211,7 @@ impl SetShipper {
                 *uploaded += entry.len;
             }
         }
-        self.record.note(manifest, self.limits.sets_kept.max(2))?;
-        let condition = remote.map_or(PutCondition::Absent, |it| PutCondition::Unchanged(it.tag.clone()));
-        Ok(self.store.put(MANIFEST, Bytes::from(manifest.encode()), &condition)?)
+        Ok(())
     }
 
     /// Whether the directory has another set than `manifest` now.
@@ -269,47 +316,81 @@ impl SetShipper {
         Ok(self.look()?.map_or(0, |remote| remote.manifest.epoch))
     }
 
-    /// Removes objects that neither the set in the store nor one of the last sets names, if this has
-    /// been so for the grace time, and uploads layers that the set in the store names and that are
-    /// missing there.
+    /// Looks for objects that neither the set in the store nor one of the last sets names, if this has
+    /// been so for the grace time, and removes some of them ([`remove_unused`](Self::remove_unused)).
+    /// Uploads layers that the set in the store names and that are missing there.
     ///
     /// # Errors
-    /// When the store fails, or has a set of another publisher. What could be removed is removed.
+    /// When the store fails, or has a set of another publisher.
     pub fn collect(&mut self, now_unix_ms: u64) -> Result<usize, ShipError> {
         let Some(shipped) = self.shipped.clone() else { return Ok(0) };
         let objects = self.store.list()?;
         // After the listing: another publisher that has taken over since has uploaded its layers, or
         // found them in place.
         self.check_shipped()?;
-        let last = self.record.sets().iter().rev().take(self.limits.sets_kept);
-        let mut needed: BTreeSet<&str> = last.flat_map(|set| set.layers.iter().map(String::as_str)).collect();
-        needed.extend(shipped.manifest.layers.iter().map(|layer| layer.file.as_str()));
         for entry in &shipped.manifest.layers {
             if !objects.iter().any(|object| object.name == entry.file && object.len == entry.len) {
                 tracing::warn!(layer = entry.file, "the store has lost a layer; it is uploaded again");
                 self.upload(entry)?;
             }
         }
-        let grace_ms = u64::try_from(self.limits.grace.as_millis()).unwrap_or(u64::MAX);
-        let is_unused = |name: &str| {
-            is_layer_file(name) && !needed.contains(name)
-                || name.starts_with(PROBE_PREFIX)
-                || name.starts_with(TMP_PREFIX)
-        };
-        let unused: Vec<_> = objects.iter().filter(|object| is_unused(&object.name)).collect();
+        let needed = self.needed(&shipped.manifest);
+        let unused = objects.iter().filter(|object| is_unused(&object.name, &needed));
+        let unused: Vec<_> = unused.collect();
         let names = unused.iter().map(|object| object.name.as_str()).collect();
+        let grace_ms = u64::try_from(self.limits.grace.as_millis()).unwrap_or(u64::MAX);
         let since = self.record.note_unneeded(&names, now_unix_ms)?;
-        let mut removed = 0;
-        for object in unused {
+        let is_old = |object: &ObjectRow| {
             let unneeded_unix_ms = since.get(&object.name).copied().unwrap_or(now_unix_ms);
             let last_used = unneeded_unix_ms.max(object.written_unix_ms);
-            if now_unix_ms.saturating_sub(last_used) >= grace_ms {
-                self.store.remove(&object.name)?;
-                removed += 1;
-            }
-        }
-        Ok(removed)
+            now_unix_ms.saturating_sub(last_used) >= grace_ms
+        };
+        let old = unused.into_iter().filter(|object| is_old(object));
+        self.unused = old.map(|object| object.name.clone()).collect();
+        self.remove_unused()
     }
+
+    /// Removes up to [`REMOVALS_MAX`] of the objects that the last collection found, and returns how
+    /// many; sets wait to be shipped meanwhile.
+    ///
+    /// # Errors
+    /// When the store fails, or has a set of another publisher.
+    pub fn remove_unused(&mut self) -> Result<usize, ShipError> {
+        if self.unused.is_empty() {
+            return Ok(0);
+        }
+        // Another publisher that has taken over may use them.
+        self.check_shipped()?;
+        let Some(shipped) = self.shipped.clone() else { return Ok(0) };
+        let names = self.unused.split_off(self.unused.len().saturating_sub(REMOVALS_MAX));
+        let needed = self.needed(&shipped.manifest);
+        let unused: Vec<_> = names.iter().filter(|name| is_unused(name, &needed)).collect();
+        std::thread::scope(|scope| {
+            let removals: Vec<_> =
+                unused.iter().map(|name| scope.spawn(|| self.store.remove(name))).collect();
+            let mut removed = Ok(0);
+            for removal in removals {
+                let one = removal.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                removed = removed.and_then(|count| one.map(|()| count + 1));
+            }
+            Ok(removed?)
+        })
+    }
+
+    /// The objects that the set in the store, or one of the last sets, needs.
+    fn needed(&self, shipped: &Manifest) -> BTreeSet<String> {
+        let last = self.record.sets().iter().rev().take(self.limits.sets_kept);
+        let layers = last.flat_map(|set| set.layers.iter().cloned());
+        let shipped_layers = shipped.layers.iter().map(|layer| layer.file.clone());
+        layers.chain(shipped_layers).chain([object_name(shipped)]).collect()
+    }
+}
+
+/// Whether an object is one that publishers put into a store, and none of those that are needed.
+fn is_unused(name: &str, needed: &BTreeSet<String>) -> bool {
+    (is_layer_file(name) || name.ends_with(STEPS_SUFFIX)) && !needed.contains(name)
+        || name.starts_with(PROBE_PREFIX)
+        || name.starts_with(TMP_PREFIX)
 }
 
 /// Whether the error only says that nothing is published in the directory yet.

@@ -2,7 +2,7 @@
 #![cfg(feature = "std")]
 
 use handle_snapshot::format::{self, header_at};
-use handle_snapshot::set::manifest;
+use handle_snapshot::set::{manifest, steps};
 use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};
 use std::collections::BTreeMap;
 use std::io::Cursor;
@@ -54,6 +54,11 @@ fn constants_are_those_of_the_code() {
         MANIFEST_FIRST_LINE MANIFEST_LEN_MAX LAYERS_MAX FILE_NAME_LEN_MAX LAYER_SUFFIX
     );
     assert_same(&rows("## MANIFEST..## Publishing"), &set);
+    let steps = constants!(steps:
+        STEPS_SUFFIX STEPS_HEAD_LEN STEPS_ROW_LEN STEPS_MAX STEPS_LEN_MAX RECIPE_PARTS_MAX FLAG_WHOLE
+        FLAG_DROPS_TOMBSTONES FLAG_HOMED_LIST
+    );
+    assert_same(&rows("## Steps..## (none)"), &steps);
 }
 
 #[test]

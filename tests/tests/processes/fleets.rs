@@ -400,7 +400,7 @@ fn the_store_keeps_the_layers_of_the_last_sets_and_gets_lost_ones_back() {
     // Young files may belong to a publisher that is about to replace the MANIFEST.
     let young = fleet.path("store").join("0000000009-00.layer");
     std::fs::write(&young, "x").unwrap();
-    let limits = ShipLimits { sets_kept: 2, grace: std::time::Duration::from_secs(60) };
+    let limits = ShipLimits { sets_kept: 2, grace: std::time::Duration::from_secs(60), ..Default::default() };
     shipper.set_limits(limits);
     assert_eq!(shipper.collect(now_unix_ms()).unwrap(), 0);
     assert!(young.exists());
@@ -411,7 +411,7 @@ fn the_grace_time_of_layers_goes_on_in_later_processes() {
     let fleet = TestFleet::new();
     let mut publisher = fleet.publisher("published", None);
     let ship = || {
-        let limits = ShipLimits { sets_kept: 1, grace: Duration::from_secs(100) };
+        let limits = ShipLimits { sets_kept: 1, grace: Duration::from_secs(100), ..Default::default() };
         SetShipper::open(fleet.store(), "store", &fleet.path("published"), limits).unwrap()
     };
     let now = now_unix_ms();

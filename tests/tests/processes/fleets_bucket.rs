@@ -155,7 +155,8 @@ fn the_s3_of_moto_is_understood() {
     let url: FleetUrl = "s3://sets/fleets/mine".parse().unwrap();
     let store = || location::open(&url, &storage).unwrap();
     let open = |name: &str| {
-        let limits = handle_fleet::ShipLimits { sets_kept: 1, grace: std::time::Duration::ZERO };
+        let limits =
+            handle_fleet::ShipLimits { sets_kept: 1, grace: std::time::Duration::ZERO, ..Default::default() };
         handle_fleet::SetShipper::open(store(), "store", &fleet.path(name), limits).unwrap()
     };
     let mut publisher = fleet.publisher("published", None);
@@ -174,7 +175,8 @@ fn the_s3_of_moto_is_understood() {
         shipper.ship().unwrap();
         assert!(matches!(open("other").ship(), Err(ShipError::Fenced { .. })));
     }
-    assert_eq!(shipper.collect(now_unix_ms() + 2000).unwrap(), 3);
+    // Three layers, and the steps of two sets.
+    assert_eq!(shipper.collect(now_unix_ms() + 2000).unwrap(), 5);
     assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Published);
     assert_eq!(verified(&fleet.path("set")), Some(last));
 }

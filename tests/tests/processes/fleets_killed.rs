@@ -19,7 +19,7 @@ fn a_killed_fetcher_leaves_a_complete_set_and_catches_up() {
     let signer = TestSigner::generate();
     let mut publisher = fleet.publisher("published", Some(&signer));
     let mut roots = BTreeSet::from([publisher.publish(0..2000, "start", true).root.to_string()]);
-    let mut shipper = fleet.shipper("published");
+    let mut shipper = fleet.shipper_with_steps("published", 64 << 10);
     shipper.ship().unwrap();
     let start = || {
         let mut fetch = Command::new(program("handle-fetch", "handle-fetch"));

@@ -21,6 +21,7 @@ mod fleets_bucket_faults;
 mod fleets_figures;
 mod fleets_killed;
 mod fleets_notices;
+mod fleets_steps;
 mod foreign;
 mod forwarding;
 mod gateway;

@@ -6,6 +6,7 @@ use handle_daemon::settings;
 use handle_daemon::settings::{SettingError, or_zero};
 use handle_fleet::config::PLACE;
 use handle_fleet::{ShipLimits, StorageConfig};
+use handle_snapshot::set::steps::STEPS_LEN_MAX;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,6 +77,9 @@ settings! {
         /// Time for which a layer is kept there after the last of these sets that names it. Has to
         /// be longer than the first download of a new machine takes.
         live grace_s: u64 = 3600, 0..=GRACE_S_MAX;
+        /// Most bytes of the steps that are shipped beside each set
+        /// ([fleets.md](../fleets.md#steps)); 0 for none. Each set that is shipped uploads so many.
+        live steps_len: usize = 64 << 10, 0..=STEPS_LEN_MAX;
         /// Pause after a failed attempt. It doubles with each further failure.
         live retry_ms <= retry_ms_max: u64 = 500, 10..=86_400_000;
         /// Maximum pause after a failed attempt.
@@ -87,7 +91,11 @@ settings! {
 impl ShipConfig {
     /// Bounds of shipping.
     pub(crate) const fn limits(&self) -> ShipLimits {
-        ShipLimits { sets_kept: self.sets_kept, grace: Duration::from_secs(self.grace_s) }
+        ShipLimits {
+            sets_kept: self.sets_kept,
+            grace: Duration::from_secs(self.grace_s),
+            steps_len: self.steps_len,
+        }
     }
 
     /// The pause after so many failed attempts in a row.

@@ -44,11 +44,11 @@ pub const RECIPE_PARTS_MAX: usize = 256;
 /// Hexadecimal digits of the digest of the MANIFEST in the name of an object.
 const NAME_DIGITS: usize = 32;
 /// Flag of a layer: it is not described, and has to be downloaded.
-const FLAG_WHOLE: u8 = 1;
+pub const FLAG_WHOLE: u8 = 1;
 /// Flag of a layer: it has no tombstones of its sources.
-const FLAG_DROPS_TOMBSTONES: u8 = 2;
+pub const FLAG_DROPS_TOMBSTONES: u8 = 2;
 /// Flag of a layer: a list of homed prefixes follows.
-const FLAG_HOMED_LIST: u8 = 4;
+pub const FLAG_HOMED_LIST: u8 = 4;
 
 /// The start of the SHA-256 of a MANIFEST.
 pub type SetId = [u8; 8];
