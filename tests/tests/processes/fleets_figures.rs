@@ -11,6 +11,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::fleets_steps::records_len;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
@@ -36,6 +37,14 @@ const FILL_LEN: u64 = 10_000;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+/// The value of each new record.
+const URL: &str = "https://example.org/";
+
+/// The handle that this writer creates after so many others.
+fn name(writer: u64, nth: u64) -> String {
+    format!("10.5555/new-{writer}-{nth}")
 }
 
 /// A change, and when it was acknowledged.
@@ -143,9 +152,9 @@ impl MeasuredFleet {
             if Instant::now() >= end {
                 return count;
             }
-            let handle = format!("10.5555/new-{writer}-{count}");
+            let handle = name(writer, count);
             let mut storage = Vec::new();
-            let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut storage);
+            let values = Values::build([Value::new(1, b"URL", URL.as_bytes())], &mut storage);
             let request = Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values });
             let header = Header::request(OpCode::RESERVED, OpFlags::PLAIN_REQUEST, 0);
             let message = MessageBuf::request(&Envelope::request(1), &header, &request).unsigned().unwrap();
@@ -244,7 +253,7 @@ fn a_change_is_visible_on_machines() {
     let counts_before = admin_status()["publish"]["counts"].clone();
     let end = Instant::now() + Duration::from_secs(number("HANDLE_SECONDS", 60));
     let (sender, receiver) = channel();
-    let (changes, mut times) = std::thread::scope(|scope| {
+    let (records, mut times) = std::thread::scope(|scope| {
         let this = &this;
         let looking = scope.spawn(move || this.look(&receiver));
         let writers: Vec<_> = (0..WRITERS)
@@ -254,13 +263,16 @@ fn a_change_is_visible_on_machines() {
             })
             .collect();
         drop(sender);
-        let changes: u64 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
-        (changes, looking.join().unwrap())
+        let counts = (0..).zip(writers).map(|(writer, thread)| (writer, thread.join().unwrap()));
+        let names = counts.flat_map(|(writer, count)| (0..count).map(move |nth| name(writer, nth)));
+        let records: Vec<_> = names.map(|name| (name, URL.to_owned())).collect();
+        (records, looking.join().unwrap())
     });
     times.sort();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100];
     println!(
-        "{changes} changes, notices: {has_notices}: median {:?}, 99th percentile {:?}, longest {:?} of {}",
+        "{} changes, notices: {has_notices}: median {:?}, 99th percentile {:?}, longest {:?} of {}",
+        records.len(),
         at(50),
         at(99),
         at(100),
@@ -270,11 +282,23 @@ fn a_change_is_visible_on_machines() {
     let after = ask(&this.fleet.path("fetch.control"), "stats");
     let moved = |name: &str| after[name].as_u64().unwrap() - before[name].as_u64().unwrap();
     println!(
-        "fetched: {} sets, {} bytes of layers, {} of manifests; published: {} -> {}",
+        "fetched: {} sets, {} bytes of layers, {} of steps, {} of manifests; {} layers built, {} not; \
+         published: {} -> {}",
         moved("sets"),
         moved("layer_bytes"),
+        moved("step_bytes"),
         moved("manifest_bytes"),
+        moved("layers_rebuilt"),
+        moved("rebuilds_failed"),
         counts_before,
         admin_status()["publish"]["counts"]
+    );
+    let records_len = records_len(&records);
+    let times = |len: u64| len as f64 / records_len as f64;
+    let len = moved("layer_bytes") + moved("step_bytes");
+    println!(
+        "{records_len} bytes of changed records: {:.3} times with layers and steps, {:.3} with manifests too",
+        times(len),
+        times(len + moved("manifest_bytes"))
     );
 }
