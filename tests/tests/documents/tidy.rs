@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The only files with unsafe code; `ARCHITECTURE.md` gives the reason for each.
 const UNSAFE_FILES: [&str; 6] = [
@@ -279,6 +280,40 @@ fn crates_depend_on_what_the_code_map_lists() {
         count += 1;
     }
     assert!(count > 10, "rows are missing in the code map");
+}
+
+/// The packages that a package is built from, itself included.
+fn dependency_tree(package: &str) -> BTreeSet<String> {
+    let mut tree = Command::new(env!("CARGO"));
+    tree.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal,build"]);
+    let output = tree.args(["--prefix", "none", "--format", "{p}", "--package", package]).output().unwrap();
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_data_process_links_no_store_no_client_and_no_http_framework() {
+    const FOREIGN: [&str; 10] = [
+        "handle-admin",
+        "handle-client",
+        "handle-fleet",
+        "handle-store",
+        "hyper",
+        "object_store",
+        "redb",
+        "reqwest",
+        "rustls",
+        "tokio",
+    ];
+    let served = dependency_tree("handle-server");
+    assert!(served.contains("handle-server") && served.contains("handle-resolver"), "{served:?}");
+    let foreign: Vec<_> = FOREIGN.iter().filter(|name| served.contains(**name)).collect();
+    assert!(foreign.is_empty(), "handled links {foreign:?}");
+    // Each name is that of a package which other processes have.
+    let all: BTreeSet<_> =
+        ["handle-fetch", "handle-gateway", "handle-cli"].map(dependency_tree).into_iter().flatten().collect();
+    assert!(FOREIGN.iter().all(|name| all.contains(*name)));
 }
 
 #[test]
