@@ -5,22 +5,32 @@
 //! datagrams get half of the work each if both have requests, because datagrams may have forged
 //! senders. Within these the widest networks share equally, then the networks in them, then the
 //! sources. Time comes in as an argument.
+//!
+//! All accounts fade at the same rate, so their order changes only when work is done. Accounts are
+//! therefore kept as if all work had been done at one point in time: older work counts less, by a
+//! factor of its age, and no account changes by itself.
+
+mod order;
 
 use crate::cost::{self, Units};
 use crate::source::{RequestOrigin, SourceList, networks_of};
-use std::cmp::Ordering;
+use order::{FlowOrder, LEVELS};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
 /// Milliseconds in which half of the work done for a source is forgotten.
 const HALF_LIFE_MS: f64 = 4000.0;
-/// Most accounts of networks. If there are more, those with less work than the mean are dropped.
+/// Half-lives after which accounts are scaled to a later point in time, so that they stay within the
+/// range of their numbers.
+const SCALED_HALF_LIVES: f64 = 256.0;
+/// Most accounts of networks. If there are more, the half with less work is dropped.
 const ACCOUNTS_MAX: usize = 8192;
 
 /// Waiting items, in the order in which they are to be served.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     flows: HashMap<SourceFlow, VecDeque<(u64, T)>>,
+    order: FlowOrder,
     ledger: SourceLedger,
     len: usize,
     /// Number of items added so far. Of items with equal claims the first one added is served
@@ -43,45 +53,81 @@ impl SourceFlow {
 
 impl<T> Default for FairQueue<T> {
     fn default() -> Self {
-        Self { flows: HashMap::new(), ledger: SourceLedger::default(), len: 0, added: 0 }
+        Self {
+            flows: HashMap::new(),
+            order: FlowOrder::default(),
+            ledger: SourceLedger::default(),
+            len: 0,
+            added: 0,
+        }
     }
 }
 
 impl<T> FairQueue<T> {
     /// Adds an item for `origin`.
     pub fn push(&mut self, origin: RequestOrigin, item: T) {
-        self.flows.entry(SourceFlow::of(origin)).or_default().push_back((self.added, item));
+        let flow = SourceFlow::of(origin);
+        let items = self.flows.entry(flow).or_default();
+        items.push_back((self.added, item));
+        let is_first = items.len() == 1;
         self.added += 1;
         self.len += 1;
+        if is_first {
+            self.update(&flow);
+        }
     }
 
     /// Takes the item to serve next. It is charged as a [request](cost::REQUEST); the caller
     /// charges the rest of its cost with [`charge`](Self::charge).
     pub fn pop(&mut self, now_ms: u64) -> Option<T> {
-        let ledger = &self.ledger;
-        let claim = |(flow, items): (&SourceFlow, &VecDeque<(u64, T)>)| {
-            (*flow, ledger.spent_by(flow, now_ms), items.front().map(|(number, _)| *number))
-        };
-        let (flow, ..) =
-            self.flows.iter().map(claim).min_by(|(_, spent, number), (_, other, other_number)| {
-                let pairs = spent.iter().zip(other);
-                let order =
-                    pairs.map(|(one, other)| one.total_cmp(other)).find(|order| *order != Ordering::Equal);
-                order.unwrap_or_else(|| number.cmp(other_number))
-            })?;
+        let flow = self.order.first()?;
         let items = self.flows.get_mut(&flow)?;
         let item = items.pop_front().map(|(_, item)| item);
         if items.is_empty() {
             self.flows.remove(&flow);
         }
         self.len -= usize::from(item.is_some());
-        self.ledger.charge(&flow, cost::REQUEST, now_ms);
+        self.charge_flow(&flow, cost::REQUEST, now_ms);
         item
     }
 
     /// Records that `units` of work were done for `origin`.
     pub fn charge(&mut self, origin: RequestOrigin, units: Units, now_ms: u64) {
-        self.ledger.charge(&SourceFlow::of(origin), units, now_ms);
+        self.charge_flow(&SourceFlow::of(origin), units, now_ms);
+    }
+
+    fn charge_flow(&mut self, flow: &SourceFlow, units: Units, now_ms: u64) {
+        if self.ledger.charge(flow, units, now_ms) {
+            return self.order_again();
+        }
+        // Both kinds have the same accounts of networks.
+        self.update(flow);
+        self.update(&SourceFlow { is_connected: !flow.is_connected, ..*flow });
+    }
+
+    /// Puts a flow in its place in the order.
+    fn update(&mut self, flow: &SourceFlow) {
+        let first = self.flows.get(flow).and_then(|items| items.front()).map(|(number, _)| *number);
+        self.order.update(flow, first, self.ledger.spent_by(flow));
+    }
+
+    /// Puts all flows in their places, after a change of many accounts or flows.
+    fn order_again(&mut self) {
+        self.order.clear();
+        for (flow, items) in &self.flows {
+            let first = items.front().map(|(number, _)| *number);
+            self.order.update(flow, first, self.ledger.spent_by(flow));
+        }
+    }
+
+    /// Drops the waiting items for which `is_kept` returns false.
+    pub fn retain(&mut self, is_kept: impl Fn(&T) -> bool) {
+        self.flows.retain(|_, items| {
+            items.retain(|(_, item)| is_kept(item));
+            !items.is_empty()
+        });
+        self.len = self.flows.values().map(VecDeque::len).sum();
+        self.order_again();
     }
 
     /// Number of waiting items.
@@ -99,60 +145,72 @@ impl<T> FairQueue<T> {
     /// Drops all waiting items.
     pub fn clear(&mut self) {
         self.flows.clear();
+        self.order.clear();
         self.len = 0;
     }
 }
 
-/// The work done for datagrams, for connections, and for networks.
+/// The work done for datagrams, for connections, and for networks: the units, each times two to the
+/// power of the half-lives between `epoch_ms` and its time.
 #[derive(Debug, Default)]
 struct SourceLedger {
-    kinds: [SourceAccount; 2],
+    epoch_ms: u64,
+    kinds: [f64; 2],
     /// Accounts by position in [`networks_of`] and network.
-    networks: HashMap<(u8, IpAddr), SourceAccount>,
-}
-
-/// Units of work at a point in time.
-#[derive(Clone, Copy, Debug, Default)]
-struct SourceAccount {
-    units: f64,
-    at_ms: u64,
-}
-
-impl SourceAccount {
-    fn units(&self, now_ms: u64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
-        let age_ms = now_ms.saturating_sub(self.at_ms) as f64;
-        self.units * (-age_ms / HALF_LIFE_MS).exp2()
-    }
-
-    fn charge(&mut self, units: Units, now_ms: u64) {
-        #[expect(clippy::cast_precision_loss, reason = "amounts of work")]
-        let units = units as f64;
-        *self = Self { units: self.units(now_ms) + units, at_ms: now_ms };
-    }
+    networks: HashMap<(u8, IpAddr), f64>,
 }
 
 impl SourceLedger {
-    /// The work done for the kind of `flow` and for its networks, the widest first.
-    fn spent_by(&self, flow: &SourceFlow, now_ms: u64) -> [f64; 4] {
+    /// The scaled work done for the kind of `flow` and for its networks, the widest first.
+    fn spent_by(&self, flow: &SourceFlow) -> [f64; LEVELS] {
         let [wide, middle, source] = [0, 1, 2].map(|level: u8| {
-            let account = self.networks.get(&(level, flow.networks[usize::from(level)]));
-            account.map_or(0.0, |account| account.units(now_ms))
+            self.networks.get(&(level, flow.networks[usize::from(level)])).copied().unwrap_or(0.0)
         });
-        [self.kinds[usize::from(flow.is_connected)].units(now_ms), wide, middle, source]
+        [self.kinds[usize::from(flow.is_connected)], wide, middle, source]
     }
 
-    fn charge(&mut self, flow: &SourceFlow, units: Units, now_ms: u64) {
-        self.kinds[usize::from(flow.is_connected)].charge(units, now_ms);
-        if self.networks.len() + 3 > ACCOUNTS_MAX {
-            let all: f64 = self.networks.values().map(|account| account.units(now_ms)).sum();
-            #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-            let mean = all / self.networks.len() as f64;
-            self.networks.retain(|_, account| account.units(now_ms) > mean);
+    /// Charges a flow. Returns whether other accounts have changed as well.
+    fn charge(&mut self, flow: &SourceFlow, units: Units, now_ms: u64) -> bool {
+        let is_scaled = self.scale(now_ms);
+        let is_full = self.networks.len() + 3 > ACCOUNTS_MAX;
+        if is_full {
+            self.drop_half();
         }
+        #[expect(clippy::cast_precision_loss, reason = "amounts of work")]
+        let units = units as f64 * self.half_lives_until(now_ms).exp2();
+        self.kinds[usize::from(flow.is_connected)] += units;
         for (level, network) in (0..).zip(flow.networks) {
-            self.networks.entry((level, network)).or_default().charge(units, now_ms);
+            *self.networks.entry((level, network)).or_default() += units;
         }
+        is_scaled || is_full
+    }
+
+    fn half_lives_until(&self, now_ms: u64) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
+        let age_ms = now_ms.saturating_sub(self.epoch_ms) as f64;
+        age_ms / HALF_LIFE_MS
+    }
+
+    /// Scales all accounts to `now_ms` if it is long after their point in time.
+    fn scale(&mut self, now_ms: u64) -> bool {
+        let half_lives = self.half_lives_until(now_ms);
+        if half_lives < SCALED_HALF_LIVES {
+            return false;
+        }
+        let factor = (-half_lives).exp2();
+        self.kinds.iter_mut().chain(self.networks.values_mut()).for_each(|account| *account *= factor);
+        self.networks.retain(|_, account| *account > 0.0);
+        self.epoch_ms = now_ms;
+        true
+    }
+
+    /// Drops the accounts that do not have more work than the median.
+    fn drop_half(&mut self) {
+        let mut all: Vec<f64> = self.networks.values().copied().collect();
+        let middle = all.len() / 2;
+        let (_, median, _) = all.select_nth_unstable_by(middle, f64::total_cmp);
+        let median = *median;
+        self.networks.retain(|_, account| *account > median);
     }
 }
 
@@ -266,6 +324,17 @@ mod tests {
     }
 
     #[test]
+    fn items_that_are_not_kept_are_gone() {
+        let mut queue = FairQueue::default();
+        (0..6).for_each(|n| queue.push(connection(&format!("192.0.2.{}", n % 3)), n));
+        queue.retain(|n| n % 3 != 1 && *n != 5);
+        assert_eq!(queue.len(), 3);
+        let mut left: Vec<_> = std::iter::from_fn(|| queue.pop(0)).collect();
+        left.sort_unstable();
+        assert_eq!((left, queue.len()), (vec![0, 2, 3], 0));
+    }
+
+    #[test]
     fn sources_share_work_and_not_requests() {
         let units =
             units_served(&[(connection("192.0.2.1"), 100_000), (connection("198.51.100.1"), 1000)], 1000);
@@ -315,7 +384,90 @@ mod tests {
             assert!(queue.ledger.networks.len() <= ACCOUNTS_MAX);
         }
         let flow = SourceFlow::of(connection("192.0.2.1"));
-        assert!(queue.ledger.spent_by(&flow, 0)[1] >= 1_000_000.0, "the account with most work is kept");
+        assert!(queue.ledger.spent_by(&flow)[1] >= 1_000_000.0, "the account with most work is kept");
+    }
+
+    #[test]
+    fn accounts_that_are_dropped_make_room_for_as_many() {
+        let mut queue = FairQueue::<()>::default();
+        let origin = |n: u32| RequestOrigin::datagram(std::net::Ipv4Addr::from_bits(n << 8).into());
+        (0..2700).for_each(|n| queue.charge(origin(n), 1000, 0));
+        // Those that come later have less than most.
+        let (mut before, mut drops) = (queue.ledger.networks.len(), 0);
+        for n in 2700..20_000 {
+            queue.charge(origin(n), 1, 0);
+            let now = queue.ledger.networks.len();
+            drops += u32::from(now < before);
+            before = now;
+        }
+        assert!(drops <= 20, "{drops} times");
+    }
+
+    #[test]
+    fn order_stays_after_hours_and_when_the_clock_stands() {
+        let (busy, quiet) = (connection("192.0.2.1"), connection("198.51.100.1"));
+        let mut queue = FairQueue::default();
+        for hour in 0..48 {
+            let now_ms = hour * 3_600_000;
+            queue.charge(busy, 1000, now_ms);
+            queue.charge(quiet, 10, now_ms);
+            queue.push(busy, "busy");
+            queue.push(quiet, "quiet");
+            assert_eq!(queue.pop(now_ms), Some("quiet"), "hour {hour}");
+            assert_eq!(queue.pop(now_ms.saturating_sub(1)), Some("busy"), "hour {hour}");
+        }
+        assert!(queue.ledger.networks.values().all(|account| account.is_finite()));
+    }
+
+    /// The definition: the flow with the least work, level by level, and of equals the first one.
+    #[test]
+    fn the_next_item_is_that_of_the_flow_with_the_least_work() {
+        let mut random = 1_u32;
+        let mut next = |below: u32| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 8) % below
+        };
+        let mut queue = FairQueue::default();
+        for step in 0..5000_u64 {
+            let address = std::net::Ipv4Addr::new(
+                10,
+                0,
+                u8::try_from(next(3)).unwrap(),
+                u8::try_from(next(4)).unwrap(),
+            );
+            let origin = RequestOrigin { ip: address.into(), is_connected: next(2) == 0 };
+            match next(5) {
+                0 => queue.charge(origin, next(500).into(), step * 7),
+                1 | 2 => queue.push(origin, step),
+                _ => {
+                    let claim = |(flow, items): (&SourceFlow, &VecDeque<(u64, u64)>)| {
+                        (queue.ledger.spent_by(flow), items.front().unwrap().1)
+                    };
+                    let expected =
+                        queue.flows.iter().map(claim).min_by(|one, other| one.partial_cmp(other).unwrap());
+                    assert_eq!(queue.pop(step * 7), expected.map(|(_, item)| item), "step {step}");
+                }
+            }
+            assert_eq!(queue.len(), queue.flows.values().map(VecDeque::len).sum::<usize>());
+        }
+    }
+
+    #[test]
+    fn a_pop_among_thousands_of_sources_compares_few() {
+        let mut queue = FairQueue::default();
+        let mut sources = (0..6000_u32).cycle();
+        let mut push = |queue: &mut FairQueue<()>| {
+            let bits = sources.next().unwrap().wrapping_mul(2_654_435_761);
+            queue.push(RequestOrigin::datagram(std::net::Ipv4Addr::from_bits(bits).into()), ());
+        };
+        (0..6000).for_each(|_| push(&mut queue));
+        order::COMPARISONS.set(0);
+        for n in 0..6000 {
+            queue.pop(n).unwrap();
+            push(&mut queue);
+        }
+        let each = order::COMPARISONS.get() / 6000;
+        assert!(each < 500, "{each} comparisons for each item");
     }
 
     #[test]
