@@ -5,13 +5,14 @@
 //! or an entry that is not one ends the reading, and what was read before stays.
 
 use crate::entry::{NO_HANDLE, RECORD};
-use crate::table::{EntryStamp, KEY_LEN_MAX, RecordTable, TableEntry};
+use crate::table::{EntryStamp, KEY_LEN_MAX, RecordTable, TableEntry, WalkStep};
 use handle_proto::wire::list::Values;
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The first line; the number is the version of the format.
@@ -107,37 +108,68 @@ impl<'b> SavedEntry<'b> {
     }
 }
 
-/// Writes the entries of `table` to `file`.
+/// Blocks that are written.
+struct BlockWriter<'f, W: Write> {
+    file: &'f mut W,
+    /// Entries that are not written yet.
+    entries: Vec<u8>,
+    /// The ends of these entries.
+    ends: Vec<usize>,
+}
+
+impl<W: Write> BlockWriter<'_, W> {
+    fn add(&mut self, entry: &TableEntry<'_>) {
+        SavedEntry::encode(entry, &mut self.entries);
+        self.ends.push(self.entries.len());
+    }
+
+    /// Writes the entries as whole blocks; with `is_last` also those that do not fill one.
+    fn write(&mut self, is_last: bool) -> io::Result<()> {
+        let mut begin = 0;
+        for &end in &self.ends {
+            if end - begin >= BLOCK_LEN {
+                write_block(self.file, &self.entries[begin..end])?;
+                begin = end;
+            }
+        }
+        if is_last && begin < self.entries.len() {
+            write_block(self.file, &self.entries[begin..])?;
+            begin = self.entries.len();
+        }
+        self.entries.drain(..begin);
+        self.ends.retain(|&end| end > begin);
+        self.ends.iter_mut().for_each(|end| *end -= begin);
+        Ok(())
+    }
+}
+
+fn write_block(file: &mut impl Write, block: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(block.len()).expect("blocks are short");
+    file.write_all(&len.to_be_bytes())?;
+    file.write_all(&xxh3_64(block).to_be_bytes())?;
+    file.write_all(block)
+}
+
+/// Writes the entries of `table` to `file`. No lock of the table is held while a block is written.
 ///
 /// # Errors
 /// Those of the file.
 pub fn write(table: &RecordTable, file: &mut impl Write) -> io::Result<usize> {
     file.write_all(FIRST_LINE)?;
-    let (mut block, mut count) = (Vec::with_capacity(BLOCK_LEN), 0);
-    let mut written: io::Result<()> = Ok(());
-    let mut flush = |block: &mut Vec<u8>| -> io::Result<()> {
-        let len = u32::try_from(block.len()).expect("blocks are short");
-        file.write_all(&len.to_be_bytes())?;
-        file.write_all(&xxh3_64(block).to_be_bytes())?;
-        file.write_all(block)?;
-        block.clear();
-        Ok(())
-    };
-    table.for_each(&mut |entry| {
-        if written.is_ok() {
-            SavedEntry::encode(&entry, &mut block);
+    let (mut count, mut written) = (0, Ok(()));
+    let mut blocks = BlockWriter { file, entries: Vec::with_capacity(BLOCK_LEN), ends: Vec::new() };
+    table.walk(&mut |step| match step {
+        _ if written.is_err() => {}
+        WalkStep::Entry(entry) => {
+            blocks.add(&entry);
             count += 1;
-            if block.len() >= BLOCK_LEN {
-                written = flush(&mut block);
-            }
         }
+        WalkStep::Pause => written = blocks.write(false),
     });
     written?;
+    blocks.write(true)?;
     // An empty block is the end: without it, the file is cut off.
-    if !block.is_empty() {
-        flush(&mut block)?;
-    }
-    flush(&mut block)?;
+    write_block(file, &[])?;
     Ok(count)
 }
 
@@ -177,18 +209,53 @@ pub fn read(file: &mut impl Read, sink: &mut dyn FnMut(SavedEntry<'_>)) -> Resul
     }
 }
 
+/// Time after which a file that was begun belongs to a process that was killed.
+const ABANDONED_AFTER: Duration = Duration::from_secs(600);
+/// The end of the names of files that are being written.
+const NEW_SUFFIX: &str = ".new";
+
+/// A name beside `path` that no other process uses, and no other thread.
+fn new_path(path: &Path) -> PathBuf {
+    let unique = u64::from_be_bytes(handle_auth::random());
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}-{unique:016x}{NEW_SUFFIX}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Removes what killed processes have left beside `path`.
+fn remove_abandoned(path: &Path) {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return };
+    let Ok(files) = std::fs::read_dir(directory.unwrap_or(Path::new("."))) else { return };
+    for file in files.flatten() {
+        let is_new = file.file_name().to_str().is_some_and(|other| {
+            other.strip_prefix(name).is_some_and(|rest| rest.starts_with('.') && rest.ends_with(NEW_SUFFIX))
+        });
+        let age = || file.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if is_new && age().is_some_and(|age| age > ABANDONED_AFTER) {
+            // It is tried again with the next save.
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
+}
+
 /// Writes the entries of `table` to the file at `path`, in place of the one that is there. Returns
-/// their number.
+/// their number. Two processes may do this at the same time; one of the files stays.
 ///
 /// # Errors
 /// Those of the files; the old one then stays.
 pub fn save(table: &RecordTable, path: &Path) -> io::Result<usize> {
-    let new: PathBuf = path.with_extension("new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-    let count = write(table, &mut file)?;
-    file.sync_data()?;
-    std::fs::rename(&new, path)?;
-    Ok(count)
+    remove_abandoned(path);
+    let new = new_path(path);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let written = write(table, &mut file)
+        .and_then(|count| file.sync_data().map(|()| count))
+        .and_then(|count| std::fs::rename(&new, path).map(|()| count));
+    if written.is_err() {
+        // The error of the write is the one to report.
+        let _ = std::fs::remove_file(&new);
+    }
+    written
 }
 
 /// Passes the entries of the file at `path` to `sink`.
@@ -243,6 +310,38 @@ mod tests {
         seen.sort_by(|one, other| one.0.cmp(&other.0));
         let expected = [(b"10.1/A".to_vec(), STAMP, public), (b"10.1/B".to_vec(), negative, vec![])];
         assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn processes_that_save_at_the_same_time_leave_a_whole_file_and_nothing_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("cache");
+        let (table, public) = (RecordTable::new(1 << 20), values(Permissions::DEFAULT));
+        for n in 0..1000_u64 {
+            table.insert(
+                n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                format!("10.1/{n}").as_bytes(),
+                STAMP,
+                &public,
+            );
+        }
+        // A file that a killed process has left, and one that another process writes.
+        for (name, age) in [("cache.1-0.new", ABANDONED_AFTER * 2), ("cache.2-0.new", Duration::ZERO)] {
+            let file = File::create(directory.path().join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - age).unwrap();
+        }
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..10).for_each(|_| assert_eq!(save(&table, &path).unwrap(), 1000)));
+            }
+        });
+        let mut count = 0;
+        load(&path, &mut |_| count += 1).unwrap();
+        assert_eq!(count, 1000);
+        let mut names: Vec<_> =
+            std::fs::read_dir(directory.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["cache", "cache.2-0.new"]);
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl CacheState {
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
         let found = with_key(handle, |key| self.table.find(hash, key, |len| room.take(len)));
-        let TableLookup::Found(CachedEntry { stamp, values }) = found else { return CachedLookup::Unknown };
+        let TableLookup::Found(CachedEntry { stamp, values, .. }) = found else { return CachedLookup::Unknown };
         let ttl = match self.entry_state(hash, stamp, now_unix_s) {
             EntryState::Over => return CachedLookup::Unknown,
             EntryState::Stale => {
@@ -223,7 +223,7 @@ impl CacheState {
                 Some(&mut room[..])
             })
         });
-        let TableLookup::Found(CachedEntry { stamp, values }) = found else { return None };
+        let TableLookup::Found(CachedEntry { stamp, values, .. }) = found else { return None };
         // The key is in front of the values.
         let values_len = values.len();
         copy.drain(..copy.len() - values_len);

@@ -62,6 +62,8 @@ pub struct CachedEntry<'r> {
     pub stamp: EntryStamp,
     /// The values, as they were inserted.
     pub values: &'r mut [u8],
+    /// Number of recent uses before this one, 0 to 3.
+    pub uses: u8,
 }
 
 /// An entry of a walk through the table.
@@ -75,6 +77,15 @@ pub struct TableEntry<'e> {
     pub values: &'e [u8],
     /// Number of recent uses, 0 to 3.
     pub uses: u8,
+}
+
+/// A step of a walk through the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalkStep<'e> {
+    /// An entry. The writers of its shard wait meanwhile; readers do not.
+    Entry(TableEntry<'e>),
+    /// Nobody waits, so this is the time for what takes long.
+    Pause,
 }
 
 /// The state of a table.
@@ -147,7 +158,13 @@ impl RecordTable {
     /// when the entry is longer than [`entry_len_max`](Self::entry_len_max).
     pub fn insert(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
         let (shard, hash) = self.shard(hash);
-        shard.insert(hash, key, stamp, values)
+        shard.insert(hash, (key, stamp, values), true)
+    }
+
+    /// Inserts an entry, unless there is one with the same key.
+    pub fn insert_if_absent(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
+        let (shard, hash) = self.shard(hash);
+        shard.insert(hash, (key, stamp, values), false)
     }
 
     /// The most bytes of a key and its values together. Besides, a key has at most [`KEY_LEN_MAX`]
@@ -163,8 +180,8 @@ impl RecordTable {
         shard.remove(hash, key)
     }
 
-    /// Removes all entries for which `is_removed` returns true, and returns their number. Each
-    /// shard is locked in turn; readers continue.
+    /// Removes all entries for which `is_removed` returns true, and returns their number. A part of
+    /// a shard is locked at a time; readers continue.
     pub fn remove_if(&self, is_removed: &mut dyn FnMut(&[u8], EntryStamp) -> bool) -> usize {
         self.shards.iter().map(|shard| shard.remove_if(is_removed)).sum()
     }
@@ -174,9 +191,19 @@ impl RecordTable {
         self.shards.iter().for_each(Shard::clear);
     }
 
-    /// Passes each entry to `sink`. The writers of a shard wait meanwhile; readers do not.
+    /// Passes each entry to `sink`, and lets it pause every thousand entries or so. Entries that come
+    /// or go meanwhile may be left out.
+    pub fn walk(&self, sink: &mut dyn FnMut(WalkStep<'_>)) {
+        self.shards.iter().for_each(|shard| shard.walk(sink));
+    }
+
+    /// Passes each entry to `sink`, which must be quick: writers of the shard wait.
     pub fn for_each(&self, sink: &mut dyn FnMut(TableEntry<'_>)) {
-        self.shards.iter().for_each(|shard| shard.for_each(sink));
+        self.walk(&mut |step| {
+            if let WalkStep::Entry(entry) = step {
+                sink(entry);
+            }
+        });
     }
 
     /// The current numbers.

@@ -85,13 +85,15 @@ impl<'i> Slot<'i> {
         self.word.store(FREE, Ordering::Release);
     }
 
-    /// Counts a use. Uses that are counted at the same time may count as one.
+    /// Counts a use, and returns the number of those before. Uses that are counted at the same time
+    /// may count as one.
     #[inline]
-    pub(super) fn count_use(self) {
+    pub(super) fn count_use(self) -> u8 {
         let uses = self.uses.load(Ordering::Relaxed);
         if uses < USES_MAX {
             self.uses.store(uses + 1, Ordering::Relaxed);
         }
+        uses
     }
 
     /// Number of recent uses.
@@ -162,10 +164,16 @@ impl Index {
         slots.min_by_key(rank).expect("a bucket has slots")
     }
 
-    /// All slots with an entry, and its place.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
-        let slots = self.buckets.iter().flat_map(slots_of);
-        slots.filter_map(|slot| Some((slot, slot.place()?)))
+    /// All slots with an entry, and its place, in parts of so many buckets, which is even. An entry
+    /// stays in its part.
+    pub(super) fn parts(
+        &self,
+        buckets_count: usize,
+    ) -> impl Iterator<Item = impl Iterator<Item = (Slot<'_>, EntryPlace)>> {
+        self.buckets.chunks(buckets_count).map(|part| {
+            let slots = part.iter().flat_map(slots_of);
+            slots.filter_map(|slot| Some((slot, slot.place()?)))
+        })
     }
 }
 

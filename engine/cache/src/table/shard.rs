@@ -4,7 +4,7 @@ use super::entry::{EntryHead, EntryStamp, HEAD_WORDS, copy_bytes, encode};
 use super::ghost::{self, Ghost};
 use super::index::{BUCKET_LEN, BUCKET_SLOTS, EntryPlace, Index, RingName, Slot};
 use super::ring::{OldestEntry, Ring};
-use super::{CachedEntry, TableEntry, TableLookup, TableStats};
+use super::{CachedEntry, TableEntry, TableLookup, TableStats, WalkStep};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -22,9 +22,15 @@ const ENTRY_FRACTION: usize = 2;
 const PREFETCHED_LINES: usize = 6;
 /// Uses in the small ring with which an entry moves to the main ring.
 const USES_TO_STAY: u8 = 1;
-/// Most entries that one insertion moves to the head of the main ring. After these it evicts used
-/// entries too, which bounds the time of an insertion.
+/// An insertion moves used entries to the head of the main ring instead of evicting them: at most so
+/// many times its own words, but as many times [`MOVED_WORDS_MIN`] if it is shorter. After these it
+/// evicts used entries too, which bounds the time of an insertion.
 const MOVES_MAX: usize = 64;
+/// The words of an entry of 512 bytes.
+const MOVED_WORDS_MIN: usize = 64;
+/// Buckets that a walk reads under the lock at a time. Even, because an entry may be in either of two
+/// neighbours.
+const BUCKETS_PER_PART: usize = 256;
 
 /// A part of the table.
 #[derive(Debug)]
@@ -146,21 +152,30 @@ impl Shard {
             if copied_key != key {
                 return TableLookup::Missing;
             }
-            slot.count_use();
-            return TableLookup::Found(CachedEntry { stamp: head.stamp, values });
+            return TableLookup::Found(CachedEntry { stamp: head.stamp, values, uses: slot.count_use() });
         }
         TableLookup::Missing
     }
 
-    pub(super) fn insert(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
+    /// Inserts an entry. If `replaces` is false and there is one already, that one stays.
+    pub(super) fn insert(
+        &self,
+        hash: u64,
+        (key, stamp, values): (&[u8], EntryStamp, &[u8]),
+        replaces: bool,
+    ) -> bool {
         let mut writer = self.writer();
         let writer = &mut *writer;
+        if !replaces && self.slot_of(hash, key).is_some() {
+            return false;
+        }
         let head = EntryHead::new(hash, key, stamp, values);
         let Some(head) = head.filter(|head| head.words() <= self.entry_words_max()) else {
             self.slot_of(hash, key).inspect(|&(slot, place)| self.forget(writer, slot, place));
             return false;
         };
-        // An entry that is replaced keeps its ring and its uses.
+        // An entry that is replaced keeps its ring, and its uses but for one: so the uses of an entry
+        // that is renewed again and again tell how often it is asked for meanwhile.
         let ring = match self.slot_of(hash, key) {
             Some((_, place)) => place.ring,
             None if writer.ghost.take(hash, writer.main_entries) => RingName::Main,
@@ -174,7 +189,7 @@ impl Shard {
         let (slot, uses) = match self.slot_of(hash, key) {
             Some((slot, old)) => {
                 self.discount(writer, old.ring, &self.head_at(old));
-                (slot, slot.uses())
+                (slot, slot.uses().saturating_sub(1))
             }
             None => (self.free_slot(writer, hash), 0),
         };
@@ -228,7 +243,7 @@ impl Shard {
 
     /// Evicts the oldest entries of `ring` until an entry of `words` words fits.
     fn make_room(&self, writer: &mut ShardWriter, ring: RingName, words: usize) {
-        let mut moves_left = MOVES_MAX;
+        let mut moves_left = MOVES_MAX * words.max(MOVED_WORDS_MIN);
         while !self.ring(ring).has_room(words) {
             let Some(oldest) = self.ring(ring).oldest() else { return };
             match ring {
@@ -261,19 +276,19 @@ impl Shard {
         writer.moved = moved;
     }
 
-    /// Takes the oldest entry out of the main ring. While moves are left, an entry that was used
-    /// goes back to the head of the ring, with one use less.
+    /// Takes the oldest entry out of the main ring. While words are left that may be moved, an entry
+    /// that was used goes back to the head of the ring, with one use less.
     fn leave_main(&self, writer: &mut ShardWriter, oldest: &OldestEntry, moves_left: &mut usize) {
         let (hash, place) =
             (oldest.head.hash, EntryPlace { ring: RingName::Main, position: oldest.position });
         let Some(slot) = self.index.slot_of(hash, place) else { return self.main.pop(oldest) };
-        if slot.uses() == 0 || *moves_left == 0 {
+        if slot.uses() == 0 || *moves_left < oldest.head.words() {
             self.forget(writer, slot, place);
             self.main.pop(oldest);
             add(&self.counts.evictions, 1);
             return;
         }
-        *moves_left -= 1;
+        *moves_left -= oldest.head.words();
         let mut moved = std::mem::take(&mut writer.moved_in_main);
         self.main.copy(oldest, &mut moved);
         self.main.pop(oldest);
@@ -296,13 +311,15 @@ impl Shard {
     }
 
     pub(super) fn remove_if(&self, is_removed: &mut dyn FnMut(&[u8], EntryStamp) -> bool) -> usize {
-        let mut writer = self.writer();
         let (mut count, mut bytes) = (0, Vec::new());
-        for (slot, place) in self.index.entries() {
-            let Some(head) = self.read(place, &mut bytes) else { continue };
-            if is_removed(&bytes[..head.key_len], head.stamp) {
-                self.forget(&mut writer, slot, place);
-                count += 1;
+        for part in self.index.parts(BUCKETS_PER_PART) {
+            let mut writer = self.writer();
+            for (slot, place) in part {
+                let Some(head) = self.read(place, &mut bytes) else { continue };
+                if is_removed(&bytes[..head.key_len], head.stamp) {
+                    self.forget(&mut writer, slot, place);
+                    count += 1;
+                }
             }
         }
         count
@@ -312,13 +329,17 @@ impl Shard {
         self.remove_if(&mut |_, _| true);
     }
 
-    pub(super) fn for_each(&self, sink: &mut dyn FnMut(TableEntry<'_>)) {
-        let _writer = self.writer();
+    pub(super) fn walk(&self, sink: &mut dyn FnMut(WalkStep<'_>)) {
         let mut bytes = Vec::new();
-        for (slot, place) in self.index.entries() {
-            let Some(head) = self.read(place, &mut bytes) else { continue };
-            let (key, values) = bytes.split_at(head.key_len);
-            sink(TableEntry { key, stamp: head.stamp, values, uses: slot.uses() });
+        for part in self.index.parts(BUCKETS_PER_PART) {
+            let writer = self.writer();
+            for (slot, place) in part {
+                let Some(head) = self.read(place, &mut bytes) else { continue };
+                let (key, values) = bytes.split_at(head.key_len);
+                sink(WalkStep::Entry(TableEntry { key, stamp: head.stamp, values, uses: slot.uses() }));
+            }
+            drop(writer);
+            sink(WalkStep::Pause);
         }
     }
 

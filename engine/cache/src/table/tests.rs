@@ -1,6 +1,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests")]
 
-use super::{CachedEntry, EntryStamp, RecordTable, TableEntry, TableLookup};
+use super::{CachedEntry, EntryStamp, RecordTable, TableEntry, TableLookup, WalkStep};
 use handle_snapshot::hash_key;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ fn find(table: &RecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
     table.prefetch(hash);
     table.prefetch_entry(hash);
     match table.find(hash, key, |len| room.get_mut(..len)) {
-        TableLookup::Found(CachedEntry { stamp, values }) => Some((stamp, values.to_vec())),
+        TableLookup::Found(CachedEntry { stamp, values, .. }) => Some((stamp, values.to_vec())),
         TableLookup::Missing => None,
         TableLookup::NoRoom => panic!("there is room"),
     }
@@ -129,6 +129,49 @@ fn names_in_use_survive_a_scan() {
     }
     let left = (0..used).filter(|&n| find(&table, &key(n)).is_some()).count();
     assert!(left as f64 > 0.99 * f64::from(used), "{left} of {used}");
+}
+
+#[test]
+fn names_in_use_survive_long_entries_that_are_asked_for_twice() {
+    let table = RecordTable::new(8 << 20);
+    let (used, long) = (8000, vec![9; 64 << 10]);
+    for n in (0..used).chain(0..used) {
+        insert(&table, &key(n), n, &[7; 300]);
+        find(&table, &key(n));
+    }
+    for n in 0..2000 {
+        insert(&table, &key(1_000_000 + n), n, &long);
+        (0..2).for_each(|_| assert!(find(&table, &key(1_000_000 + n)).is_some()));
+        (0..400).for_each(|m| drop(find(&table, &key((n * 400 + m) % used))));
+    }
+    let left = (0..used).filter(|&n| find(&table, &key(n)).is_some()).count();
+    assert!(left as f64 > 0.95 * f64::from(used), "{left} of {used}");
+}
+
+#[test]
+fn an_entry_that_is_there_stays_if_it_is_not_to_be_replaced() {
+    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let absent =
+        |n, values: &[u8]| table.insert_if_absent(hash_key(SEED, &key(1)), &key(1), stamp(n), values);
+    assert!(absent(1, b"first") && !absent(2, b"second"));
+    assert_eq!(find(&table, &key(1)), Some((stamp(1), b"first".to_vec())));
+    assert_eq!(table.stats().insertions, 1);
+}
+
+#[test]
+fn a_walk_pauses_without_a_lock_and_misses_nothing_that_stays() {
+    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    (0..2000).for_each(|n| assert!(insert(&table, &key(n), n, b"values")));
+    let (mut walked, mut pauses) = (std::collections::HashSet::new(), 0);
+    table.walk(&mut |step| match step {
+        WalkStep::Entry(entry) => assert!(walked.insert(entry.key.to_vec())),
+        // With the lock of the shard, this would wait without end.
+        WalkStep::Pause => {
+            pauses += 1;
+            insert(&table, &key(pauses), pauses, b"newer");
+        }
+    });
+    assert_eq!((walked.len(), pauses > 1), (2000, true), "{pauses}");
 }
 
 #[test]
