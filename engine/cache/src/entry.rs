@@ -87,26 +87,30 @@ pub enum AnswerTtl {
         age_s: u32,
         /// Seconds that the entry has left.
         entry_left_s: u32,
+        /// Most seconds: the client keeps the value no longer than the cache would.
+        max_s: u32,
     },
     /// So many seconds, because the entry has expired.
     Stale(u32),
 }
 
+fn to_i32(seconds: u32) -> i32 {
+    seconds.try_into().unwrap_or(i32::MAX)
+}
+
 /// Sets the relative TTL of each of the encoded `values`. RFC 3651 section 4.2.1.
 pub fn set_ttl(values: &mut [u8], ttl: AnswerTtl) {
-    if matches!(ttl, AnswerTtl::Left { age_s: 0, .. }) {
-        return;
-    }
     let mut at = 0;
     while let Ok((value, rest)) = Value::split(&values[at..]) {
         let next = values.len() - rest.len();
         if value.ttl.kind == Ttl::RELATIVE {
             let seconds = match ttl {
-                AnswerTtl::Left { age_s, entry_left_s } => {
-                    let left = value.ttl.seconds.saturating_sub(age_s.try_into().unwrap_or(i32::MAX));
-                    left.max(entry_left_s.try_into().unwrap_or(i32::MAX))
+                AnswerTtl::Left { age_s: 0, max_s, .. } => value.ttl.seconds.min(to_i32(max_s)),
+                AnswerTtl::Left { age_s, entry_left_s, max_s } => {
+                    let left = value.ttl.seconds.saturating_sub(to_i32(age_s));
+                    left.max(to_i32(entry_left_s)).min(to_i32(max_s))
                 }
-                AnswerTtl::Stale(seconds) => seconds.try_into().unwrap_or(i32::MAX),
+                AnswerTtl::Stale(seconds) => to_i32(seconds),
             };
             values[at + TTL_AT + 1..at + TTL_AT + 5].copy_from_slice(&seconds.to_be_bytes());
         }
@@ -181,10 +185,10 @@ mod tests {
             assert!(rest.is_empty());
             ttls
         };
-        let at = |age_s, entry_left_s| shown(AnswerTtl::Left { age_s, entry_left_s });
+        let at = |age_s, entry_left_s| shown(AnswerTtl::Left { age_s, entry_left_s, max_s: 95 });
         let absolute = (Ttl::ABSOLUTE, NOW.cast_signed());
-        assert_eq!(at(0, 5), [(0, 100), absolute, (0, 5)]);
-        assert_eq!(at(3, 2), [(0, 97), absolute, (0, 2)]);
+        assert_eq!(at(0, 5), [(0, 95), absolute, (0, 5)]);
+        assert_eq!(at(3, 2), [(0, 95), absolute, (0, 2)]);
         // With a floor, the entry lives longer than a value.
         assert_eq!(at(8, 12), [(0, 92), absolute, (0, 12)]);
         assert_eq!(shown(AnswerTtl::Stale(30)), [(0, 30), absolute, (0, 30)]);

@@ -6,7 +6,7 @@
 
 use handle_proto::fold;
 use handle_server::cache::{MissingRecord, Resolution};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a question is about.
@@ -109,9 +109,63 @@ struct QuestionTable {
     questions: HashMap<QuestionKey, Arc<OpenQuestion>>,
     /// Number of purges so far.
     purges: u64,
+    /// What was purged, until the entries of an earlier process are restored.
+    purged: Option<PurgedNames>,
+}
+
+/// What was purged while entries are restored.
+#[derive(Debug, Default)]
+struct PurgedNames {
+    /// Whether nothing is restored any more.
+    is_all: bool,
+    /// Handles, folded.
+    handles: HashSet<Vec<u8>>,
+    /// Prefixes with their slash, folded.
+    prefixes: HashSet<Vec<u8>>,
+}
+
+/// Most names of [`PurgedNames`]. After one more, nothing is restored any more.
+const PURGED_NAMES_MAX: usize = 65_536;
+
+impl PurgedNames {
+    fn add(&mut self, scope: PurgeScope<'_>) {
+        match scope {
+            PurgeScope::Handle(name) => drop(self.handles.insert(fold::folded(name))),
+            PurgeScope::Prefix(name) => drop(self.prefixes.insert(fold::folded(name))),
+            PurgeScope::All => self.is_all = true,
+        }
+        self.is_all |= self.handles.len() + self.prefixes.len() > PURGED_NAMES_MAX;
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        if self.is_all || (self.handles.is_empty() && self.prefixes.is_empty()) {
+            return self.is_all;
+        }
+        let key = fold::folded(key);
+        let slash = key.iter().position(|&byte| byte == b'/');
+        let prefix = slash.map(|at| &key[..=at]);
+        self.handles.contains(&key) || prefix.is_some_and(|prefix| self.prefixes.contains(prefix))
+    }
+}
+
+impl QuestionTable {
+    /// Removes a question. Returns false if a purge has overtaken it.
+    fn remove(&mut self, key: &QuestionKey, question: &Arc<OpenQuestion>) -> bool {
+        let is_current = self.questions.get(key).is_some_and(|known| Arc::ptr_eq(known, question));
+        if is_current {
+            self.questions.remove(key);
+        }
+        is_current
+    }
 }
 
 impl OpenQuestions {
+    /// No questions. With `restores`, entries of an earlier process will be restored.
+    pub(crate) fn new(restores: bool) -> Self {
+        let purged = restores.then(PurgedNames::default);
+        Self(Mutex::new(QuestionTable { purged, ..QuestionTable::default() }))
+    }
+
     fn table(&self) -> MutexGuard<'_, QuestionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,8 +205,8 @@ impl OpenQuestions {
         Some(question)
     }
 
-    /// Ends a question: calls `store`, unless a purge has overtaken it, and returns those who wait.
-    /// A purge begins before `store` or after it.
+    /// Ends a question with an answer: calls `store`, unless a purge has overtaken it, and returns
+    /// those who wait. A purge begins before `store` or after it.
     pub(crate) fn end(
         &self,
         key: &QuestionKey,
@@ -160,8 +214,7 @@ impl OpenQuestions {
         store: impl FnOnce(),
     ) -> Vec<MissingRecord> {
         let mut table = self.table();
-        if table.questions.get(key).is_some_and(|known| Arc::ptr_eq(known, question)) {
-            table.questions.remove(key);
+        if table.remove(key, question) {
             store();
             // The answer of a primary site is newer than others that are under way.
             if key.is_authoritative {
@@ -172,12 +225,20 @@ impl OpenQuestions {
         std::mem::take(&mut question.waiting().requests)
     }
 
-    /// Takes the questions in `scope` out of the table, and counts a purge. Entries are removed
-    /// after it.
-    pub(crate) fn purge(&self, scope: PurgeScope<'_>) {
+    /// Ends a question without an answer, and returns those who wait. Nothing happens if it has ended
+    /// already.
+    pub(crate) fn fail(&self, key: &QuestionKey, question: &Arc<OpenQuestion>) -> Vec<MissingRecord> {
+        self.table().remove(key, question);
+        std::mem::take(&mut question.waiting().requests)
+    }
+
+    /// Takes the questions about names in `scope` out of the table, and counts a purge. Entries are
+    /// removed after it.
+    pub(crate) fn purge(&self, scope: PurgeScope<'_>, is_in: impl Fn(&[u8]) -> bool) {
         let mut table = self.table();
-        table.questions.retain(|key, _| !scope.has(&key.name));
+        table.questions.retain(|key, _| !is_in(&key.name));
         table.purges += 1;
+        table.purged.iter_mut().for_each(|purged| purged.add(scope));
     }
 
     /// Takes questions out of the table, by their names: what they are about has changed.
@@ -196,10 +257,16 @@ impl OpenQuestions {
         self.table().purges
     }
 
-    /// Calls `store`, unless there was a purge since the start of the process.
-    pub(crate) fn unless_purged(&self, store: impl FnOnce() -> bool) -> bool {
+    /// Calls `store` for an entry that is restored, unless it was purged since the start of the
+    /// process.
+    pub(crate) fn unless_purged(&self, key: &[u8], store: impl FnOnce() -> bool) -> bool {
         let table = self.table();
-        table.purges == 0 && store()
+        table.purged.as_ref().is_some_and(|purged| !purged.has(key)) && store()
+    }
+
+    /// Forgets what was purged: all entries are restored.
+    pub(crate) fn end_restore(&self) {
+        self.table().purged = None;
     }
 }
 
@@ -224,7 +291,7 @@ mod tests {
             let (questions, key, mut stored) = (OpenQuestions::default(), key("ABC/x"), vec![]);
             let old = questions.begin(&key).unwrap();
             assert!(questions.begin(&key).is_none());
-            questions.purge(scope);
+            questions.purge(scope, |name| scope.has(name));
             let new = questions.begin(&key);
             assert_eq!(new.is_some(), is_overtaken, "{scope:?}");
             questions.end(&key, &old, || stored.push("old"));
@@ -249,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_question_for_a_primary_site_takes_no_other_out_of_the_table() {
+        let (questions, ordinary, mut stored) = (OpenQuestions::default(), key("10.1/x"), vec![]);
+        let authoritative = QuestionKey { is_authoritative: true, ..ordinary.clone() };
+        let old = questions.begin(&ordinary).unwrap();
+        let failing = questions.begin(&authoritative).unwrap();
+        questions.fail(&authoritative, &failing);
+        assert!(questions.begin(&authoritative).is_some(), "it has ended");
+        questions.end(&ordinary, &old, || stored.push("kept"));
+        assert_eq!(stored, ["kept"]);
+    }
+
+    #[test]
     fn what_an_operator_names_is_a_handle_or_a_prefix() {
         assert_eq!(PurgeScope::named(b"10.1/"), PurgeScope::Prefix(b"10.1/"));
         for handle in [&b"10.1/x"[..], b"10.1/x/", b"10.1", b""] {
@@ -257,11 +336,29 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_stored_that_was_read_before_a_purge() {
-        let questions = OpenQuestions::default();
-        assert!(questions.unless_purged(|| true));
-        questions.purge(PurgeScope::Handle(b"10.1/x"));
-        assert!(!questions.unless_purged(|| true));
-        assert_eq!(questions.purges(), 1);
+    fn what_was_purged_is_not_restored_and_everything_else_is() {
+        let questions = OpenQuestions::new(true);
+        let restored = |key: &str| questions.unless_purged(key.as_bytes(), || true);
+        assert!(restored("10.1/x"));
+        let purge = |scope| questions.purge(scope, |_| false);
+        purge(PurgeScope::Handle(b"10.1/X"));
+        purge(PurgeScope::Prefix(b"abc/"));
+        for (key, expected) in [("10.1/x", false), ("10.1/xy", true), ("ABC/1", false), ("ABCD/1", true)] {
+            assert_eq!(restored(key), expected, "{key}");
+        }
+        purge(PurgeScope::All);
+        assert!(!restored("10.1/xy"));
+        assert_eq!(questions.purges(), 3);
+        questions.end_restore();
+        assert!(!restored("10.1/z"), "the restore has ended");
+    }
+
+    #[test]
+    fn names_that_were_purged_are_bounded() {
+        let mut purged = PurgedNames::default();
+        (0..PURGED_NAMES_MAX).for_each(|n| purged.add(PurgeScope::Handle(format!("10.1/{n}").as_bytes())));
+        assert!(!purged.has(b"10.2/x"));
+        purged.add(PurgeScope::Handle(b"10.3/x"));
+        assert!(purged.has(b"10.2/x"));
     }
 }

@@ -1,23 +1,30 @@
 //! The thread that asks other services. Any number of requests for one record wait for one question.
 //!
-//! A question has a time limit. If the cache has a record that has expired, it is shown when no
-//! server answers, and already when none answers soon (RFC 8767 section 5).
+//! A question waits for its [turn](crate::turns), and its time limit begins with it. If the cache
+//! has a record that has expired, it is shown when no server answers, and already when none answers
+//! soon (RFC 8767 section 5).
 
 use crate::entry::with_key;
 use crate::open_questions::{OpenQuestion, QuestionKey, QuestionRole};
 use crate::relay;
 use crate::state::CacheState;
+use crate::turns::{QuestionTurns, ShareTable};
 use crate::upstream::{OriginAnswer, UpstreamFailure};
-use handle_proto::{Handle, ResponseCode};
+use handle_auth::source::{self, RequestOrigin, SourceList};
+use handle_proto::{Handle, ResponseCode, fold};
 use handle_resolver::RefusalReason;
 use handle_server::cache::{MissingRecord, Resolution};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
+
+/// How often other spellings of changed handles are removed, which takes a look at all entries.
+const CHANGES_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A task of the thread.
 #[derive(Debug)]
@@ -44,19 +51,59 @@ enum QuestionFailure {
 /// The questions under way.
 struct QuestionThread {
     state: Arc<CacheState>,
-    turns: Semaphore,
+    turns: QuestionTurns,
     /// Requests that may be handed to other services at a time.
     relays: Arc<Semaphore>,
+    /// Those of one source.
+    relays_by_source: ShareTable<IpAddr>,
+    /// Sources without a limit.
+    exempt: SourceList,
+}
+
+/// A question under way. If it is dropped without an end, because of a bug, those who wait are told
+/// that no server has answered.
+struct CurrentQuestion<'q> {
+    state: &'q CacheState,
+    key: &'q QuestionKey,
+    question: &'q Arc<OpenQuestion>,
+}
+
+impl<'q> CurrentQuestion<'q> {
+    fn begin(state: &'q CacheState, key: &'q QuestionKey, question: &'q Arc<OpenQuestion>) -> Self {
+        state.questions_open.fetch_add(1, Ordering::Relaxed);
+        Self { state, key, question }
+    }
+}
+
+impl Drop for CurrentQuestion<'_> {
+    fn drop(&mut self) {
+        self.state.questions_open.fetch_sub(1, Ordering::Relaxed);
+        drop(self.state.open.fail(self.key, self.question));
+    }
+}
+
+/// A renewal in the background.
+struct CurrentRenewal(Arc<CacheState>);
+
+impl Drop for CurrentRenewal {
+    fn drop(&mut self) {
+        self.0.end_renewal();
+    }
 }
 
 /// Asks what `tasks` demand, until one of them ends it.
 pub fn run(state: Arc<CacheState>, runtime: Runtime, mut tasks: UnboundedReceiver<QuestionTask>) {
+    let config = &state.config.upstream;
+    let exempt = SourceList::parse(&state.config.waiting.exempt_sources).unwrap_or_default();
     let questions = Arc::new(QuestionThread {
-        turns: Semaphore::new(state.config.upstream.questions),
-        relays: Arc::new(Semaphore::new(state.config.upstream.relays)),
+        turns: QuestionTurns::new(config.questions, config.shares, exempt.clone()),
+        relays: Arc::new(Semaphore::new(config.relays)),
+        relays_by_source: ShareTable::new(config.relays, config.shares),
+        exempt,
         state: Arc::clone(&state),
     });
     runtime.block_on(async {
+        tokio::spawn(remove_changed(Arc::clone(&state)));
         while let Some(task) = tasks.recv().await {
             match task {
                 QuestionTask::Missing(missing) if missing.relayed().is_some() => questions.relay(missing),
@@ -71,15 +118,28 @@ pub fn run(state: Arc<CacheState>, runtime: Runtime, mut tasks: UnboundedReceive
     state.open.abandon();
 }
 
+/// Removes, once a second, what is known about handles that have changed.
+async fn remove_changed(state: Arc<CacheState>) {
+    loop {
+        tokio::time::sleep(CHANGES_INTERVAL).await;
+        if state.has_changed() {
+            let state = Arc::clone(&state);
+            // After a panic there, other names follow in a second.
+            let _ = tokio::task::spawn_blocking(move || state.remove_changed()).await;
+        }
+    }
+}
+
 impl QuestionThread {
     fn resolve_missing(self: &Arc<Self>, missing: MissingRecord) {
         let handle = missing.handle().0.to_vec();
         let key = key_of(&handle, missing.is_authoritative(), missing.recursion_count());
+        let origin = missing.origin();
         // The question of another request may have been answered since the cache was looked into.
         let known = || if key.is_authoritative { None } else { self.state.fresh(Handle(&handle)) };
         match self.state.open.join(&key, missing, known) {
             QuestionRole::Ask(question) => {
-                tokio::spawn(Arc::clone(self).ask(key, question, handle));
+                tokio::spawn(Arc::clone(self).ask(key, question, handle, origin));
             }
             QuestionRole::Waits => self.state.counters.coalesced.add(),
             QuestionRole::Show(missing, shown) => {
@@ -91,7 +151,11 @@ impl QuestionThread {
 
     /// Hands a request to the responsible service, on a thread of its own.
     fn relay(&self, missing: MissingRecord) {
-        let Ok(turn) = Arc::clone(&self.relays).try_acquire_owned() else {
+        let limited = missing.source().filter(|ip| !self.exempt.contains(*ip)).map(source::of);
+        let of_source = limited.map(|ip| self.relays_by_source.try_take(ip));
+        let has_share = !matches!(of_source, Some(None));
+        let turn = has_share.then(|| Arc::clone(&self.relays).try_acquire_owned().ok()).flatten();
+        let Some(turn) = turn else {
             self.state.counters.relays_failed.add();
             return missing.settle(Resolution::Failed(RefusalReason::TooManyQuestions));
         };
@@ -102,29 +166,34 @@ impl QuestionThread {
                 state.counters.relays_failed.add();
             }
             missing.settle(resolution);
-            drop(turn);
+            drop((turn, of_source));
         });
     }
 
     fn renew(self: &Arc<Self>, handle: &[u8]) {
-        let key = key_of(handle, false, 0);
-        let Some(question) = self.state.open.begin(&key) else { return self.state.end_renewal() };
+        let (key, renewal) = (key_of(handle, false, 0), CurrentRenewal(Arc::clone(&self.state)));
+        let Some(question) = self.state.open.begin(&key) else { return };
         self.state.counters.renewals.add();
-        let (questions, handle) = (Arc::clone(self), handle.to_vec());
+        let asking = Arc::clone(self).ask(key, question, handle.to_vec(), None);
         tokio::spawn(async move {
-            let state = Arc::clone(&questions.state);
-            questions.ask(key, question, handle).await;
-            state.end_renewal();
+            let _renewal = renewal;
+            asking.await;
         });
     }
 
-    /// Asks for the record of `handle`, stores it, and settles the requests that wait for it.
-    async fn ask(self: Arc<Self>, key: QuestionKey, question: Arc<OpenQuestion>, handle: Vec<u8>) {
+    /// Asks for the record of `handle`, stores it, and settles the requests that wait for it. The
+    /// question is that of `origin`, or of the cache itself.
+    async fn ask(
+        self: Arc<Self>,
+        key: QuestionKey,
+        question: Arc<OpenQuestion>,
+        handle: Vec<u8>,
+        origin: Option<RequestOrigin>,
+    ) {
         let state = &self.state;
-        let deadline = Instant::now() + Duration::from_millis(state.config.upstream.timeout_ms.into());
+        let current = CurrentQuestion::begin(state, &key, &question);
         let stale = if key.is_authoritative { None } else { state.stale(Handle(&handle)) };
-        state.questions_open.fetch_add(1, Ordering::Relaxed);
-        let mut asking = Box::pin(self.ask_in_turn(&handle, &key, deadline));
+        let mut asking = Box::pin(self.ask_in_turn(&handle, &key, origin));
         let mut soon = None;
         if let Some(stale) = &stale {
             let soon_ms = state.live().stale_after_ms;
@@ -135,21 +204,21 @@ impl QuestionThread {
         }
         let outcome = match soon {
             Some(outcome) => outcome,
-            None => timeout_at(deadline, asking).await.unwrap_or(Err(QuestionFailure::TooSlow)),
+            None => asking.await,
         };
-        state.questions_open.fetch_sub(1, Ordering::Relaxed);
         let is_stale = outcome.is_err() && stale.is_some();
         let waiting;
         let resolution = match outcome {
             Ok(answer) => {
                 waiting = state.open.end(&key, &question, || state.store(Handle(&handle), &answer));
-                answer.into()
+                state.shown(answer)
             }
             Err(failure) => {
-                waiting = state.open.end(&key, &question, || {});
-                self.failed(&handle, failure, stale)
+                waiting = state.open.fail(&key, &question);
+                self.failed(&handle, key.is_authoritative, failure, stale)
             }
         };
+        drop(current);
         for missing in waiting {
             if is_stale {
                 state.counters.stale_answers.add();
@@ -162,18 +231,28 @@ impl QuestionThread {
         &self,
         handle: &[u8],
         key: &QuestionKey,
-        deadline: Instant,
+        origin: Option<RequestOrigin>,
     ) -> Result<OriginAnswer, QuestionFailure> {
-        if let Some(failure) = self.state.upstream.refuses(handle).filter(|_| !key.is_authoritative) {
+        let (state, upstream) = (&self.state, &self.state.upstream);
+        if upstream.denies(Handle(handle)) {
+            return Err(QuestionFailure::Upstream(UpstreamFailure::Denied));
+        }
+        if let Some(failure) = upstream.refuses(handle, key.is_authoritative) {
             return Err(QuestionFailure::Again(failure));
         }
-        let turn = timeout_at(deadline, self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(QuestionFailure::NoTurn) };
-        self.state.counters.questions.add();
+        let prefix = fold::folded(Handle(handle).naming_authority());
+        let patience = Duration::from_millis(state.config.upstream.turn_ms.into());
+        let Ok(_turn) = timeout(patience, self.turns.take(origin, prefix)).await else {
+            upstream.give_back(handle, key.is_authoritative);
+            return Err(QuestionFailure::NoTurn);
+        };
+        state.counters.questions.add();
         let begun = Instant::now();
-        let outcome = self.state.upstream.ask(handle, key.is_authoritative, key.recursion_count).await;
-        self.state.durations.add(begun.elapsed());
-        outcome.map_err(QuestionFailure::Upstream)
+        let limit = Duration::from_millis(state.config.upstream.timeout_ms.into());
+        let asking = upstream.ask(handle, key.is_authoritative, key.recursion_count);
+        let outcome = timeout(limit, asking).await;
+        state.durations.add(begun.elapsed());
+        outcome.map_or(Err(QuestionFailure::TooSlow), |outcome| outcome.map_err(QuestionFailure::Upstream))
     }
 
     /// Settles the requests that wait, and those that come until there is an answer, with a record
@@ -187,7 +266,13 @@ impl QuestionThread {
     }
 
     /// What is said when there is no answer.
-    fn failed(&self, handle: &[u8], failure: QuestionFailure, stale: Option<Resolution>) -> Resolution {
+    fn failed(
+        &self,
+        handle: &[u8],
+        is_authoritative: bool,
+        failure: QuestionFailure,
+        stale: Option<Resolution>,
+    ) -> Resolution {
         let (state, shown) = (&self.state, Handle(handle));
         match &failure {
             QuestionFailure::NoTurn => state.counters.questions_left_out.add(),
@@ -197,7 +282,7 @@ impl QuestionThread {
             }
             QuestionFailure::TooSlow => {
                 state.counters.failures.add();
-                state.upstream.note_too_slow(handle);
+                state.upstream.note_too_slow(handle, is_authoritative);
                 tracing::debug!(handle = ?shown, "no server has answered in time");
             }
             QuestionFailure::Upstream(UpstreamFailure::Denied) => state.counters.denied.add(),

@@ -9,7 +9,6 @@
 //!   signatures with the key of the server that they asked. So the signature is checked and removed
 //!   here, and the server part of this process signs the answer.
 
-use crate::open_questions::PurgeScope;
 use crate::policy::PrefixPolicy;
 use crate::state::CacheState;
 use handle_auth::PublicKey;
@@ -138,7 +137,7 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
     let code = reply.header.response_code;
     if code == ResponseCode::SUCCESS && target.op_code != OpCode::RESOLUTION {
         // The client sees its change.
-        state.purge(PurgeScope::Handle(&target.handle));
+        state.note_changed(Handle(&target.handle));
     }
     from.session_id = match code {
         ResponseCode::AUTHENTICATION_NEEDED => {

@@ -38,6 +38,7 @@ fn restore(state: &CacheState, file: &Path) {
             count += 1;
         }
     });
+    state.open.end_restore();
     let file = file.display();
     match loaded {
         Ok(()) => tracing::info!(%file, entries = count, took = ?begun.elapsed(), "the cache is restored"),

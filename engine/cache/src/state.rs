@@ -16,18 +16,24 @@ use crate::upstream::{OriginAnswer, UpstreamResolver};
 use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::notice::listener::NotifyConfig;
-use handle_proto::Handle;
 use handle_proto::wire::list::Values;
+use handle_proto::{Handle, fold};
 use handle_resolver::CachedLookup;
 use handle_server::cache::{CopyRoom, Resolution};
 use handle_snapshot::{EncodedRecord, hash_key};
+use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Seconds between two renewals of one record in the background.
 const RENEWAL_PAUSE_S: u32 = 1;
+/// Recent uses with which a record is renewed before its time ends.
+const USES_TO_RENEW: u8 = 2;
+/// Seconds by which clocks of threads may differ. What was stored later than that was stored before
+/// the clock was set back, and its age is unknown.
+const CLOCK_SLACK_S: u32 = 2;
 
 /// The cache.
 #[derive(Debug)]
@@ -37,7 +43,9 @@ pub struct CacheState {
     /// The settings of notices that are in force.
     pub(crate) notify: ArcSwap<NotifyConfig>,
     pub(crate) table: RecordTable,
-    /// Nobody else knows it, so nobody can choose names whose hashes collide.
+    /// Random, so that names with equal hashes are not known beforehand. The hash is none of
+    /// cryptography: such names may be found in other ways, and then displace each other. They are
+    /// never taken for each other, because keys are compared.
     seed: u64,
     /// Names whose expired record is shown at once, because servers have not answered lately.
     failing: RecentNames,
@@ -52,6 +60,8 @@ pub struct CacheState {
     pub(crate) is_notified_now: AtomicBool,
     /// Challenges of services to which requests were handed.
     pub(crate) relayed: RelayedChallenges,
+    /// Handles that were changed through this cache, folded. As many as were changed in a second.
+    changed: Mutex<HashSet<Vec<u8>>>,
     /// The questions under way.
     pub(crate) open: OpenQuestions,
     /// Number of them, with those that a purge has overtaken.
@@ -88,7 +98,8 @@ impl CacheState {
             notified_until_s: AtomicU32::new(0),
             is_notified_now: AtomicBool::new(false),
             relayed: RelayedChallenges::default(),
-            open: OpenQuestions::default(),
+            changed: Mutex::default(),
+            open: OpenQuestions::new(config.cache.file.is_some()),
             questions_open: AtomicUsize::new(0),
             upstream: UpstreamResolver::open(&config.upstream, &config.policy)?,
             tasks,
@@ -125,7 +136,11 @@ impl CacheState {
     fn entry_state(&self, hash: u64, stamp: EntryStamp, now_unix_s: u32) -> EntryState {
         let age_s = now_unix_s.saturating_sub(stamp.stored_unix_s);
         match stamp.ttl_s.checked_sub(age_s) {
-            Some(left_s @ 1..) if !self.is_notified(stamp) => EntryState::Fresh { age_s, left_s },
+            Some(left_s @ 1..)
+                if !is_of_the_future(stamp, now_unix_s) && !self.is_notified(stamp, now_unix_s) =>
+            {
+                EntryState::Fresh { age_s, left_s }
+            }
             _ if self.can_be_stale(stamp, age_s.saturating_sub(stamp.ttl_s))
                 && self.failing.noted_at(hash).is_some() =>
             {
@@ -137,8 +152,22 @@ impl CacheState {
 
     /// Whether its publisher may have changed an entry since it was stored.
     #[inline]
-    fn is_notified(&self, stamp: EntryStamp) -> bool {
-        stamp.flags & NOTIFIED != 0 && stamp.stored_unix_s <= self.notified_until_s.load(Ordering::Acquire)
+    fn is_notified(&self, stamp: EntryStamp, now_unix_s: u32) -> bool {
+        stamp.flags & NOTIFIED != 0 && stamp.stored_unix_s <= self.notified_until(now_unix_s)
+    }
+
+    /// The time until which a notice counts. If the clock was set back after it, only what is stored
+    /// by now may be older than the notice.
+    #[inline]
+    fn notified_until(&self, now_unix_s: u32) -> u32 {
+        let until_s = self.notified_until_s.load(Ordering::Acquire);
+        let longest_s =
+            now_unix_s.saturating_add(self.config.policy.notified_s).saturating_add(CLOCK_SLACK_S);
+        if until_s <= longest_s {
+            return until_s;
+        }
+        self.notified_until_s.fetch_min(now_unix_s, Ordering::AcqRel);
+        now_unix_s
     }
 
     /// Handles a notice: all entries whose changes are announced have expired, also those that are
@@ -146,7 +175,7 @@ impl CacheState {
     pub(crate) fn take_notice(&self, now_unix_s: u32) {
         let until_s = now_unix_s.saturating_add(self.config.policy.notified_s);
         self.notified_until_s.store(until_s, Ordering::Release);
-        self.open.overtake(|name| self.upstream.is_notified(Handle(name)));
+        self.open.overtake(|name| self.is_announced(Handle(name)));
     }
 
     /// Whether an entry may be shown so many seconds after its end.
@@ -164,7 +193,9 @@ impl CacheState {
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
         let found = with_key(handle, |key| self.table.find(hash, key, |len| room.take(len)));
-        let TableLookup::Found(CachedEntry { stamp, values, .. }) = found else { return CachedLookup::Unknown };
+        let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
+            return CachedLookup::Unknown;
+        };
         let ttl = match self.entry_state(hash, stamp, now_unix_s) {
             EntryState::Over => return CachedLookup::Unknown,
             EntryState::Stale => {
@@ -173,10 +204,11 @@ impl CacheState {
                 AnswerTtl::Stale(self.live.load().stale_ttl_s)
             }
             EntryState::Fresh { age_s, left_s } => {
-                if left_s <= stamp.ttl_s / 10 && self.live.load().renew_early {
+                let live = self.live.load();
+                if left_s <= stamp.ttl_s / 10 && uses >= USES_TO_RENEW && live.renew_early {
                     self.renew(hash, handle, now_unix_s);
                 }
-                AnswerTtl::Left { age_s, entry_left_s: left_s }
+                AnswerTtl::Left { age_s, entry_left_s: left_s, max_s: live.ttl_s_max }
             }
         };
         if self.hits.add().is_multiple_of(SAMPLE_EVERY) {
@@ -235,7 +267,8 @@ impl CacheState {
         let (stamp, mut values) = self.copy(handle)?;
         match self.entry_state(self.hash(handle), stamp, now_unix_s()) {
             EntryState::Fresh { age_s, left_s } => {
-                set_ttl(&mut values, AnswerTtl::Left { age_s, entry_left_s: left_s });
+                let max_s = self.live.load().ttl_s_max;
+                set_ttl(&mut values, AnswerTtl::Left { age_s, entry_left_s: left_s, max_s });
                 Some(resolution(stamp, values))
             }
             EntryState::Stale | EntryState::Over => None,
@@ -258,10 +291,28 @@ impl CacheState {
         self.failing.note(self.hash(handle), now_unix_s());
     }
 
+    /// Whether changes of `handle`, or of the handle whose record it shows, are announced.
+    fn is_announced(&self, handle: Handle<'_>) -> bool {
+        self.upstream.is_notified(handle)
+            || self.upstream.aliased(handle).is_some_and(|shown| self.upstream.is_notified(Handle(&shown)))
+    }
+
+    /// Whether the entry of `key`, or the handle whose record it shows, is in `scope`.
+    fn is_in(&self, scope: PurgeScope<'_>, key: &[u8]) -> bool {
+        scope.has(key) || self.upstream.aliased(Handle(key)).is_some_and(|shown| scope.has(&shown))
+    }
+
     /// Removes what was known before, and returns the number of entries. Questions under way store
     /// nothing in the scope.
     pub(crate) fn purge(&self, scope: PurgeScope<'_>) -> usize {
-        self.open.purge(scope);
+        self.overtake(scope);
+        self.table.remove_if(&mut |key, _| self.is_in(scope, key))
+    }
+
+    /// Lets questions under way, and entries that are yet to be restored, store nothing in the scope,
+    /// and forgets the service.
+    fn overtake(&self, scope: PurgeScope<'_>) {
+        self.open.purge(scope, |name| self.is_in(scope, name));
         let services = &self.upstream.client().cache;
         match scope {
             PurgeScope::Handle(name) | PurgeScope::Prefix(name) => {
@@ -269,30 +320,66 @@ impl CacheState {
             }
             PurgeScope::All => services.clear(),
         }
-        self.table.remove_if(&mut |key, _| scope.has(key))
     }
 
-    /// Stores an entry of an earlier process, unless it can no longer be shown, or there was a purge.
+    /// Removes what is known about a handle that has changed: at once as it is spelt, and soon in all
+    /// other spellings, which takes a look at the whole table.
+    pub(crate) fn note_changed(&self, handle: Handle<'_>) {
+        self.overtake(PurgeScope::Handle(handle.0));
+        with_key(handle, |key| self.table.remove(self.hash(handle), key));
+        self.changed().insert(fold::folded(handle.0));
+    }
+
+    fn changed(&self) -> MutexGuard<'_, HashSet<Vec<u8>>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are names for [`remove_changed`](Self::remove_changed).
+    pub(crate) fn has_changed(&self) -> bool {
+        !self.changed().is_empty()
+    }
+
+    /// Removes what is known about the handles that have changed, in all spellings.
+    pub(crate) fn remove_changed(&self) {
+        let names = std::mem::take(&mut *self.changed());
+        let is_changed = |name: &[u8]| names.contains(&fold::folded(name));
+        self.table.remove_if(&mut |key, _| {
+            is_changed(key) || self.upstream.aliased(Handle(key)).is_some_and(|shown| is_changed(&shown))
+        });
+    }
+
+    /// Stores an entry of an earlier process, unless it can no longer be shown, a newer one is known,
+    /// or it was purged.
     pub(crate) fn restore(&self, entry: &SavedEntry<'_>) -> bool {
-        let now_unix_s = now_unix_s();
-        let stored_unix_s = entry.stamp.stored_unix_s.min(now_unix_s);
-        let notified = if self.upstream.is_notified(Handle(entry.key)) { NOTIFIED } else { 0 };
+        let (handle, now_unix_s, live) = (Handle(entry.key), now_unix_s(), self.live());
+        let notified = if self.is_announced(handle) { NOTIFIED } else { 0 };
         let flags = entry.stamp.flags & !NOTIFIED | notified;
-        let stamp = EntryStamp { stored_unix_s, flags, ..entry.stamp };
-        let age_s = now_unix_s - stored_unix_s;
-        let is_usable = match age_s.checked_sub(stamp.ttl_s) {
-            None => true,
-            Some(expired_s) => self.can_be_stale(stamp, expired_s),
-        };
-        // The rules may have been others when it was stored.
-        let handle = Handle(entry.key);
+        // The settings may have been others when it was stored.
+        let is_negative = entry.stamp.kind == NO_HANDLE || entry.stamp.values_count == 0;
+        let longest_s = if is_negative { live.negative_s } else { live.ttl_s_max };
+        let stamp = EntryStamp { flags, ttl_s: entry.stamp.ttl_s.min(longest_s), ..entry.stamp };
+        let age_s = now_unix_s.saturating_sub(stamp.stored_unix_s);
+        let is_usable = !is_of_the_future(stamp, now_unix_s)
+            && entry.key.len() + entry.values.len() <= live.record_bytes_max
+            && match age_s.checked_sub(stamp.ttl_s) {
+                None => true,
+                Some(expired_s) => self.can_be_stale(stamp, expired_s),
+            };
         let is_ruled = self.upstream.has_policy(handle)
             || (stamp.flags & CERTIFIED == 0 && self.upstream.certifies(handle));
         is_usable
             && !is_ruled
-            && self.open.unless_purged(|| {
-                self.table.insert(hash_key(self.seed, entry.key), entry.key, stamp, entry.values)
+            && self.open.unless_purged(entry.key, || {
+                self.table.insert_if_absent(hash_key(self.seed, entry.key), entry.key, stamp, entry.values)
             })
+    }
+
+    /// The answer of a service to those who have waited for it.
+    pub(crate) fn shown(&self, answer: OriginAnswer) -> Resolution {
+        let max_s = self.live.load().ttl_s_max;
+        let mut values = answer.values.to_vec();
+        set_ttl(&mut values, AnswerTtl::Left { age_s: 0, entry_left_s: 0, max_s });
+        OriginAnswer { values: values.into(), ..answer }.into()
     }
 
     /// Stores what a service said about `handle`, in place of what was known.
@@ -301,10 +388,11 @@ impl CacheState {
         let hash = self.hash(handle);
         let mut stamp = stamp(answer.kind, values.iter(), &self.live.load().ttl_limits(), now_unix_s());
         stamp.flags |= if answer.is_certified { CERTIFIED } else { 0 };
-        stamp.flags |= if self.upstream.is_notified(handle) { NOTIFIED } else { 0 };
+        stamp.flags |= if self.is_announced(handle) { NOTIFIED } else { 0 };
         self.failing.forget(hash);
+        let is_short = handle.0.len() + answer.values.len() <= self.live.load().record_bytes_max;
         let is_stored = with_key(handle, |key| {
-            if stamp.ttl_s > 0 {
+            if stamp.ttl_s > 0 && is_short {
                 return self.table.insert(hash, key, stamp, &answer.values);
             }
             self.table.remove(hash, key);
@@ -316,6 +404,11 @@ impl CacheState {
     }
 }
 
+/// Whether an entry was stored before the clock was set back.
+const fn is_of_the_future(stamp: EntryStamp, now_unix_s: u32) -> bool {
+    stamp.stored_unix_s > now_unix_s.saturating_add(CLOCK_SLACK_S)
+}
+
 /// A copy of an entry as the answer to a request.
 fn resolution(stamp: EntryStamp, values: Vec<u8>) -> Resolution {
     match stamp.kind {
@@ -323,3 +416,6 @@ fn resolution(stamp: EntryStamp, values: Vec<u8>) -> Resolution {
         _ => Resolution::Record { values: values.into(), count: stamp.values_count },
     }
 }
+
+#[cfg(test)]
+mod tests;

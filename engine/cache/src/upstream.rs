@@ -170,22 +170,42 @@ impl UpstreamResolver {
         self.policies.is_notified(handle)
     }
 
+    /// The handle whose record `handle` shows, if a rule says so.
+    pub(crate) fn aliased(&self, handle: Handle<'_>) -> Option<Vec<u8>> {
+        match self.policies.of(handle)? {
+            PrefixPolicy::Alias(prefix) => Some([&prefix[..], b"/", handle.local_name()].concat()),
+            PrefixPolicy::Deny | PrefixPolicy::Forward(_) => None,
+        }
+    }
+
     /// Who is asked, in words.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.description
     }
 
+    /// Whether a rule denies the prefix of `handle`.
+    pub(crate) fn denies(&self, handle: Handle<'_>) -> bool {
+        matches!(self.policies.of(handle), Some(PrefixPolicy::Deny))
+    }
+
     /// Why `handle` is not asked about now: a question about it, or several others about its prefix,
-    /// have just failed. If there is no reason, the caller has to ask.
-    pub fn refuses(&self, handle: &[u8]) -> Option<UpstreamFailure> {
-        self.failures.refuses(&Question::all(handle), driver::now().ms).map(UpstreamFailure::Lookup)
+    /// have just failed. If there is no reason, the caller has to ask, or to
+    /// [give the question back](Self::give_back).
+    pub(crate) fn refuses(&self, handle: &[u8], is_authoritative: bool) -> Option<UpstreamFailure> {
+        let question = remembered(handle, is_authoritative);
+        self.failures.refuses(&question, driver::now().ms).map(UpstreamFailure::Lookup)
+    }
+
+    /// Notes that a question was not asked.
+    pub(crate) fn give_back(&self, handle: &[u8], is_authoritative: bool) {
+        self.failures.give_back(&remembered(handle, is_authoritative), driver::now().ms);
     }
 
     /// Remembers that no server has answered about `handle` in time.
-    pub fn note_too_slow(&self, handle: &[u8]) {
+    pub(crate) fn note_too_slow(&self, handle: &[u8], is_authoritative: bool) {
         let error = LookupError::TooSlow { handle: handle.to_vec() };
-        self.failures.note(&Question::all(handle), &error, driver::now().ms);
+        self.failures.note(&remembered(handle, is_authoritative), &error, driver::now().ms);
     }
 
     /// Asks for all public values of `handle`, in a question that has passed through
@@ -210,8 +230,8 @@ impl UpstreamResolver {
             (_, Some(site)) if is_authoritative => LookupTarget::Sites(vec![Arc::clone(site)]),
             _ => self.target.clone(),
         };
-        if let Some(PrefixPolicy::Alias(prefix)) = policy {
-            question.handle = [&prefix[..], b"/", Handle(handle).local_name()].concat();
+        if let Some(shown) = self.aliased(Handle(handle)) {
+            question.handle = shown;
             question.wants.certified |= self.certifies(Handle(&question.handle));
         }
         let wants_certified = question.wants.certified;
@@ -222,7 +242,7 @@ impl UpstreamResolver {
             ..LookupOptions::default()
         };
         let outcome = self.driver.resolve(&question, &options).await.outcome;
-        let remembered = Question::all(handle);
+        let remembered = remembered(handle, is_authoritative);
         match outcome {
             // A question that began elsewhere may have come a long way. Its failure says nothing about
             // those that begin here.
@@ -261,6 +281,14 @@ impl UpstreamResolver {
             }
         }
     }
+}
+
+/// The question whose failure is remembered. That primary sites do not answer says nothing about the
+/// others.
+fn remembered(handle: &[u8], is_authoritative: bool) -> Question {
+    let mut question = Question::all(handle);
+    question.wants.authoritative = is_authoritative;
+    question
 }
 
 /// What an answer says. Values that are not public are dropped, whatever the server thought.

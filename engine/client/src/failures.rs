@@ -4,6 +4,9 @@
 //! - After several failures in a row of different questions about a prefix, all questions about
 //!   that prefix are refused, except for one in each such time. An answer to it ends the refusal.
 //!
+//! Questions that only primary sites may answer count apart from the others: that the primary sites of
+//! a prefix do not work says nothing about its mirrors.
+//!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
 //! which the service does not answer. Neither do failures of questions for signed answers, and those
 //! that do not tell whether the servers work (`is_outage`).
@@ -86,11 +89,13 @@ impl FailureMemory {
     /// The key of a question.
     #[must_use]
     pub fn key(&self, question: &Question) -> u64 {
-        self.hasher.hash_one((0_u8, question.handle_key(), question.values_key()))
+        let is_authoritative = question.wants.authoritative;
+        self.hasher.hash_one((0_u8, is_authoritative, question.handle_key(), question.values_key()))
     }
 
     fn prefix_key(&self, question: &Question) -> u64 {
-        self.hasher.hash_one((1_u8, fold::folded(&question.handle().prefix_record())))
+        let is_authoritative = question.wants.authoritative;
+        self.hasher.hash_one((1_u8, is_authoritative, fold::folded(&question.handle().prefix_record())))
     }
 
     /// Whether a failure of this question or its prefix is remembered.
@@ -192,6 +197,21 @@ mod tests {
         assert_eq!(memory.refuses(&certified, 1_001), None, "another question");
         memory.forget(&question("a/x"));
         assert!(!memory.is_remembered(&question("a/x")));
+    }
+
+    #[test]
+    fn failures_of_primary_sites_do_not_count_against_mirrors() {
+        let memory = memory(16);
+        let authoritative = |handle: &str| {
+            let mut question = question(handle);
+            question.wants.authoritative = true;
+            question
+        };
+        ["a/1", "a/2", "a/3"].iter().for_each(|handle| memory.note(&authoritative(handle), &ERROR, 0));
+        assert_eq!(memory.refuses(&authoritative("a/9"), 1), Some(ERROR));
+        assert_eq!((memory.refuses(&question("a/1"), 1), memory.refuses(&question("a/9"), 1)), (None, None));
+        memory.forget(&question("a/9"));
+        assert_eq!(memory.refuses(&authoritative("a/8"), 1), Some(ERROR));
     }
 
     #[test]

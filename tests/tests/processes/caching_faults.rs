@@ -175,6 +175,61 @@ fn ask_all(cache: &TestCache, names: &[String]) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn a_client_that_asks_about_a_slow_service_delays_nobody_else() {
+    let (slow, others) = (UpstreamServer::start(), UpstreamServer::start());
+    slow.behave(AnswerManner::Silent);
+    others.set("10.2/x", &[url("https://one.example/")]);
+    // The share of the source, and that of the prefix alone.
+    for exempt in [vec![], vec!["127.0.0.0/8".to_owned()]] {
+        let cache = TestCache::of(others.address, |config| {
+            config.waiting.exempt_sources = exempt.clone();
+            config.policy.forward = vec![format!("10.1={}", slow.address)];
+            (config.upstream.questions, config.upstream.failure_ms) = (16, 0);
+            (config.upstream.timeout_ms, config.upstream.turn_ms) = (20_000, 10_000);
+        });
+        let [asker, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|ip| {
+            let socket = UdpSocket::bind(SocketAddr::from((ip, 0))).unwrap();
+            socket.connect(cache.address()).unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+            socket
+        });
+        for n in 0..200 {
+            asker.send(&request(format!("10.1/{n}").as_bytes(), 1)).unwrap();
+        }
+        until("the requests have arrived", || cache.count("misses") == 200);
+        other.send(&request(b"10.2/x", 1)).unwrap();
+        let mut room = [0; 600];
+        let len = other.recv(&mut room).expect("an answer");
+        assert_eq!(code(&room[..len]), ResponseCode::SUCCESS, "{exempt:?}");
+        assert_eq!(cache.count("questions"), 3, "two of the slow service, and one");
+    }
+}
+
+#[test]
+fn a_question_that_had_no_turn_says_nothing_about_its_service() {
+    let (slow, others) = (UpstreamServer::start(), UpstreamServer::start());
+    slow.behave(AnswerManner::Silent);
+    others.set("10.2/x", &[url("https://one.example/")]);
+    let cache = TestCache::of(others.address, |config| {
+        config.policy.forward = vec![format!("10.1={}", slow.address)];
+        config.policy.deny = vec!["10.3".to_owned()];
+        (config.upstream.questions, config.upstream.shares, config.upstream.turn_ms) = (1, 1, 100);
+        (config.upstream.failure_ms, config.upstream.timeout_ms) = (60_000, 3000);
+    });
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.send_to(&request(b"10.1/x", 1), cache.address()).unwrap();
+    until("the question", || cache.count("questions") == 1);
+    // Three failures of a service would close its prefix.
+    let names: Vec<String> = (0..6).map(|n| format!("10.2/{n}")).collect();
+    assert!(ask_all(&cache, &names).iter().all(|answer| code(answer) == ResponseCode::SERVER_BUSY));
+    assert_eq!((cache.count("questions"), cache.count("questions_left_out")), (1, 6));
+    assert_eq!(cache.resolve("10.3/x").code, ResponseCode::SERVER_NOT_RESPONSIBLE, "without a turn");
+    assert_eq!(cache.count("questions_left_out"), 6);
+    until("the turn is free", || cache.resolve("10.2/x").code == ResponseCode::SUCCESS);
+    assert_eq!(cache.count("questions_refused"), 0);
+}
+
+#[test]
 fn a_dead_service_costs_its_cached_names_nothing_and_others_a_few_seconds() {
     let outage = Duration::from_secs(number("HANDLE_OUTAGE_S", 6));
     let upstream = UpstreamServer::start();

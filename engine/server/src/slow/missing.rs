@@ -6,6 +6,7 @@ use super::in_session::SessionProof;
 use super::queue::SlowJob;
 use super::work::JobContext;
 use crate::cache::{BatchCache, ServerCache};
+use handle_auth::source::RequestOrigin;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::limit::SERVER_RECURSION_MAX;
 use handle_proto::wire::{Body, Envelope, Header, Message};
@@ -104,10 +105,16 @@ impl MissingRecord {
         job.missing.as_ref().filter(|state| state.is_relayed).map(|_| &job.request[..])
     }
 
+    /// The sender of the request.
+    #[must_use]
+    pub fn origin(&self) -> Option<RequestOrigin> {
+        Some(self.job.as_ref()?.route.origin())
+    }
+
     /// The address of the client.
     #[must_use]
     pub fn source(&self) -> Option<IpAddr> {
-        Some(self.job.as_ref()?.route.origin().ip)
+        Some(self.origin()?.ip)
     }
 
     /// Goes on with the request.
