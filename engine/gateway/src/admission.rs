@@ -13,7 +13,7 @@ use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
 use hyper::body::{Body as _, Incoming};
-use hyper::header::{self, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
 use std::net::IpAddr;
@@ -145,22 +145,25 @@ fn refusal(
     if body.is_end_stream() {
         return None;
     }
-    check_framing(parts, &served.activity).err().map(HttpRefusal::Malformed)
+    check_framing(&parts.headers, &served.activity).err().map(HttpRefusal::Malformed)
 }
 
 /// The length of a body is given once, in lines that end with both characters. hyper accepts more,
 /// and a proxy in front may read the same request differently. RFC 9112 sections 2.2, 6.1 and 6.3.
-fn check_framing(parts: &Parts, activity: &ConnectionActivity) -> Result<(), &'static str> {
+///
+/// # Errors
+/// What is wrong.
+pub fn check_framing(headers: &HeaderMap, activity: &ConnectionActivity) -> Result<(), &'static str> {
     if activity.has_framing_with_bare_line_feed() {
         return Err("A line about the length of the body ends without carriage return");
     }
-    let mut codings = parts.headers.get_all(header::TRANSFER_ENCODING).iter();
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return Ok(()) };
     if codings.next().is_some() || !coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked") {
         return Err("The request has another Transfer-Encoding than chunked");
     }
     // hyper drops `Content-Length` in favour of `Transfer-Encoding`.
-    if parts.headers.contains_key(header::CONTENT_LENGTH) || activity.has_line("content-length") {
+    if headers.contains_key(header::CONTENT_LENGTH) || activity.has_line("content-length") {
         return Err("The request has Content-Length and Transfer-Encoding");
     }
     Ok(())
@@ -180,10 +183,16 @@ fn check_host(version: Version, facts: &HeaderFacts<'_>) -> Result<(), &'static 
     match (facts.host, facts.hosts_count) {
         (None, _) if version == Version::HTTP_11 => Err("The request has no Host header"),
         (None, _) => Ok(()),
-        (Some(host), 1) if host.as_bytes().iter().all(|&byte| OF_HOST[usize::from(byte)]) => Ok(()),
+        (Some(host), 1) if is_host(host.as_bytes()) => Ok(()),
         (Some(_), 1) => Err("The Host header has no valid host"),
         (Some(_), _) => Err("The request has several Host headers"),
     }
+}
+
+/// Whether a value of `Host` has only characters of a host and its port.
+#[must_use]
+pub fn is_host(value: &[u8]) -> bool {
+    value.iter().all(|&byte| OF_HOST[usize::from(byte)])
 }
 
 /// The bytes that may be in a host and its port.
@@ -262,7 +271,7 @@ mod tests {
             if parts.headers.contains_key(header::TRANSFER_ENCODING) {
                 parts.headers.remove(header::CONTENT_LENGTH);
             }
-            check_framing(&parts, &activity)
+            check_framing(&parts.headers, &activity)
         };
         for good in
             ["Content-Length: 4\r\n", "Transfer-Encoding: chunked\r\n", "transfer-encoding: CHUNKED \r\n"]

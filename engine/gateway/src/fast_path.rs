@@ -15,6 +15,7 @@ use crate::reply::{
 };
 use crate::request_head::HeaderFacts;
 use crate::server::GatewayState;
+use crate::set::MappedGeneration;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::data::kind;
@@ -61,19 +62,30 @@ pub fn answer(
     if !matches!(parts.method, Method::GET | Method::HEAD) || parts.uri.query().is_some() {
         return None;
     }
-    let path = parts.uri.path();
-    if let Some(handle) = path.strip_prefix(API_HANDLES) {
+    let target = PlainTarget::of(parts.uri.path())?;
+    let set = state.set.as_ref()?.current();
+    let (query, now) = (RecordQuery { state, set: &set, settings }, now_unix_s());
+    match target {
         // Credentials select other values.
-        let handle = PlainHandle::of(handle).filter(|_| !facts.has_credentials)?;
-        let answer = json(state, settings, parts, handle)?;
-        state.counters.api_requests.add();
-        return Some(answer);
+        PlainTarget::Json(handle) if !facts.has_credentials => {
+            let head = RequestHeaders { method: &parts.method, headers: &parts.headers };
+            let body = query.json(handle, now)?.negotiate(StatusCode::OK, &head, settings);
+            state.counters.api_requests.add();
+            Some(PlainAnswer::Json(body))
+        }
+        // Browsers get a page with the redirect.
+        PlainTarget::Redirect(handle) if !facts.names_html => {
+            let redirect = query.redirect(handle, now)?;
+            let answer = PlainAnswer::Redirect {
+                target: HeaderValue::from_bytes(redirect.target).ok()?,
+                expires: http_date(u64::from(now) + u64::from(redirect.seconds)),
+                caching: cache_control(Freshness::Seconds(redirect.seconds), u32::MAX),
+            };
+            state.counters.proxy_requests.add();
+            Some(answer)
+        }
+        _ => None,
     }
-    // Browsers get a page with the redirect.
-    let handle = PlainHandle::of(path.strip_prefix('/')?).filter(|_| !facts.names_html)?;
-    let answer = redirect(state, settings, handle)?;
-    state.counters.proxy_requests.add();
-    Some(answer)
 }
 
 impl PlainAnswer {
@@ -130,10 +142,30 @@ fn has_all(table: &[bool; 256], bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| table[usize::from(byte)])
 }
 
+/// What the path of a plain request asks for.
+#[derive(Clone, Copy, Debug)]
+pub enum PlainTarget<'p> {
+    /// The record as JSON.
+    Json(PlainHandle<'p>),
+    /// A redirect to its first URL.
+    Redirect(PlainHandle<'p>),
+}
+
+impl<'p> PlainTarget<'p> {
+    /// What `path` asks for; `None` if it is left to the general path.
+    #[must_use]
+    pub fn of(path: &'p str) -> Option<Self> {
+        match path.strip_prefix(API_HANDLES) {
+            Some(handle) => PlainHandle::of(handle).map(Self::Json),
+            None => PlainHandle::of(path.strip_prefix('/')?).map(Self::Redirect),
+        }
+    }
+}
+
 /// A handle in a path without percent-encoding: the prefix has digits and dots, the local name
 /// letters, digits and a few other characters.
 #[derive(Clone, Copy, Debug)]
-struct PlainHandle<'p> {
+pub struct PlainHandle<'p> {
     text: &'p str,
     prefix_len: usize,
 }
@@ -164,79 +196,88 @@ impl<'p> PlainHandle<'p> {
 }
 
 /// The redirect to the first URL of a record.
-fn redirect(state: &GatewayState, settings: &Config, handle: PlainHandle<'_>) -> Option<PlainAnswer> {
-    let set = state.set.as_ref()?.current();
-    let (records, service) = (set.records(), state.service());
-    let record = stored_record(&records, &service, handle.bytes())?;
-    let mut url = None;
-    for value in record.public_values() {
-        let value = value.ok()?;
-        if is_document(&value) || (value.is_public() && fold::eq(value.kind, kind::HS_ALIAS)) {
-            return None;
-        }
-        if url.is_none() && is_url(&value) {
-            url = Some(value);
-        }
-    }
-    let url = url?;
-    let (scheme, target) = plain_target(url.data)?;
-    if set.homes_prefix_records() {
-        let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
-        let prefix = stored_record(&records, &service, handle.prefix_record(&mut room));
-        let mut values = prefix.into_iter().flat_map(|record| record.public_values());
-        // Damage is for the general path as well.
-        if values.any(|value| value.is_ok_and(|value| is_document(&value))) {
-            return None;
-        }
-    }
-    if !settings.proxy.schemes.iter().any(|allowed| allowed == scheme) {
-        return None;
-    }
-    let now = now_unix_s();
-    let seconds = keeps_s(url.ttl, now).min(settings.caching.seconds_max);
-    Some(PlainAnswer::Redirect {
-        target,
-        expires: http_date(u64::from(now) + u64::from(seconds)),
-        caching: cache_control(Freshness::Seconds(seconds), u32::MAX),
-    })
+#[derive(Clone, Copy, Debug)]
+pub struct RecordRedirect<'r> {
+    /// The URL, in characters that need no encoding.
+    pub target: &'r [u8],
+    /// For how many seconds it may be cached.
+    pub seconds: u32,
 }
 
-/// The scheme of a URL, and the URL as the value of `Location`, if it has a host and no character
-/// that has to be encoded.
-fn plain_target(url: &[u8]) -> Option<(&'static str, HeaderValue)> {
+/// Where the records of a plain request are, and the settings for the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordQuery<'r> {
+    /// The state of the process.
+    pub state: &'r GatewayState,
+    /// The set.
+    pub set: &'r MappedGeneration,
+    /// The settings in force.
+    pub settings: &'r Config,
+}
+
+impl<'r> RecordQuery<'r> {
+    /// The redirect to the first URL of a record.
+    #[must_use]
+    pub fn redirect(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<RecordRedirect<'r>> {
+        let Self { state, set, settings } = self;
+        let (records, service) = (set.records(), state.service());
+        let record = stored_record(&records, &service, handle.bytes())?;
+        let mut url = None;
+        for value in record.public_values() {
+            let value = value.ok()?;
+            if is_document(&value) || (value.is_public() && fold::eq(value.kind, kind::HS_ALIAS)) {
+                return None;
+            }
+            if url.is_none() && is_url(&value) {
+                url = Some(value);
+            }
+        }
+        let url = url?;
+        let scheme = plain_scheme(url.data)?;
+        if set.homes_prefix_records() {
+            let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
+            let prefix = stored_record(&records, &service, handle.prefix_record(&mut room));
+            let mut values = prefix.into_iter().flat_map(|record| record.public_values());
+            // Damage is for the general path as well.
+            if values.any(|value| value.is_ok_and(|value| is_document(&value))) {
+                return None;
+            }
+        }
+        if !settings.proxy.schemes.iter().any(|allowed| allowed == scheme) {
+            return None;
+        }
+        let seconds = keeps_s(url.ttl, now_unix_s).min(settings.caching.seconds_max);
+        Some(RecordRedirect { target: url.data, seconds })
+    }
+
+    /// The record as JSON.
+    #[must_use]
+    pub fn json(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<CacheableBody> {
+        let record = stored_record(&self.set.records(), &self.state.service(), handle.bytes())?;
+        let (mut keeps, mut is_damaged) = (u32::MAX, false);
+        let values = record.public_values().map_while(|value| {
+            is_damaged |= value.is_err();
+            value.inspect(|value| keeps = keeps.min(keeps_s(value.ttl, now_unix_s))).ok()
+        });
+        let body = ApiBody::values(ResponseCode::SUCCESS, handle.text, values);
+        if is_damaged || record.public_count() == 0 {
+            return None;
+        }
+        let content_type = "application/json;charset=utf-8";
+        let freshness = Freshness::Seconds(keeps);
+        Some(CacheableBody { content_type, bytes: body.into_bytes(), freshness })
+    }
+}
+
+/// The scheme of a URL that has a host, and no character that has to be encoded.
+fn plain_scheme(url: &[u8]) -> Option<&'static str> {
     const PLAIN: [bool; 256] = characters(b"-._/~:?=");
     let (scheme, rest) = match url.strip_prefix(b"https://") {
         Some(rest) => ("https", rest),
         None => ("http", url.strip_prefix(b"http://")?),
     };
     let begins = rest.first().is_some_and(|byte| byte.is_ascii_alphanumeric());
-    let is_plain = begins && has_all(&PLAIN, rest);
-    let target = is_plain.then(|| HeaderValue::from_bytes(url).ok()).flatten()?;
-    Some((scheme, target))
-}
-
-/// The record as JSON.
-fn json(
-    state: &GatewayState,
-    settings: &Config,
-    parts: &Parts,
-    handle: PlainHandle<'_>,
-) -> Option<PlainAnswer> {
-    let set = state.set.as_ref()?.current();
-    let record = stored_record(&set.records(), &state.service(), handle.bytes())?;
-    let (now, mut keeps, mut is_damaged) = (now_unix_s(), u32::MAX, false);
-    let values = record.public_values().map_while(|value| {
-        is_damaged |= value.is_err();
-        value.inspect(|value| keeps = keeps.min(keeps_s(value.ttl, now))).ok()
-    });
-    let body = ApiBody::values(ResponseCode::SUCCESS, handle.text, values);
-    if is_damaged || record.public_count() == 0 {
-        return None;
-    }
-    let head = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    let content_type = "application/json;charset=utf-8";
-    let body = CacheableBody { content_type, bytes: body.into_bytes(), freshness: Freshness::Seconds(keeps) };
-    Some(PlainAnswer::Json(body.negotiate(StatusCode::OK, head, settings)))
+    (begins && has_all(&PLAIN, rest)).then_some(scheme)
 }
 
 #[cfg(test)]
@@ -258,9 +299,10 @@ mod tests {
         #[test]
         fn plain_targets_are_what_the_general_path_makes(url in "(http|https|HTTP|ftp)://?[a-z0-9./_%:?= \"@-]{0,12}") {
             let schemes = SCHEMES.map(str::to_owned);
-            if let Some((scheme, target)) = plain_target(url.as_bytes()) {
+            if let Some(scheme) = plain_scheme(url.as_bytes()) {
                 let general = redirect_target(&url, b"", &schemes).unwrap();
-                prop_assert_eq!(target.to_str().unwrap(), general.as_str());
+                prop_assert_eq!(&*url, general.as_str());
+                prop_assert!(HeaderValue::from_str(&url).is_ok());
                 prop_assert_eq!(url.split(':').next(), Some(scheme));
             }
         }
@@ -277,9 +319,9 @@ mod tests {
         for other in ["", "/", "10.1/", "/10.1/a", "hdl.handle.net/10.1/a", "10.1%2Fa", "10.1/a b", "10.1"] {
             assert!(PlainHandle::of(other).is_none(), "{other}");
         }
-        assert!(plain_target(b"https://example.org/a?b=c").is_some());
+        assert!(plain_scheme(b"https://example.org/a?b=c").is_some());
         for other in ["http://", "http:///a", "ftp://a/", "http://a/%zz\"", "javascript:x", "http://[::1]/"] {
-            assert!(plain_target(other.as_bytes()).is_none(), "{other}");
+            assert!(plain_scheme(other.as_bytes()).is_none(), "{other}");
         }
     }
 }

@@ -21,6 +21,36 @@ pub struct RequestHeaders<'r> {
     pub headers: &'r HeaderMap,
 }
 
+/// A request, as far as the form of the body of its response depends on it.
+pub trait BodyRequest {
+    /// The method.
+    fn method(&self) -> &Method;
+    /// The values of `Accept-Encoding`.
+    fn accepted_codings(&self) -> impl Iterator<Item = &str>;
+    /// The values of `If-None-Match`.
+    fn known_tags(&self) -> impl Iterator<Item = &str>;
+}
+
+impl RequestHeaders<'_> {
+    fn all(&self, name: HeaderName) -> impl Iterator<Item = &str> {
+        self.headers.get_all(name).iter().filter_map(|list| list.to_str().ok())
+    }
+}
+
+impl BodyRequest for RequestHeaders<'_> {
+    fn method(&self) -> &Method {
+        self.method
+    }
+
+    fn accepted_codings(&self) -> impl Iterator<Item = &str> {
+        self.all(header::ACCEPT_ENCODING)
+    }
+
+    fn known_tags(&self) -> impl Iterator<Item = &str> {
+        self.all(header::IF_NONE_MATCH)
+    }
+}
+
 /// How long an answer may be cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
@@ -74,7 +104,7 @@ impl CacheableBody {
         request_headers: RequestHeaders<'_>,
         settings: &Config,
     ) -> GatewayResponse {
-        self.negotiate(status, request_headers, settings).respond(HeaderMap::with_capacity(HEADERS_COUNT))
+        self.negotiate(status, &request_headers, settings).respond(HeaderMap::with_capacity(HEADERS_COUNT))
     }
 
     /// Chooses what [`respond`](Self::respond) sends.
@@ -82,20 +112,20 @@ impl CacheableBody {
     pub fn negotiate(
         self,
         status: StatusCode,
-        request_headers: RequestHeaders<'_>,
+        request: &impl BodyRequest,
         settings: &Config,
     ) -> NegotiatedBody {
         let (caching, compression) = (&settings.caching, &settings.compression);
         // What a HEAD request asks about is not compressed only to be dropped.
         let is_compressible = compression.enabled
-            && *request_headers.method != Method::HEAD
+            && *request.method() != Method::HEAD
             && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
-        let coding = is_compressible.then(|| ContentCoding::choose(request_headers.headers)).flatten();
+        let coding = is_compressible.then(|| ContentCoding::choose(request.accepted_codings())).flatten();
         // The tag of an answer to PUT would be that of the new representation. RFC 9110 section 9.3.4.
-        let is_read = matches!(*request_headers.method, Method::GET | Method::HEAD);
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let has_tag = caching.headers && is_read && status == StatusCode::OK;
         let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
-        let is_not_modified = has_tag && has_current_copy(request_headers.headers, hash, coding);
+        let is_not_modified = has_tag && has_current_copy(request, hash, coding);
         let (body, coding) = if is_not_modified {
             (None, coding)
         } else {
@@ -120,14 +150,18 @@ const HEADERS_COUNT: usize = 6;
 /// What a [`CacheableBody`] amounts to for one request.
 #[derive(Debug)]
 pub struct NegotiatedBody {
-    status: StatusCode,
+    /// The status.
+    pub status: StatusCode,
     /// Media type and bytes; `None` for a client that has the body.
-    body: Option<(&'static str, Vec<u8>)>,
-    coding: Option<ContentCoding>,
+    pub body: Option<(&'static str, Vec<u8>)>,
+    /// The coding of the bytes.
+    pub coding: Option<ContentCoding>,
     /// Whether it depends on `Accept-Encoding`.
-    varies: bool,
-    tag: Option<HeaderValue>,
-    caching: Option<HeaderValue>,
+    pub varies: bool,
+    /// The value of `ETag`.
+    pub tag: Option<HeaderValue>,
+    /// The value of `Cache-Control`.
+    pub caching: Option<HeaderValue>,
 }
 
 impl NegotiatedBody {
@@ -230,26 +264,27 @@ fn entity_tag(hash: u128, coding: Option<ContentCoding>) -> HeaderValue {
 }
 
 /// Whether `If-None-Match` has the tag of this body, by weak comparison.
-fn has_current_copy(headers: &HeaderMap, hash: u128, coding: Option<ContentCoding>) -> bool {
-    if !headers.contains_key(header::IF_NONE_MATCH) {
+fn has_current_copy(request: &impl BodyRequest, hash: u128, coding: Option<ContentCoding>) -> bool {
+    let mut lists = request.known_tags().peekable();
+    if lists.peek().is_none() {
         return false;
     }
     let tag = entity_tag(hash, coding);
-    let lists = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|list| list.to_str().ok());
     let mut tags = lists.flat_map(|list| list.split(',')).map(str::trim);
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
 }
 
 /// Whether a value of `Accept` contains HTML, as those of browsers do.
 #[must_use]
-pub fn names_html(list: &HeaderValue) -> bool {
-    list.as_bytes().windows("text/html".len()).any(|part| part == b"text/html")
+pub fn names_html(list: impl AsRef<[u8]>) -> bool {
+    list.as_ref().windows("text/html".len()).any(|part| part == b"text/html")
 }
 
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET,POST,HEAD,PUT,DELETE");
 const ALLOWED_HEADERS: HeaderValue =
     HeaderValue::from_static("X-Requested-With,Authorization,Origin,Accept,Content-Type,If-None-Match");
-const EXPOSED_HEADERS: HeaderValue =
+/// The value of `Access-Control-Expose-Headers`.
+pub const EXPOSED_HEADERS: HeaderValue =
     HeaderValue::from_static("Content-Length,WWW-Authenticate,Location,ETag");
 /// Seconds for which a browser keeps the answer to a preflight request.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("86400");
