@@ -2,7 +2,9 @@
 //!
 //! - [`prelude`]: the protocol of a connection: TLS by its first byte, HTTP/2 by its preface or the
 //!   negotiation in the handshake, else HTTP/1.1.
+//! - [`plain`]: a strict reader of plain requests, in front of hyper.
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
+//! - [`request_wait`]: the timeout while a connection waits for a request.
 //! - [`stream`]: the streams below them.
 //! - [`body`]: the bodies of responses.
 //! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]: about
@@ -12,8 +14,10 @@ pub mod activity;
 pub mod body;
 pub mod http1;
 pub mod http2;
+pub mod plain;
 pub mod prelude;
 pub mod progress;
+pub mod request_wait;
 pub mod stream;
 
 use crate::admission;

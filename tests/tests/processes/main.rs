@@ -38,6 +38,7 @@ mod gateway_http2;
 mod gateway_load;
 mod gateway_locations;
 mod gateway_operation;
+mod gateway_plain;
 mod gateway_proofs;
 mod gateway_proxy;
 mod gateway_records;

@@ -1,7 +1,8 @@
-//! Connections that speak HTTP/1.1.
+//! Connections that speak HTTP/1.1: first plain requests, and from the first other one hyper.
 
+use super::request_wait::RequestWait;
 use super::stream::RequestStream;
-use super::{ConnectionError, ServedConnection};
+use super::{ConnectionError, ServedConnection, plain};
 use crate::phase::{self, GatewayPhase};
 use crate::refusal::HttpRefusal;
 use http_body_util::BodyExt as _;
@@ -29,17 +30,18 @@ enum ServiceEnd {
 /// # Errors
 /// When the connection ends because of an error, or within the head of a request.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
-    stream: S,
+    mut stream: S,
     served: &ServedConnection,
 ) -> Result<(), ConnectionError> {
+    let timer = pin!(sleep(served.header_timeout()));
+    let stopped = pin!(phase::reached(served.state.phase(), GatewayPhase::Stopping));
+    let mut wait = RequestWait::new(served, timer, stopped);
+    let ahead = plain::serve(&mut stream, served, &mut wait).await?;
     let service = service_fn(|request| served.answer(request));
-    let stream = TokioIo::new(RequestStream::new(stream, &served.activity));
+    let stream = TokioIo::new(RequestStream::new(stream, ahead, &served.activity));
     // One buffer for head and body, because most bodies are small.
     let mut connection = Builder::new().writev(false).serve_connection(stream, service);
-    let header_timeout = served.header_timeout();
-    let mut timer = pin!(sleep(header_timeout));
-    let mut stopped = pin!(phase::reached(served.state.phase(), GatewayPhase::Stopping));
-    let (mut is_registered, mut is_stopped, mut is_ending) = (false, false, false);
+    let mut is_ending = false;
     let end = poll_fn(|context| {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {
             return Poll::Ready(ServiceEnd::Over(result));
@@ -47,19 +49,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         if served.activity.is_head_too_long() {
             return Poll::Ready(ServiceEnd::HeadTooLong);
         }
-        // The timer and the stop signal keep the waker of their first poll, which is that of this
-        // task. They are polled again only after they have changed.
-        while !is_registered || timer.is_elapsed() {
-            is_registered = true;
-            if timer.as_mut().poll(context).is_ready() {
-                match served.activity.deadline(header_timeout) {
-                    Some(deadline) => timer.as_mut().reset(deadline.into()),
-                    None => return Poll::Ready(ServiceEnd::Late),
-                }
-                is_registered = false;
-            } else if !is_stopped {
-                is_stopped = stopped.as_mut().poll(context).is_ready();
-            }
+        if wait.poll_late(context).is_ready() {
+            return Poll::Ready(ServiceEnd::Late);
         }
         // After a takeover, clients learn from their next answer that they have to connect again: one
         // that is closed meanwhile may lose the request that it is sending.

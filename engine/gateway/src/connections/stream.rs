@@ -136,13 +136,7 @@ impl AsyncRead for ClientStream {
         context: &mut Context<'_>,
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.ahead.is_empty() {
-            let len = self.ahead.len().min(room.remaining());
-            room.put_slice(&self.ahead[..len]);
-            self.ahead.drain(..len);
-            if self.ahead.is_empty() {
-                self.ahead = Vec::new();
-            }
+        if take_ahead(&mut self.ahead, room) {
             return Poll::Ready(Ok(()));
         }
         Pin::new(&mut self.stream).poll_read(context, room)
@@ -191,15 +185,31 @@ impl AsyncWrite for ClientStream {
 pub struct RequestStream<'a, S> {
     /// The stream below, decrypted.
     pub stream: S,
+    /// Bytes that were read from it before; the next reads return them.
+    ahead: Vec<u8>,
     activity: &'a ConnectionActivity,
 }
 
 impl<'a, S> RequestStream<'a, S> {
-    /// The requests in `stream`.
+    /// The requests in `ahead`, which was read from `stream`, and in `stream`.
     #[must_use]
-    pub const fn new(stream: S, activity: &'a ConnectionActivity) -> Self {
-        Self { stream, activity }
+    pub const fn new(stream: S, ahead: Vec<u8>, activity: &'a ConnectionActivity) -> Self {
+        Self { stream, ahead, activity }
     }
+}
+
+/// Returns bytes that were read ahead. Returns false if there are none.
+fn take_ahead(ahead: &mut Vec<u8>, room: &mut ReadBuf<'_>) -> bool {
+    if ahead.is_empty() {
+        return false;
+    }
+    let len = ahead.len().min(room.remaining());
+    room.put_slice(&ahead[..len]);
+    ahead.drain(..len);
+    if ahead.is_empty() {
+        *ahead = Vec::new();
+    }
+    true
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
@@ -209,6 +219,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.activity.is_busy() {
+            if take_ahead(&mut self.ahead, room) {
+                return Poll::Ready(Ok(()));
+            }
             return Pin::new(&mut self.stream).poll_read(context, room);
         }
         if !self.activity.may_read_head() {
@@ -216,7 +229,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
             return Poll::Pending;
         }
         let filled = room.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, room);
+        let read = match take_ahead(&mut self.ahead, room) {
+            true => Poll::Ready(Ok(())),
+            false => Pin::new(&mut self.stream).poll_read(context, room),
+        };
         if read.is_ready() {
             self.activity.add_head(&room.filled()[filled..]);
         }

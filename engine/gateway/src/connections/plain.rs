@@ -1,0 +1,277 @@
+//! Plain requests of HTTP/1.1, answered without hyper.
+//!
+//! A connection begins here. A request is plain if its head is one that [`PlainHead`] reads, and if
+//! the fast path has its answer. The first request that is not plain, the end of the stream, a
+//! timeout and the end of the process are left to hyper, with all bytes that are not answered. hyper
+//! keeps the connection until it ends, so each request is read by one of the two from its first
+//! byte, and what hyper promises about broken requests holds for all that are not plain.
+//!
+//! The answers have the bytes that hyper sends for the same requests.
+
+pub mod answer;
+pub mod head;
+
+use super::request_wait::RequestWait;
+use super::{BugGuard, ConnectionError, ServedConnection};
+use crate::config::Config;
+use crate::fast_path::{PlainTarget, RecordQuery};
+use crate::phase::GatewayPhase;
+use crate::request_log::RequestLogFormat;
+use crate::server::GatewayState;
+use answer::AnswerWriter;
+use head::{PlainHead, UnreadHead};
+use hyper::StatusCode;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io::{self, ErrorKind};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// Bytes that are read at once, and maximum length of the head of a plain request. No head that is
+/// allowed (`limits.header_bytes`) is shorter.
+const INPUT_LEN: usize = 8192;
+/// Bytes of answers after which they are sent.
+const OUTPUT_LEN: usize = 16 << 10;
+/// Requests after which other connections of the worker have their turn.
+const TURN_REQUESTS: usize = 64;
+
+/// What a worker needs to answer plain requests. Connections use it in turn, so it stays in the
+/// caches of the processor, and connections that wait have no buffers.
+struct PlainBuffers {
+    input: [u8; INPUT_LEN],
+    output: Vec<u8>,
+    writer: AnswerWriter,
+}
+
+thread_local! {
+    static BUFFERS: RefCell<Box<PlainBuffers>> = RefCell::new(Box::new(PlainBuffers {
+        input: [0; INPUT_LEN],
+        output: Vec::new(),
+        writer: AnswerWriter::default(),
+    }));
+}
+
+/// Answers plain requests until the first other one. Returns the bytes of `stream` that were read and
+/// not answered.
+///
+/// # Errors
+/// When an answer cannot be written.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    served: &ServedConnection,
+    wait: &mut RequestWait<'_>,
+) -> Result<Vec<u8>, ConnectionError> {
+    if served.is_trusted || served.state.set.is_none() {
+        // Its requests come from clients that only the general path knows, or none has an answer here.
+        return Ok(Vec::new());
+    }
+    let mut connection = PlainConnection::new(stream, served);
+    poll_fn(|context| {
+        let polled = BUFFERS.with_borrow_mut(|buffers| connection.poll(context, buffers));
+        if polled.is_ready() || connection.is_sending() || wait.poll_late(context).is_pending() {
+            return polled;
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await?;
+    Ok(connection.unanswered)
+}
+
+/// A connection of which all requests have been plain so far.
+struct PlainConnection<'s, S> {
+    stream: &'s mut S,
+    served: &'s ServedConnection,
+    /// Bytes that were read and not answered.
+    unanswered: Vec<u8>,
+    /// Whether there may be a complete head among them.
+    has_head: bool,
+    /// Answers that wait for the client to read.
+    unsent: Vec<u8>,
+    /// How many of their bytes have been written.
+    sent_len: usize,
+    is_flushed: bool,
+    /// Whether the next request is for hyper.
+    is_over: bool,
+}
+
+impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
+    const fn new(stream: &'s mut S, served: &'s ServedConnection) -> Self {
+        Self {
+            stream,
+            served,
+            unanswered: Vec::new(),
+            has_head: false,
+            unsent: Vec::new(),
+            sent_len: 0,
+            is_flushed: true,
+            is_over: false,
+        }
+    }
+
+    /// Whether answers wait for the client to read.
+    const fn is_sending(&self) -> bool {
+        !self.unsent.is_empty() || !self.is_flushed
+    }
+
+    /// Answers requests. Completes when hyper is to read the next one.
+    fn poll(&mut self, context: &mut Context<'_>, buffers: &mut PlainBuffers) -> Poll<io::Result<()>> {
+        let PlainBuffers { input, output, writer } = buffers;
+        let mut answered = 0;
+        loop {
+            ready!(self.poll_sent(context))?;
+            if self.is_over || self.served.state.has_reached(GatewayPhase::Stopping) {
+                return Poll::Ready(Ok(()));
+            }
+            if answered >= TURN_REQUESTS {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let len = ready!(self.poll_received(context, input));
+            output.clear();
+            let (read, count) = self.answer(&input[..len], writer, output);
+            answered += count;
+            self.keep(&input[read..len]);
+            self.send(context, output)?;
+            output.shrink_to(2 * OUTPUT_LEN);
+        }
+    }
+
+    /// Writes the answers that wait. Completes when there are none.
+    fn poll_sent(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let sent = self.poll_write_all(context);
+        self.served.activity.set_writing(sent.is_pending());
+        sent
+    }
+
+    fn poll_write_all(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent_len < self.unsent.len() {
+            let rest = &self.unsent[self.sent_len..];
+            self.sent_len += match ready!(Pin::new(&mut *self.stream).poll_write(context, rest))? {
+                0 => return Poll::Ready(Err(ErrorKind::WriteZero.into())),
+                len => len,
+            };
+        }
+        if !self.unsent.is_empty() {
+            (self.unsent, self.sent_len) = (Vec::new(), 0);
+        }
+        if !self.is_flushed {
+            ready!(Pin::new(&mut *self.stream).poll_flush(context))?;
+            self.is_flushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes answers without waiting, and keeps what the client does not take.
+    fn send(&mut self, context: &mut Context<'_>, answers: &[u8]) -> io::Result<()> {
+        let mut sent_len = 0;
+        while sent_len < answers.len() {
+            self.is_flushed = false;
+            match Pin::new(&mut *self.stream).poll_write(context, &answers[sent_len..]) {
+                Poll::Ready(Ok(0)) => return Err(ErrorKind::WriteZero.into()),
+                Poll::Ready(written) => sent_len += written?,
+                Poll::Pending => {
+                    self.unsent.extend_from_slice(&answers[sent_len..]);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the bytes that are not answered into `input`, and further ones of the stream unless there
+    /// may be a complete head among the former. Completes with their number.
+    ///
+    /// The end of the stream and errors are left to hyper, which gets them again.
+    fn poll_received(&mut self, context: &mut Context<'_>, input: &mut [u8; INPUT_LEN]) -> Poll<usize> {
+        let kept = self.unanswered.len();
+        input[..kept].copy_from_slice(&self.unanswered);
+        if self.has_head {
+            return Poll::Ready(kept);
+        }
+        let mut room = ReadBuf::new(&mut input[kept..]);
+        let received = ready!(Pin::new(&mut *self.stream).poll_read(context, &mut room));
+        let len = room.filled().len();
+        self.is_over = received.is_err() || len == 0;
+        Poll::Ready(kept + len)
+    }
+
+    /// Keeps the bytes that are not answered for the next turn, or for hyper.
+    fn keep(&mut self, rest: &[u8]) {
+        self.unanswered.clear();
+        self.unanswered.extend_from_slice(rest);
+        if rest.is_empty() {
+            self.unanswered = Vec::new();
+        }
+    }
+
+    /// Answers the plain requests in `input`. Returns how many of its bytes they have, and their
+    /// number.
+    fn answer(&mut self, input: &[u8], writer: &mut AnswerWriter, output: &mut Vec<u8>) -> (usize, usize) {
+        let state = &self.served.state;
+        let _guard = BugGuard(state);
+        let settings = state.settings.current();
+        let Some(set) = state.set.as_ref().filter(|_| !needs_hyper(state, &settings)) else {
+            self.is_over = true;
+            return (0, 0);
+        };
+        let (now, set) = (Instant::now(), set.current());
+        writer.set_time(now);
+        let query = RecordQuery { state, set: &set, settings: &settings };
+        let (mut read, mut count) = (0, 0);
+        self.has_head = false;
+        while read < input.len() && !self.is_over {
+            if output.len() >= OUTPUT_LEN {
+                self.has_head = true;
+                break;
+            }
+            match PlainHead::read(&input[read..]) {
+                Ok(head) if write_answer(query, &head, writer, output).is_some() => {
+                    (read, count) = (read + head.len, count + 1);
+                }
+                Err(UnreadHead::Incomplete) if input.len() - read < INPUT_LEN => break,
+                Ok(_) | Err(_) => self.is_over = true,
+            }
+        }
+        if count > 0 {
+            self.served.activity.note_request(now);
+        }
+        (read, count)
+    }
+}
+
+/// Whether all requests are for hyper, because they are logged or limited, or because their answers
+/// end their connections.
+fn needs_hyper(state: &GatewayState, settings: &Config) -> bool {
+    settings.request_log.format != RequestLogFormat::Off
+        || settings.request_rate.requests_per_s > 0
+        || state.is_draining()
+        || state.is_handed_over()
+}
+
+/// Appends the answer to a request; `None` if the general path has to answer it.
+fn write_answer(
+    query: RecordQuery<'_>,
+    head: &PlainHead<'_>,
+    writer: &mut AnswerWriter,
+    output: &mut Vec<u8>,
+) -> Option<()> {
+    match PlainTarget::of(head.target)? {
+        PlainTarget::Redirect(handle) if !head.names_html => {
+            let redirect = query.redirect(handle, writer.unix_s())?;
+            writer.write_redirect(&redirect, head, output);
+            query.state.counters.proxy_requests.add();
+            query.state.counters.count_answer(302);
+        }
+        PlainTarget::Redirect(_) => return None,
+        PlainTarget::Json(handle) => {
+            let body = query.json(handle, writer.unix_s())?;
+            let body = body.negotiate(StatusCode::OK, head, query.settings);
+            writer.write_json(&body, head, output);
+            query.state.counters.api_requests.add();
+            query.state.counters.count_answer(200);
+        }
+    }
+    Some(())
+}
