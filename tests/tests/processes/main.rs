@@ -37,6 +37,7 @@ mod gateway_front;
 mod gateway_http2;
 mod gateway_load;
 mod gateway_locations;
+mod gateway_native;
 mod gateway_operation;
 mod gateway_plain;
 mod gateway_proofs;
