@@ -2,6 +2,7 @@
 
 use crate::vectors::{hex, load};
 use handle_auth::PrivateKey;
+use handle_proto::OpCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::auth::{ChallengeAnswer, SecretAnswer, SignedAnswer};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -16,6 +17,17 @@ use std::collections::HashMap;
 #[must_use]
 pub fn lines(kind: &str) -> Vec<Json> {
     load("credentials.jsonl").into_iter().filter(|line| line["kind"] == kind).collect()
+}
+
+/// The operation of the first request of a line; 0 if the line has none.
+#[must_use]
+pub fn first_op_code(line: &Json) -> OpCode {
+    let first = &line["steps"][0]["send_hex"];
+    let bytes = if first.is_string() { hex(first) } else { Vec::new() };
+    Envelope::split(&bytes)
+        .ok()
+        .and_then(|(_, rest)| Message::decode(rest).ok())
+        .map_or(OpCode(0), |message| message.header.op_code)
 }
 
 /// The private keys of the vectors, by id.

@@ -125,6 +125,25 @@ pub fn require(count: usize, least: usize, what: &str) {
     assert!(is_foreign() || count >= least, "{count} {what} in the vectors, expected at least {least}");
 }
 
+/// The outcome of lines whose server `servers.json` lacks.
+pub const NO_SERVER: LineOutcome = LineOutcome::Skipped("its server is not in servers.json");
+
+/// Whether `servers.json` has the server `name`. If not, reports `lines` as skipped.
+///
+/// # Panics
+/// If our own file lacks the server.
+#[must_use]
+pub fn has_server(name: &str, lines: &[Value]) -> bool {
+    let has_server = document("servers.json")["servers"][name].is_object();
+    assert!(has_server || is_foreign(), "servers.json has no server {name}");
+    if !has_server {
+        let mut checks = LineChecks::default();
+        lines.iter().for_each(|line| checks.record(line["name"].as_str().unwrap_or("?"), NO_SERVER));
+        checks.finish();
+    }
+    has_server
+}
+
 /// Prints a line that the test harness does not capture, because it is the result of a run with
 /// foreign vectors.
 fn tell(line: &str) {

@@ -416,15 +416,18 @@ fn types_and_modules_have_meaningful_names() {
     assert!(wrong.is_empty(), "CONTRIBUTING.md has the rules for names:\n{}", wrong.join("\n"));
 }
 
-/// All files that people read: code, documents, configuration.
+/// All files that people read, committed or not: code, documents, configuration.
 fn texts() -> Vec<(String, String)> {
-    let listed = std::process::Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    let arguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
+    let listed = std::process::Command::new("git").args(arguments).current_dir(root()).output();
     let listed = listed.expect("git runs").stdout;
     let names = std::str::from_utf8(&listed).unwrap().split('\0').filter(|name| !name.is_empty());
     let is_text = |name: &&str| {
         [".rs", ".md", ".toml", ".yml", ".service", ".py"].iter().any(|end| name.ends_with(end))
     };
-    names.filter(is_text).map(|name| (name.to_owned(), read(name))).collect()
+    // A file that was deleted and not yet committed is listed.
+    let exists = |name: &&str| root().join(name).is_file();
+    names.filter(is_text).filter(exists).map(|name| (name.to_owned(), read(name))).collect()
 }
 
 #[test]

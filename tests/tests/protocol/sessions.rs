@@ -19,7 +19,7 @@ use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, SessionExchange, recorded_pair};
 use handle_tests::test_server::{LeftOut, serve_from, server_key_in};
 use handle_tests::transcripts::{answer_to, is_encrypted, lines, plain, private_keys, raw};
-use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, document, hex, is_foreign, require};
+use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, has_server, hex, is_foreign, require};
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -184,15 +184,8 @@ fn replay_all(peer: &Peer, left_out: &LeftOut) -> usize {
     count
 }
 
-/// Whether the vectors have the server of these transcripts.
-fn has_root() -> bool {
-    let has_root = document("servers.json")["servers"]["root"].is_object();
-    assert!(has_root || is_foreign(), "servers.json has no server root");
-    has_root
-}
-
 fn sessions_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     // The oldest of the recorded clients only know DES.
@@ -213,7 +206,7 @@ fn sessions_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
 
 #[test]
 fn vectors_sessions_with_the_process_that_administers() {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     let (administered, left_out) = administer_from(VectorSource::Selected, "root", |config| {
@@ -245,7 +238,7 @@ fn vectors_sessions_over_tcp() {
 /// Set-ups with a session key encrypted with RSA are refused.
 #[test]
 fn vectors_sessions_with_other_exchanges_are_refused() {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     let served = serve_from(VectorSource::Selected, "root", Datapath::Portable, |_| ());

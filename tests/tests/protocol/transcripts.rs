@@ -16,8 +16,8 @@ use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::SessionExchange;
 use handle_tests::test_server::{LeftOut, serve_from, server_key_in};
-use handle_tests::transcripts::{answer_to, lines, private_keys};
-use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, document, hex, is_foreign, require};
+use handle_tests::transcripts::{answer_to, first_op_code, lines, private_keys};
+use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, has_server, hex, is_foreign, require};
 use serde_json::Value as Json;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -60,16 +60,6 @@ fn known_difference(line: &Json, last_sent: &[u8], last_received: &[u8]) -> Opti
 /// Whether anybody may read a value.
 fn is_readable(value: &Value<'_>) -> bool {
     value.permissions.0 & (Permissions::ADMIN_READ.0 | Permissions::PUBLIC_READ.0) != 0
-}
-
-/// The operation of the first request.
-fn first_op_code(line: &Json) -> OpCode {
-    let first = &line["steps"][0]["send_hex"];
-    let bytes = if first.is_string() { hex(first) } else { Vec::new() };
-    Envelope::split(&bytes)
-        .ok()
-        .and_then(|(_, rest)| Message::decode(rest).ok())
-        .map_or(OpCode(0), |message| message.header.op_code)
 }
 
 /// A message without the parts that vary: session, expiration, nonce, signature, and its length.
@@ -214,15 +204,8 @@ fn is_read_or_change(line: &Json) -> bool {
     first_op_code(line) != OpCode::SESSION_SETUP
 }
 
-/// Whether the vectors have the server of these transcripts.
-fn has_root() -> bool {
-    let has_root = document("servers.json")["servers"]["root"].is_object();
-    assert!(has_root || is_foreign(), "servers.json has no server root");
-    has_root
-}
-
 fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: SessionExchange) {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     let served = serve_from(VectorSource::Selected, "root", datapath, |_| ());
@@ -235,7 +218,7 @@ fn authenticated_reads_end_as_recorded(datapath: Datapath, exchange: SessionExch
 
 #[test]
 fn vectors_transcripts_of_administration_and_of_reads_where_records_are_administered() {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     let (administered, left_out) = administer_from(VectorSource::Selected, "root", |_| ());
@@ -261,7 +244,7 @@ fn vectors_transcripts_of_authenticated_reads_over_tcp_on_the_datapath_of_this_m
 
 #[test]
 fn vectors_streams_for_mirrors_are_read_and_verified() {
-    if !has_root() {
+    if !has_server("root", &lines("transcript")) {
         return;
     }
     let (key, mut checks) = (server_key_in(VectorSource::Selected, "root"), LineChecks::default());
