@@ -36,11 +36,13 @@ impl BulkScope {
         Self(bytes)
     }
 
-    /// The part of a scope that stands for the identity; `None` for scopes of older
-    /// software, without the length of the handle.
-    fn owner(scope: &[u8]) -> Option<&[u8]> {
-        let (len, _) = scope.get(4..)?.split_first_chunk()?;
-        scope.get(..(u32::from_be_bytes(*len) as usize).checked_add(8)?)
+    /// The part of a scope that stands for the identity.
+    fn owner(scope: &[u8]) -> Result<&[u8], StoreError> {
+        let identity = || {
+            let (len, _) = scope.get(4..)?.split_first_chunk()?;
+            scope.get(..(u32::from_be_bytes(*len) as usize).checked_add(8)?)
+        };
+        identity().ok_or(StoreError::Damaged("the scope of a bulk key does not decode"))
     }
 }
 
@@ -131,7 +133,7 @@ impl Transaction<'_> {
             });
         }
         self.with_bulk_tables(|tables, all| {
-            let Some(owner) = BulkScope::owner(&scope.0) else { return Ok(()) };
+            let owner = BulkScope::owner(&scope.0)?;
             for _ in 0..DROPPED_MAX {
                 let (keys, results) = tables.owned_by(owner)?;
                 let has_room = keys < bounds.keys_per_identity as u64;
@@ -149,12 +151,10 @@ impl Transaction<'_> {
             let record = KeyRecord { digest: key.digest, number, unix_ms: now_unix_ms, done: 0, count: 0 };
             tables.put_key(&scope.0, &record)?;
             tables.tables.insert(StoreTable::BulkNumbers, &number.to_be_bytes(), &scope.0)?;
-            if let Some(owner) = BulkScope::owner(&scope.0) {
-                tables.tables.insert(StoreTable::BulkOwned, &owned_key(owner, number), &[])?;
-                let (keys, results) = tables.owned_by(owner)?;
-                tables.put_owner(owner, keys + 1, results)?;
-            }
-            Ok(())
+            let owner = BulkScope::owner(&scope.0)?;
+            tables.tables.insert(StoreTable::BulkOwned, &owned_key(owner, number), &[])?;
+            let (keys, results) = tables.owned_by(owner)?;
+            tables.put_owner(owner, keys + 1, results)
         })?;
         self.writes_count += 1;
         Ok(BulkKeyState::SameBody(number))
@@ -216,7 +216,7 @@ impl Transaction<'_> {
             tables.tables.insert(StoreTable::BulkResults, &result_key(number, first.number), &bytes)?;
             tables.put_key(&scope.0, &record)?;
             *all += u64::from(count);
-            let Some(owner) = BulkScope::owner(&scope.0) else { return Ok(()) };
+            let owner = BulkScope::owner(&scope.0)?;
             let (keys, results) = tables.owned_by(owner)?;
             tables.put_owner(owner, keys, results + u64::from(count))?;
             for _ in 0..MADE_ROOM_MAX {
@@ -359,13 +359,11 @@ impl BulkTables<'_, '_> {
         let (start, end) = (result_key(number, 0), result_key(number, u32::MAX));
         let range: KeyRange<'_> = (Bound::Included(&start), Bound::Included(&end));
         self.tables.remove_range(StoreTable::BulkResults, range)?;
-        if let Some(owner) = BulkScope::owner(&scope)
-            && self.tables.remove(StoreTable::BulkOwned, &owned_key(owner, number))?.is_some()
-        {
-            match self.owned_by(owner)? {
-                (..=1, _) => _ = self.tables.remove(StoreTable::BulkOwners, owner)?,
-                (keys, results) => self.put_owner(owner, keys - 1, results.saturating_sub(count))?,
-            }
+        let owner = BulkScope::owner(&scope)?;
+        self.tables.remove(StoreTable::BulkOwned, &owned_key(owner, number))?;
+        match self.owned_by(owner)? {
+            (..=1, _) => _ = self.tables.remove(StoreTable::BulkOwners, owner)?,
+            (keys, results) => self.put_owner(owner, keys - 1, results.saturating_sub(count))?,
         }
         self.writes_count += 1;
         Ok(count)
@@ -388,10 +386,9 @@ impl BulkTables<'_, '_> {
         let count = u32::try_from(decoded.len()).unwrap_or(u32::MAX);
         record.count = record.count.saturating_sub(count);
         self.put_key(&scope.0, &record)?;
-        if let Some(owner) = BulkScope::owner(&scope.0) {
-            let (keys, results) = self.owned_by(owner)?;
-            self.put_owner(owner, keys, results.saturating_sub(count.into()))?;
-        }
+        let owner = BulkScope::owner(&scope.0)?;
+        let (keys, results) = self.owned_by(owner)?;
+        self.put_owner(owner, keys, results.saturating_sub(count.into()))?;
         self.writes_count += 1;
         Ok(count.into())
     }

@@ -3,7 +3,6 @@
 use super::StoreRecords as _;
 use super::record::StoreRecord;
 use super::snapshot::StoreSnapshot;
-use super::transaction::RecordContent;
 use super::{StoreError, check_record, is_responsible, key};
 use handle_proto::Handle;
 use serde::Serialize;
@@ -76,8 +75,8 @@ impl fmt::Display for StoreFinding {
 
 /// The statistics, without reading the records.
 pub(super) fn stats(snapshot: &StoreSnapshot) -> Result<StoreStats, StoreError> {
-    // Counted when the store was opened, and kept by each change.
-    let (values, bytes) = snapshot.content()?.unwrap_or_default();
+    // Each change keeps these counts.
+    let (values, bytes) = snapshot.content()?;
     Ok(StoreStats {
         values,
         bytes,
@@ -108,16 +107,6 @@ pub(super) fn check(
     }
     check_log(snapshot, &stats, found)?;
     Ok(stats)
-}
-
-/// Counts the values and bytes of all records. A damaged record counts by its bytes alone.
-pub(super) fn count(snapshot: &StoreSnapshot) -> Result<RecordContent, StoreError> {
-    let mut content = RecordContent::default();
-    for stored in snapshot.records()? {
-        let stored = stored?;
-        content.add(RecordContent::of(stored.handle(), stored.bytes()));
-    }
-    Ok(content)
 }
 
 fn check_one(

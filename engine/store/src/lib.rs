@@ -255,18 +255,11 @@ impl Store {
         };
         let (folds, identity) = (number(names::FOLDS)? != 0, number(names::IDENTITY)?.into());
         let snapshot = StoreSnapshot::new(tables, folds);
-        let (last_id, is_counted) = (snapshot.last_id()?, snapshot.content()?.is_some());
+        let last_id = snapshot.last_id()?;
         let renumbered = Mutex::new(snapshot.renumbered()?);
-        let content = if is_counted { None } else { Some(check::count(&snapshot)?) };
         drop(snapshot);
         let commits = CommitQueue::new(last_id);
         let inner = Arc::new(Inner { engine, config: config.clone(), folds, identity, renumbered, commits });
-        if let Some(content) = content {
-            // The last writer was software that does not keep the counts.
-            let begun = inner.engine.begin_write()?;
-            Transaction::new(begun.tables()?, folds)?.set_content(content)?;
-            begun.commit()?;
-        }
         let _feed = match &inner.engine {
             StoreEngine::Embedded(_) => None,
             StoreEngine::Postgres(_) => Some(StoreFeed::start(&inner)?),

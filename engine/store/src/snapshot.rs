@@ -54,11 +54,6 @@ impl StoredRecord {
         self.0.key()
     }
 
-    /// The stored bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
-        self.0.record()
-    }
-
     /// The record.
     ///
     /// # Errors
@@ -211,16 +206,12 @@ impl StoreSnapshot {
         Ok((self.number(names::RENUMBERED_FROM)?, self.number(names::RENUMBERED_TO)?))
     }
 
-    /// The number of values in all records, and the bytes of their names and values; `None` if the
-    /// last writer was older software.
+    /// The number of values in all records, and the bytes of their names and values.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn content(&self) -> Result<Option<(u64, u64)>, StoreError> {
-        if self.number(names::COUNTED_ID)? != self.last_id()? {
-            return Ok(None);
-        }
-        Ok(Some((self.number(names::VALUES)?, self.number(names::BYTES)?)))
+    pub fn content(&self) -> Result<(u64, u64), StoreError> {
+        Ok((self.number(names::VALUES)?, self.number(names::BYTES)?))
     }
 
     fn number(&self, name: &str) -> Result<u64, StoreError> {

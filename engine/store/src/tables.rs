@@ -65,9 +65,6 @@ pub(crate) mod names {
     pub(crate) const VALUES: &str = "values";
     /// Number of bytes in the names and values of all records.
     pub(crate) const BYTES: &str = "bytes";
-    /// The last transaction that these two numbers include. It falls behind if software that does not
-    /// maintain them changes the store.
-    pub(crate) const COUNTED_ID: &str = "counted_id";
     /// The last number in `BulkNumbers`.
     pub(crate) const BULK_LAST: &str = "bulk_last";
     /// Number of results in `BulkResults`.

@@ -9,7 +9,6 @@ mod postgres;
 mod postgres_server;
 
 use super::*;
-use crate::embedded::schema;
 use handle_proto::{Value, Values};
 use postgres_server::PostgresServer;
 use std::sync::Arc;
@@ -372,26 +371,4 @@ fn statistics_are_kept_without_counting(engine: TestEngine) {
     let [kept, counted] = kept_and_counted(&store);
     assert_eq!(kept, counted);
     assert_eq!(kept.0, 49 + 3, "one deleted, one more of two values, one that has two now");
-}
-
-#[test]
-fn counts_of_software_that_does_not_keep_them_are_made_when_the_store_is_opened() {
-    let (directory, store) = new_store(TestEngine::Embedded).unwrap();
-    (0..50).for_each(|number| put(&store, &format!("10.1/{number}"), "y"));
-    let [_, counted] = kept_and_counted(&store);
-    drop(store);
-    let database = redb::Database::open(config(&directory).file).unwrap();
-    let transaction = database.begin_write().unwrap();
-    {
-        let mut meta = transaction.open_table(schema::META).unwrap();
-        meta.insert(names::VALUES, 7).unwrap();
-        meta.insert(names::COUNTED_ID, 1).unwrap();
-    }
-    transaction.commit().unwrap();
-    drop(database);
-    let read_only = Store::open_to_read(&config(&directory)).unwrap();
-    assert_eq!(kept_and_counted(&read_only), [counted; 2]);
-    drop(read_only);
-    let store = Store::open(&config(&directory)).unwrap();
-    assert_eq!(kept_and_counted(&store), [counted; 2]);
 }

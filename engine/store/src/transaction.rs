@@ -21,8 +21,8 @@ pub struct Transaction<'t> {
     /// `last_id` as it is stored; it is written once, by [`finish`](Self::finish).
     stored_id: u64,
     pub(super) writes_count: u64,
-    /// The number of values and bytes of all records; `None` if they have not been counted.
-    content: Option<RecordContent>,
+    /// The number of values and bytes of all records.
+    content: RecordContent,
     room: Vec<u8>,
 }
 
@@ -66,7 +66,6 @@ impl<'t> Transaction<'t> {
         };
         let (last_id, last_unix_ms) = (number(names::LAST_ID)?, number(names::LAST_MS)?);
         let content = RecordContent { values: number(names::VALUES)?, bytes: number(names::BYTES)? };
-        let content = (number(names::COUNTED_ID)? == last_id).then_some(content);
         Ok(Self {
             tables,
             folds,
@@ -123,9 +122,7 @@ impl<'t> Transaction<'t> {
         let Some(removed) = self.tables.remove(StoreTable::Records, key)? else { return Ok(false) };
         // A damaged record can be deleted too.
         let before_ms = StoreRecord::decode(&removed).map_or(0, |record| record.unix_ms);
-        if let Some(content) = &mut self.content {
-            content.subtract(RecordContent::of(key, &removed));
-        }
+        self.content.subtract(RecordContent::of(key, &removed));
         let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms + 1);
         self.record_removal(&RemovalKey::handle(key), unix_ms)?;
         Ok(true)
@@ -235,10 +232,8 @@ impl<'t> Transaction<'t> {
         if replaced.is_none() && !self.has_no_removals()? {
             self.drop_removal(&RemovalKey::handle(key))?;
         }
-        if let Some(content) = &mut self.content {
-            content.add(RecordContent::of(key, &self.room));
-            content.subtract(replaced.unwrap_or_default());
-        }
+        self.content.add(RecordContent::of(key, &self.room));
+        self.content.subtract(replaced.unwrap_or_default());
         Ok(())
     }
 
@@ -249,17 +244,8 @@ impl<'t> Transaction<'t> {
             self.put_number(names::LAST_MS, self.last_unix_ms)?;
             self.stored_id = self.last_id;
         }
-        match self.content {
-            Some(content) => self.set_content(content),
-            None => Ok(()),
-        }
-    }
-
-    /// Sets the total content.
-    pub(super) fn set_content(&mut self, content: RecordContent) -> Result<(), StoreError> {
-        self.put_number(names::VALUES, content.values)?;
-        self.put_number(names::BYTES, content.bytes)?;
-        self.put_number(names::COUNTED_ID, self.last_id)
+        self.put_number(names::VALUES, self.content.values)?;
+        self.put_number(names::BYTES, self.content.bytes)
     }
 
     fn put_homed(&mut self, prefix: &[u8]) -> Result<(), StoreError> {

@@ -96,7 +96,7 @@ fn map_open_error<T>(
         DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(file.clone()),
         DatabaseError::Storage(StorageError::Corrupted(what)) => broken(what),
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-            broken("it is no store".to_owned())
+            broken("it is not a store".to_owned())
         }
         DatabaseError::Storage(StorageError::Io(error)) if error.kind() == ErrorKind::UnexpectedEof => {
             broken(SHORT.to_owned())
@@ -187,7 +187,7 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
         Err(error) => return Err(error),
     }
     match is_older {
-        true => Err(StorageError::Corrupted("it says that an older commit is the last".to_owned()).into()),
+        true => Err(StorageError::Corrupted("the header names an older commit as the last".to_owned()).into()),
         false => Ok(()),
     }
 }
@@ -280,7 +280,7 @@ mod tests {
             for verify_at_start in [true, false] {
                 let config = StoreConfig { verify_at_start, ..StoreConfig::at(&other) };
                 for error in [Store::open(&config).unwrap_err(), Store::open_to_read(&config).unwrap_err()] {
-                    assert!(error.to_string().contains("is no store"), "{len} bytes: {error}");
+                    assert!(error.to_string().contains("is not a store"), "{len} bytes: {error}");
                 }
             }
         }

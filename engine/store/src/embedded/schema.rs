@@ -1,11 +1,8 @@
-//! The tables of the file, and upgrades of files that older software wrote.
+//! The tables of the file, and upgrades from older schemas.
 
 use super::super::StoreError;
-use super::super::log::LogEntry;
-use super::super::tables::names::{FOLDS, IDENTITY, LAST_MS, LOG_BASE, LOG_BASE_MS, SCHEMA};
-use redb::{
-    Database, ReadableDatabase as _, ReadableTable as _, TableDefinition, TableError, WriteTransaction,
-};
+use super::super::tables::names::{FOLDS, IDENTITY, SCHEMA};
+use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
 
 /// Records by the name they are stored under.
 pub(crate) const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
@@ -43,25 +40,7 @@ pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("me
 pub(crate) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 
 /// The upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(crate) const UPGRADES: &[SchemaUpgrade] = &[add_dates];
-
-/// Adds the tables of last changes, and the time at which the log begins.
-fn add_dates(transaction: &WriteTransaction) -> Result<(), StoreError> {
-    transaction.open_table(REMOVALS)?;
-    transaction.open_table(REMOVAL_IDS)?;
-    transaction.open_table(HOMED_DATES)?;
-    let mut meta = transaction.open_table(META)?;
-    let number = |name| Ok::<_, StoreError>(meta.get(name)?.map_or(0, |number| number.value()));
-    let (base, last_ms) = (number(LOG_BASE)?, number(LAST_MS)?);
-    let log = transaction.open_table(LOG)?;
-    let first = log.first()?.map(|(id, entry)| LogEntry::decode(id.value(), entry.value())).transpose()?;
-    if base > 0 {
-        // Older software did not keep this time. It is at most that of the first transaction in the
-        // log, so receivers are at worst told to request all records once more.
-        meta.insert(LOG_BASE_MS, first.map_or(last_ms, |entry| entry.unix_ms))?;
-    }
-    Ok(())
-}
+pub(crate) const UPGRADES: &[SchemaUpgrade] = &[];
 
 /// Creates the tables of a new file.
 pub(crate) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
@@ -104,7 +83,7 @@ fn folds(database: &Database) -> Result<bool, StoreError> {
     Ok(number(database, FOLDS)? != 0)
 }
 
-const NO_STORE: StoreError = StoreError::Damaged("the file is no store of handles");
+const NO_STORE: StoreError = StoreError::Damaged("the file is not a store of handles");
 
 const fn current(upgrades: &[SchemaUpgrade]) -> u64 {
     upgrades.len() as u64 + 1
@@ -121,6 +100,7 @@ fn number(database: &Database, name: &str) -> Result<u64, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use redb::ReadableTable as _;
 
     fn database(directory: &std::path::Path) -> Database {
         Database::create(directory.join("store")).unwrap()
@@ -137,15 +117,13 @@ mod tests {
             meta.insert("steps", steps + 1)?;
             Ok(())
         };
-        let none: SchemaUpgrade = |_| Ok(());
-        for (upgrades, steps) in [(&[none, step][..], 1), (&[none, step], 1), (&[none, step, step, step], 3)]
-        {
+        for (upgrades, steps) in [(&[step][..], 1), (&[step], 1), (&[step, step, step], 3)] {
             upgrade(&database, upgrades).unwrap();
             assert_eq!(number(&database, SCHEMA).unwrap(), current(upgrades));
             assert_eq!(number(&database, "steps").unwrap(), steps);
         }
         let error = upgrade(&database, UPGRADES).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 5, known: 2 }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 4, known: 1 }), "{error}");
         assert!(folds(&database).unwrap());
     }
 
@@ -158,9 +136,9 @@ mod tests {
             transaction.open_table(META)?.insert("half", 1)?;
             Err(StoreError::Failed)
         };
-        assert!(upgrade(&database, &[|_| Ok(()), fails]).is_err());
+        assert!(upgrade(&database, &[fails]).is_err());
         assert!(number(&database, "half").is_err());
-        assert_eq!(number(&database, SCHEMA).unwrap(), 2);
+        assert_eq!(number(&database, SCHEMA).unwrap(), 1);
         assert!(!folds(&database).unwrap());
     }
 

@@ -1,4 +1,4 @@
-//! The tables of the database, and upgrades from what older software made.
+//! The tables of the database, and upgrades from older schemas.
 
 use super::super::tables::{StoreTable, names};
 

@@ -1,9 +1,6 @@
 //! The dates of last changes and removals, and the bounds of the log.
 
 use super::*;
-use crate::embedded::schema;
-use crate::tables::names;
-use redb::{ReadableDatabase as _, ReadableTableMetadata as _, TableHandle as _};
 
 over_engines! {
     every_change_of_a_handle_has_a_later_date_also_after_its_deletion,
@@ -117,49 +114,4 @@ fn the_log_keeps_its_bounds_and_the_time_from_which_it_is_complete(engine: TestE
     bulk.finish(|_| ()).unwrap();
     let last_ms = store.snapshot().unwrap().last_unix_ms().unwrap();
     assert_eq!(start(), LogStart { base: store.last_id(), unix_ms: Some(last_ms + 1) });
-}
-
-/// Turns a store into one of schema 1, which has no dates.
-fn downgrade(directory: &TestPlace) {
-    let database = redb::Database::open(directory.path().join("store.redb")).unwrap();
-    let transaction = database.begin_write().unwrap();
-    for table in [schema::REMOVALS.name(), schema::HOMED_DATES.name()] {
-        let definition = redb::TableDefinition::<&[u8], (u64, u64, u32)>::new(table);
-        assert!(transaction.delete_table(definition).unwrap());
-    }
-    assert!(transaction.delete_table(schema::REMOVAL_IDS).unwrap());
-    {
-        let mut meta = transaction.open_table(schema::META).unwrap();
-        meta.insert("schema", 1).unwrap();
-        meta.remove(names::LOG_BASE_MS).unwrap();
-    }
-    transaction.commit().unwrap();
-    assert!(database.begin_read().unwrap().open_table(schema::RECORDS).unwrap().len().unwrap() > 0);
-}
-
-#[test]
-fn a_store_of_older_software_is_upgraded_without_loss() {
-    for pruned in [0, 2, 5] {
-        let (directory, store) = new_store(TestEngine::Embedded).unwrap();
-        store.home(b"10.1").unwrap();
-        ["one", "two", "three", "four"].iter().for_each(|data| put(&store, "10.1/a", data));
-        let entries: Vec<_> = store.snapshot().unwrap().log_after(0).unwrap().map(Result::unwrap).collect();
-        store.prune_log(ALL, pruned).unwrap();
-        drop(store);
-        downgrade(&directory);
-        let store = Store::open_to_read(&config(&directory)).unwrap();
-        assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"four");
-        drop(store);
-        let store = Store::open(&config(&directory)).unwrap();
-        let snapshot = store.snapshot().unwrap();
-        assert_eq!(data(&snapshot, b"10.1/A").unwrap(), b"four");
-        assert_eq!(snapshot.homed().unwrap(), [b"10.1"]);
-        assert_eq!((store.last_id(), snapshot.log_count().unwrap()), (5, 5 - pruned as u64));
-        let first_ms = entries.get(pruned).or(entries.last()).unwrap().unix_ms;
-        let expected = if pruned == 0 { entries[0].unix_ms } else { first_ms + 1 };
-        assert_eq!(snapshot.log_start().unwrap().unix_ms, Some(expected), "{pruned} pruned");
-        delete(&store, b"10.1/A");
-        assert_eq!(removals(&store), [(RemovalKind::Handle, "10.1/A".to_owned(), 6)]);
-        assert_eq!(findings(&store), []);
-    }
 }
