@@ -43,7 +43,7 @@ impl fmt::Display for KeyFileError {
             Self::Legacy(scheme) => write!(
                 f,
                 "the key is encrypted with single DES (type {}), which is not read; decrypt it with the tool \
-                 that made it (hdl-passwd, hdl-convert-key) and encrypt it anew",
+                 that made it (hdl-passwd, hdl-convert-key) and encrypt it again",
                 scheme.0
             ),
             Self::Work => f.write_str(

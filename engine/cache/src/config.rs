@@ -163,7 +163,7 @@ settings! {
     /// Requests that wait for a record, a signature or a challenge.
     pub struct WaitingConfig {
         /// Such requests at a time. If 8 or more, one source gets a quarter, its /24 or /48 a half,
-        /// and UDP three quarters. One more gets RC 2 over UDP, upon which deployed clients use
+        /// and UDP three quarters. One more gets RC 2 over UDP, which makes deployed clients use
         /// TCP, and RC 3 over TCP.
         restart requests: usize = 8192, 1..=1 << 16;
         /// Sources that are exempt from the limits by source.

@@ -39,7 +39,7 @@ handle_daemon::event_counters! {
         relayed,
         /// Of these, requests that it did not answer.
         relays_failed,
-        /// Notices of a publisher, after each of which its records are asked for anew.
+        /// Notices of a publisher, after each of which its records are asked for again.
         notices,
         /// Connections for notices that failed or ended.
         notify_failures,

@@ -1,8 +1,8 @@
-//! The questions under way: who waits for which, and which are overtaken by a purge.
+//! The questions under way: which requests wait for each, and which are overtaken by a purge.
 //!
 //! A purge removes what was known before it, so the answer of a question that was under way must not
 //! be stored after it. The purge therefore takes such questions out of the table first: they go on
-//! for those who wait, and whoever asks later asks anew.
+//! for the requests that wait; later requests start a new question.
 
 use handle_proto::fold;
 use handle_server::cache::{MissingRecord, Resolution};
@@ -69,7 +69,7 @@ impl OpenQuestion {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows `stale` to those who come from now on, and returns those who have waited.
+    /// Shows `stale` to the requests that come from now on, and returns the requests that have waited.
     pub(crate) fn show_stale(&self, stale: &Resolution) -> Vec<MissingRecord> {
         let mut waiting = self.waiting();
         waiting.stale = Some(stale.clone());
@@ -89,7 +89,7 @@ impl OpenQuestion {
     }
 }
 
-/// What became of a request for a record that is not in the cache.
+/// The outcome of a request whose record is not in the cache.
 #[derive(Debug)]
 pub(crate) enum QuestionRole {
     /// It has to be asked about.
@@ -194,7 +194,7 @@ impl OpenQuestions {
         QuestionRole::Ask(question)
     }
 
-    /// Begins a question for which nobody waits yet; `None` if it is under way.
+    /// Begins a question for which no request waits yet; `None` if it is under way.
     pub(crate) fn begin(&self, key: &QuestionKey) -> Option<Arc<OpenQuestion>> {
         let mut table = self.table();
         if table.questions.contains_key(key) {
@@ -206,7 +206,7 @@ impl OpenQuestions {
     }
 
     /// Ends a question with an answer: calls `store`, unless a purge has overtaken it, and returns
-    /// those who wait. A purge begins before `store` or after it.
+    /// the requests that wait. A purge begins before `store` or after it.
     pub(crate) fn end(
         &self,
         key: &QuestionKey,
@@ -246,7 +246,7 @@ impl OpenQuestions {
         self.table().questions.retain(|key, _| !is_changed(&key.name));
     }
 
-    /// Forgets all questions. Those who wait are told that no server has answered.
+    /// Forgets all questions. The requests that wait are told that no server has answered.
     pub(crate) fn abandon(&self) {
         let questions = std::mem::take(&mut self.table().questions);
         drop(questions);

@@ -39,7 +39,7 @@ impl fmt::Display for SavedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::OtherFormat => f.write_str("it is no file of a cache, or of another version"),
+            Self::OtherFormat => f.write_str("not a cache file of this version"),
             Self::Damaged => f.write_str("it is damaged"),
         }
     }

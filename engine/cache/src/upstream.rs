@@ -178,7 +178,7 @@ impl UpstreamResolver {
         }
     }
 
-    /// Who is asked, in words.
+    /// Description of the upstream, for messages.
     #[must_use]
     pub fn description(&self) -> &str {
         &self.description
@@ -291,7 +291,7 @@ fn remembered(handle: &[u8], is_authoritative: bool) -> Question {
     question
 }
 
-/// What an answer says. Values that are not public are dropped, whatever the server thought.
+/// What an answer says. Values that are not public are dropped, even if the server sent them.
 fn origin_answer(answer: &SharedAnswer) -> Result<OriginAnswer, UpstreamFailure> {
     let kind = match answer.code {
         ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND => RECORD,
@@ -318,7 +318,7 @@ fn root_path(config: &ResolutionConfig) -> anyhow::Result<Option<PathBuf>> {
     let found = ROOT_FILES.iter().map(|file| directory.join(file)).find(|path| path.exists());
     let Some(found) = found else {
         bail!(
-            "nobody is there to be asked: set `upstream.root` to a bootstrap_handles file, or name a server with \
+            "no upstream is configured: set `upstream.root` to a bootstrap_handles file, or name a server with \
              --upstream (looked for {} in {})",
             ROOT_FILES.join(" and "),
             directory.display()

@@ -20,7 +20,7 @@ enum Command {
     #[command(after_help = "Example:
   hdl mirror status --socket /srv/handle/run/handle-admin.sock
 
-Exit codes: 0 every primary is followed, 1 a primary is not followed, or this is no mirror.")]
+Exit codes: 0 every primary is followed, 1 a primary is not followed, or this is not a mirror.")]
     Status(StatusArgs),
     /// Make a mirror the primary: it accepts changes from now on.
     ///
@@ -51,7 +51,7 @@ struct PromoteArgs {
     /// The configuration of a stopped handle-admin.
     #[arg(long, short)]
     config: Option<PathBuf>,
-    /// Also while a dump is in progress, so that some records are older than others.
+    /// Promote even while a dump is in progress, so that some records are older than others.
     #[arg(long)]
     force: bool,
     /// Print JSON.
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 fn status(args: &StatusArgs) -> anyhow::Result<ExitOutcome> {
     let status = control::ask(&args.socket, "status")?;
     let Some(primaries) = status.get("mirror").and_then(Json::as_array) else {
-        bail!("the handle-admin at {} is no mirror: `mirror.primary` is not set", args.socket.display());
+        bail!("the handle-admin at {} is not a mirror: `mirror.primary` is not set", args.socket.display());
     };
     let is_followed = |one: &Json| one["activity"] == "following" || one["activity"] == "promoted";
     if args.json {

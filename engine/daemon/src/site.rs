@@ -244,7 +244,7 @@ pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: Listener
     for interface in server.interfaces.iter() {
         if let Some(why) = answers.missing(interface, listen) {
             found.push(format!(
-                "nobody answers on the interface {} of the site record: {why}",
+                "no socket listens on the interface {} of the site record: {why}",
                 shown(interface)
             ));
         }

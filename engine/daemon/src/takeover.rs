@@ -221,7 +221,7 @@ fn offer(
         let held = server.handover().lock();
         // A worker that has ended has no socket to offer, but keeps its position.
         if held.iter().any(|held| held.descriptor.is_none()) {
-            let error = "a worker of this process has ended; stop it and start anew";
+            let error = "a worker of this process has ended; stop it and start again";
             writeln!(client, "{}", json!({ "error": error }))?;
             return Err(std::io::Error::other(error));
         }

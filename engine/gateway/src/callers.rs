@@ -284,6 +284,6 @@ mod tests {
         });
         drop(runtime);
         let ending = service.ending();
-        assert!(!ending.is_told && ending.ids.is_empty(), "nobody waits for a service that is gone");
+        assert!(!ending.is_told && ending.ids.is_empty(), "no request waits for a service that is gone");
     }
 }

@@ -75,7 +75,7 @@ settings! {
 }
 
 impl UpstreamConfig {
-    /// Whether there is somebody to ask.
+    /// Whether an upstream is configured.
     #[must_use]
     pub const fn is_configured(&self) -> bool {
         self.root.is_some() || self.local_info.is_some() || self.resolver_site.is_some()
@@ -130,7 +130,7 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// The HTTP status for this failure: 504 when nobody answered in time, 502 for a wrong answer or
+    /// The HTTP status for this failure: 504 when no server answered in time, 502 for a wrong answer or
     /// an unreachable server, 503 when this process asks too many questions.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
@@ -224,7 +224,7 @@ impl Drop for PendingQuestion<'_> {
 }
 
 impl Upstream {
-    /// Reads the files that `config` names; `None` if nobody is to be asked.
+    /// Reads the files that `config` names; `None` if no upstream is configured.
     ///
     /// # Errors
     /// One sentence with the likely cause.

@@ -1,5 +1,5 @@
-//! What a caching server adds to a server: records of other services, and somebody who asks for
-//! those that are missing. `handled` has neither.
+//! What a caching server adds to a server: records of other services, and a way to fetch
+//! missing ones. `handled` has neither.
 //!
 //! A worker answers from the cache in the batch, after its set and as fast as from it. A request for
 //! a record that is not in the cache goes to the slow path, which hands it to the cache as a

@@ -121,7 +121,7 @@ impl AnswerTimes {
             clippy::cast_precision_loss,
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "a rank, and nobody minds one more or less"
+            reason = "a rank, which may be off by one"
         )]
         let rank = ((count as f64 * share).ceil() as u64).clamp(1, count);
         let mut seen = 0;

@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(shown(longer), ["192.0.2.1/32", "192.0.2.2/32"]);
         sampler.set(&sources, 0, longer);
         all(&mut sampler, &sources, 5, &ips);
-        assert!(shown(longer).is_empty(), "nothing stays that nobody would take away");
+        assert!(shown(longer).is_empty(), "every entry is removed");
     }
 
     #[test]

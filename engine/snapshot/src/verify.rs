@@ -126,7 +126,7 @@ fn ensure(is_right: bool, at: u64, what: FaultKind) -> Result<(), LayerFault> {
 /// The first fault.
 pub fn layer<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<VerifyReport, LayerFault> {
     let report = layer_in_steps(layer, |_| ControlFlow::Continue(()))?;
-    Ok(report.expect("nobody stops it"))
+    Ok(report.expect("nothing stops it"))
 }
 
 /// Checks the table of homed prefixes alone, by its checksum.

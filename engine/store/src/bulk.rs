@@ -14,7 +14,7 @@ const COMMIT_BYTES: usize = 64 << 20;
 /// Loads records and homed prefixes in any order, with bounded memory.
 ///
 /// The store does not change until [`finish`](Self::finish), which writes in several commits of
-/// whole records. The log has no entries for them; it only starts anew, so mirrors and the
+/// whole records. The log has no entries for them; it only starts again, so mirrors and the
 /// publisher reload everything.
 #[derive(Debug)]
 #[must_use = "without `finish` nothing is taken in"]

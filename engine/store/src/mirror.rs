@@ -124,7 +124,7 @@ impl Transaction<'_> {
     }
 
     /// Stores the values that a dump has for `key`; false if they are here already. With `is_logged`
-    /// false, the log has no entry; the caller begins it anew before and after.
+    /// false, the log has no entry; the caller starts it again before and after.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -251,7 +251,7 @@ impl Transaction<'_> {
     }
 
     /// Makes the numbers of transactions go on above `above`, and their times after `not_before_ms`.
-    /// The log begins anew, so that a mirror of a lost primary continues here only if it has all that
+    /// The log starts again, so that a mirror of a lost primary continues here only if it has all that
     /// this store has. Returns the last numbers before and after.
     pub(super) fn renumber(&mut self, above: u64, not_before_ms: u64) -> Result<(u64, u64), StoreError> {
         let from = self.last_id;

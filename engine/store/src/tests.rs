@@ -204,7 +204,11 @@ fn a_panic_of_the_writer_is_reported(engine: TestEngine) {
     let Some((_directory, store)) = new_store(engine) else { return };
     let failed = store.change(|_| -> Result<(), StoreError> { panic!("a bug, for this test") });
     assert!(matches!(failed, Err(StoreError::Failed)));
-    assert_eq!(store.wait_past(0, Duration::from_secs(600)), 0, "nobody waits for what does not come");
+    assert_eq!(
+        store.wait_past(0, Duration::from_secs(600)),
+        0,
+        "no wait for a transaction that does not come"
+    );
     assert!(store.failure().is_some());
 }
 

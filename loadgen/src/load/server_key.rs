@@ -60,7 +60,7 @@ fn ask(options: &RunOptions) -> Result<Option<Vec<u8>>, Error> {
 
 fn request() -> Vec<u8> {
     let mut body = Vec::new();
-    // The address selects the site; deployed clients name a handle all the same.
+    // The address selects the site; deployed clients still name a handle.
     HandleBody { handle: b"0.NA/0.NA" }.encode(&mut body);
     let len = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
     let header = Header {

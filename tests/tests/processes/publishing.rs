@@ -122,7 +122,7 @@ fn the_dashboard_and_the_alerts_use_existing_metrics_of_handle_admin() {
         include_str!("../../../docs/operations/handled-dashboard.json"),
         include_str!("../../../docs/operations/alerts.yml"),
     );
-    // This process is no mirror, and has none of their metrics.
+    // This process is not a mirror, and has none of their metrics.
     let groups = handle_admin::observe::metric_groups();
     let of_mirrors = groups.iter().filter(|group| group.name == "mirror").flat_map(|group| &group.rows);
     let of_mirrors: Vec<String> =

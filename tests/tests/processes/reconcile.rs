@@ -244,7 +244,7 @@ fn a_connection_that_fails_or_is_something_else_is_an_error() {
         (
             "echo '{\"hdl_reconcile\":1,\"folds\":true,\"records_count\":1,\"has_names_only\":false}'; read it; \
              echo '{\"nodes\":[]}'; cat > /dev/null",
-            "answered something else",
+            "unexpected reply from the remote hdl",
         ),
         (
             "echo '{\"hdl_reconcile\":1,\"folds\":true,\"records_count\":1,\"has_names_only\":false}'; read it; \

@@ -138,7 +138,7 @@ const KINDS: [Kind; 13] = [
     Kind::new("values that nobody may read", Expectation::Withheld, [0, 1, 0], |line| {
         values(&line.reference).is_some_and(|values| !values.iter().all(|value| is_readable(value)))
     }),
-    Kind::new("hidden values probed by nobody", Expectation::Code(402), [0, 1, 0], |line| {
+    Kind::new("hidden values probed without authentication", Expectation::Code(402), [0, 1, 0], |line| {
         line.is_change && !line.is_open && matches!(line.code, Some(200 | 201 | 401))
     }),
     Kind::new("names with control characters", Expectation::Code(102), [0; 3], |line| {

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const LOOK_COUNT: usize = 10_000;
 /// Time after which a batch is committed although it is small.
 const BATCH_TIME: Duration = Duration::from_millis(500);
-/// While nothing changes, the time up to which everything is here is written this often.
+/// Interval at which `complete_unix_ms` is written while nothing changes.
 const TIME_WRITE_MS: u64 = 60_000;
 
 /// Limits on a batch.
@@ -327,8 +327,8 @@ impl StreamApplier {
         self.state.set_position(&self.position);
     }
 
-    /// Commits the end of a stream of transactions. If the stream had none, only the time up to which
-    /// everything is here has changed, which is not written each time.
+    /// Commits the end of a stream of transactions. If the stream had none, only `complete_unix_ms`
+    /// has changed, which is not written each time.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).

@@ -91,7 +91,7 @@ pub fn compare(config: &Path, patience: Duration) -> anyhow::Result<Vec<MirrorCo
     let own = SiteRecord::read(&config.site, config.server_id)?;
     let servers = open_all(&config.mirror, &own)?;
     if servers.is_empty() {
-        bail!("this is no mirror: `mirror.primary` is not set");
+        bail!("this is not a mirror: `mirror.primary` is not set");
     }
     let limits = RequestLimits::new(&config.mirror);
     let compare_one = |server: &PrimaryServer| {

@@ -1,4 +1,4 @@
-//! Why nothing more is taken from a primary for now.
+//! Errors of following a primary.
 
 use handle_client::administration::AskError;
 use handle_client::replication::StreamError;
@@ -6,7 +6,7 @@ use handle_client::replication::connection::ReceiveError;
 use handle_store::StoreError;
 use std::fmt;
 
-/// Why nothing more is taken from a primary for now.
+/// An error of following a primary.
 #[derive(Debug)]
 pub enum MirrorError {
     /// The primary does not answer, or its answer is not proven to be its own.
@@ -21,7 +21,7 @@ pub enum MirrorError {
     Replayed {
         /// The time of the stream, in milliseconds since 1970.
         found_unix_ms: u64,
-        /// The time up to which everything is here.
+        /// Time up to which all transactions have been applied.
         known_unix_ms: u64,
     },
     /// The stream is signed and not encrypted, so that items may have been left out.
@@ -69,12 +69,12 @@ impl fmt::Display for MirrorError {
             Self::Order(what) => write!(f, "the stream is out of order: {what}"),
             Self::Replayed { found_unix_ms, known_unix_ms } => write!(
                 f,
-                "the stream is from {found_unix_ms} ms since 1970, but everything up to {known_unix_ms} is here: \
+                "the stream is from {found_unix_ms} ms since 1970, but everything up to {known_unix_ms} has been applied: \
                  it is a replay, or the clock of the primary was set back"
             ),
             Self::SignedStream => f.write_str(
-                "the stream is signed and not encrypted, so that anybody on the network path could leave out items: \
-                 `allow_signed_streams` accepts it",
+                "the stream is signed and not encrypted: an attacker on the network path could omit items (set \
+                 `allow_signed_streams` to accept it)",
             ),
             Self::Stopped => f.write_str("stopped"),
             Self::Store(error) => error.fmt(f),

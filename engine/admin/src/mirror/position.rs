@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct MirrorPosition {
     /// Which records are taken: see [`MirrorScope::describe`](super::scope::MirrorScope::describe).
     pub scope: String,
-    /// The last transaction of the primary that is here, or was left out.
+    /// The last transaction of the primary that was applied or left out.
     pub last_id: u64,
-    /// The time up to which every transaction of the primary is here, by the clock of the primary, in
+    /// Time up to which all transactions have been applied, by the clock of the primary, in
     /// milliseconds since 1970; 0 before the first complete dump.
     pub complete_unix_ms: u64,
     /// Whether all records have to be requested.
@@ -28,7 +28,7 @@ pub struct MirrorPosition {
 pub struct DumpProgress {
     /// The last transaction of this store before the dump.
     pub begun_id: u64,
-    /// Whether the log of this store has the changes of the dump. The log begins anew after a first
+    /// Whether the log of this store has the changes of the dump. The log starts again after a first
     /// dump.
     pub is_logged: bool,
     /// The last transaction of the primary that the dump is certain to have, and its time there; once

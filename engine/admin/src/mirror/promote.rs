@@ -69,7 +69,7 @@ pub struct PromotedPrimary {
     pub name: String,
     /// Its last transaction that is here.
     pub last_transaction: u64,
-    /// The time up to which everything is here, by its clock, in milliseconds since 1970.
+    /// Time up to which all transactions have been applied, by its clock, in milliseconds since 1970.
     pub complete_unix_ms: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct PromotedPrimary {
 /// the numbers of transactions go on above those of the lost primary.
 ///
 /// # Errors
-/// When it is no mirror, a dump is in progress and not `is_forced`, or a file cannot be written.
+/// When it is not a mirror, a dump is in progress and not `is_forced`, or a file cannot be written.
 /// Nothing has changed then, but the site record may have.
 pub fn promote(
     store: &Store,

@@ -37,7 +37,8 @@ pub struct SourceStatus {
     pub address: Option<SocketAddr>,
     /// What the mirror is doing.
     pub activity: MirrorActivity,
-    /// Seconds since the time up to which everything is here; `None` before the first dump.
+    /// Seconds since the time up to which all transactions have been applied; `None` before the first
+    /// dump.
     pub lag_seconds: Option<f64>,
     /// Transactions that the primary is known to have, and that are not in the store yet. A primary
     /// tells its last transaction only at the start of a dump.
@@ -46,7 +47,7 @@ pub struct SourceStatus {
     pub primary_transaction: u64,
     /// The last transaction of the primary that is in the store.
     pub last_transaction: u64,
-    /// When everything up to then was here for the last time, in milliseconds since 1970.
+    /// Time up to which all transactions have been applied, in milliseconds since 1970.
     pub last_success_unix_ms: Option<u64>,
     /// The last error.
     pub last_error: Option<String>,
@@ -182,7 +183,7 @@ impl SourceState {
         self.lock().address = Some(address);
     }
 
-    /// Notes that everything up to `asked_unix_ms` is here.
+    /// Notes that all transactions up to `asked_unix_ms` have been applied.
     pub(super) fn note_success(&self, asked_unix_ms: u64) {
         let mut status = self.lock();
         status.last_success_unix_ms = Some(asked_unix_ms);

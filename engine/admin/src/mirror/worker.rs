@@ -39,7 +39,7 @@ pub struct MirrorWorker {
     address_at: usize,
     /// Attempts to continue the present dump that the primary has refused.
     refused_dumps: u32,
-    /// When transactions have arrived the last time.
+    /// Time at which transactions last arrived.
     last_news: Option<Instant>,
 }
 

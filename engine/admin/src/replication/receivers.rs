@@ -117,7 +117,7 @@ mod tests {
         let expected = ReceiverProgress { last_transaction: 9, asked_unix_ms: 2, streams: 1, dumps: 0 };
         assert_eq!(receivers.all(), [(key(0), expected)]);
         receivers.received_dump(&key(0), 3);
-        assert_eq!(receivers.all()[0].1.last_transaction, 3, "a dump begins anew");
+        assert_eq!(receivers.all()[0].1.last_transaction, 3, "a new dump begins");
         let told = |news| receivers.note_told(&key(0), news);
         assert_eq!(
             [(false, 3), (false, 3), (true, 3), (true, 3), (false, 4)].map(told),

@@ -102,7 +102,7 @@ impl StreamSource {
         }
     }
 
-    /// Notes what the receiver is told; whether it is told what it was told the last time.
+    /// Notes what the receiver is told; whether the answer equals the previous one.
     pub(super) fn is_repeated(&self, receivers: &Receivers) -> bool {
         match self {
             Self::Transactions(source) => {

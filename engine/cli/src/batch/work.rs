@@ -149,7 +149,7 @@ fn consider_repetition(
     if was_begun && is_taken_away {
         message.push_str(" (or it was done before the interruption, and removed this right)");
     }
-    // Usually it was not: a restarted server has no sessions, and the handle may belong to somebody
+    // Usually it was not: a restarted server has no sessions, and the handle may belong to another
     // else.
     if was_repeated && (is_done_already || is_taken_away) {
         message.push_str(

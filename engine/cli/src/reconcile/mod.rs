@@ -76,10 +76,10 @@ because servers set them.";
 Exit codes: 0 the same, or all repaired; 1 different, not answered, or failed."
 )]
 pub(crate) struct Args {
-    /// The records, or names, that there should be.
+    /// Expected records or names.
     #[arg(required_unless_present = "serve", value_parser = OsStringValueParser::new().try_map(|text| place::parse(&text)))]
     wanted: Option<RecordPlace>,
-    /// The records that there are. Default: the answers of servers.
+    /// Actual records. Default: the answers of servers.
     #[arg(value_parser = OsStringValueParser::new().try_map(|text| place::parse(&text)))]
     found: Option<RecordPlace>,
     /// The format of WANTED and FOUND, if they are files. Default: detected from each.

@@ -36,12 +36,12 @@ impl ReconcilePeer {
             Ok(Some(hello)) => hello,
             Ok(None) => bail!("{shown}: {}", ended(&mut child)),
             Err(error) => {
-                return Err(error.context(format!("{shown}: the other hdl is not one that can reconcile")));
+                return Err(error.context(format!("{shown}: the remote hdl does not support reconcile")));
             }
         };
         ensure!(
             hello.hdl_reconcile == VERSION,
-            "{shown}: the other hdl has version {} of the messages, this one {VERSION}",
+            "{shown}: the remote hdl has version {} of the messages, this one {VERSION}",
             hello.hdl_reconcile
         );
         Ok(Self { shown, child, to, from, hello, requests_count: 0 })
@@ -136,7 +136,7 @@ impl ReconcilePeer {
     }
 
     fn confused(&self) -> anyhow::Error {
-        anyhow::anyhow!("{}: the other hdl answered something else", self.shown)
+        anyhow::anyhow!("{}: unexpected reply from the remote hdl", self.shown)
     }
 }
 
@@ -149,10 +149,12 @@ impl Drop for ReconcilePeer {
     }
 }
 
-/// Why there is no message: the process has ended.
+/// The message about a process that has ended.
 fn ended(child: &mut Child) -> String {
     match child.wait() {
-        Ok(status) => format!("the connection ended ({status}); is hdl there, and may it read the records?"),
+        Ok(status) => format!(
+            "the connection ended ({status}); check that hdl is installed there and may read the records"
+        ),
         Err(error) => format!("the connection ended: {error}"),
     }
 }

@@ -18,7 +18,7 @@ const BUCKETS: usize = 512;
 /// Records whose values are compared at a time.
 const RECORDS: usize = 256;
 
-/// Which side has the records that there should be.
+/// The side with the expected records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WantedSide {
     Here,

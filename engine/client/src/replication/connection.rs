@@ -110,7 +110,7 @@ impl StreamConnection {
         Ok(Self { socket, peer, received, patience, requires_tls: false, control: Arc::default() })
     }
 
-    /// Refuses a stream that is not encrypted. The items of a signed stream are proven, but somebody
+    /// Refuses a stream that is not encrypted. The items of a signed stream are proven, but an attacker
     /// between may have left out some.
     pub const fn require_tls(&mut self) {
         self.requires_tls = true;

@@ -24,7 +24,7 @@ settings! {
         /// Unproven sessions of one source, in which no message has arrived. One more displaces the
         /// oldest of them.
         restart unproven_per_source <= sessions: usize = 64, 1..=1 << 24;
-        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, upon which
+        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, which makes
         /// deployed clients use TCP.
         restart unproven_per_source_udp <= unproven_per_source: usize = 16, 0..=1 << 24;
         /// Time after which an unproven session ends.

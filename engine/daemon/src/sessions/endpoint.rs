@@ -501,7 +501,7 @@ mod tests {
         assert_eq!(incoming.identity(), None, "another identity");
         front.authenticate(&incoming, WHO, 301);
         assert_eq!(incoming.identity().unwrap().as_reference(), WHO);
-        assert_eq!(bare.identity(), None, "whoever has the key, and nobody else");
+        assert_eq!(bare.identity(), None, "every client with the key, and no other");
         let again = front.open(&sent).unwrap();
         assert_eq!((again.proof(), again.identity()), (Err(MessageRejection::Replayed(1)), None));
         let mut answer = message(id, OpCode::CREATE_HANDLE);

@@ -396,7 +396,7 @@ mod tests {
         let mine = joint.find(101, 0).unwrap();
         assert!(mine.accept(1, 0) && !mine.accept(1, 0));
         let held = HolderHandle::start(&path, false);
-        assert_eq!(opened(&joint, 2), Ok(10), "now somebody does");
+        assert_eq!(opened(&joint, 2), Ok(10), "another process does");
         assert!(joint.find(101, 0).is_some() && joint.find(10, 0).is_some());
         let theirs = joint.find(10, 0).unwrap();
         drop(held);
@@ -432,7 +432,7 @@ mod tests {
         assert!(not_before().is_some());
         *not_before() = Some(Instant::now() + Duration::from_secs(600));
         assert_eq!(opened(&joint, 1), Ok(101), "in our own table, without waiting");
-        assert!(hangs.accept().is_err(), "nobody has tried again");
+        assert!(hangs.accept().is_err(), "no process has tried again");
         // The link does not wait either when connections are not accepted.
         *not_before() = None;
         let mut waiting = Vec::new();

@@ -98,7 +98,7 @@ pub async fn order_certificate(acme: &AcmeState, failures: u32) -> Result<Stored
     };
     let mut order = match stored_or_new_account(acme).await?.new_order(&new_order).await {
         Err(error) if is_account_unknown(&error) => {
-            // The authority has lost the account, or has been set up anew.
+            // The authority has lost the account, or has been set up again.
             acme.store.remove_account()?;
             stored_or_new_account(acme).await?.new_order(&new_order).await?
         }

@@ -28,7 +28,7 @@ struct UploadRecord {
     values: Result<Vec<ValueBuf>, String>,
 }
 
-/// What became of a record.
+/// The outcome of a record.
 #[derive(Debug)]
 struct RecordOutcome {
     handle: String,

@@ -84,7 +84,7 @@ struct StoredRequest {
     file_len: u64,
 }
 
-/// The right to decide a request, which nobody else has until this is dropped.
+/// The right to decide a request, exclusive until this is dropped.
 #[derive(Debug)]
 pub struct DecisionClaim {
     store: Arc<RegistrationStore>,
@@ -300,7 +300,7 @@ impl RegistrationStore {
         }
     }
 
-    /// Claims the decision about a request; `None` while somebody else has it, or another process
+    /// Claims the decision about a request; `None` while another reviewer has it, or another process
     /// has the lock.
     #[must_use]
     pub fn claim(self: &Arc<Self>, id: RequestId) -> Option<DecisionClaim> {

@@ -191,7 +191,7 @@ mod tests {
         shards.shard(0).turns.add(1);
         shards.shard(1).turns.add(1);
         assert!(!heartbeat.look(&shards, s(10)));
-        assert_eq!(ages(&heartbeat, s(60)), [0, 0], "nobody looks, and nobody has to turn");
+        assert_eq!(ages(&heartbeat, s(60)), [0, 0], "no probe has come, and no worker has to turn");
         assert_eq!(ages(&heartbeat, start), [0, 0], "a clock that looks back is none the worse");
     }
 }

@@ -328,7 +328,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
     );
     let alerts = read("alerts.yml");
     let rules = alerts.matches("- alert:").count();
-    assert_eq!(alerts.matches("severity: ").count(), rules, "somebody is told of every alert");
+    assert_eq!(alerts.matches("severity: ").count(), rules, "every alert has a severity");
     texts.push(alerts);
     let mut count = 0;
     for (name, selector) in texts.iter().flat_map(|text| named(text)) {

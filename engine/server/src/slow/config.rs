@@ -24,7 +24,7 @@ settings! {
         restart nice: u8 = 10, 0..=19;
         /// Requests on the slow path, waiting or in progress. If 8 or more, one source gets a
         /// quarter, its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP,
-        /// upon which deployed clients use TCP, and RC 3 over TCP.
+        /// which makes deployed clients use TCP, and RC 3 over TCP.
         restart queue_requests: usize = 1024, 1..=1 << 16;
         /// Challenges waiting for an answer. One more displaces the oldest.
         restart challenges: usize = 65_536, 1..=1 << 24;
@@ -32,7 +32,7 @@ settings! {
         restart challenge_bytes: usize = 16 << 20, 1 << 10..=1 << 32;
         /// Challenges to one IPv4 address or IPv6 /64. One more displaces its oldest.
         restart challenges_per_source <= challenges: usize = 256, 1..=1 << 24;
-        /// Of these, over UDP. One more gets RC 2, upon which deployed clients use TCP.
+        /// Of these, over UDP. One more gets RC 2, which makes deployed clients use TCP.
         restart challenges_per_source_udp <= challenges_per_source: usize = 64, 0..=1 << 24;
         /// Sources that are exempt from the limits of challenges and work by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;

@@ -187,7 +187,9 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
         Err(error) => return Err(error),
     }
     match is_older {
-        true => Err(StorageError::Corrupted("the header names an older commit as the last".to_owned()).into()),
+        true => {
+            Err(StorageError::Corrupted("the header names an older commit as the last".to_owned()).into())
+        }
         false => Ok(()),
     }
 }
@@ -258,7 +260,7 @@ mod tests {
         drop(Store::create(&config, true).unwrap());
         for verify_at_start in [true, false] {
             let config = StoreConfig { verify_at_start, ..config.clone() };
-            // Somebody else has the lock of redb.
+            // Another process has the lock of redb.
             let other = File::open(&config.file).unwrap();
             other.lock().unwrap();
             let ends = std::thread::spawn(move || {

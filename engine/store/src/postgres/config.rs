@@ -110,7 +110,7 @@ impl DatabaseAddress {
     }
 }
 
-/// Whether a host is this machine, so that nobody between can listen.
+/// Whether a host is this machine, so that no third party can listen.
 fn is_local(host: &Host) -> bool {
     match host {
         Host::Tcp(name) => {

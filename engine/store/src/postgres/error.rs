@@ -46,7 +46,7 @@ impl ServerError {
             Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
                 "lower `store.postgres.connections`, or raise max_connections of the server"
             }
-            Some(code) if code.code().starts_with("28") => "who may connect: pg_hba.conf of the server",
+            Some(code) if code.code().starts_with("28") => "check pg_hba.conf of the server",
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
                 "grant the rights on the tables handle_*"
             }

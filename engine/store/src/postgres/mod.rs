@@ -36,7 +36,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) struct PostgresStore {
     address: Arc<DatabaseAddress>,
     pool: Arc<ConnectionPool>,
-    /// The connection for transactions, if nobody uses it.
+    /// The connection for transactions, if it is not in use.
     writer: Mutex<Option<Connection>>,
     /// A random number of this process in `handle_writers`.
     writer_id: u64,

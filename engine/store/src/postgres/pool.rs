@@ -6,7 +6,7 @@ use super::connection::Connection;
 use super::error::ServerError;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// The connections that nobody uses, and how many there are in all.
+/// The connections that are not in use, and the number of all.
 #[derive(Debug)]
 pub(super) struct ConnectionPool {
     address: Arc<DatabaseAddress>,

@@ -28,7 +28,7 @@ type NumberedChanges = Vec<(u32, Vec<u8>)>;
 /// Records on their way.
 struct RecordsUnderWay {
     handles: Vec<String>,
-    /// What became of each record; `None` if that is not known yet.
+    /// The outcome of each record; `None` if that is not known yet.
     outcomes: Vec<Option<(ResponseCode, String)>>,
     frames: Vec<NumberedChanges>,
     /// A state of the store that includes all changes so far.
