@@ -18,13 +18,13 @@ const RECORDS: usize = 300;
 /// What `hdl reconcile --json` prints: the exit code, the findings in the order of their names, and the
 /// counts.
 #[derive(Debug)]
-struct Reconciled {
+struct ReconcileResult {
     exit: i32,
     findings: Vec<Json>,
     counts: Json,
 }
 
-fn reconciled(mut command: Command) -> Reconciled {
+fn reconciled(mut command: Command) -> ReconcileResult {
     command.arg("--json");
     let output = run(command);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -32,7 +32,7 @@ fn reconciled(mut command: Command) -> Reconciled {
     let error = String::from_utf8_lossy(&output.stderr);
     let counts = findings.pop().unwrap_or_else(|| panic!("no counts: {error}"));
     findings.sort_by_key(|finding| finding["handle"].as_str().unwrap().to_owned());
-    Reconciled { exit: output.status.code().unwrap(), findings, counts }
+    ReconcileResult { exit: output.status.code().unwrap(), findings, counts }
 }
 
 fn record(at: usize, url: &str) -> Json {
@@ -161,7 +161,7 @@ fn copies_in_every_form_are_compared_by_their_records() {
     ]});
     copies.write("hidden.jsonl", &[hidden]);
     copies.publish("copy", "hidden.jsonl", &["--delta"]);
-    let indexes = |found: &Reconciled| {
+    let indexes = |found: &ReconcileResult| {
         found.findings.iter().find(|it| it["handle"] == "10.1/0").unwrap()["indexes"].clone()
     };
     assert_eq!(indexes(&reconciled(copies.reconcile("good", "copy"))), json!([2]));
@@ -327,7 +327,7 @@ fn damage(service: &InitialisedService) {
     service.until_resolved("10.1045/d", 1, "https://d.example/");
 }
 
-fn differences(found: &Reconciled) -> Vec<(&str, &str)> {
+fn differences(found: &ReconcileResult) -> Vec<(&str, &str)> {
     found
         .findings
         .iter()
