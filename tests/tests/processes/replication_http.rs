@@ -24,7 +24,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// A gateway, and the `handle-admin` to which it relays.
-struct Relayed {
+struct RelaySetup {
     admin: AdminServer,
     gateway: GatewayServer,
     socket: PathBuf,
@@ -32,7 +32,7 @@ struct Relayed {
     _directory: TempDir,
 }
 
-impl Relayed {
+impl RelaySetup {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let (socket, path) = (directory.path().join("relay.sock"), directory.path().to_owned());
@@ -110,7 +110,7 @@ const DUMP: Request<'_> = Request::DumpHandles(DumpHandles { receiver: WHOLE, st
 
 #[test]
 fn a_dump_over_http_is_signed_and_ends_with_the_connection() {
-    let relayed = Relayed::start();
+    let relayed = RelaySetup::start();
     let records = relayed.admin.server().shared().service.store.stats().unwrap().records;
     let address = relayed.gateway.address();
     let response = relayed.pull(&DUMP, |request| exchange(address, request));
@@ -126,7 +126,7 @@ fn a_dump_over_http_is_signed_and_ends_with_the_connection() {
 
 #[test]
 fn a_short_stream_over_http_has_a_length() {
-    let relayed = Relayed::start();
+    let relayed = RelaySetup::start();
     let progress = Progress::OneSource { last_txn_id: 0, last_query_ms: i64::MAX / 2 };
     let request = Request::RetrieveTxnLog(RetrieveTransactions { progress, receiver: WHOLE });
     let address = relayed.gateway.address();
@@ -138,7 +138,7 @@ fn a_short_stream_over_http_has_a_length() {
 
 #[test]
 fn a_dump_over_a_transport_with_the_key_of_the_server_is_not_signed() {
-    let relayed = Relayed::start();
+    let relayed = RelaySetup::start();
     let receiver = relayed.receiver();
     let ask = |message: &[u8]| {
         let mut stream = UnixStream::connect(&relayed.socket).unwrap();
