@@ -111,7 +111,7 @@ pub enum AuthenticateError {
 }
 
 /// The identities of sessions that were displaced, whose sessions at `handle-admin` are to end.
-pub type Displaced = Vec<Arc<ClientIdentity>>;
+pub type DisplacedIdentities = Vec<Arc<ClientIdentity>>;
 
 /// An identity: its handle with its case folded, and its index.
 type IdentityName = (Vec<u8>, i32);
@@ -210,7 +210,7 @@ impl HttpSessions {
         identity: Arc<ClientIdentity>,
         limits: &SessionsConfig,
         now: Instant,
-    ) -> Result<Displaced, AuthenticateError> {
+    ) -> Result<DisplacedIdentities, AuthenticateError> {
         self.table().prove(session, identity, limits, now)
     }
 
@@ -225,7 +225,7 @@ impl HttpSessions {
         identity: Arc<ClientIdentity>,
         limits: &SessionsConfig,
         now: Instant,
-    ) -> Result<Displaced, AuthenticateError> {
+    ) -> Result<DisplacedIdentities, AuthenticateError> {
         let mut table = self.table();
         let is_unchanged = |kept: &StoredSession| {
             kept.nonce == session.nonce
@@ -281,7 +281,7 @@ impl SessionTable {
         identity: Arc<ClientIdentity>,
         limits: &SessionsConfig,
         now: Instant,
-    ) -> Result<Displaced, AuthenticateError> {
+    ) -> Result<DisplacedIdentities, AuthenticateError> {
         let HttpSession { id, nonce, .. } = session;
         let (name, mut displaced) = (name_of(&identity), Vec::new());
         let is_own = |table: &Self| table.sessions.get(&id).is_some_and(|it| it.identity.is_some());
@@ -383,7 +383,7 @@ mod tests {
         nonce: u8,
         index: i32,
         now: Instant,
-    ) -> Result<Displaced, AuthenticateError> {
+    ) -> Result<DisplacedIdentities, AuthenticateError> {
         let session = HttpSession { id: id(number), nonce: [nonce; 32], identity: None };
         table.add(session, identity(index), &limits(), now)
     }
