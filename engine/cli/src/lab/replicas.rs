@@ -3,11 +3,11 @@
 //!
 //! - [`files`]: the directory, with the configuration of each process.
 //! - [`programs`]: the processes; a file for each one that is to be stopped.
-//! - [`seen`]: what each process serves.
+//! - [`process_view`]: what each process serves.
 
 mod files;
+mod process_view;
 mod programs;
-mod seen;
 
 use super::LabEnd;
 use crate::style::{Paint, paint};
@@ -214,7 +214,7 @@ pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitOutcome> {
 
 fn look_at(dir: &Path, is_json: bool) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(dir)?;
-    let seen: Vec<_> = programs::read(&lab)?.iter().map(|row| seen::look(&lab, row)).collect();
+    let seen: Vec<_> = programs::read(&lab)?.iter().map(|row| process_view::look(&lab, row)).collect();
     let mut texts = seen.iter().filter(|one| one.serves).map(|one| one.text.as_ref());
     let first = texts.next().flatten();
     let agree = first.is_some() && texts.all(|text| text == first);

@@ -65,7 +65,7 @@ impl<'l> LabPrograms<'l> {
         }
         all.write()?;
         for row in &all.written {
-            super::seen::await_answer(lab, row)?;
+            super::process_view::await_answer(lab, row)?;
         }
         all.write()?;
         Ok(all)

@@ -1,4 +1,4 @@
-//! What is seen of each process: the text that servers give, the set, the transaction, and errors.
+//! The state of each process as the lab shows it: the text that servers give, the set, the transaction, and errors.
 
 use super::files::ReplicaLab;
 use super::programs::ProgramRow;
@@ -19,9 +19,9 @@ use std::time::Instant;
 /// Time for an answer over UDP, in milliseconds.
 const WAITS_MS: [u32; 2] = [300, 700];
 
-/// What is seen of a process.
+/// The state of a process as the lab shows it.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct SeenProcess {
+pub(super) struct ProcessView {
     pub(super) name: String,
     pub(super) program: String,
     pub(super) pid: Option<u32>,
@@ -42,7 +42,7 @@ pub(super) struct SeenProcess {
     pub(super) error: Option<String>,
 }
 
-impl SeenProcess {
+impl ProcessView {
     /// All of it as text.
     pub(super) fn sentence(&self) -> String {
         let parts = [
@@ -58,8 +58,8 @@ impl SeenProcess {
 }
 
 /// Looks at a process.
-pub(super) fn look(lab: &ReplicaLab, row: &ProgramRow) -> SeenProcess {
-    let mut seen = SeenProcess {
+pub(super) fn look(lab: &ReplicaLab, row: &ProgramRow) -> ProcessView {
+    let mut seen = ProcessView {
         name: row.name.clone(),
         program: row.program.clone(),
         pid: row.pid,
@@ -85,7 +85,7 @@ pub(super) fn look(lab: &ReplicaLab, row: &ProgramRow) -> SeenProcess {
 }
 
 /// Takes what the status of `handle-admin` or `handle-fetch` says.
-fn take(seen: &mut SeenProcess, status: &Json) {
+fn take(seen: &mut ProcessView, status: &Json) {
     let of = if status["mirror"][0].is_object() { &status["mirror"][0] } else { status };
     seen.activity = of["activity"].as_str().map(str::to_owned);
     seen.lag_seconds = of["lag_seconds"].as_f64();
