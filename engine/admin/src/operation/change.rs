@@ -140,7 +140,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !may_read {
             self.permit(requirement)?;
         }
-        if matches!(self.requester, Requester::Claims(_)) {
+        if matches!(self.requester, Requester::Claimed(_)) {
             return Err(DecisionEnd::Prove);
         }
         Ok(may_read)
@@ -159,7 +159,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
     }
 
     fn challenge_strangers(&self) -> Result<(), DecisionEnd> {
-        if matches!(self.requester, Requester::Nobody) { Err(DecisionEnd::Challenge) } else { Ok(()) }
+        if matches!(self.requester, Requester::Unidentified) { Err(DecisionEnd::Challenge) } else { Ok(()) }
     }
 
     fn permit_actions(&self, key: &[u8], actions: Vec<RecordAction>) -> Result<(), DecisionEnd> {

@@ -57,7 +57,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         // Deleting also works after the prefix has been released, for cleaning up.
         let key = self.key(handle)?;
         self.refer(&key)?;
-        if matches!(self.requester, super::Requester::Nobody) {
+        if matches!(self.requester, super::Requester::Unidentified) {
             return Err(DecisionEnd::Challenge);
         }
         if self.records.record(&key)?.is_none() {

@@ -72,11 +72,11 @@ pub struct OperationBounds {
 #[derive(Clone, Copy, Debug)]
 pub enum Requester<'a> {
     /// No identity has been given.
-    Nobody,
+    Unidentified,
     /// Any requester; allowed to do everything.
-    Anyone,
+    FullAccess,
     /// A claimed identity that has not been proven yet. The decision depends on public data only.
-    Claims(Reference<'a>),
+    Claimed(Reference<'a>),
     /// A proven identity.
     Is(Reference<'a>),
 }
@@ -432,9 +432,9 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         ) -> Result<EntitlementOutcome, StoreError>,
     ) -> Result<(), DecisionEnd> {
         let identity = match self.requester {
-            Requester::Nobody => return Err(DecisionEnd::Challenge),
-            Requester::Anyone => return Ok(()),
-            Requester::Is(identity) | Requester::Claims(identity) => identity,
+            Requester::Unidentified => return Err(DecisionEnd::Challenge),
+            Requester::FullAccess => return Ok(()),
+            Requester::Is(identity) | Requester::Claimed(identity) => identity,
         };
         let has = |handle: Handle<'_>| self.rules.site.has(handle);
         let view = DecisionView::new(self.records, &has, self.remote_facts);

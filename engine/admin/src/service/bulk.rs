@@ -447,7 +447,7 @@ impl ChangeGroup {
         let request = opened.operation_request(Version::CURRENT, random, self.now_unix_s);
         let (index, handle) = &self.identity;
         let requester = match self.in_force.rules.anonymous_full_access {
-            true => Requester::Anyone,
+            true => Requester::FullAccess,
             false => Requester::Is(Reference { handle, index: *index }),
         };
         match decide(transaction, &self.in_force.rules, &request, requester, &self.facts) {

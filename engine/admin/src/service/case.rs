@@ -86,17 +86,17 @@ impl<'a> RequestCase<'a> {
         match (self.opened.request, &self.session_identity) {
             (Request::AnswerChallenge(answer), _) => RequestIdentity::Claimed(answer.identity),
             (_, Some(identity)) => RequestIdentity::Known(identity.as_reference()),
-            (_, None) => RequestIdentity::Nobody,
+            (_, None) => RequestIdentity::Unidentified,
         }
     }
 
     /// The requester for the first decision.
     pub(super) fn requester(&self, rules: &OperationRules) -> Requester<'_> {
         match (&self.claim, &self.session_identity) {
-            (Some(claim), _) => Requester::Claims(claim.answer.identity),
-            _ if rules.anonymous_full_access => Requester::Anyone,
+            (Some(claim), _) => Requester::Claimed(claim.answer.identity),
+            _ if rules.anonymous_full_access => Requester::FullAccess,
             (None, Some(identity)) => Requester::Is(identity.as_reference()),
-            (None, None) => Requester::Nobody,
+            (None, None) => Requester::Unidentified,
         }
     }
 

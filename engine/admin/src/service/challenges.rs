@@ -50,7 +50,7 @@ impl RequestCase<'_> {
             false => OperationRefusal::new(ResponseCode::AUTHENTICATION_TIMEOUT, "").into(),
         };
         // Guessed numbers, over UDP from spoofed addresses, do not belong in the audit log.
-        (if is_made_up { RequestIdentity::Nobody } else { self.identity() }, response)
+        (if is_made_up { RequestIdentity::Unidentified } else { self.identity() }, response)
     }
 }
 

@@ -22,16 +22,16 @@ impl AdminService {
         let (random, now_unix_s, version) = (case.random, case.now_unix_s, case.to.version());
         let identity = match requester {
             Requester::Is(identity) => Some((identity.index, identity.handle.to_vec())),
-            Requester::Nobody | Requester::Anyone | Requester::Claims(_) => None,
+            Requester::Unidentified | Requester::FullAccess | Requester::Claimed(_) => None,
         };
-        let is_anyone = matches!(requester, Requester::Anyone);
+        let is_anyone = matches!(requester, Requester::FullAccess);
         self.store.change(move |transaction| {
             let opened = open(&message).map_err(|_| StoreError::Damaged("a request that was read before"))?;
             let request = opened.operation_request(version, random, now_unix_s);
             let requester = match &identity {
                 Some((index, handle)) => Requester::Is(Reference { handle, index: *index }),
-                None if is_anyone => Requester::Anyone,
-                None => Requester::Nobody,
+                None if is_anyone => Requester::FullAccess,
+                None => Requester::Unidentified,
             };
             Ok(match decide(transaction, &in_force.rules, &request, requester, &facts)? {
                 OperationDecision::Change(writes, answer) => {

@@ -63,7 +63,7 @@ impl AdminService {
         for candidate in &candidates {
             let index = candidate.index(claimed);
             let identity = if promotes { Reference { index, ..claimed } } else { claimed };
-            if decider.decide(Requester::Claims(identity))?.is_not_permitted() {
+            if decider.decide(Requester::Claimed(identity))?.is_not_permitted() {
                 continue;
             }
             match self.try_candidate(case, claim, candidate, decider) {

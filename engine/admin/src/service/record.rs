@@ -28,7 +28,7 @@ impl AdminService {
         self.counters.answered(op_code, code);
         let (identity, is_of_interest) = match identity {
             // Refused anonymous requests could fill the disk with audit lines.
-            RequestIdentity::Nobody => (None, op_code.is_admin() && code == ResponseCode::SUCCESS),
+            RequestIdentity::Unidentified => (None, op_code.is_admin() && code == ResponseCode::SUCCESS),
             RequestIdentity::Known(identity) => (Some(identity), op_code.is_admin()),
             RequestIdentity::Claimed(identity) => (Some(identity), true),
         };

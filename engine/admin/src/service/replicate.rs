@@ -31,7 +31,7 @@ impl AdminService {
         };
         let identity = match requester {
             Requester::Is(identity) => format!("{}:{}", identity.index, Handle(identity.handle)),
-            Requester::Nobody | Requester::Anyone | Requester::Claims(_) => "anonymous".to_owned(),
+            Requester::Unidentified | Requester::FullAccess | Requester::Claimed(_) => "anonymous".to_owned(),
         };
         let request = StreamRequest {
             request: case.opened.request,

@@ -37,7 +37,7 @@ impl From<OperationRefusal> for PreparedResponse {
 #[derive(Clone, Copy)]
 pub(super) enum RequestIdentity<'a> {
     /// No identity was given.
-    Nobody,
+    Unidentified,
     /// The identity that the session has authenticated.
     Known(Reference<'a>),
     /// The identity that an answer to a challenge claims; the result shows whether it was proven.
