@@ -1,4 +1,4 @@
-//! The process that `hostile::killed` kills: changes and publishes a store until then.
+//! The process that `hostile::process_kills` kills: changes and publishes a store until then.
 //!
 //! It prints `try WRITER KEY NUMBER` before a change and `done WRITER` after its acknowledgement; a
 //! negative number is a deletion. `shown TRANSACTION` is the published transaction.
@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_proto::{Value, Values};
 use handle_store::{Store, StoreConfig};
-use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
+use handle_tests::kill_limits::{KEYS, WRITERS, key, publish_config};
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;

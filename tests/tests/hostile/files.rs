@@ -3,9 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, hdl, run, succeed};
 use handle_tests::records_server::RecordsServer;
+use handle_tests::service_directory::InitialisedService;
 use serde_json::Value as Json;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

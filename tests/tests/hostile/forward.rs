@@ -13,8 +13,8 @@ use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Req
 use handle_proto::{OpCode, OpFlags, ResponseCode as Code, Version};
 use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
 use handle_tests::forwarding::{code, exchange_all, listed_names, message};
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::ask;
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, hdl, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;

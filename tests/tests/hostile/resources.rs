@@ -5,8 +5,8 @@
 use handle_daemon::listen::raise_file_limit;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::ask;
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use serde_json::Value as Json;
 use std::fs;

@@ -5,8 +5,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{RunningProcess, fail, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

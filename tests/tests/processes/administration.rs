@@ -12,8 +12,8 @@ use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_tests::batches::{batch, operations};
 use handle_tests::client::{exchange, exchange_over_tcp};
-use handle_tests::initialised::{InitialisedService, sorted_lines};
 use handle_tests::process::{RunningProcess, fail, succeed, until};
+use handle_tests::service_directory::{InitialisedService, sorted_lines};
 use handle_tests::session::{ClientSession, SessionExchange};
 use serde_json::Value as Json;
 

@@ -2,8 +2,8 @@
 //! back.
 
 use handle_auth::keyfile;
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;

@@ -6,9 +6,9 @@
 use handle_proto::{ResponseCode, Value, Values};
 use handle_store::{Store, StoreConfig};
 use handle_tests::daemon::ask;
-use handle_tests::initialised::InitialisedService;
-use handle_tests::mirrored::{MirroredService, RecordAdministrator, published_root};
+use handle_tests::mirror_pair::{MirroredService, RecordAdministrator, published_root};
 use handle_tests::process::{fail, run, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

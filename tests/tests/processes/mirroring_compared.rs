@@ -5,9 +5,9 @@
 
 use handle_proto::ResponseCode;
 use handle_tests::daemon::ask;
-use handle_tests::initialised::InitialisedService;
-use handle_tests::mirrored::{MirroredService, RecordAdministrator};
+use handle_tests::mirror_pair::{MirroredService, RecordAdministrator};
 use handle_tests::process::{run, until};
+use handle_tests::service_directory::InitialisedService;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

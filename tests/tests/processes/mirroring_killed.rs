@@ -2,7 +2,7 @@
 //! the same records.
 
 use handle_proto::ResponseCode;
-use handle_tests::mirrored::MirroredService;
+use handle_tests::mirror_pair::MirroredService;
 use handle_tests::process::until;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;

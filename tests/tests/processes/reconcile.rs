@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::free_address;
-use handle_tests::initialised::InitialisedService;
 use handle_tests::process::{fail, hdl, run, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;

@@ -7,7 +7,7 @@ use handle_admin::publish::StorePublisher;
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::{EncodedRecord, LoadMode, PublishedSet, hash_key};
 use handle_store::{Store, StoreConfig};
-use handle_tests::killed::{KEYS, WRITERS, key, publish_config};
+use handle_tests::kill_limits::{KEYS, WRITERS, key, publish_config};
 use handle_tests::postgres_server::PostgresServer;
 use handle_tests::process::RunningProcess;
 use std::collections::BTreeMap;

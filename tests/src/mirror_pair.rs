@@ -1,7 +1,7 @@
 //! A primary and its mirror, each in a directory of `hdl init`.
 
 use crate::daemon::ask;
-use crate::initialised::InitialisedService;
+use crate::service_directory::InitialisedService;
 use handle_auth::{PrivateKey, file};
 use handle_client::administration::{Administrator, ClientIdentity, IdentityKey};
 use handle_client::allowances::Allowances;
