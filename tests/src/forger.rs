@@ -43,7 +43,7 @@ struct ForgerState {
 /// The sockets of a forger.
 struct ForgerSockets {
     /// The address that is asked.
-    asked: UdpSocket,
+    main: UdpSocket,
     /// Another port of its host.
     other_port: UdpSocket,
     /// The same port of another host.
@@ -72,13 +72,13 @@ impl ForgerServer {
     /// When there is no port.
     #[must_use]
     pub fn start(burst: u64) -> Self {
-        let asked = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        let address = asked.local_addr().expect("an address");
-        asked.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let main = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let address = main.local_addr().expect("an address");
+        main.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
         let other_host =
             (2..100).find_map(|host| UdpSocket::bind((Ipv4Addr::new(127, 0, 0, host), address.port())).ok());
         let sockets = ForgerSockets {
-            asked,
+            main,
             other_port: UdpSocket::bind("127.0.0.1:0").expect("a port"),
             other_host: other_host.expect("the port on another address of loopback"),
         };
@@ -118,7 +118,7 @@ impl ForgerState {
     fn run(&self, sockets: &ForgerSockets) {
         let (mut room, mut earlier, mut questions) = ([0; 2048], VecDeque::new(), 0_u64);
         while !self.ends.load(Ordering::Relaxed) {
-            let Ok((len, from)) = sockets.asked.recv_from(&mut room) else { continue };
+            let Ok((len, from)) = sockets.main.recv_from(&mut room) else { continue };
             let request = &room[..len];
             let Some(honest) = answer(request, TRUE_DATA, |_, _| {}) else { continue };
             questions += 1;
@@ -134,7 +134,7 @@ impl ForgerState {
                     continue;
                 }
             }
-            let _ = sockets.asked.send_to(&honest, from);
+            let _ = sockets.main.send_to(&honest, from);
         }
     }
 
@@ -156,7 +156,7 @@ impl ForgerState {
             let _ = match usize::try_from(n).unwrap_or_default() % FORGERIES {
                 0 => sockets.other_port.send_to(&right, from),
                 1 => sockets.other_host.send_to(&right, from),
-                2 => sockets.asked.send_to(&answer(request, FALSE_DATA, other_id).expect("a request"), from),
+                2 => sockets.main.send_to(&answer(request, FALSE_DATA, other_id).expect("a request"), from),
                 3 => {
                     let other_handle = |_: &mut Envelope, handle: &mut Vec<u8>| handle.push(b'0');
                     // With the right id it would end the attempt, so it comes from another port.
@@ -165,11 +165,11 @@ impl ForgerState {
                 }
                 // The right answer to a question before, late; and to this one.
                 4 => match earlier.front().filter(|earlier| earlier.is_late()) {
-                    Some(earlier) => sockets.asked.send_to(&earlier.answer, earlier.from),
+                    Some(earlier) => sockets.main.send_to(&earlier.answer, earlier.from),
                     None => continue,
                 },
                 _ => match earlier.back() {
-                    Some(earlier) => sockets.asked.send_to(&earlier.answer, from),
+                    Some(earlier) => sockets.main.send_to(&earlier.answer, from),
                     None => continue,
                 },
             };

@@ -77,7 +77,7 @@ struct KeyRecord {
     number: u64,
     unix_ms: u64,
     /// Highest number of a change that was carried out.
-    done: u32,
+    last_change: u32,
     /// Results that are kept.
     count: u32,
 }
@@ -88,7 +88,7 @@ impl KeyRecord {
         bytes[..32].copy_from_slice(&self.digest);
         bytes[32..40].copy_from_slice(&self.number.to_be_bytes());
         bytes[40..48].copy_from_slice(&self.unix_ms.to_be_bytes());
-        bytes[48..52].copy_from_slice(&self.done.to_be_bytes());
+        bytes[48..52].copy_from_slice(&self.last_change.to_be_bytes());
         bytes[52..].copy_from_slice(&self.count.to_be_bytes());
         bytes
     }
@@ -98,12 +98,12 @@ impl KeyRecord {
             let (&digest, rest) = bytes.split_first_chunk()?;
             let (&number, rest) = rest.split_first_chunk()?;
             let (&unix_ms, rest) = rest.split_first_chunk()?;
-            let (&done, rest) = rest.split_first_chunk()?;
+            let (&last_change, rest) = rest.split_first_chunk()?;
             Some(Self {
                 digest,
                 number: u64::from_be_bytes(number),
                 unix_ms: u64::from_be_bytes(unix_ms),
-                done: u32::from_be_bytes(done),
+                last_change: u32::from_be_bytes(last_change),
                 count: u32::from_be_bytes(rest.try_into().ok()?),
             })
         };
@@ -148,7 +148,8 @@ impl Transaction<'_> {
         let number = self.number(names::BULK_LAST)? + 1;
         self.put_number(names::BULK_LAST, number)?;
         self.with_bulk_tables(|tables, _| {
-            let record = KeyRecord { digest: key.digest, number, unix_ms: now_unix_ms, done: 0, count: 0 };
+            let record =
+                KeyRecord { digest: key.digest, number, unix_ms: now_unix_ms, last_change: 0, count: 0 };
             tables.put_key(&scope.0, &record)?;
             tables.tables.insert(StoreTable::BulkNumbers, &number.to_be_bytes(), &scope.0)?;
             let owner = BulkScope::owner(&scope.0)?;
@@ -167,7 +168,7 @@ impl Transaction<'_> {
     /// When the file cannot be read.
     pub fn bulk_done(&self, scope: &BulkScope, number: u64) -> Result<Option<u32>, StoreError> {
         let record = self.bulk_key(scope)?.filter(|record| record.number == number);
-        Ok(record.map(|record| record.done))
+        Ok(record.map(|record| record.last_change))
     }
 
     /// The kept results of the changes from `first` to `last` of the request `number`.
@@ -206,7 +207,8 @@ impl Transaction<'_> {
         let known = self.bulk_key(scope)?.filter(|record| record.number == number);
         let mut record = known.ok_or(StoreError::Damaged("the key of a request was dropped meanwhile"))?;
         let count = u32::try_from(results.len()).unwrap_or(u32::MAX);
-        (record.done, record.count) = (record.done.max(last.number), record.count.saturating_add(count));
+        (record.last_change, record.count) =
+            (record.last_change.max(last.number), record.count.saturating_add(count));
         let mut bytes = Vec::new();
         for result in results {
             let text = shortened(&result.text).to_owned();

@@ -189,7 +189,7 @@ impl Drop for TellPanic<'_> {
 /// The progress of the writer.
 #[derive(Debug)]
 pub(super) struct CommitQueue {
-    done: Mutex<CommitTotals>,
+    totals: Mutex<CommitTotals>,
     changed: Condvar,
     waiting: AtomicUsize,
 }
@@ -204,48 +204,48 @@ struct CommitTotals {
 
 impl CommitQueue {
     pub(super) const fn new(last_id: u64) -> Self {
-        let done = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
-        Self { done: Mutex::new(done), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
+        let totals = CommitTotals { last_id, commits_count: 0, changes_count: 0, failure: None };
+        Self { totals: Mutex::new(totals), changed: Condvar::new(), waiting: AtomicUsize::new(0) }
     }
 
-    fn done(&self) -> MutexGuard<'_, CommitTotals> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, CommitTotals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that `last_id` is durable, by a commit of `changes_count` changes.
     pub(super) fn committed(&self, last_id: u64, changes_count: usize) {
-        let mut done = self.done();
-        done.last_id = done.last_id.max(last_id);
-        done.commits_count += 1;
-        done.changes_count += changes_count as u64;
+        let mut totals = self.totals();
+        totals.last_id = totals.last_id.max(last_id);
+        totals.commits_count += 1;
+        totals.changes_count += changes_count as u64;
         self.changed.notify_all();
     }
 
     /// Records that another process has made `last_id` durable.
     pub(super) fn committed_elsewhere(&self, last_id: u64) {
-        let mut done = self.done();
-        if last_id > done.last_id {
-            done.last_id = last_id;
+        let mut totals = self.totals();
+        if last_id > totals.last_id {
+            totals.last_id = last_id;
             self.changed.notify_all();
         }
     }
 
     fn fail(&self, why: String) {
-        self.done().failure.get_or_insert(why);
+        self.totals().failure.get_or_insert(why);
         self.changed.notify_all();
     }
 
     pub(super) fn last_id(&self) -> u64 {
-        self.done().last_id
+        self.totals().last_id
     }
 
     pub(super) fn counts(&self) -> (u64, u64) {
-        let done = self.done();
-        (done.commits_count, done.changes_count)
+        let totals = self.totals();
+        (totals.commits_count, totals.changes_count)
     }
 
     pub(super) fn failure(&self) -> Option<String> {
-        self.done().failure.clone()
+        self.totals().failure.clone()
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -253,8 +253,8 @@ impl CommitQueue {
     }
 
     pub(super) fn wait_past(&self, id: u64, patience: Duration) -> u64 {
-        let is_past = |done: &mut CommitTotals| done.last_id <= id && done.failure.is_none();
-        let waited = self.changed.wait_timeout_while(self.done(), patience, is_past);
+        let is_past = |totals: &mut CommitTotals| totals.last_id <= id && totals.failure.is_none();
+        let waited = self.changed.wait_timeout_while(self.totals(), patience, is_past);
         waited.unwrap_or_else(PoisonError::into_inner).0.last_id
     }
 }

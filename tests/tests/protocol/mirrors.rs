@@ -86,7 +86,12 @@ fn store() -> Arc<Store> {
 
 fn open(store: &Arc<Store>) -> StreamApplier {
     let whole = ReceiverShare { hash_option: HashOption::Handle, servers_count: 1, server_at: 0 };
-    let scope = MirrorScope { filter: PrefixFilter::new(&[]), others: Vec::new(), own: whole, theirs: whole };
+    let scope = MirrorScope {
+        filter: PrefixFilter::new(&[]),
+        others: Vec::new(),
+        own_share: whole,
+        primary_share: whole,
+    };
     let limits = BatchLimits { items: 10, bytes: 1 << 20 };
     let state = Arc::new(SourceState::new("main"));
     StreamApplier::open(Arc::clone(store), "main", Arc::new(scope), limits, state).unwrap()

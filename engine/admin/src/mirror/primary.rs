@@ -86,7 +86,7 @@ impl PrimaryServer {
 
     /// This mirror in its site.
     fn receiver(&self) -> Receiver {
-        let own = self.scope.own;
+        let own = self.scope.own_share;
         Receiver {
             hash_option: own.hash_option as u8,
             servers_count: own.servers_count.cast_signed(),
@@ -182,8 +182,8 @@ fn open(
         let scope = MirrorScope {
             filter: primary.filter(),
             others: others.to_vec(),
-            own: share(own.hash_option(), own.servers_count(), own.server_at()),
-            theirs: share(places.hash_option, u32::try_from(count)?, u32::try_from(at)?),
+            own_share: share(own.hash_option(), own.servers_count(), own.server_at()),
+            primary_share: share(places.hash_option, u32::try_from(count)?, u32::try_from(at)?),
         };
         servers.push(PrimaryServer {
             name,

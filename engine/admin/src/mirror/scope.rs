@@ -54,16 +54,16 @@ pub struct MirrorScope {
     /// The filters of all other primaries.
     pub others: Vec<PrefixFilter>,
     /// The handles of this server in its own site.
-    pub own: ReceiverShare,
+    pub own_share: ReceiverShare,
     /// The handles of the server of the primary in the site of the primary.
-    pub theirs: ReceiverShare,
+    pub primary_share: ReceiverShare,
 }
 
 impl MirrorScope {
     /// Whether a handle is taken from this server of the primary.
     #[must_use]
     pub fn has(&self, handle: &[u8]) -> bool {
-        self.filter.has(handle) && self.own.has(handle) && self.theirs.has(handle)
+        self.filter.has(handle) && self.own_share.has(handle) && self.primary_share.has(handle)
     }
 
     /// Whether homing a prefix is taken over.
@@ -76,14 +76,14 @@ impl MirrorScope {
     /// that belong to no primary are removed, too.
     #[must_use]
     pub fn owns(&self, handle: &[u8]) -> bool {
-        self.theirs.has(handle) && !self.others.iter().any(|other| other.has(handle))
+        self.primary_share.has(handle) && !self.others.iter().any(|other| other.has(handle))
     }
 
     /// Whether a dump of this server releases a prefix that it does not name. All servers of a site
     /// have the same homed prefixes, so only the first one decides.
     #[must_use]
     pub fn owns_prefix(&self, record: &[u8]) -> bool {
-        self.theirs.server_at == 0 && !self.others.iter().any(|other| other.has(record))
+        self.primary_share.server_at == 0 && !self.others.iter().any(|other| other.has(record))
     }
 
     /// A text that changes when other records are to be taken, which only a dump can bring.
@@ -101,7 +101,7 @@ impl MirrorScope {
             }
         };
         let prefixes: Vec<_> = self.filter.0.iter().map(|it| String::from_utf8_lossy(it)).collect();
-        format!("{}; {}; {}", share(&self.own), share(&self.theirs), prefixes.join(" "))
+        format!("{}; {}; {}", share(&self.own_share), share(&self.primary_share), prefixes.join(" "))
     }
 }
 
@@ -135,8 +135,8 @@ mod tests {
         let scope = |server_at| MirrorScope {
             filter: filter(&["10.1"]),
             others: vec![filter(&["10.2"])],
-            own: whole,
-            theirs: ReceiverShare { servers_count: 2, server_at, ..whole },
+            own_share: whole,
+            primary_share: ReceiverShare { servers_count: 2, server_at, ..whole },
         };
         for n in 0..50 {
             let handle = format!("10.1/{n}").into_bytes();

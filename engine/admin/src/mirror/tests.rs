@@ -26,7 +26,7 @@ fn scope(prefixes: &[&str]) -> Arc<MirrorScope> {
     let prefixes: Vec<String> = prefixes.iter().map(|&it| it.to_owned()).collect();
     let whole = ReceiverShare { hash_option: HashOption::Handle, servers_count: 1, server_at: 0 };
     let filter = PrefixFilter::new(&prefixes);
-    Arc::new(MirrorScope { filter, others: Vec::new(), own: whole, theirs: whole })
+    Arc::new(MirrorScope { filter, others: Vec::new(), own_share: whole, primary_share: whole })
 }
 
 fn open_with(store: &Arc<Store>, prefixes: &[&str]) -> StreamApplier {

@@ -13,8 +13,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 pub(super) struct ReconcilePeer {
     shown: String,
     child: Child,
-    to: BufWriter<ChildStdin>,
-    from: BufReader<ChildStdout>,
+    requests: BufWriter<ChildStdin>,
+    replies: BufReader<ChildStdout>,
     hello: PeerHello,
     /// Number of requests so far.
     requests_count: u64,
@@ -27,11 +27,11 @@ impl ReconcilePeer {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
-        let (to, from) = (child.stdin.take(), child.stdout.take());
-        let to = BufWriter::new(to.context("no standard input")?);
-        let mut from = BufReader::with_capacity(1 << 20, from.context("no standard output")?);
+        let (requests, replies) = (child.stdin.take(), child.stdout.take());
+        let requests = BufWriter::new(requests.context("no standard input")?);
+        let mut replies = BufReader::with_capacity(1 << 20, replies.context("no standard output")?);
         let shown = place.shown();
-        let first = protocol::read::<PeerHello>(&mut from);
+        let first = protocol::read::<PeerHello>(&mut replies);
         let hello = match first {
             Ok(Some(hello)) => hello,
             Ok(None) => bail!("{shown}: {}", ended(&mut child)),
@@ -44,7 +44,7 @@ impl ReconcilePeer {
             "{shown}: the remote hdl has version {} of the messages, this one {VERSION}",
             hello.hdl_reconcile
         );
-        Ok(Self { shown, child, to, from, hello, requests_count: 0 })
+        Ok(Self { shown, child, requests, replies, hello, requests_count: 0 })
     }
 
     /// Its name in messages.
@@ -62,12 +62,12 @@ impl ReconcilePeer {
 
     fn send(&mut self, request: &PeerRequest) -> anyhow::Result<()> {
         self.requests_count += 1;
-        let sent = protocol::write(&mut self.to, request);
+        let sent = protocol::write(&mut self.requests, request);
         sent.with_context(|| format!("{}: the connection is closed", self.shown))
     }
 
     fn receive(&mut self) -> anyhow::Result<PeerReply> {
-        match protocol::read(&mut self.from).with_context(|| self.shown.clone())? {
+        match protocol::read(&mut self.replies).with_context(|| self.shown.clone())? {
             Some(PeerReply::Failed(why)) => bail!("{}: {why}", self.shown),
             Some(reply) => Ok(reply),
             None => bail!("{}: {}", self.shown, ended(&mut self.child)),
