@@ -1,7 +1,7 @@
 //! The file in which `handle-cache` keeps its entries over a restart.
 
 use handle_cache::saved::{read, write};
-use handle_cache::table::{EntryStamp, RecordTable};
+use handle_cache::table::{CachedRecordTable, EntryStamp};
 use std::collections::BTreeMap;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,7 +21,7 @@ pub fn saved_cache(block: &[u8]) {
         }
     }
     let (entries, is_whole) = entries(&file);
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     let stored =
         entries.iter().filter(|(key, (stamp, values))| table.insert(xxh3_64(key), key, *stamp, values));
     let stored: BTreeMap<_, _> = stored.map(|(key, entry)| (key.clone(), entry.clone())).collect();

@@ -34,7 +34,7 @@ use handle_daemon::site::SiteRecord;
 use handle_store::{Store, StoreError};
 use position::MirrorPosition;
 use primary::{PrimaryServer, RequestLimits, describe_all, open_all};
-use status::{SourceState, SourceStatus};
+use status::{MirrorSourceState, SourceStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use worker::{MirrorWorker, WorkerLimits};
@@ -42,7 +42,7 @@ use worker::{MirrorWorker, WorkerLimits};
 /// The mirror part of a process.
 #[derive(Debug)]
 pub struct Mirror {
-    states: Vec<Arc<SourceState>>,
+    states: Vec<Arc<MirrorSourceState>>,
     /// The workers until they are started.
     workers: Mutex<Vec<MirrorWorker>>,
     /// Where changes are made.
@@ -71,7 +71,7 @@ impl Mirror {
         let primaries = describe_all(&servers);
         let (mut states, mut workers) = (Vec::new(), Vec::new());
         for server in servers {
-            let state = Arc::new(SourceState::new(&server.name));
+            let state = Arc::new(MirrorSourceState::new(&server.name));
             states.push(Arc::clone(&state));
             workers.push(MirrorWorker::open(server, store, limits, state)?);
         }

@@ -2,7 +2,7 @@
 
 use crate::entry::TtlLimits;
 use crate::policy::{AuthenticatedRequests, PolicyConfig};
-use crate::table::RecordTable;
+use crate::table::CachedRecordTable;
 use handle_daemon::listen::each_once;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::server_key::ServerKeyConfig;
@@ -81,7 +81,7 @@ settings! {
     /// The cache: its size, and how long answers are used.
     pub struct CacheConfig {
         /// Memory for cached records.
-        restart bytes: usize = 256 << 20, RecordTable::BYTES_MIN..=1 << 40;
+        restart bytes: usize = 256 << 20, CachedRecordTable::BYTES_MIN..=1 << 40;
         /// File in which the cache is kept over a restart; none if not set. Only its owner can read
         /// it.
         restart file: Option<PathBuf> = None;

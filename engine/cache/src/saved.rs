@@ -5,7 +5,7 @@
 //! or an entry that is not one ends the reading, and what was read before stays.
 
 use crate::entry::{NO_HANDLE, RECORD};
-use crate::table::{EntryStamp, KEY_LEN_MAX, RecordTable, TableEntry, WalkStep};
+use crate::table::{CachedRecordTable, EntryStamp, KEY_LEN_MAX, TableEntry, WalkStep};
 use handle_proto::wire::list::Values;
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -154,7 +154,7 @@ fn write_block(file: &mut impl Write, block: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of the file.
-pub fn write(table: &RecordTable, file: &mut impl Write) -> io::Result<usize> {
+pub fn write(table: &CachedRecordTable, file: &mut impl Write) -> io::Result<usize> {
     file.write_all(FIRST_LINE)?;
     let (mut count, mut written) = (0, Ok(()));
     let mut blocks = BlockWriter { file, entries: Vec::with_capacity(BLOCK_LEN), ends: Vec::new() };
@@ -244,7 +244,7 @@ fn remove_abandoned(path: &Path) {
 ///
 /// # Errors
 /// Those of the files; the old one then stays.
-pub fn save(table: &RecordTable, path: &Path) -> io::Result<usize> {
+pub fn save(table: &CachedRecordTable, path: &Path) -> io::Result<usize> {
     remove_abandoned(path);
     let new = new_path(path);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn file(entries: &[(&str, EntryStamp, &[u8])]) -> Vec<u8> {
-        let table = RecordTable::new(1 << 20);
+        let table = CachedRecordTable::new(1 << 20);
         for (at, (key, stamp, values)) in entries.iter().enumerate() {
             assert!(table.insert(at as u64 * 0x9e37_79b9_7f4a_7c15, key.as_bytes(), *stamp, values));
         }
@@ -316,7 +316,7 @@ mod tests {
     fn processes_that_save_at_the_same_time_leave_a_whole_file_and_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cache");
-        let (table, public) = (RecordTable::new(1 << 20), values(Permissions::DEFAULT));
+        let (table, public) = (CachedRecordTable::new(1 << 20), values(Permissions::DEFAULT));
         for n in 0..1000_u64 {
             table.insert(
                 n.wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn many_entries_take_several_blocks() {
-        let table = RecordTable::new(16 << 20);
+        let table = CachedRecordTable::new(16 << 20);
         let long = values(Permissions::DEFAULT);
         for n in 0..40_000_u64 {
             let hash = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -10,7 +10,7 @@ use crate::questions::QuestionTask;
 use crate::recent::RecentNames;
 use crate::relay::RelayedChallenges;
 use crate::saved::SavedEntry;
-use crate::table::{CachedEntry, EntryStamp, RecordTable, TableLookup};
+use crate::table::{CachedEntry, CachedRecordTable, EntryStamp, TableLookup};
 use crate::top::{SAMPLE_EVERY, TopNames};
 use crate::upstream::{OriginAnswer, UpstreamResolver};
 use arc_swap::ArcSwap;
@@ -42,7 +42,7 @@ pub struct CacheState {
     live: ArcSwap<CacheConfig>,
     /// The settings of notices that are in force.
     pub(crate) notify: ArcSwap<NotifyConfig>,
-    pub(crate) table: RecordTable,
+    pub(crate) table: CachedRecordTable,
     /// Random, so that names with equal hashes are not known beforehand. The hash is none of
     /// cryptography: such names may be found in other ways, and then displace each other. They are
     /// never taken for each other, because keys are compared.
@@ -75,7 +75,7 @@ pub struct CacheState {
 }
 
 /// Whether and how an entry can be used.
-enum EntryState {
+enum CacheEntryState {
     Fresh { age_s: u32, left_s: u32 },
     Stale,
     Over,
@@ -90,7 +90,7 @@ impl CacheState {
         Ok(Self {
             live: ArcSwap::from_pointee(config.cache.clone()),
             notify: ArcSwap::from_pointee(config.notify.clone()),
-            table: RecordTable::new(config.cache.bytes),
+            table: CachedRecordTable::new(config.cache.bytes),
             seed: RandomState::new().hash_one(0),
             failing: RecentNames::default(),
             renewed: RecentNames::default(),
@@ -133,20 +133,20 @@ impl CacheState {
         with_key(handle, |key| hash_key(self.seed, key))
     }
 
-    fn entry_state(&self, hash: u64, stamp: EntryStamp, now_unix_s: u32) -> EntryState {
+    fn entry_state(&self, hash: u64, stamp: EntryStamp, now_unix_s: u32) -> CacheEntryState {
         let age_s = now_unix_s.saturating_sub(stamp.stored_unix_s);
         match stamp.ttl_s.checked_sub(age_s) {
             Some(left_s @ 1..)
                 if !is_of_the_future(stamp, now_unix_s) && !self.is_notified(stamp, now_unix_s) =>
             {
-                EntryState::Fresh { age_s, left_s }
+                CacheEntryState::Fresh { age_s, left_s }
             }
             _ if self.can_be_stale(stamp, age_s.saturating_sub(stamp.ttl_s))
                 && self.failing.noted_at(hash).is_some() =>
             {
-                EntryState::Stale
+                CacheEntryState::Stale
             }
-            _ => EntryState::Over,
+            _ => CacheEntryState::Over,
         }
     }
 
@@ -197,13 +197,13 @@ impl CacheState {
             return CachedLookup::Unknown;
         };
         let ttl = match self.entry_state(hash, stamp, now_unix_s) {
-            EntryState::Over => return CachedLookup::Unknown,
-            EntryState::Stale => {
+            CacheEntryState::Over => return CachedLookup::Unknown,
+            CacheEntryState::Stale => {
                 self.renew(hash, handle, now_unix_s);
                 self.counters.stale_answers.add();
                 AnswerTtl::Stale(self.live.load().stale_ttl_s)
             }
-            EntryState::Fresh { age_s, left_s } => {
+            CacheEntryState::Fresh { age_s, left_s } => {
                 let live = self.live.load();
                 if left_s <= stamp.ttl_s / 10 && uses >= USES_TO_RENEW && live.renew_early {
                     self.renew(hash, handle, now_unix_s);
@@ -266,12 +266,12 @@ impl CacheState {
     pub(crate) fn fresh(&self, handle: Handle<'_>) -> Option<Resolution> {
         let (stamp, mut values) = self.copy(handle)?;
         match self.entry_state(self.hash(handle), stamp, now_unix_s()) {
-            EntryState::Fresh { age_s, left_s } => {
+            CacheEntryState::Fresh { age_s, left_s } => {
                 let max_s = self.live.load().ttl_s_max;
                 set_ttl(&mut values, AnswerTtl::Left { age_s, entry_left_s: left_s, max_s });
                 Some(resolution(stamp, values))
             }
-            EntryState::Stale | EntryState::Over => None,
+            CacheEntryState::Stale | CacheEntryState::Over => None,
         }
     }
 

@@ -39,7 +39,7 @@ const SHARDS_MAX: usize = 64;
 
 /// Cached records by key.
 #[derive(Debug)]
-pub struct RecordTable {
+pub struct CachedRecordTable {
     shards: Box<[Shard]>,
     bytes_max: usize,
 }
@@ -103,7 +103,7 @@ pub struct TableStats {
     pub evictions: u64,
 }
 
-impl RecordTable {
+impl CachedRecordTable {
     /// A table that takes `bytes` bytes of memory, at least [`BYTES_MIN`](Self::BYTES_MIN). The
     /// system provides the memory when it is first used.
     #[must_use]

@@ -24,25 +24,27 @@ const RIDDLES: &str = "\
     Arrived Asked Asking Back Beat Behind Beside Both Bound Bounded Built By Came \
     Challenged Changed Checked Choice Closing Coming Compared Completed Configured \
     Connected Corrupt Covered Created Current Decided Decides Deed Described Differs \
-    Doing Done Earlier Effort Elsewhere Encoded Encrypted Entitled Errand Evaluated \
-    Expected Extended Failing Fails Fate Faulty Fetched Flushed Followed Forward \
-    Forwarded Forwarding Found Free From Front Full Gathered Given Gone Got Handled \
-    Heard Held Homed How Ills InForce Incoming Judged Kept Known Lead Learned Leaving \
-    Left Linked Listening Live Located Made Manner Manners Mapped Measured Merging \
-    Middle Mixed Mouth Named Naming Need Next Noted Now Numbered Numbering Office One \
-    Opened Opening Other Out Outlook Paced Painted Parsed Patience Pending Permitted \
-    Place Placed Plain Prepared Private Proven Pruned Public Publishing Put Read Ready \
-    Reassembled Recorded Refused Reject Reloaded Renewing Replayed Resolved Round \
-    Running Said Says Sealed Sealing Seen Selected Sent Served Serving Shared Shown Side \
-    Sight Silent Slow Staged Steady Stop Stoppable Stored Struck Taken Taking Tap Teller \
-    To Told Translated Trouble Truth Turn Unanswered Undecryptable Unfit Unopened Unread \
-    Unreadable Unsynced Unwritten Usual Verdict View Waiting Wanted Wants Watch Watched \
-    Way What When Which Who Whom Why Wire Word Work Written";
+    Displaced Doing Done Earlier Effort Elsewhere Encoded Encrypted Entitled Errand \
+    Evaluated Expected Extended Failing Fails Fate Faulty Fetched Flushed Followed \
+    Forward Forwarded Forwarding Found Free From Front Full Gathered Given Gone Got \
+    Handled Heard Held Homed How Ills InForce Incoming Judged Kept Known Lead Learned \
+    Leaving Left Linked Listening Live Located Made Manner Manners Mapped Measured \
+    Merging Middle Mixed Mouth Named Naming Need Next Noted Now Numbered Numbering \
+    Office One Opened Opening Other Out Outlook Paced Painted Parsed Patience Pending \
+    Permitted Place Placed Plain Prepared Private Proven Pruned Public Publishing Put \
+    Read Ready Reassembled Reconciled Recorded Refused Reject Relayed Reloaded Renewing \
+    Replayed Resolved Round Running Said Says Sealed Sealing Seen SeenProcess Selected \
+    Sent Served Serving Shared Shown Side Sight Silent Slow Staged Steady Stop Stoppable \
+    Stored Struck Taken Taking Tap Teller To Told Translated Trouble Truth Turn \
+    Unanswered Undecryptable Unfit Unopened Unread Unreadable Unsynced Unwritten Usual \
+    Verdict View Waiting Wanted Wants Watch Watched Way What When Which Who Whom Why \
+    Wire Word Work Written";
 
 /// The same for modules.
 const RIDDLE_MODULES: &str = "\
-    administered answered damaged elsewhere faults front injected kept known left middle \
-    published round served side sight unwritten usual waiting watch";
+    administered answered damaged elsewhere faults forged front initialised injected \
+    kept killed known left middle mirrored published round seen served side sight \
+    unwritten usual waiting watch";
 
 /// Most lines of a file.
 const LINES_MAX: usize = 800;

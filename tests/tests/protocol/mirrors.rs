@@ -6,7 +6,7 @@
 use handle_admin::mirror::apply::{BatchLimits, StreamApplier};
 use handle_admin::mirror::error::MirrorError;
 use handle_admin::mirror::scope::{MirrorScope, PrefixFilter};
-use handle_admin::mirror::status::SourceState;
+use handle_admin::mirror::status::MirrorSourceState;
 use handle_admin::replication::source::ReceiverShare;
 use handle_auth::PublicKey;
 use handle_client::replication::connection::ReceiveError;
@@ -93,7 +93,7 @@ fn open(store: &Arc<Store>) -> StreamApplier {
         primary_share: whole,
     };
     let limits = BatchLimits { items: 10, bytes: 1 << 20 };
-    let state = Arc::new(SourceState::new("main"));
+    let state = Arc::new(MirrorSourceState::new("main"));
     StreamApplier::open(Arc::clone(store), "main", Arc::new(scope), limits, state).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! The caches that replay a trace.
 
 use super::{OVERHEAD, record_len};
-use handle_cache::table::{EntryStamp, RecordTable, TableLookup};
+use handle_cache::table::{CachedRecordTable, EntryStamp, TableLookup};
 use handle_snapshot::hash_key;
 use std::io::Write as _;
 
@@ -19,7 +19,7 @@ pub(super) trait CachePolicy {
 
 /// The table of `handle-cache`, with whole records.
 pub(super) struct OwnTable {
-    table: RecordTable,
+    table: CachedRecordTable,
     record: Vec<u8>,
     room: Vec<u8>,
     key: Vec<u8>,
@@ -27,7 +27,12 @@ pub(super) struct OwnTable {
 
 impl OwnTable {
     pub(super) fn new(bytes: usize) -> Self {
-        Self { table: RecordTable::new(bytes), record: vec![7; 600], room: vec![0; 1024], key: Vec::new() }
+        Self {
+            table: CachedRecordTable::new(bytes),
+            record: vec![7; 600],
+            room: vec![0; 1024],
+            key: Vec::new(),
+        }
     }
 }
 

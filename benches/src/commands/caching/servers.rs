@@ -7,7 +7,7 @@ use handle_cache::Config;
 use handle_cache::config::CacheConfig;
 use handle_cache::entry::{RECORD, stamp, with_key};
 use handle_cache::saved;
-use handle_cache::table::RecordTable;
+use handle_cache::table::CachedRecordTable;
 use handle_proto::Handle;
 use handle_server::cache::ServerCache as _;
 use handle_server::config::ServerLimits;
@@ -94,7 +94,7 @@ fn serve(config: &Config, core: usize, entries: usize) -> anyhow::Result<()> {
 
 /// Writes the file of a cache that has the first `records` generated records. Returns their number.
 fn write_file(records: u64, bytes: usize, path: &Path) -> anyhow::Result<usize> {
-    let (generator, table) = (RecordGenerator::new()?, RecordTable::new(bytes));
+    let (generator, table) = (RecordGenerator::new()?, CachedRecordTable::new(bytes));
     let now_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let (now_unix_s, limits) = (u32::try_from(now_unix_s)?, CacheConfig::default().ttl_limits());
     let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());

@@ -2,9 +2,9 @@
 //! size, and commits each batch together with the position behind it.
 
 use super::error::MirrorError;
-use super::position::{DumpProgress, DumpStep, MirrorPosition};
+use super::position::{DumpProgress, MirrorDumpStep, MirrorPosition};
 use super::scope::MirrorScope;
-use super::status::SourceState;
+use super::status::MirrorSourceState;
 use handle_client::replication::StreamEvent;
 use handle_proto::Values;
 use handle_proto::fold::folded;
@@ -63,7 +63,7 @@ pub struct StreamApplier {
     name: String,
     scope: Arc<MirrorScope>,
     limits: BatchLimits,
-    state: Arc<SourceState>,
+    state: Arc<MirrorSourceState>,
     /// The position behind the items in `batch`.
     position: MirrorPosition,
     /// The position of the last commit.
@@ -98,7 +98,7 @@ impl StreamApplier {
         name: &str,
         scope: Arc<MirrorScope>,
         limits: BatchLimits,
-        state: Arc<SourceState>,
+        state: Arc<MirrorSourceState>,
     ) -> Result<Self, StoreError> {
         let described = scope.describe();
         let source = name.to_owned();
@@ -365,7 +365,7 @@ impl StreamApplier {
     pub fn reject(&mut self) -> Result<(), MirrorError> {
         self.abandon()?;
         match &self.position.dump {
-            Some(dump) if dump.step == DumpStep::Receiving => self.begin_dump(),
+            Some(dump) if dump.step == MirrorDumpStep::Receiving => self.begin_dump(),
             None if self.position.last_id > self.stream_from => {
                 self.position.last_id = self.stream_from;
                 self.commit()
@@ -423,7 +423,7 @@ impl StreamApplier {
         if dump.source.is_none() {
             return Err(MirrorError::Order("the dump does not say which transactions follow it"));
         }
-        dump.step = DumpStep::Removing(None);
+        dump.step = MirrorDumpStep::Removing(None);
         self.commit()
     }
 
@@ -434,8 +434,8 @@ impl StreamApplier {
     pub fn finish_dump(&mut self) -> Result<bool, MirrorError> {
         let Some(dump) = self.position.dump.clone() else { return Ok(false) };
         match dump.step {
-            DumpStep::Receiving => return Ok(false),
-            DumpStep::Removing(after) => {
+            MirrorDumpStep::Receiving => return Ok(false),
+            MirrorDumpStep::Removing(after) => {
                 let (begun_id, scope) = (dump.begun_id, Arc::clone(&self.scope));
                 let (last, removed) = self.change(move |transaction, name| {
                     let owns = |handle: &[u8]| scope.owns(handle);
@@ -443,10 +443,11 @@ impl StreamApplier {
                     transaction.remove_unnamed(&names, after.as_deref(), LOOK_COUNT)
                 })?;
                 self.state.note_removed(removed);
-                let step = if last.is_some() { DumpStep::Removing(last) } else { DumpStep::Clearing };
+                let step =
+                    if last.is_some() { MirrorDumpStep::Removing(last) } else { MirrorDumpStep::Clearing };
                 self.set_step(step)?;
             }
-            DumpStep::Clearing => {
+            MirrorDumpStep::Clearing => {
                 let (begun_id, scope) = (dump.begun_id, Arc::clone(&self.scope));
                 self.change(move |transaction, name| {
                     let owns = |record: &[u8]| scope.owns_prefix(record);
@@ -458,7 +459,7 @@ impl StreamApplier {
         Ok(true)
     }
 
-    fn set_step(&mut self, step: DumpStep) -> Result<(), MirrorError> {
+    fn set_step(&mut self, step: MirrorDumpStep) -> Result<(), MirrorError> {
         if let Some(dump) = &mut self.position.dump {
             dump.step = step;
         }

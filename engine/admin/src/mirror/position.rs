@@ -37,14 +37,14 @@ pub struct DumpProgress {
     /// The last item: its kind, as in a request to continue, and its name.
     pub after: Option<(i32, Vec<u8>)>,
     /// The step.
-    pub step: DumpStep,
+    pub step: MirrorDumpStep,
     /// Records so far.
     pub records: u64,
 }
 
 /// The steps of a dump.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DumpStep {
+pub enum MirrorDumpStep {
     /// Items are being received.
     #[default]
     Receiving,
@@ -108,10 +108,11 @@ mod tests {
             is_logged: true,
             source: Some((u64::MAX, 5)),
             after: Some((2, b"10.1/\xff\0".to_vec())),
-            step: DumpStep::Removing(Some(b"x".to_vec())),
+            step: MirrorDumpStep::Removing(Some(b"x".to_vec())),
             records: 9,
         };
-        for dump in [None, Some(dump.clone()), Some(DumpProgress { step: DumpStep::Clearing, ..dump })] {
+        for dump in [None, Some(dump.clone()), Some(DumpProgress { step: MirrorDumpStep::Clearing, ..dump })]
+        {
             let position = MirrorPosition { dump, last_id: 3, ..MirrorPosition::new("all".to_owned()) };
             let stored = serde_json::to_vec(&position).unwrap();
             assert_eq!(MirrorPosition::decode(&stored).unwrap(), position);

@@ -1,7 +1,7 @@
 //! The progress of a mirror, for its status and its metrics.
 
 use super::error::MirrorError;
-use super::position::{DumpStep, MirrorPosition};
+use super::position::{MirrorDumpStep, MirrorPosition};
 use handle_client::replication::connection::StreamControl;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricNumber, MetricSeries};
@@ -60,7 +60,7 @@ pub struct SourceStatus {
     /// Whether the dump in progress has been received, and what it did not name is being removed.
     pub dump_received: bool,
     /// Sums since the start of the process.
-    pub counts: SourceCounts,
+    pub counts: MirrorSourceCounts,
     /// The last record that was left out, and why.
     pub last_left_out: Option<String>,
 }
@@ -75,7 +75,7 @@ impl SourceStatus {
 
 /// Sums since the start of the process.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct SourceCounts {
+pub struct MirrorSourceCounts {
     /// Streams of transactions that were received to their end.
     pub streams: u64,
     /// Complete dumps.
@@ -96,13 +96,13 @@ pub struct SourceCounts {
 
 /// The progress with one server of a primary, shared by its thread and those that report it.
 #[derive(Debug)]
-pub struct SourceState {
+pub struct MirrorSourceState {
     status: Mutex<SourceStatus>,
     /// Counts the bytes of streams, and ends them.
     pub control: Arc<StreamControl>,
 }
 
-impl SourceState {
+impl MirrorSourceState {
     /// The state before the first request.
     #[must_use]
     pub fn new(name: &str) -> Self {
@@ -136,7 +136,8 @@ impl SourceState {
             status.last_success_unix_ms = Some(position.complete_unix_ms);
         }
         status.dump_records = position.dump.as_ref().map(|dump| dump.records);
-        status.dump_received = position.dump.as_ref().is_some_and(|dump| dump.step != DumpStep::Receiving);
+        status.dump_received =
+            position.dump.as_ref().is_some_and(|dump| dump.step != MirrorDumpStep::Receiving);
         if position.dump.is_some() {
             status.activity = MirrorActivity::Dumping;
         }

@@ -2,9 +2,9 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
-use super::position::{DumpStep, MirrorPosition};
+use super::position::{MirrorDumpStep, MirrorPosition};
 use super::scope::{MirrorScope, PrefixFilter};
-use super::status::SourceState;
+use super::status::MirrorSourceState;
 use crate::replication::source::ReceiverShare;
 use handle_client::replication::StreamEvent;
 use handle_proto::wire::replication_stream::{
@@ -30,7 +30,7 @@ fn scope(prefixes: &[&str]) -> Arc<MirrorScope> {
 }
 
 fn open_with(store: &Arc<Store>, prefixes: &[&str]) -> StreamApplier {
-    let state = Arc::new(SourceState::new("main"));
+    let state = Arc::new(MirrorSourceState::new("main"));
     StreamApplier::open(Arc::clone(store), "main", scope(prefixes), LIMITS, state).unwrap()
 }
 
@@ -191,7 +191,10 @@ fn a_dump_removes_what_it_does_not_name_at_its_end_and_not_before() {
     // The process ends here; another one goes on.
     let mut applier = open(&store);
     let progress = applier.position().dump.clone().unwrap();
-    assert_eq!((progress.step, progress.after), (DumpStep::Receiving, Some((3, b"0.NA/10.1".to_vec()))));
+    assert_eq!(
+        (progress.step, progress.after),
+        (MirrorDumpStep::Receiving, Some((3, b"0.NA/10.1".to_vec())))
+    );
     take_all(&mut applier, &[Item::Done]).unwrap();
     applier.end_dump_items().unwrap();
     loop {
@@ -282,7 +285,7 @@ fn streams_without_transactions_are_written_once_a_minute() {
 #[test]
 fn the_lag_has_what_the_primary_is_known_to_have() {
     let store = store();
-    let state = Arc::new(SourceState::new("main"));
+    let state = Arc::new(MirrorSourceState::new("main"));
     let mut applier =
         StreamApplier::open(Arc::clone(&store), "main", scope(&[]), LIMITS, Arc::clone(&state)).unwrap();
     let lag = || state.status().lag_transactions;

@@ -2,9 +2,9 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
-use super::position::DumpStep;
+use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
-use super::status::SourceState;
+use super::status::MirrorSourceState;
 use handle_client::replication::StreamEvent;
 use handle_client::replication::connection::ReceiveError;
 use handle_daemon::clock::now_unix_ms;
@@ -33,7 +33,7 @@ pub struct WorkerLimits {
 pub struct MirrorWorker {
     server: PrimaryServer,
     limits: WorkerLimits,
-    state: Arc<SourceState>,
+    state: Arc<MirrorSourceState>,
     applier: StreamApplier,
     /// The address that is asked, by its position in the list.
     address_at: usize,
@@ -52,7 +52,7 @@ impl MirrorWorker {
         server: PrimaryServer,
         store: &Arc<Store>,
         limits: WorkerLimits,
-        state: Arc<SourceState>,
+        state: Arc<MirrorSourceState>,
     ) -> Result<Self, StoreError> {
         let (store, scope) = (Arc::clone(store), Arc::clone(&server.scope));
         let applier = StreamApplier::open(store, &server.name, scope, limits.batch, Arc::clone(&state))?;
@@ -119,7 +119,7 @@ impl MirrorWorker {
     fn turn(&mut self) -> Result<bool, MirrorError> {
         let position = self.applier.position();
         match position.dump.as_ref().map(|dump| &dump.step) {
-            Some(DumpStep::Receiving) => self.receive_dump().map(|()| true),
+            Some(MirrorDumpStep::Receiving) => self.receive_dump().map(|()| true),
             Some(_) => {
                 self.applier.finish_dump()?;
                 Ok(true)

@@ -32,7 +32,7 @@ pub use directory::{check_set, explain_set};
 pub use error::PublishError;
 pub use metrics::publisher_metrics;
 pub(crate) use notices::serve as serve_notices;
-pub use notices::{NoticeCounters, NoticeState, NotifyConfig, notice_metrics};
+pub use notices::{NoticeCounters, NoticeServerConfig, NoticeState, notice_metrics};
 pub use settings::{CheckConfig, PublishConfig, ShipConfig};
 pub use shipping::{ShipCounts, ShipStatus, ship_metrics};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};

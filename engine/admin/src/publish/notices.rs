@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 settings! {
     /// Notices of each published set for `handle-fetch` ([fleets.md](../fleets.md#notices)).
-    pub struct NotifyConfig where listeners_have_a_key {
+    pub struct NoticeServerConfig where listeners_have_a_key {
         /// TCP address at which `handle-fetch` waits for notices; none if not set.
         restart listen: Option<SocketAddr> = None;
         /// File with the key that `handle-fetch` has too, of at least 32 bytes. Only its owner may
@@ -41,7 +41,7 @@ settings! {
     }
 }
 
-fn listeners_have_a_key(config: &NotifyConfig) -> Result<(), SettingError> {
+fn listeners_have_a_key(config: &NoticeServerConfig) -> Result<(), SettingError> {
     if config.listen.is_some() && config.key_file.is_none() {
         let why = "`publish.notify.listen` needs `publish.notify.key_file`";
         return Err(SettingError::Together(why.to_owned()));
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn a_listener_without_a_key_is_refused() {
         let listen = Some(([127, 0, 0, 1], 0).into());
-        let config = NotifyConfig { listen, ..NotifyConfig::default() };
+        let config = NoticeServerConfig { listen, ..NoticeServerConfig::default() };
         assert!(config.check().unwrap_err().to_string().contains("key_file"));
     }
 

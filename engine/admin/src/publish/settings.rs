@@ -1,6 +1,6 @@
 //! How sets are published: `[publish]` of the configuration.
 
-use super::notices::NotifyConfig;
+use super::notices::NoticeServerConfig;
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::{SettingError, or_zero};
@@ -51,7 +51,7 @@ settings! {
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
         section check: CheckConfig;
         section ship: ShipConfig;
-        section notify: NotifyConfig;
+        section notify: NoticeServerConfig;
     }
 }
 

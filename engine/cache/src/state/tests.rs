@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 fn open(change: impl FnOnce(&mut Config)) -> (CacheState, UnboundedReceiver<QuestionTask>) {
     let mut config = Config::default();
     config.upstream.servers = vec!["127.0.0.1".to_owned()];
-    config.cache.bytes = RecordTable::BYTES_MIN;
+    config.cache.bytes = CachedRecordTable::BYTES_MIN;
     config.cache.file = Some("cache".into());
     change(&mut config);
     let (tasks, receiver) = unbounded_channel();

@@ -1,6 +1,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests")]
 
-use super::{CachedEntry, EntryStamp, RecordTable, TableEntry, TableLookup, WalkStep};
+use super::{CachedEntry, CachedRecordTable, EntryStamp, TableEntry, TableLookup, WalkStep};
 use handle_snapshot::hash_key;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ fn stamp(n: u32) -> EntryStamp {
     }
 }
 
-fn insert(table: &RecordTable, key: &[u8], n: u32, values: &[u8]) -> bool {
+fn insert(table: &CachedRecordTable, key: &[u8], n: u32, values: &[u8]) -> bool {
     table.insert(hash_key(SEED, key), key, stamp(n), values)
 }
 
-fn find(table: &RecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
+fn find(table: &CachedRecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
     let mut room = vec![0; table.entry_len_max() + 8];
     let hash = hash_key(SEED, key);
     table.prefetch(hash);
@@ -40,7 +40,7 @@ fn key(n: u32) -> Vec<u8> {
 
 #[test]
 fn entries_come_back_as_inserted() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     for len in (0..70).chain([1000, 4096, 10_000]) {
         let values: Vec<u8> = (0..len).map(|at| at as u8).collect();
         assert!(insert(&table, &key(len), len, &values), "{len}");
@@ -54,7 +54,7 @@ fn entries_come_back_as_inserted() {
 
 #[test]
 fn an_entry_is_replaced_and_removed() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     insert(&table, &key(1), 1, b"old");
     insert(&table, &key(2), 2, b"other");
     insert(&table, &key(1), 3, b"newer");
@@ -69,21 +69,21 @@ fn an_entry_is_replaced_and_removed() {
 
 #[test]
 fn an_entry_that_is_too_long_is_refused_and_replaces_nothing() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     let key = key(1);
     let most = table.entry_len_max() - key.len();
     assert!(insert(&table, &key, 1, &vec![1; most]));
     assert_eq!(find(&table, &key).map(|(_, values)| values.len()), Some(most));
     assert!(!insert(&table, &key, 2, &vec![2; most + 8]));
     assert_eq!(find(&table, &key), None, "the old entry would be out of date");
-    let long = RecordTable::new(1 << 30);
+    let long = CachedRecordTable::new(1 << 30);
     assert!(!insert(&long, &key, 1, &vec![1; super::VALUES_LEN_MAX + 1]));
     assert!(!insert(&long, &vec![b'k'; super::KEY_LEN_MAX + 1], 1, b""));
 }
 
 #[test]
 fn without_room_nothing_is_copied() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     insert(&table, &key(1), 1, b"values");
     let mut asked = 0;
     let lookup = table.find(hash_key(SEED, &key(1)), &key(1), |len| {
@@ -95,7 +95,7 @@ fn without_room_nothing_is_copied() {
 
 #[test]
 fn memory_is_bounded_and_used() {
-    let table = RecordTable::new(4 << 20);
+    let table = CachedRecordTable::new(4 << 20);
     let values = [7; 300];
     for n in 0..100_000 {
         assert!(insert(&table, &key(n), n, &values));
@@ -116,7 +116,7 @@ fn memory_is_bounded_and_used() {
 
 #[test]
 fn names_in_use_survive_a_scan() {
-    let table = RecordTable::new(4 << 20);
+    let table = CachedRecordTable::new(4 << 20);
     let values = [7; 300];
     let used = 5000;
     for n in (0..used).chain(0..used) {
@@ -133,7 +133,7 @@ fn names_in_use_survive_a_scan() {
 
 #[test]
 fn names_in_use_survive_long_entries_that_are_asked_for_twice() {
-    let table = RecordTable::new(8 << 20);
+    let table = CachedRecordTable::new(8 << 20);
     let (used, long) = (8000, vec![9; 64 << 10]);
     for n in (0..used).chain(0..used) {
         insert(&table, &key(n), n, &[7; 300]);
@@ -150,7 +150,7 @@ fn names_in_use_survive_long_entries_that_are_asked_for_twice() {
 
 #[test]
 fn an_entry_that_is_there_stays_if_it_is_not_to_be_replaced() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     let absent =
         |n, values: &[u8]| table.insert_if_absent(hash_key(SEED, &key(1)), &key(1), stamp(n), values);
     assert!(absent(1, b"first") && !absent(2, b"second"));
@@ -160,7 +160,7 @@ fn an_entry_that_is_there_stays_if_it_is_not_to_be_replaced() {
 
 #[test]
 fn a_walk_pauses_without_a_lock_and_misses_nothing_that_stays() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     (0..2000).for_each(|n| assert!(insert(&table, &key(n), n, b"values")));
     let (mut walked, mut pauses) = (std::collections::HashSet::new(), 0);
     table.walk(&mut |step| match step {
@@ -176,7 +176,7 @@ fn a_walk_pauses_without_a_lock_and_misses_nothing_that_stays() {
 
 #[test]
 fn every_entry_is_walked_once() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     (0..1000).for_each(|n| assert!(insert(&table, &key(n), n, &n.to_be_bytes())));
     find(&table, &key(3));
     let mut walked = HashMap::new();
@@ -201,7 +201,7 @@ fn values_of(n: u32, version: u32) -> Vec<u8> {
 
 #[test]
 fn readers_never_see_a_mixture() {
-    let table = RecordTable::new(RecordTable::BYTES_MIN);
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     let stop = AtomicBool::new(false);
     let names = 6000;
     std::thread::scope(|scope| {
@@ -260,7 +260,7 @@ proptest! {
     /// a walk.
     #[test]
     fn what_is_found_was_inserted_last(steps in steps()) {
-        let table = RecordTable::new(RecordTable::BYTES_MIN);
+        let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
         let mut model: HashMap<u32, (u32, usize)> = HashMap::new();
         for (at, step) in (0..).zip(steps) {
             match step {

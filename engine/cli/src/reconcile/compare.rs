@@ -3,7 +3,7 @@
 //! Of two tables, the records of each are read in order and looked up in the other. No digests are
 //! needed: the records themselves are compared. Memory does not depend on their number.
 
-use super::table::RecordTable;
+use super::table::ReconcileTable;
 use crate::progress;
 use anyhow::Context as _;
 use crossbeam_channel::{Sender, bounded};
@@ -118,8 +118,8 @@ impl CompareOptions {
 
 /// Compares all records, and returns the number of different handles.
 pub(super) fn tables(
-    wanted: &RecordTable,
-    found: &RecordTable,
+    wanted: &ReconcileTable,
+    found: &ReconcileTable,
     options: CompareOptions,
     take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
@@ -174,8 +174,8 @@ fn is_same(one: &EncodedRecord<'_>, other: &EncodedRecord<'_>) -> bool {
 
 /// Looks up the records of one table in another.
 struct TablePass<'a> {
-    from: &'a RecordTable,
-    to: &'a RecordTable,
+    from: &'a ReconcileTable,
+    to: &'a ReconcileTable,
     bar: indicatif::ProgressBar,
     send: Sender<Finding>,
 }

@@ -28,7 +28,7 @@ use std::io::{BufReader, BufWriter};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use table::{RecordTable, TableOptions};
+use table::{ReconcileTable, TableOptions};
 use walk::{TreeWalk, WantedSide};
 
 /// The help.
@@ -137,7 +137,7 @@ pub(crate) struct Args {
 
 /// One side of a comparison.
 enum ReconcileSide {
-    Table(Box<RecordTable>),
+    Table(Box<ReconcileTable>),
     Peer(Box<ReconcilePeer>),
 }
 
@@ -168,7 +168,7 @@ type NamedIdentity = Option<Arc<ClientIdentity>>;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     if let Some(path) = &args.serve {
-        let table = RecordTable::open(path, &table_options(args, !args.case_sensitive))?;
+        let table = ReconcileTable::open(path, &table_options(args, !args.case_sensitive))?;
         let mut input = BufReader::new(std::io::stdin().lock());
         serve::serve(&table, &mut input, &mut BufWriter::new(std::io::stdout().lock()))?;
         return Ok(ExitOutcome::Good);
@@ -271,10 +271,10 @@ fn open_sides(args: &Args, identity: &NamedIdentity) -> anyhow::Result<Reconcile
         Ok(match (place, peer) {
             (_, Some(peer)) => ReconcileSide::Peer(Box::new(peer)),
             (RecordPlace::Server(server), _) => {
-                ReconcileSide::Table(Box::new(RecordTable::of_server(server, args, identity, &options)?))
+                ReconcileSide::Table(Box::new(ReconcileTable::of_server(server, args, identity, &options)?))
             }
             (RecordPlace::Path(path), _) => {
-                ReconcileSide::Table(Box::new(RecordTable::open(path, &options)?))
+                ReconcileSide::Table(Box::new(ReconcileTable::open(path, &options)?))
             }
             (RecordPlace::Remote(_), None) => bail!("not connected"),
         })

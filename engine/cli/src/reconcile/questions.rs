@@ -1,7 +1,7 @@
 //! Asks servers for the handles of a table, several at a time and at a limited rate.
 
 use super::compare::{Difference, Finding, WantedValues, differing_indexes};
-use super::table::RecordTable;
+use super::table::ReconcileTable;
 use super::{Args, NamedIdentity, RequestPace};
 use crate::server::ServerClients;
 use crate::{advice, progress};
@@ -33,7 +33,7 @@ struct HandleQuestion {
 pub(super) fn ask_all(
     args: &Args,
     identity: &NamedIdentity,
-    wanted: &RecordTable,
+    wanted: &ReconcileTable,
     take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
 ) -> anyhow::Result<u64> {
     let has_identity = identity.is_some();
@@ -81,7 +81,7 @@ pub(super) fn ask_all(
     asked
 }
 
-fn hand_out(args: &Args, wanted: &RecordTable, ask: &Sender<HandleQuestion>) -> anyhow::Result<()> {
+fn hand_out(args: &Args, wanted: &ReconcileTable, ask: &Sender<HandleQuestion>) -> anyhow::Result<()> {
     let mut pace = RequestPace::new(args.rate);
     wanted.each(|record| {
         let values = (!wanted.has_names_only()).then(|| WantedValues::of(&record)).transpose()?;

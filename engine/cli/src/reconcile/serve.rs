@@ -2,7 +2,7 @@
 
 use super::compare::WantedValues;
 use super::protocol::{self, ITEMS_MAX, PeerHello, PeerReply, PeerRequest, REPLY_LEN, VERSION};
-use super::table::RecordTable;
+use super::table::ReconcileTable;
 use anyhow::{Context as _, bail, ensure};
 use handle_snapshot::comparison::ComparisonTree;
 use handle_snapshot::map::MappedFile;
@@ -14,7 +14,7 @@ use std::io::{BufRead, Write};
 /// # Errors
 /// When a record is damaged, or the other side sends something else than requests. It has been told.
 pub(super) fn serve(
-    table: &RecordTable,
+    table: &ReconcileTable,
     from: &mut impl BufRead,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
@@ -33,7 +33,7 @@ pub(super) fn serve(
     served
 }
 
-fn answer_all(table: &RecordTable, from: &mut impl BufRead, out: &mut impl Write) -> anyhow::Result<()> {
+fn answer_all(table: &ReconcileTable, from: &mut impl BufRead, out: &mut impl Write) -> anyhow::Result<()> {
     let Some(first) = protocol::read(from)? else { return Ok(()) };
     let PeerRequest::Begin { nonce, scope, bits } = first else { bail!("the tree was not requested first") };
     let tree = ComparisonTree::of(table.layers(), protocol::rules(&nonce, &scope, bits)?, &|_| ())

@@ -34,7 +34,7 @@ pub(super) struct TableOptions {
 }
 
 /// The records, or the names alone.
-pub(super) struct RecordTable {
+pub(super) struct ReconcileTable {
     opened: OpenedSource,
     has_names_only: bool,
     has_public_values_only: bool,
@@ -75,7 +75,7 @@ pub(super) fn folds(path: &Path) -> anyhow::Result<Option<bool>> {
     })
 }
 
-impl RecordTable {
+impl ReconcileTable {
     /// Opens a set or layer, or sorts the records of another file.
     pub(super) fn open(path: &Path, options: &TableOptions) -> anyhow::Result<Self> {
         let kind = kind_of(path)?;

@@ -3,7 +3,7 @@
 
 use super::compare::{Difference, Finding, WantedValues, differing_indexes};
 use super::peer::ReconcilePeer;
-use super::table::RecordTable;
+use super::table::ReconcileTable;
 use crate::progress;
 use anyhow::Context as _;
 use handle_proto::Handle;
@@ -34,7 +34,7 @@ struct DifferingRecord {
 
 /// A comparison under way.
 pub(super) struct TreeWalk<'a> {
-    pub(super) table: &'a RecordTable,
+    pub(super) table: &'a ReconcileTable,
     pub(super) peer: &'a mut ReconcilePeer,
     pub(super) wanted: WantedSide,
     pub(super) scope: ComparisonScope,
