@@ -11,7 +11,7 @@ mod http_cache;
 mod http_rate;
 mod import_rate;
 mod latency;
-mod mirrored;
+mod mirror;
 mod share_of_echo;
 mod side_by_side;
 mod snapshot_figures;
@@ -66,7 +66,7 @@ enum Command {
     HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
-    Mirrored(mirrored::Args),
+    Mirrored(mirror::Args),
     ShareOfEcho(share_of_echo::Args),
     SideBySide(side_by_side::Args),
     SnapshotFigures(snapshot_figures::Args),
@@ -87,7 +87,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),
-        Command::Mirrored(args) => mirrored::run(args),
+        Command::Mirrored(args) => mirror::run(args),
         Command::ShareOfEcho(args) => share_of_echo::run(args),
         Command::SideBySide(args) => side_by_side::run(args),
         Command::SnapshotFigures(args) => snapshot_figures::run(args),
