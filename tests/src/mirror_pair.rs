@@ -137,10 +137,24 @@ impl RecordAdministrator {
 
     /// Creates or replaces a record with one public and one private value; `None` without an answer.
     pub fn put(&mut self, handle: &str, data: &str) -> Option<(ResponseCode, String)> {
+        self.put_values(handle, data, PRIVATE)
+    }
+
+    /// The same with two public values.
+    pub fn put_public(&mut self, handle: &str, data: &str) -> Option<(ResponseCode, String)> {
+        self.put_values(handle, data, Permissions::DEFAULT)
+    }
+
+    fn put_values(
+        &mut self,
+        handle: &str,
+        data: &str,
+        permissions: Permissions,
+    ) -> Option<(ResponseCode, String)> {
         let mut room = Vec::new();
-        let public = Value::new(1, b"URL", data.as_bytes());
-        let private = Value { permissions: PRIVATE, ..Value::new(2, b"EMAIL", data.as_bytes()) };
-        let values = Values::build([public, private], &mut room);
+        let first = Value::new(1, b"URL", data.as_bytes());
+        let second = Value { permissions, ..Value::new(2, b"EMAIL", data.as_bytes()) };
+        let values = Values::build([first, second], &mut room);
         self.ask(&Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values }))
     }
 

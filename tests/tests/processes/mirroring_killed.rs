@@ -1,15 +1,57 @@
 //! A primary and its mirror are killed at random moments while records change: in the end, both have
-//! the same records.
+//! the same records, and meanwhile the server of the mirror shows whole records, newer and newer.
 
-use handle_proto::ResponseCode;
+use handle_proto::{ResponseCode, Value};
+use handle_snapshot::comparison::{ComparisonRules, ComparisonScope, ComparisonTree};
+use handle_snapshot::set::PublishedSet;
+use handle_snapshot::{LoadMode, Sha256Sum};
+use handle_tests::client::TestClient;
+use handle_tests::service_directory::InitialisedService;
 use handle_tests::mirror_pair::MirroredService;
 use handle_tests::process::until;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Kills, unless `HANDLE_KILLS` has another number.
 const KILLS: usize = 30;
+
+/// A record whose two values have the same number, which only grows.
+const COUNTED: &str = "10.1045/COUNTED";
+
+/// Asks a server for [`COUNTED`] until `is_over`: both values always belong together, and the number
+/// never goes back. Returns how many numbers it has seen.
+fn watch(server: SocketAddr, is_over: Arc<AtomicBool>) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut client = TestClient::new(server);
+        let (mut last, mut seen_count) = (0, 0);
+        while !is_over.load(Ordering::Relaxed) {
+            let reply = client.resolve(COUNTED.as_bytes()).expect("the server of the mirror answers");
+            assert_eq!(reply.code, ResponseCode::SUCCESS, "the record is never missing");
+            let (first, rest) = Value::split(&reply.values).expect("a value");
+            let (second, _) = Value::split(rest).expect("a second value");
+            assert_eq!(first.data, second.data, "values of one transaction");
+            let number: u64 = std::str::from_utf8(first.data).expect("text").parse().expect("a number");
+            assert!(number >= last, "from {last} back to {number}");
+            seen_count += u64::from(number > last);
+            last = number;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        seen_count
+    })
+}
+
+/// The root of a tree over all values of the published set, private ones included.
+fn comparison_root(service: &InitialisedService) -> Sha256Sum {
+    let set = PublishedSet::open(&service.path("site/snapshot"), LoadMode::Map).expect("a complete set");
+    let bits = ComparisonRules::bits_for(set.handles_count());
+    let rules = ComparisonRules { nonce: [7; 16], scope: ComparisonScope::Values, bits };
+    ComparisonTree::of(set.layers(), rules, &|_| ()).expect("intact records").root()
+}
 
 #[test]
 fn a_killed_primary_and_a_killed_mirror_end_equal() {
@@ -22,9 +64,17 @@ fn a_killed_primary_and_a_killed_mirror_end_equal() {
     service.start();
     let mut administrator = service.administrator();
     let mut acknowledged = BTreeMap::new();
+    let mut number = 1_u64;
+    assert!(administrator.put_public(COUNTED, "1").is_some());
+    until("the mirror has the record", || service.is_equal());
+    service.mirror.start_handled();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let watching = watch(service.mirror.queries, Arc::clone(&is_over));
     for kill in 0..kills {
         let until_kill = Instant::now() + Duration::from_millis(random.random_range(0..250));
         while Instant::now() < until_kill {
+            number += 1;
+            administrator.put_public(COUNTED, &number.to_string());
             let (n, data) = (random.random_range(0..200), format!("{kill} {}", random.random_range(0..1000)));
             let handle = format!("10.1045/n{n}");
             let answer = match random.random_bool(0.2) {
@@ -56,6 +106,10 @@ fn a_killed_primary_and_a_killed_mirror_end_equal() {
     }
     until("the sets are equal", || service.is_equal());
     until("the mirror follows", || service.progress()["activity"] == "following");
+    assert_eq!(comparison_root(&service.primary), comparison_root(&service.mirror));
+    is_over.store(true, Ordering::Relaxed);
+    let seen_count = watching.join().expect("what the server of the mirror shows");
+    assert!(seen_count > 1, "the server of the mirror shows changes");
     let published = service.mirror.published();
     for (handle, data) in &acknowledged {
         let name = format!("\"{}\"", handle.to_uppercase());
@@ -66,5 +120,6 @@ fn a_killed_primary_and_a_killed_mirror_end_equal() {
         }
     }
     let counts = service.progress()["counts"].clone();
+    println!("{seen_count} of {number} numbers were seen at the mirror");
     println!("{} records were acknowledged; the last mirror process: {counts}", acknowledged.len());
 }
