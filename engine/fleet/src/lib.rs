@@ -22,6 +22,11 @@
 //! - **Layers are downloaded in order, in chunks, several at a time.** A chunk is written when all
 //!   before it are, so the length of a partial file is what is there of it, and a restart continues
 //!   from there. Memory is bounded by the number of chunks.
+//! - **Layers are built again where that saves transfer.** The publisher compares sets, so nothing has to
+//!   know how a layer was made, and sets that it skips cost nothing. The machine compares the digest of
+//!   what it has built, so nothing has to be trusted, and a publisher or a machine with a program that
+//!   builds layers in another way costs transfer only. A difference of the bytes of layers was not
+//!   chosen: a new layer has other offsets all over its index.
 //! - **Everything blocks.** Callers have a thread for it. Requests to object storage run on a runtime
 //!   of one thread.
 //!
