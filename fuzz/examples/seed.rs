@@ -405,8 +405,41 @@ fn special_cases(seeds: &mut Seeds) {
     }
 }
 
+/// Heads of requests over HTTP.
+fn heads(seeds: &mut Seeds) {
+    for line in load("http.jsonl") {
+        let [method, target, version] = ["method", "target", "http_version"].map(|name| &line[name]);
+        let mut head = [method, target, version].map(|part| part.as_str().unwrap_or_default()).join(" ");
+        for header in line["request_headers"].as_array().into_iter().flatten() {
+            let [name, value] = [0, 1].map(|at| header[at].as_str().unwrap_or_default());
+            head.extend(["\r\n", name, ": ", value]);
+        }
+        seeds.add("plain_head", format!("\x07{head}\r\n\r\n"));
+    }
+    for line in load("smuggling.jsonl") {
+        for part in line["request"].as_array().into_iter().flatten().filter_map(Json::as_str) {
+            seeds.add("plain_head", format!("\x10{part}"));
+        }
+    }
+    let browser = "Sec-Fetch-Site: none\r\nUpgrade-Insecure-Requests: 1\r\nPriority: u=0, i\r\nPragma: x\r\n";
+    for (name, lines) in [
+        ("shortest", "Host:\r\n"),
+        ("curl", "Host: localhost:8000\r\nUser-Agent: curl/8.14.1\r\nAccept: */*\r\n"),
+        ("browser", &format!("Host: x\r\nAccept: text/html\r\n{browser}")),
+        ("script", "Host: x\r\nOrigin: https://a.example\r\nReferer: https://a.example/\r\nDNT: 1\r\n"),
+        ("encodings", "Host: x\r\nConnection: Keep-Alive\r\nAccept-Encoding: gzip, br, zstd\r\n"),
+        ("another-host", "Host: x\r\nAccept: */*\r\nhost: y\r\n"),
+        ("bare-line-feed", "Host: x\nAccept: */*\r\n"),
+        ("folded", "Host: x\r\nAccept: a,\r\n b\r\n"),
+    ] {
+        seeds.keep("plain_head", name, format!("\x07GET /10.1/a HTTP/1.1\r\n{lines}\r\nGET /"));
+        seeds.add("plain_head", format!("\x01HEAD /api/handles/10.1/a HTTP/1.1\r\n{lines}\r\n"));
+    }
+}
+
 /// Credentials of requests over HTTP, and lines of batches.
 fn http(seeds: &mut Seeds) {
+    heads(seeds);
     for line in load("http.jsonl") {
         let body = if line["request_body"].is_null() { Vec::new() } else { bytes(&line["request_body"]) };
         for header in line["request_headers"].as_array().into_iter().flatten() {

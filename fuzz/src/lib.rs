@@ -28,6 +28,7 @@ mod limiter;
 mod loadgen;
 mod name;
 mod permission;
+mod plain;
 mod policy;
 mod replication;
 mod resolver;
@@ -57,6 +58,7 @@ pub use limiter::rate_limit;
 pub use loadgen::{access_log, capture, http_answer, json_answer, schedule_file};
 pub use name::name;
 pub use permission::permission;
+pub use plain::plain_head;
 pub use policy::cache_policy;
 pub use replication::replication_stream;
 pub use resolver::{batch, question, resolver};
@@ -91,7 +93,7 @@ targets! {
     rate_limit template
     batch_file json_export sql_dump settings site_bundle
     reference bootstrap lookup jws
-    location proxy_path http_request http_credentials http_batch
+    location proxy_path plain_head http_request http_credentials http_batch
     capture access_log http_answer json_answer schedule_file
 }
 
