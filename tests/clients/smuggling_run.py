@@ -8,7 +8,8 @@ connection that stays open. Then other connections ask for records of their own.
 - a request that the gateway has in its log and the proxy has not.
 
 HAProxy, and the gateway directly, also get requests over HTTP/2 whose fields would be other requests
-in HTTP/1.1.
+in HTTP/1.1. A gateway without trusted proxies and without a log, which answers plain requests without
+its general reader of HTTP, gets all requests directly.
 
     apt-get install nginx-light haproxy
     python3 tests/clients/smuggling_run.py
@@ -34,6 +35,10 @@ VECTORS = ROOT / "tests" / "vectors" / "smuggling.jsonl"
 # Seconds without a byte after which a proxy waits for more of a request.
 SILENCE_S = 0.5
 VICTIMS = ["victim-a", "victim-b", "victim-c"]
+TIMES = """
+limits.header_ms = 2000
+limits.body_ms = 2000
+"""
 
 
 def parts_of(line):
@@ -249,8 +254,9 @@ def get(path, close=False):
 class Run:
     """The faults of all requests so far."""
 
-    def __init__(self, service):
+    def __init__(self, service, has_cache=True):
         self.service, self.faults, self.count, self.number = service, [], 0, 0
+        self.has_cache = has_cache
 
     def fault(self, *words):
         self.faults.append(" ".join(map(str, words)))
@@ -264,7 +270,8 @@ class Run:
             client = self.client(port)
             for name in VICTIMS:
                 self.number += 1
-                client.send(get(f"{prefix}{PREFIX}/{name}?n={self.number}"))
+                query = f"?n={self.number}" if self.has_cache else ""
+                client.send(get(f"{prefix}{PREFIX}/{name}{query}"))
                 status, record = client.answer()
                 self.count += 1
                 if record != name:
@@ -407,9 +414,7 @@ def main():
 observe.http = "127.0.0.1:{health_port}"
 proxies.trusted = ["127.0.0.1"]
 request_log.format = "json"
-limits.header_ms = 2000
-limits.body_ms = 2000
-"""
+{TIMES}"""
     service = Service(records(), [PREFIX], settings)
     service.further_settings += f'request_log.path = "{service.directory}/requests.log"\n'
     with service, nginx(service) as first, haproxy(service, health_port) as second:
@@ -424,10 +429,15 @@ limits.body_ms = 2000
                 check_http2(run, proxy.port, len(all_cases))
             run.compare_logs(proxy)
         check_http2(run, service.port, len(all_cases))
-    for fault in run.faults:
+    with Service(records(), [PREFIX], TIMES) as service:
+        direct = Run(service, has_cache=False)
+        for name, request in all_cases:
+            direct.check(service.port, f"directly: {name}", request)
+    faults, count = run.faults + direct.faults, run.count + direct.count
+    for fault in faults:
         print(fault)
-    print(f"{len(all_cases)} requests through each proxy, {run.count} answers read, {len(run.faults)} faults")
-    return 1 if run.faults else 0
+    print(f"{len(all_cases)} requests through each proxy and directly, {count} answers read, {len(faults)} faults")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":
