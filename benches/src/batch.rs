@@ -1,6 +1,7 @@
 //! A client that asks `handle-gateway` for many records in one request.
 
 use anyhow::ensure;
+use handle_client::http_answer::HttpAnswerReader;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -55,7 +56,9 @@ impl BatchClient {
             ensure!(self.answer.starts_with(b"HTTP/1.1 200"), "refused: {}", self.start());
         }
         let took = begun.elapsed();
-        let body = body_of(&self.answer);
+        let (mut reader, mut body) = (HttpAnswerReader::default(), Vec::new());
+        let read = reader.read(&self.answer, &mut body);
+        ensure!(read.is_ok() && reader.is_over(), "not an answer over HTTP: {}", self.start());
         let found = body.windows(FOUND.len()).filter(|part| *part == FOUND).count();
         ensure!(found == names.len(), "{found} of {} names found: {}", names.len(), self.start());
         Ok(took)
@@ -64,34 +67,5 @@ impl BatchClient {
     /// The start of the last answer, for messages.
     fn start(&self) -> String {
         String::from_utf8_lossy(&self.answer[..self.answer.len().min(300)]).into_owned()
-    }
-}
-
-/// The body of an answer in chunks, as far as these are whole.
-fn body_of(answer: &[u8]) -> Vec<u8> {
-    let line_end = |bytes: &[u8]| bytes.windows(2).position(|pair| pair == b"\r\n");
-    let head_len = answer.windows(4).position(|part| part == b"\r\n\r\n").map_or(0, |at| at + 4);
-    let (mut rest, mut body) = (&answer[head_len..], Vec::new());
-    while let Some(at) = line_end(rest)
-        && let Some(len) = str::from_utf8(&rest[..at]).ok().and_then(|it| usize::from_str_radix(it, 16).ok())
-        && let Some(chunk) = rest.get(at + 2..at + 2 + len)
-    {
-        body.extend_from_slice(chunk);
-        rest = rest.get(at + 2 + len + 2..).unwrap_or_default();
-    }
-    body
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn chunks_make_a_body() {
-        let answer =
-            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n";
-        assert_eq!(body_of(answer), b"abc0123456789");
-        assert_eq!(body_of(&answer[..answer.len() - 7]), b"abc0123456789");
-        assert_eq!(body_of(&answer[..60]), b"abc");
     }
 }

@@ -2,6 +2,7 @@
 //! answers what a test wants.
 
 use crate::daemon::free_address;
+use crate::http::read_reply;
 use crate::process::{RunningProcess, until};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
@@ -156,10 +157,11 @@ impl Pebble {
         let own = CertificateDer::from_pem_file(self.ca_file()).map_err(io::Error::other)?;
         let (mut stream, _) = connect(address, &client_that_trusts(own), "localhost")?;
         write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        if head.contains(" 200 ") { Ok(body.to_owned()) } else { Err(io::Error::other(head.to_owned())) }
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        let reply = read_reply(&answer).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let refused = || io::Error::other(format!("status {} of {path}", reply.status));
+        if reply.status == 200 { Ok(reply.body.clone()) } else { Err(refused()) }
     }
 }
 

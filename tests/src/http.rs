@@ -1,5 +1,6 @@
 //! Scrape endpoints as scrapers read them: one request, and the whole response.
 
+use handle_client::http_answer::HttpAnswerReader;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -20,11 +21,19 @@ pub fn get(address: SocketAddr, path: &str) -> Option<HttpReply> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).ok()?;
-    let mut response = String::new();
-    stream.read_to_string(&mut response).ok()?;
-    let (head, body) = response.split_once("\r\n\r\n")?;
-    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    Some(HttpReply { status, body: body.to_owned() })
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).ok()?;
+    read_reply(&response)
+}
+
+/// Reads the response of a server that has closed the connection; `None` if it is not whole.
+#[must_use]
+pub fn read_reply(response: &[u8]) -> Option<HttpReply> {
+    let (mut reader, mut body) = (HttpAnswerReader::default(), Vec::new());
+    reader.read(response, &mut body).ok()?;
+    let status = reader.head()?.status;
+    let is_whole = reader.is_over() || reader.is_in_plain_body();
+    is_whole.then(|| String::from_utf8(body).ok()).flatten().map(|body| HttpReply { status, body })
 }
 
 /// Whether `path` is answered with status 200.
