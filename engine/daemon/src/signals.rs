@@ -1,6 +1,5 @@
 //! Signals: SIGTERM and SIGINT stop a process, SIGHUP makes it read its configuration again.
 
-use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as PendingSignals;
 use std::io;
@@ -80,8 +79,10 @@ impl Signals {
         is_finished: impl Fn() -> bool,
         reload: impl Fn() + Send + 'static,
         stop: impl Fn() + Send + 'static,
-    ) -> anyhow::Result<()> {
-        self.obey(reload, stop).context("cannot start the thread that listens to signals")?;
+    ) -> io::Result<()> {
+        self.obey(reload, stop).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start the thread that listens to signals: {error}"))
+        })?;
         while !is_finished() {
             std::thread::sleep(LOOK_INTERVAL);
         }

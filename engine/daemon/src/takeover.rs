@@ -17,13 +17,14 @@
 //! one.
 
 mod descriptors;
+mod error;
 mod successor;
 
 pub use descriptors::{SocketAnnouncement, SocketKind};
+pub use error::{OfferError, TakeoverError};
 pub use successor::{SuccessorProgram, restart};
 
 use crate::readiness;
-use anyhow::{Context as _, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, test_kill_process};
@@ -284,45 +285,49 @@ impl Predecessor {
     ///
     /// # Errors
     /// When the process refuses or is not trusted; it then continues to serve.
-    pub fn meet(path: &Path, program: &str) -> anyhow::Result<Option<Self>> {
-        let mut stream = match UnixStream::connect(path) {
+    pub fn meet(path: &Path, program: &str) -> Result<Option<Self>, TakeoverError> {
+        let stream = match UnixStream::connect(path) {
             Ok(stream) => stream,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
-            Err(error) => return Err(error).with_context(|| format!("cannot reach {}", path.display())),
+            Err(error) => return Err(TakeoverError::Connect(path.to_owned(), error)),
         };
-        let peer = rustix::net::sockopt::socket_peercred(&stream)?;
-        ensure!(
-            peer.uid == geteuid() || peer.uid.is_root() || geteuid().is_root(),
-            "{} belongs to another user (uid {}): refusing to take over from it",
-            path.display(),
-            peer.uid.as_raw()
-        );
-        stream.set_read_timeout(Some(LINE_PATIENCE))?;
-        stream.set_write_timeout(Some(LINE_PATIENCE))?;
-        stream.write_all(b"take-over\n")?;
-        let (offered, descriptors) = Self::accept(&mut stream, program)
-            .with_context(|| format!("cannot take over from process {}", peer.pid))?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream)
+            .map_err(|error| TakeoverError::Connect(path.to_owned(), error.into()))?;
+        if peer.uid != geteuid() && !peer.uid.is_root() && !geteuid().is_root() {
+            return Err(TakeoverError::OtherUser(path.to_owned(), peer.uid.as_raw()));
+        }
+        let pid = peer.pid.as_raw_nonzero().get();
+        let (offered, descriptors) =
+            Self::accept(&stream, program).map_err(|error| TakeoverError::Offer(pid, error))?;
         let descriptors = descriptors.into_iter().map(Some).collect();
         let exit = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
         Ok(Some(Self { stream, pid: peer.pid, exit, offered, descriptors, taken: Vec::new() }))
     }
 
-    fn accept(stream: &mut UnixStream, own: &str) -> anyhow::Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>)> {
+    fn accept(
+        mut stream: &UnixStream,
+        own: &str,
+    ) -> Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>), OfferError> {
+        stream.set_read_timeout(Some(LINE_PATIENCE))?;
+        stream.set_write_timeout(Some(LINE_PATIENCE))?;
+        stream.write_all(b"take-over\n")?;
         // The line is read byte by byte, because descriptors arrive with the bytes after it and
         // would be lost in a buffered read.
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             let mut byte = [0];
-            stream.read_exact(&mut byte).context("no answer")?;
+            stream.read_exact(&mut byte)?;
             line.extend(byte);
-            ensure!(line.len() as u64 <= LINE_LEN_MAX, "the line is too long");
+            if line.len() as u64 > LINE_LEN_MAX {
+                return Err(OfferError::LongLine);
+            }
         }
-        match serde_json::from_slice(&line).context("cannot parse its answer")? {
-            TakeoverOffer::Refused { error } => bail!("{error}"),
+        match serde_json::from_slice(&line)? {
+            TakeoverOffer::Refused { error } => Err(OfferError::Refused(error)),
             TakeoverOffer::Given { program: Some(other), .. } if other != own => {
-                bail!("it runs {other}, and this is {own}")
+                Err(OfferError::OtherProgram { other, own: own.to_owned() })
             }
             TakeoverOffer::Given { version, sockets, .. } => {
                 tracing::info!(version, sockets = sockets.len(), "taking over");
@@ -345,7 +350,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// When the old process still runs but does not agree; this process then has to exit.
-    pub fn dismiss(mut self) -> anyhow::Result<()> {
+    pub fn dismiss(mut self) -> Result<(), TakeoverError> {
         let pid = self.pid;
         match self.tell() {
             Ok(()) => {
@@ -356,7 +361,7 @@ impl Predecessor {
                 tracing::warn!(%pid, %error, "the old process has already exited");
                 Ok(())
             }
-            Err(error) => Err(error.context(format!("process {pid} does not complete the takeover"))),
+            Err(error) => Err(TakeoverError::Completion(pid.as_raw_nonzero().get(), error)),
         }
     }
 
@@ -369,13 +374,12 @@ impl Predecessor {
         retry_on_intr(|| poll(&mut fds, timeout.as_ref())).is_ok_and(|ready| ready > 0)
     }
 
-    fn tell(&mut self) -> anyhow::Result<()> {
+    fn tell(&mut self) -> Result<(), OfferError> {
         let reply = serde_json::to_string(&TakeoverReply { serving: std::mem::take(&mut self.taken) })?;
         writeln!(self.stream, "{reply}")?;
         let mut reader = std::io::BufReader::new(&self.stream);
         let answer: serde_json::Value =
             serde_json::from_str(&read_line(&mut reader, LINE_PATIENCE, || false)?)?;
-        ensure!(answer["ok"] == true, anyhow!("{}", answer["error"]));
-        Ok(())
+        if answer["ok"] == true { Ok(()) } else { Err(OfferError::Refused(answer["error"].to_string())) }
     }
 }

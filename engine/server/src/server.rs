@@ -286,7 +286,7 @@ impl Server {
         let mut server =
             Self { shared, addresses: Vec::new(), http_address, workers: Vec::new(), helpers: Vec::new() };
         let started = server.start_workers(config, sockets.into_iter().zip(listeners), &cores);
-        if let Err(error) = started.and_then(|()| predecessor.map_or(Ok(()), Predecessor::dismiss)) {
+        if let Err(error) = started.and_then(|()| Ok(predecessor.map_or(Ok(()), Predecessor::dismiss)?)) {
             // Inherited sockets are still served by the other process, so a failed start must not
             // drain them.
             server.shared.handover.give_up(|at| at < inherited_count);

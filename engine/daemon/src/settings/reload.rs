@@ -8,6 +8,7 @@ use super::SettingSection;
 use super::file::to_table;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use toml::{Table, Value};
 
 /// The result of a reload.
@@ -36,7 +37,7 @@ impl SettingChanges {
 }
 
 /// Logs that a configuration was not reloaded, and returns the answer that says so.
-pub fn report_failed_reload(error: &anyhow::Error) -> serde_json::Value {
+pub fn report_failed_reload(error: &impl Display) -> serde_json::Value {
     let error = format!("{error:#}; nothing has changed");
     tracing::error!(error, "the configuration is not reloaded");
     json!({ "ok": false, "error": error })

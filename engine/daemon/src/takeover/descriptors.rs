@@ -1,6 +1,6 @@
 //! Passes bound sockets from one process to the next over a UNIX socket.
 
-use anyhow::{Context as _, bail, ensure};
+use super::error::OfferError;
 use rustix::cmsg_space;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -51,7 +51,10 @@ pub(super) fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> std::
 }
 
 /// Receives the announced sockets, and checks that each descriptor matches its announcement.
-pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> anyhow::Result<Vec<OwnedFd>> {
+pub(super) fn receive(
+    stream: &UnixStream,
+    announced: &[SocketAnnouncement],
+) -> Result<Vec<OwnedFd>, OfferError> {
     let mut descriptors = Vec::with_capacity(announced.len());
     while descriptors.len() < announced.len() {
         let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
@@ -59,37 +62,45 @@ pub(super) fn receive(stream: &UnixStream, announced: &[SocketAnnouncement]) -> 
         let mut byte = [0];
         let parts = &mut [IoSliceMut::new(&mut byte)];
         let received = recvmsg(stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        ensure!(received.bytes == 1, "the other process closed the connection");
-        ensure!(
-            !received.flags.contains(ReturnFlags::CTRUNC),
-            "not all sockets could be taken: are too many files open? (ulimit -n)"
-        );
+        if received.bytes != 1 {
+            return Err(OfferError::Closed);
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(OfferError::TooManyFiles);
+        }
         let count = descriptors.len();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
                 descriptors.extend(rights);
             }
         }
-        ensure!(descriptors.len() > count, "a message without sockets was received");
+        if descriptors.len() == count {
+            return Err(OfferError::SocketCount);
+        }
     }
-    ensure!(descriptors.len() == announced.len(), "more sockets were received than announced");
+    if descriptors.len() != announced.len() {
+        return Err(OfferError::SocketCount);
+    }
     for (descriptor, announced) in descriptors.iter().zip(announced) {
-        check(descriptor, announced).with_context(|| format!("the socket for {}", announced.address))?;
+        check(descriptor, announced)?;
     }
     Ok(descriptors)
 }
 
 /// Whether a descriptor is the socket that was announced.
-fn check(descriptor: &OwnedFd, announced: &SocketAnnouncement) -> anyhow::Result<()> {
+fn check(descriptor: &OwnedFd, announced: &SocketAnnouncement) -> Result<(), OfferError> {
     let address = match (announced.kind, sockopt::socket_type(descriptor)?) {
         (SocketKind::Udp, SocketType::DGRAM) => UdpSocket::from(descriptor.try_clone()?).local_addr()?,
         (SocketKind::Tcp | SocketKind::Http, SocketType::STREAM) => {
             TcpListener::from(descriptor.try_clone()?).local_addr()?
         }
-        (kind, is) => bail!("is not a {kind:?} socket but {is:?}"),
+        (kind, found) => return Err(OfferError::OtherType(announced.address, kind, found)),
     };
-    ensure!(address == announced.address, "is bound to {address}");
-    Ok(())
+    if address == announced.address {
+        Ok(())
+    } else {
+        Err(OfferError::OtherAddress(announced.address, address))
+    }
 }
 
 #[cfg(test)]
