@@ -12,6 +12,23 @@
 //! [`run()`] does a whole run. [`load`] decides what is requested and when, [`judge`] accounts for
 //! every answer and compares it with reference data, and [`show`] presents the results. In the
 //! middle, [`load::worker`] decides and counts without sockets or clocks.
+//!
+//! # Example
+//!
+//! Ten seconds of load with the names of a published set, as fast as answers arrive.
+//!
+//! ```no_run
+//! use handle_loadgen::{NameOptions, RunOptions, run};
+//! use std::ops::ControlFlow;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let names = NameOptions::Snapshot("/var/lib/handled/snapshot".into());
+//! let options = RunOptions::new("127.0.0.1:2641".parse()?, names);
+//! let report = run(&options, |_second| ControlFlow::Continue(()))?;
+//! println!("{} requests per second", report.sent_per_s);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 

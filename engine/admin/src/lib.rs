@@ -16,6 +16,26 @@
 //! - [`disk`]: free space on the disks, reported before it runs out.
 //! - [`config`], [`settings`], [`connections`], [`health`], [`state`], [`control`], [`observe`],
 //!   [`maintenance`], [`server`], [`program`]: the process around these parts.
+//!
+//! # Example
+//!
+//! A service that `hdl init` has created is served in-process, without a program around it.
+//!
+//! ```no_run
+//! use handle_admin::config::Config;
+//! use handle_admin::server::Server;
+//! use handle_daemon::settings::SettingSection as _;
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config: Config = handle_daemon::settings::file::read(Path::new("service/handle-admin.toml"))?;
+//! config.check()?;
+//! let server = Server::start(&config)?;
+//! println!("administration at {}", server.addresses()[0]);
+//! server.stop();
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod audit;

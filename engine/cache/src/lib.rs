@@ -18,6 +18,28 @@
 //! - [`service`]: the cache as the server has it; [`commands`], [`metrics`], [`counters`],
 //!   [`top`]: what it adds to the control socket and to the scrape endpoint.
 //! - [`config`]: the settings. [`program`]: the arguments.
+//!
+//! # Example
+//!
+//! A cache of the records of one server, in-process.
+//!
+//! ```no_run
+//! use handle_cache::Config;
+//! use handle_daemon::settings::SettingSection as _;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config: Config = toml::from_str(
+//!     "listen = ['127.0.0.1:2651']
+//!     [upstream]
+//!     servers = ['127.0.0.1:2641']",
+//! )?;
+//! config.check()?;
+//! let (server, _cache) = handle_cache::program::start(&config, None)?;
+//! println!("answers at {}", server.addresses()[0]);
+//! server.stop()?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod commands;

@@ -29,6 +29,37 @@
 //! - [`source_counts`]: how many of something each source has.
 //! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - [`text`]: files that an operator writes.
+//!
+//! # Example
+//!
+//! The settings of a process are declared once; [`settings`](mod@settings) explains the form.
+//!
+//! ```
+//! use handle_daemon::settings::SettingSection as _;
+//!
+//! handle_daemon::settings! {
+//!     /// Limits on requests.
+//!     pub struct LimitsConfig {
+//!         /// Requests at a time.
+//!         live requests: usize = 64, 1..=4096;
+//!     }
+//! }
+//!
+//! handle_daemon::settings! {
+//!     /// Configuration of a process.
+//!     pub struct Config of process on port 2641 {
+//!         section limits: LimitsConfig;
+//!     }
+//! }
+//!
+//! let config: Config = toml::from_str("[limits]\nrequests = 100").unwrap();
+//! assert!(config.check().is_ok());
+//! assert_eq!((config.limits.requests, config.listen[0].port()), (100, 2641));
+//!
+//! let config: Config = toml::from_str("[limits]\nrequests = 5000").unwrap();
+//! let error = config.check().unwrap_err().to_string();
+//! assert_eq!(error, "`limits.requests` is 5000: it must be from 1 to 4096");
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod administrators;

@@ -20,6 +20,53 @@
 //! - [`templates`]: values computed for handles that are not stored.
 //! - [`program`]: the arguments, and the life of the process.
 //! - [`server`]: starts all of these parts and stops them.
+//!
+//! # Example
+//!
+//! A set with one record is published, served and asked.
+//!
+//! ```
+//! use handle_proto::wire::list::{Indexes, Strings};
+//! use handle_proto::wire::query::Query;
+//! use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
+//! use handle_proto::{OpCode, OpFlags, Value};
+//! use handle_server::{Config, Server};
+//! use handle_snapshot::set::storage::create_directory;
+//! use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, SetPublisher};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let set = directory.path().join("set");
+//! create_directory(&set)?;
+//! let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 0 };
+//! SetPublisher::open(&set)?.publish_base(0, |file, temp_dir| {
+//!     let mut homed = HomedPrefixes::default();
+//!     homed.add(b"10.1045");
+//!     let mut builder = Builder::new(temp_dir, options).homed(homed);
+//!     builder.add(0, b"10.1045/july95-arms", [Value::new(1, b"URL", b"https://example.org/arms")])?;
+//!     builder.finish(file)
+//! })?;
+//!
+//! let listen = vec!["127.0.0.1:0".parse()?];
+//! let server = Server::start(&Config { snapshot: set, listen, workers: 1, ..Config::default() })?;
+//!
+//! let query = Query { handle: b"10.1045/JULY95-ARMS", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+//! let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+//! let request = MessageBuf::request(&Envelope::request(1), &header, &Request::Resolution(query));
+//! let socket = std::net::UdpSocket::bind("127.0.0.1:0")?;
+//! socket.send_to(&request.unsigned()?, server.addresses()[0])?;
+//! let mut datagram = [0; 512];
+//! let len = socket.recv(&mut datagram)?;
+//!
+//! let (envelope, message) = Envelope::split(&datagram[..len]).unwrap();
+//! let message = Message::decode(message).unwrap();
+//! let Ok(Body::Reply(reply)) = message.decode_body(envelope.version) else { panic!("a reply") };
+//! let Response::Answer(answer) = reply.response else { panic!("an answer") };
+//! assert_eq!(answer.values.iter().next().unwrap().data, b"https://example.org/arms");
+//! server.stop()?;
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod cache;
