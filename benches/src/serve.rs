@@ -47,7 +47,8 @@ impl Child {
         Self::start_below(&[], args)
     }
 
-    /// As [`start`](Self::start), with a command in front that runs the program, if it is not empty.
+    /// As [`start`](Self::start), with a command in front that runs the program, if it is not
+    /// empty.
     ///
     /// # Errors
     /// As for `start`.
@@ -267,8 +268,8 @@ pub fn published(
         limits,
         ..Config::default()
     };
-    // Peers of trains have other addresses of loopback. Few names of one length, asked for millions of
-    // times, would reach the limit of equal answers to a network.
+    // Peers of trains have other addresses of loopback. Few names of one length, asked for millions
+    // of times, would reach the limit of equal answers to a network.
     config.rate_limit.exempt = vec!["127.0.0.0/8".parse()?];
     let server = Server::start(&config)?;
     sets::warm(&server.shared().live.current());

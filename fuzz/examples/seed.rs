@@ -310,7 +310,8 @@ fn records(seeds: &mut Seeds) {
     }
 }
 
-/// Adds archives with a site record, and with the key of its first server as that of the administrator.
+/// Adds archives with a site record, and with the key of its first server as that of the
+/// administrator.
 fn site_bundle(seeds: &mut Seeds, site: &[u8]) {
     let Some(server) = Site::decode(site).expect("a site record").servers.iter().next() else { return };
     let named = BundleContact { email: "admin@example.org".to_owned(), ..BundleContact::default() };

@@ -86,7 +86,8 @@ const REQUESTS_MAX: usize = 32;
 
 /// Every lookup ends within its limits, and one that requires signatures never ends with an answer.
 ///
-/// Input: answers, each after its length in two bytes, big-endian; `reply` documents the first byte.
+/// Input: answers, each after its length in two bytes, big-endian; `reply` documents the first
+/// byte.
 pub fn lookup(bytes: &[u8]) {
     let key = public_key();
     for certified in [false, true] {

@@ -89,9 +89,9 @@ pub fn location(bytes: &[u8]) {
     }
 }
 
-/// The path of a request, its query, its `Accept` and its body, with line feeds between them: a path
-/// leads to no other host or directory than its rule says; parameters and types are limited; values of
-/// a body decode.
+/// The path of a request, its query, its `Accept` and its body, with line feeds between them: a
+/// path leads to no other host or directory than its rule says; parameters and types are limited;
+/// values of a body decode.
 pub fn http_request(bytes: &[u8]) {
     let mut parts = bytes.splitn(4, |&byte| byte == b'\n');
     let mut next = || parts.next().unwrap_or_default();
@@ -134,7 +134,8 @@ pub fn http_request(bytes: &[u8]) {
     }
 }
 
-/// A proof names an identity that can be written again, and has the form of an answer to a challenge.
+/// A proof names an identity that can be written again, and has the form of an answer to a
+/// challenge.
 fn check_proof(proof: &HandleProof) {
     let handle = str::from_utf8(&proof.handle).expect("the handle is part of a text");
     assert_eq!(identity(&format!("{}:{handle}", proof.index)), Some((proof.index, handle)));
@@ -148,9 +149,9 @@ fn check_proof(proof: &HandleProof) {
     assert_eq!(again, proof.signed_response, "{proof:?}");
 }
 
-/// Credentials of a caller, from a header and from a body: they name a session by its only text, and
-/// a proof has the form that `handle-admin` verifies. MD5 is a proof only where it is allowed. What
-/// the scheme `Basic` reads, `Handle` does not.
+/// Credentials of a caller, from a header and from a body: they name a session by its only text,
+/// and a proof has the form that `handle-admin` verifies. MD5 is a proof only where it is allowed.
+/// What the scheme `Basic` reads, `Handle` does not.
 ///
 /// Input: the value of `Authorization`, and the body of a request about a session, with a line feed
 /// between them.

@@ -53,8 +53,8 @@ pub fn replication_stream(bytes: &[u8]) {
     let whole = read(stream, content, stream.len().max(1));
     for step in [1, 5, 64] {
         let cut = read(stream, content, step);
-        // What begins TLS has to be the last that arrives before it, so the cut matters there, as it
-        // does for errors in what follows a complete stream.
+        // What begins TLS has to be the last that arrives before it, so the cut matters there, as
+        // it does for errors in what follows a complete stream.
         let is_tls = stream.starts_with(&0x544C_5300_u32.to_be_bytes());
         assert!(is_tls || cut.items == whole.items, "{step}: {cut:?}, {whole:?}");
         assert!(

@@ -95,8 +95,8 @@ pub fn administer_with(name: &str, change: impl FnOnce(&mut Config)) -> AdminSer
     administer_from(VectorSource::Own, name, change).0
 }
 
-/// The settings of a new store: a file in `directory`, or a database if `HANDLE_TEST_STORE=postgres` is
-/// in the environment.
+/// The settings of a new store: a file in `directory`, or a database if
+/// `HANDLE_TEST_STORE=postgres` is in the environment.
 ///
 /// # Panics
 /// If PostgreSQL is not installed and should be used.

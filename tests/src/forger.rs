@@ -65,8 +65,8 @@ impl EarlierQuestion {
 }
 
 impl ForgerServer {
-    /// Starts a server that sends `burst` forged datagrams for each question. Nobody may wait for an
-    /// answer for longer than [`LATE`].
+    /// Starts a server that sends `burst` forged datagrams for each question. Nobody may wait for
+    /// an answer for longer than [`LATE`].
     ///
     /// # Panics
     /// When there is no port.

@@ -80,8 +80,8 @@ pub struct HttpAnswer {
 }
 
 impl HttpAnswer {
-    /// Reads a response at the start of `bytes`, which may be followed by others; with it, the bytes
-    /// after it. A response to HEAD has no body.
+    /// Reads a response at the start of `bytes`, which may be followed by others; with it, the
+    /// bytes after it. A response to HEAD has no body.
     #[must_use]
     pub fn split(bytes: &[u8], is_head: bool) -> Option<(Self, &[u8])> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
@@ -223,8 +223,8 @@ pub fn connect_over_tls(address: SocketAddr) -> StreamOwned<ClientConnection, Tc
     StreamOwned::new(connection, stream)
 }
 
-/// Sends the bytes of one or more requests, of which the last closes the connection, and returns all
-/// bytes of the answers.
+/// Sends the bytes of one or more requests, of which the last closes the connection, and returns
+/// all bytes of the answers.
 ///
 /// # Panics
 /// When there is no connection, or no end of the answers.

@@ -30,8 +30,8 @@ pub struct MirroredService {
 }
 
 impl MirroredService {
-    /// Creates both, without starting a process. `settings` are more lines of `[mirror]`, and `more`
-    /// of `[[mirror.primary]]`.
+    /// Creates both, without starting a process. `settings` are more lines of `[mirror]`, and
+    /// `more` of `[[mirror.primary]]`.
     ///
     /// # Panics
     /// If a file cannot be written.
@@ -66,9 +66,9 @@ impl MirroredService {
         ask(&self.mirror.path("site/run/handle-admin.sock"), "status")["mirror"][0].clone()
     }
 
-    /// Whether the primary has published all its changes, and the mirror's set has the same records,
-    /// with their private values, and the same homed prefixes. The roots of the sets differ, because
-    /// the blinding of private values does.
+    /// Whether the primary has published all its changes, and the mirror's set has the same
+    /// records, with their private values, and the same homed prefixes. The roots of the sets
+    /// differ, because the blinding of private values does.
     #[must_use]
     pub fn is_equal(&self) -> bool {
         // After a start, the set of the primary may lack changes that were acknowledged before.
@@ -135,7 +135,8 @@ impl RecordAdministrator {
         }
     }
 
-    /// Creates or replaces a record with one public and one private value; `None` without an answer.
+    /// Creates or replaces a record with one public and one private value; `None` without an
+    /// answer.
     pub fn put(&mut self, handle: &str, data: &str) -> Option<(ResponseCode, String)> {
         self.put_values(handle, data, PRIVATE)
     }

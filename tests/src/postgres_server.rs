@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Starts a server in the directory `$1` with the programs in `$2`. It runs until its standard input
-/// is closed, so also when the process of the test is killed, and then removes the directory.
+/// Starts a server in the directory `$1` with the programs in `$2`. It runs until its standard
+/// input is closed, so also when the process of the test is killed, and then removes the directory.
 const SCRIPT: &str = r#"
 owner=postgres
 run() {

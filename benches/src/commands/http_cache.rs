@@ -17,8 +17,8 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Measures the memory of `handle-gateway` with answers of another server in its cache, and the time
-/// of a request for 1,000 of them.
+/// Measures the memory of `handle-gateway` with answers of another server in its cache, and the
+/// time of a request for 1,000 of them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

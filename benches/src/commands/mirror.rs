@@ -1,8 +1,9 @@
-//! A mirror: the time until a new one serves all records, beside copying its files; and the time from the
-//! acknowledgement of a change at the primary until `handled` of the mirror answers with it.
+//! A mirror: the time until a new one serves all records, beside copying its files; and the time
+//! from the acknowledgement of a change at the primary until `handled` of the mirror answers with
+//! it.
 //!
-//! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each. The
-//! primary accepts changes without authentication, which has no part in the figures.
+//! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each.
+//! The primary accepts changes without authentication, which has no part in the figures.
 
 use super::visible::keeper::{CHANGED, changed_record, import, now_ns};
 use super::visible::probe::Probe;
@@ -31,8 +32,8 @@ const CLIENTS: u64 = 4;
 /// Longest wait for an answer, or for a set.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Measures a new mirror, and how soon changes are visible at it. Build `hdl` and `handle-admin` first,
-/// with the same profile.
+/// Measures a new mirror, and how soon changes are visible at it. Build `hdl` and `handle-admin`
+/// first, with the same profile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -194,7 +195,8 @@ fn until_published(dir: &Path, records: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the store and the set of the mirror with `cp`, and syncs the copy; the seconds, and the bytes.
+/// Copies the store and the set of the mirror with `cp`, and syncs the copy; the seconds, and the
+/// bytes.
 fn copy(dir: &Path) -> anyhow::Result<(f64, u64)> {
     let (mirror, copied) = (dir.join("mirror"), dir.join("copied"));
     fs::create_dir(&copied)?;
@@ -217,7 +219,8 @@ fn copy(dir: &Path) -> anyhow::Result<(f64, u64)> {
     Ok((seconds, bytes))
 }
 
-/// Makes changes at the primary, and asks the mirror for them; the nanoseconds until each was visible.
+/// Makes changes at the primary, and asks the mirror for them; the nanoseconds until each was
+/// visible.
 fn follow(args: &Args, dir: &Path, primary: SocketAddr) -> anyhow::Result<Vec<u64>> {
     let set =
         dir.join("mirror/snapshot").to_str().context("the path of the directory is not UTF-8")?.to_owned();

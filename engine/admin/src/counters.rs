@@ -33,7 +33,8 @@ handle_daemon::event_counters! {
         streams,
         /// Streams for mirrors that were refused because of `replication.streams`.
         streams_refused,
-        /// Streams for mirrors that ended early: the receiver closed the connection or was too slow.
+        /// Streams for mirrors that ended early: the receiver closed the connection or was too
+        /// slow.
         streams_failed,
         /// Transactions that were sent in streams.
         stream_transactions,
@@ -41,8 +42,8 @@ handle_daemon::event_counters! {
         stream_records,
         /// Messages that `handle-gateway` relayed at `replication.socket`.
         relayed,
-        /// Connections to `replication.socket` that were refused, because of another user or too many
-        /// connections.
+        /// Connections to `replication.socket` that were refused, because of another user or too
+        /// many connections.
         relayed_refused,
         /// Requests that hit a bug; the log shows where.
         bugs,

@@ -1,13 +1,15 @@
 //! The write process: keeps the authoritative records and changes them for their administrators.
 //!
 //! - [`permission`]: the rights that each action requires, and whether an identity has them.
-//! - [`operation`]: the decision on a request, as a function of records, rules, request and requester.
+//! - [`operation`]: the decision on a request, as a function of records, rules, request and
+//!   requester.
 //! - [`remote`]: questions to other services about identities whose handles are not here.
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
 //!   that do not understand referrals.
 //! - [`bulk`]: changes of many records that `handle-gateway` hands over.
 //! - [`local_socket`]: the socket of the last two.
-//! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has proven here.
+//! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has
+//!   proven here.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`replication`]: streams of transactions and records, for mirrors.
 //! - [`mirror`]: follows primaries, whose records are kept here.

@@ -1,7 +1,8 @@
 //! A mirror: follows the servers of one or several primaries, and keeps their records in the store.
 //!
 //! - [`primary`]: the servers, their keys, and the identity of this mirror.
-//! - [`worker`]: a thread for each server, which requests transactions and, if necessary, all records.
+//! - [`worker`]: a thread for each server, which requests transactions and, if necessary, all
+//!   records.
 //! - [`apply`]: the order of the items, batches, and commits.
 //! - [`position`]: what is here, in the same commits as the records.
 //! - [`scope`]: which records are taken from which server.
@@ -10,8 +11,8 @@
 //! - [`status`]: progress, errors, metrics.
 //! - [`config`], [`error`]: settings and errors.
 //!
-//! A record that does not come from a primary stays only until the next dump: changes of clients are
-//! refused, and the text names the primary.
+//! A record that does not come from a primary stays only until the next dump: changes of clients
+//! are refused, and the text names the primary.
 
 pub mod apply;
 pub mod compare;
@@ -113,8 +114,8 @@ impl Mirror {
     }
 }
 
-/// Drops the positions with other primaries, so that an interrupted dump of one of them does not keep
-/// the records from being published.
+/// Drops the positions with other primaries, so that an interrupted dump of one of them does not
+/// keep the records from being published.
 fn drop_positions(store: &Store, servers: &[PrimaryServer]) -> Result<(), StoreError> {
     let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     store.change(move |transaction| {

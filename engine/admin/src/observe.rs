@@ -200,17 +200,17 @@ handle_daemon::metrics! {
         };
         /// Open sessions that this process keeps itself.
         gauge sessions_open = |reading| reading.service.sessions().map_or(0, |all| all.own().len());
-        /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree on
-        /// a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was valid
-        /// and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted messages
-        /// that were decrypted (`decrypted`) or could not be (`undecryptable`).
+        /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree
+        /// on a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was
+        /// valid and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted
+        /// messages that were decrypted (`decrypted`) or could not be (`undecryptable`).
         counter session_messages [event] = |reading| {
             reading.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
         };
         /// Streams for mirrors that are being sent, at most `replication.streams`.
         gauge streams_open = |reading| reading.service.replication().map_or(0, |all| all.streams_count());
-        /// The last transaction that each mirror has, from its requests or its last complete stream, by
-        /// its identity and the position of its server in its site.
+        /// The last transaction that each mirror has, from its requests or its last complete
+        /// stream, by its identity and the position of its server in its site.
         gauge receiver_transaction [identity, server] = |reading| {
             receiver_series(reading, |progress, _| progress.last_transaction)
         };
@@ -223,9 +223,9 @@ handle_daemon::metrics! {
             receiver_series(reading, |progress, _| progress.asked_unix_ms / 1000)
         };
         /// With `[remote]`: queries to other services about identities (`sent`), of these
-        /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent because
-        /// there were too many (`refused`), or because a recent query about the same handle got no
-        /// answer (`recently_silent`).
+        /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent
+        /// because there were too many (`refused`), or because a recent query about the same handle
+        /// got no answer (`recently_silent`).
         counter remote [event] = |reading| remote_events(reading.service);
         /// Requests waiting for other services, at most `remote.requests`.
         gauge remote_waiting = |reading| reading.service.remote().map_or(0, RemoteServices::asking);

@@ -100,7 +100,8 @@ impl Program for AdminProgram {
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         let Startup { signals, set_log, read_config } = startup;
-        // Looking through the store takes a while, and nothing is under way until the server serves.
+        // Looking through the store takes a while, and nothing is under way until the server
+        // serves.
         let starting = signals.exit_at_once().context("cannot listen to signals")?;
         let hooks = AdminHooks { read_config: Some(read_config), set_log: Some(set_log) };
         let server = Server::start_with(config, hooks)?;
@@ -126,8 +127,8 @@ impl Program for AdminProgram {
         tracing::info!("stopping: answering received requests");
         let failure = server.failure();
         server.stop();
-        // Started again, the store is read from the disk as it is there, and publishing goes on where
-        // the set is.
+        // Started again, the store is read from the disk as it is there, and publishing goes on
+        // where the set is.
         failure.map_or(Ok(()), |why| Err(anyhow!(why)))
     }
 }

@@ -1,4 +1,5 @@
-//! Resolution on behalf of clients that do not understand a referral to the service of a derived prefix.
+//! Resolution on behalf of clients that do not understand a referral to the service of a derived
+//! prefix.
 //!
 //! The referral itself names the servers and their keys, so no other knowledge is needed.
 //! Resolutions are bounded: in number at a time, without a queue, and in time by

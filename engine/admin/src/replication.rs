@@ -51,15 +51,16 @@ settings! {
         restart site_name: Option<String> = None;
         /// Maximum number of streams at a time. Further requests get RC 3.
         restart streams: usize = 8, 1..=1024;
-        /// Maximum number of these streams to one identity, so that one mirror cannot take all places.
+        /// Maximum number of these streams to one identity, so that one mirror cannot take all
+        /// places.
         restart streams_per_identity: usize = 4, 1..=1024;
         /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake.
         restart write_ms: u32 = 60_000, 1..=DAY_MS;
-        /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the stream
-        /// reads, and grows with each change.
+        /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the
+        /// stream reads, and grows with each change.
         restart stream_ms: u32 = 43_200_000, 1..=DAY_MS;
-        /// Begin dumps with the times of the last changes of all handles and prefixes. Receivers need
-        /// these only if they accept changes from several primary sites.
+        /// Begin dumps with the times of the last changes of all handles and prefixes. Receivers
+        /// need these only if they accept changes from several primary sites.
         restart dates: bool = false;
         /// UNIX socket at which `handle-gateway` relays messages whose answers may be streams; none
         /// if not set.

@@ -135,8 +135,8 @@ pub fn answer_with_key(
     Ok(out)
 }
 
-/// Answers with an HMAC-SHA256 of `covered`, for servers that are known to understand it. Returns the
-/// signed response.
+/// Answers with an HMAC-SHA256 of `covered`, for servers that are known to understand it. Returns
+/// the signed response.
 #[must_use]
 pub fn answer_with_mac(covered: &CoveredBytes<'_>, secret: &[u8]) -> Vec<u8> {
     let algorithm = DigestAlgorithm::HMAC_SHA256;
@@ -153,8 +153,8 @@ pub fn answer_in_session(covered: &CoveredBytes<'_>, id: &SessionKeyId, secret: 
     [&id[..], &*made].concat()
 }
 
-/// Checks that an answer was made by [`answer_in_session`] with `secret`. The caller has found it by
-/// the id with which the answer begins.
+/// Checks that an answer was made by [`answer_in_session`] with `secret`. The caller has found it
+/// by the id with which the answer begins.
 ///
 /// # Errors
 /// When it was made with another secret.

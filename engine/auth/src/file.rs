@@ -108,8 +108,8 @@ pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
     file.write_all(secret).and_then(|()| file.sync_all()).map_err(failed)
 }
 
-/// Replaces a file that only its owner may use. Readers, also after a crash, find the old or the new
-/// secret, never a part of one.
+/// Replaces a file that only its owner may use. Readers, also after a crash, find the old or the
+/// new secret, never a part of one.
 ///
 /// # Errors
 /// When a system call fails.

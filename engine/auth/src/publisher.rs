@@ -1,6 +1,7 @@
 //! Keys of publishers, which sign statements about published sets.
 //!
-//! The name of a key is the SHA-256 of its public key record, as in a public key file of native form.
+//! The name of a key is the SHA-256 of its public key record, as in a public key file of native
+//! form.
 
 use crate::error::{KeyError, SignError};
 use crate::key::{PrivateKey, PublicKey, public_record_of};

@@ -3,7 +3,8 @@
 //! Nine servers in five sites: the global registry; a service for real DOIs with three sites (four
 //! servers, two servers, and an outdated mirror); and a registry of its own for the prefixes
 //! derived from 20.500, which also serves handles. Each site has its own key, and each server
-//! signs. A gateway resolves handles of all of them over HTTP, and a caching server answers for them.
+//! signs. A gateway resolves handles of all of them over HTTP, and a caching server answers for
+//! them.
 //!
 //! [`replicas`] is another lab: a primary, its mirror and a fleet, to be broken on purpose.
 
@@ -57,8 +58,8 @@ enum Command {
     /// Each process is one that operators run: handle-admin, handled, handle-fetch and
     /// hdl ship --follow, which have to be installed beside hdl. Runs until it is interrupted (^C),
     /// until --seconds have passed, or until standard input ends (^D); a standard input that is
-    /// closed from the start is ignored. A process that ends is started again, unless it was stopped
-    /// with `hdl lab stop`.
+    /// closed from the start is ignored. A process that ends is started again, unless it was
+    /// stopped with `hdl lab stop`.
     #[command(after_help = "Examples:
   hdl lab replicas --dir /tmp/replicas
   hdl lab look --dir /tmp/replicas

@@ -112,8 +112,8 @@ enum Command {
     /// Show and remove what a running handle-cache knows.
     Cache(cache::Args),
     Demo(demo::Args),
-    /// Run a small Handle System on loopback: nine servers in five sites, a gateway and a cache, with
-    /// real records; or a primary with a mirror and a fleet.
+    /// Run a small Handle System on loopback: nine servers in five sites, a gateway and a cache,
+    /// with real records; or a primary with a mirror and a fleet.
     Lab(lab::Args),
     /// Print completions for a shell.
     #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]

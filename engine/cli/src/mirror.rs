@@ -24,8 +24,8 @@ Exit codes: 0 every primary is followed, 1 a primary is not followed, or this is
     Status(StatusArgs),
     /// Make a mirror the primary: it accepts changes from now on.
     ///
-    /// The site record becomes that of a primary site, with the next serial number. Transactions get
-    /// numbers above those of the lost primary. Do this only if the primary is lost or stopped:
+    /// The site record becomes that of a primary site, with the next serial number. Transactions
+    /// get numbers above those of the lost primary. Do this only if the primary is lost or stopped:
     /// what two primaries accept is never joined.
     #[command(after_help = "Examples:
   hdl mirror promote --socket /srv/handle/run/handle-admin.sock

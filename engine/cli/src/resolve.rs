@@ -30,9 +30,9 @@ use std::sync::Arc;
 /// with --json the record in the format of the handle REST API. For several handles, prints one
 /// line per value: handle, index, type and data, separated by tabs.
 ///
-/// With --server, asks that server over UDP like deployed clients: sends the request again after 0.5
-/// and 1.5 seconds without an answer, and gives up after 3 seconds. With --tcp, sends one request
-/// over a connection and waits 10 seconds.
+/// With --server, asks that server over UDP like deployed clients: sends the request again after
+/// 0.5 and 1.5 seconds without an answer, and gives up after 3 seconds. With --tcp, sends one
+/// request over a connection and waits 10 seconds.
 #[derive(clap::Args, Debug, Default)]
 #[command(after_help = concat!("Examples:
   hdl resolve 10.1045/july95-arms

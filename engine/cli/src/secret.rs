@@ -17,7 +17,8 @@ pub(crate) type SecretArgument = Zeroizing<Vec<u8>>;
 /// Where the passphrase of a key file is.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct PassphraseArgs {
-    /// File with the passphrase of the key, readable only by its owner (mode 0600). A newline at its end is ignored.
+    /// File with the passphrase of the key, readable only by its owner (mode 0600). A newline at
+    /// its end is ignored.
     #[arg(long, value_name = "FILE", conflicts_with = "passphrase_env")]
     passphrase_file: Option<PathBuf>,
     /// Environment variable with the passphrase of the key.

@@ -518,8 +518,8 @@ impl OpenedSource {
         Ok(RecordSet::new(self.layers())?)
     }
 
-    /// Passes each record that a lookup finds to `take`: of several layers with a record, the newest
-    /// counts.
+    /// Passes each record that a lookup finds to `take`: of several layers with a record, the
+    /// newest counts.
     pub(crate) fn each_record(
         &self,
         mut take: impl FnMut(EncodedRecord<'_>) -> anyhow::Result<()>,

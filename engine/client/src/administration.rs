@@ -101,8 +101,8 @@ impl Administrator {
         }
     }
 
-    /// Sets the version of further requests outside sessions. It is an upper limit of the version of
-    /// their answers.
+    /// Sets the version of further requests outside sessions. It is an upper limit of the version
+    /// of their answers.
     pub const fn use_version(&mut self, version: Version) {
         self.version = version;
     }
@@ -202,8 +202,8 @@ impl Administrator {
         self.at_an_interface(request, |client| client.list_here(request, &mut take))
     }
 
-    /// Sends a request that is answered with a stream, and answers up to two challenges. The stream is
-    /// received from the returned connection, which is no longer that of this client.
+    /// Sends a request that is answered with a stream, and answers up to two challenges. The stream
+    /// is received from the returned connection, which is no longer that of this client.
     ///
     /// # Errors
     /// As [`ask`](Self::ask).

@@ -8,8 +8,8 @@
 //! a prefix do not work says nothing about its mirrors.
 //!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
-//! which the service does not answer. Neither do failures of questions for signed answers, and those
-//! that do not tell whether the servers work (`is_outage`).
+//! which the service does not answer. Neither do failures of questions for signed answers, and
+//! those that do not tell whether the servers work (`is_outage`).
 
 use crate::exchange::AttemptError;
 use crate::{LookupError, Question};
@@ -107,9 +107,10 @@ impl FailureMemory {
                 || failures.contains_key(&self.prefix_key(question)))
     }
 
-    /// The failure because of which a question is not asked now. If this returns `None` for a prefix
-    /// that is refused, the caller has to ask, and to report the outcome by [`note`](Self::note),
-    /// [`forget`](Self::forget) or [`give_back`](Self::give_back): until then, others are refused.
+    /// The failure because of which a question is not asked now. If this returns `None` for a
+    /// prefix that is refused, the caller has to ask, and to report the outcome by
+    /// [`note`](Self::note), [`forget`](Self::forget) or [`give_back`](Self::give_back): until
+    /// then, others are refused.
     pub fn refuses(&self, question: &Question, now_ms: u64) -> Option<LookupError> {
         let mut failures = self.failures();
         let own = failures.get(&self.key(question)).filter(|failure| now_ms < failure.until_ms);

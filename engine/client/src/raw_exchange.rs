@@ -1,7 +1,8 @@
 //! One message to one server, and the whole answer as it arrived.
 //!
-//! For programs that look at servers as they are. Nothing of the answer is checked but its envelope;
-//! lookups use [`exchange`](crate::exchange), which decides whether an answer is believed.
+//! For programs that look at servers as they are. Nothing of the answer is checked but its
+//! envelope; lookups use [`exchange`](crate::exchange), which decides whether an answer is
+//! believed.
 
 use crate::sockets::size_receive_buffer;
 use handle_proto::DecodeError;

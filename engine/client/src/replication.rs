@@ -1,7 +1,8 @@
 //! Reads the stream that follows the answer to a replication request: transactions, or all records.
 //! A state machine without sockets: received bytes go in, verified items come out.
 //!
-//! An item is returned when it is complete and, in a signed stream, its signature has been verified. The last item of a dump, [`DumpItem::Done`], has no signature, so whoever controls the
+//! An item is returned when it is complete and, in a signed stream, its signature has been
+//! verified. The last item of a dump, [`DumpItem::Done`], has no signature, so whoever controls the
 //! connection can end a signed dump early; streams over TLS do not have this weakness.
 
 #[cfg(feature = "tls")]

@@ -107,8 +107,8 @@ pub(crate) fn add_once(sites: &mut Vec<SharedSite>, site: SharedSite) {
     }
 }
 
-/// The addresses of each server of a site on which it answers over `protocol` for `kind`, those that
-/// `alt_addr` names last. Names that would have to be looked up are left out.
+/// The addresses of each server of a site on which it answers over `protocol` for `kind`, those
+/// that `alt_addr` names last. Names that would have to be looked up are left out.
 #[must_use]
 pub fn site_addresses(
     site: &SiteBuf,

@@ -161,8 +161,8 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Runs `talk` for every client until `shutdown` has stopped, for at most `clients_max` at a time.
-    /// Clients of other users are turned away.
+    /// Runs `talk` for every client until `shutdown` has stopped, for at most `clients_max` at a
+    /// time. Clients of other users are turned away.
     pub fn serve_with(
         self,
         shutdown: &Shutdown,

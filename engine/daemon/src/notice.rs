@@ -3,7 +3,8 @@
 //! Machine and publisher have the same key. Both prove it with nonces (HMAC-SHA-256), and every
 //! notice has a MAC with its number in the connection. Notices are not encrypted: they have the
 //! epoch and the generation of a set, and nothing is believed because of them. A machine that gets
-//! one looks at its source, as it does at intervals anyway. [`listener`] is the side of the machine.
+//! one looks at its source, as it does at intervals anyway. [`listener`] is the side of the
+//! machine.
 //!
 //! | from | bytes |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Threads that let others go first.
 
-/// Lets everything else go before the calling thread: with `idle` whatever else wants the core (SCHED_IDLE), else as much
-/// as `nice` says, from 0 to 19.
+/// Lets everything else go before the calling thread: with `idle` whatever else wants the core
+/// (SCHED_IDLE), else as much as `nice` says, from 0 to 19.
 ///
 /// # Errors
 /// What the kernel says where it does not do it; the thread then runs as before.

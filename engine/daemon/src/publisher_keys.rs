@@ -16,13 +16,13 @@ settings! {
         /// Files with the public keys of the publishers, native or PEM. If there are any, sets that
         /// are not signed, signed by others, or older than the set in service are refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// File in which the process stores the statement about the last set that it has served. With
-        /// it, an older set is refused after a restart as well. Its directory must be writable. Each
-        /// process needs a file of its own. Needs `keys`.
+        /// File in which the process stores the statement about the last set that it has served.
+        /// With it, an older set is refused after a restart as well. Its directory must be
+        /// writable. Each process needs a file of its own. Needs `keys`.
         restart last_set_file: Option<PathBuf> = None;
         /// Maximum age of the newest statement of the publisher. Beyond it, the set is stale, and
-        /// `/readyz` answers 503. 0 for no limit. Without `keys`, the age is not known, and there is
-        /// no limit.
+        /// `/readyz` answers 503. 0 for no limit. Without `keys`, the age is not known, and there
+        /// is no limit.
         live age_max_s: u64 = 0, 0..=AGE_S_MAX;
         /// Answer RC 3 (server too busy) instead of serving a stale set, so that clients ask
         /// another server.

@@ -2,8 +2,8 @@
 //! may be a stream of unknown length.
 //!
 //! A connection carries one message: a frame with the transport of the answer, the address of the
-//! client and the message. Everything that follows in the other direction, up to the end of the connection,
-//! is the answer.
+//! client and the message. Everything that follows in the other direction, up to the end of the
+//! connection, is the answer.
 
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;

@@ -39,8 +39,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time limit for the new process from receiving the sockets to serving on them; it may have to read
-/// a whole set.
+/// Time limit for the new process from receiving the sockets to serving on them; it may have to
+/// read a whole set.
 const SERVING_PATIENCE: Duration = Duration::from_secs(120);
 /// Time limit for a line from the other process.
 const LINE_PATIENCE: Duration = Duration::from_secs(5);

@@ -9,8 +9,8 @@
 //! | `contactdata.dct` | the contact, as [settings](crate::dct); it may be missing |
 //! | `repl_admin`, `replpub.bin` | of mirrors; ignored |
 //!
-//! An archive comes from strangers. Reading it takes bounded time and memory, and nothing is written
-//! to files.
+//! An archive comes from strangers. Reading it takes bounded time and memory, and nothing is
+//! written to files.
 
 use crate::dct::{DctError, DctSettings};
 use handle_proto::data::{PublicKey, SiteBuf};

@@ -260,7 +260,8 @@ open_code! {
     }
 }
 
-/// Flags of a header. RFC 3652 section 2.2.2.3, three deployed extensions, and one of this software.
+/// Flags of a header. RFC 3652 section 2.2.2.3, three deployed extensions, and one of this
+/// software.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct OpFlags(pub u32);
 

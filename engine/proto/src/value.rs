@@ -184,9 +184,9 @@ impl<'a> Value<'a> {
 
 /// Whether a request for type `requested` selects values of type `kind`.
 ///
-/// It selects the same type in any ASCII case and, if `requested` ends with a dot, sub-types too. An
-/// empty `requested` selects nothing, and nothing selects an empty type. Shown by `hashing.jsonl`, kind
-/// `type_match`.
+/// It selects the same type in any ASCII case and, if `requested` ends with a dot, sub-types too.
+/// An empty `requested` selects nothing, and nothing selects an empty type. Shown by
+/// `hashing.jsonl`, kind `type_match`.
 #[must_use]
 pub fn type_matches(requested: &[u8], kind: &[u8]) -> bool {
     match requested.split_last() {

@@ -35,8 +35,8 @@ pub enum AnswerOutcome<'a> {
     /// The request asks for a list of names, which another process answers. Where that process
     /// cannot be asked, [`refuse_listing`] makes the reply.
     Listing,
-    /// The request changes records of another service, which answers it. Where that service cannot be
-    /// asked, [`refuse_listing`] makes the reply.
+    /// The request changes records of another service, which answers it. Where that service cannot
+    /// be asked, [`refuse_listing`] makes the reply.
     Administration,
     /// The answer takes too long for a worker: it needs a signature, an identity or computed
     /// values. [`slow`](mod@crate::slow) continues with the request.
@@ -173,8 +173,8 @@ impl<const N: usize> KeyBuf<N> {
         true
     }
 
-    /// Folds the key in whole blocks, with the unused bytes behind it: a loop over the last bytes of
-    /// the key takes more instructions than the blocks.
+    /// Folds the key in whole blocks, with the unused bytes behind it: a loop over the last bytes
+    /// of the key takes more instructions than the blocks.
     #[inline]
     fn fold(&mut self) {
         let (blocks, rest) = self.bytes.as_chunks_mut::<FOLDED_BLOCK_LEN>();

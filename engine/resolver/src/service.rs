@@ -87,8 +87,8 @@ pub trait RecordCache: core::fmt::Debug {
     /// Second step: starts loading the record.
     fn prefetch_record(&self, hash: u64);
 
-    /// Last step: what is known about `handle`, with its `hash`. An authoritative question is one that no
-    /// cache may answer.
+    /// Last step: what is known about `handle`, with its `hash`. An authoritative question is one
+    /// that no cache may answer.
     fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_>;
 }
 

@@ -1,9 +1,10 @@
 //! What a caching server adds to a server: records of other services, and a way to fetch
 //! missing ones. `handled` has neither.
 //!
-//! A worker answers from the cache in the batch, after its set and as fast as from it. A request for
-//! a record that is not in the cache goes to the slow path, which hands it to the cache as a
-//! [`MissingRecord`] and goes on with it when its [`Resolution`] is there. No thread waits meanwhile.
+//! A worker answers from the cache in the batch, after its set and as fast as from it. A request
+//! for a record that is not in the cache goes to the slow path, which hands it to the cache as a
+//! [`MissingRecord`] and goes on with it when its [`Resolution`] is there. No thread waits
+//! meanwhile.
 
 pub use crate::slow::missing::{MissingRecord, Resolution};
 use anyhow::Result;
@@ -147,8 +148,8 @@ pub(crate) struct WorkerCache {
 }
 
 impl WorkerCache {
-    /// With `room_len` bytes for the copies of a batch: an answer takes more room in the outbox than
-    /// its record does here, unless it has only some of the values.
+    /// With `room_len` bytes for the copies of a batch: an answer takes more room in the outbox
+    /// than its record does here, unless it has only some of the values.
     pub(crate) fn new(cache: &Arc<dyn ServerCache>, room_len: usize) -> Self {
         Self { cache: Arc::clone(cache), room: vec![0; room_len].into_boxed_slice() }
     }

@@ -46,8 +46,8 @@ impl BulkScope {
     }
 }
 
-/// How many keys and results are kept, and for how long. The oldest keys are dropped first: those of
-/// the same identity beyond its own bounds, and those of all beyond the others.
+/// How many keys and results are kept, and for how long. The oldest keys are dropped first: those
+/// of the same identity beyond its own bounds, and those of all beyond the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BulkKeyBounds {
     /// Keys.
@@ -112,8 +112,8 @@ impl KeyRecord {
 }
 
 impl Transaction<'_> {
-    /// Looks `key` of `scope` up, and adds it if it is not there. Drops keys beyond `bounds`, but of
-    /// the requests `in_use` only those of the same identity.
+    /// Looks `key` of `scope` up, and adds it if it is not there. Drops keys beyond `bounds`, but
+    /// of the requests `in_use` only those of the same identity.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -2,8 +2,10 @@
 //!
 //! - Every acknowledged change is durable: a change returns after its transaction has been synced.
 //!   Changes that wait at the same time share one transaction.
-//! - A [`StoreSnapshot`] is the state of the store at one moment; it does not change while it is kept.
-//! - Every change is in the log, under a number that grows by one; mirrors and the publisher follow it.
+//! - A [`StoreSnapshot`] is the state of the store at one moment; it does not change while it is
+//!   kept.
+//! - Every change is in the log, under a number that grows by one; mirrors and the publisher follow
+//!   it.
 //! - The records are in a file of redb (`embedded`), which one process at a time can open, or in a
 //!   database of PostgreSQL (`postgres`), whose transactions follow each other, of all processes.
 //!
@@ -14,14 +16,14 @@
 //! - **An engine is ordered tables of bytes with transactions.** Numbers, log, dates, keys of
 //!   requests and positions of mirrors are written once, above the engines, and so are nearly all
 //!   tests. The price is that a database shows keys and values, and no columns to query.
-//! - **Engines are an enum.** There are few, a call costs a comparison, and records of a file are read
-//!   without a copy or an allocation for each.
-//! - **A thread drives the connections that it uses.** The store blocks, and its callers have threads
-//!   for it. Each connection has a runtime that runs while a caller waits for an answer, so no other
-//!   thread has to be woken for one. The pools of other crates are for tasks, and these connections
-//!   belong to no runtime of tasks: the pool is one file here.
-//! - **Upgrades of tables are a list of statements.** The number of the schema is one of the numbers
-//!   that every store has, and is checked in the same way for a file.
+//! - **Engines are an enum.** There are few, a call costs a comparison, and records of a file are
+//!   read without a copy or an allocation for each.
+//! - **A thread drives the connections that it uses.** The store blocks, and its callers have
+//!   threads for it. Each connection has a runtime that runs while a caller waits for an answer, so
+//!   no other thread has to be woken for one. The pools of other crates are for tasks, and these
+//!   connections belong to no runtime of tasks: the pool is one file here.
+//! - **Upgrades of tables are a list of statements.** The number of the schema is one of the
+//!   numbers that every store has, and is checked in the same way for a file.
 //!
 //! ```
 //! use handle_proto::{Value, Values};
@@ -116,8 +118,8 @@ settings! {
         restart log_days: u32 = 30, 0..=36_500;
         /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes.
         restart log_transactions: usize = 10_000_000, or_zero(1000..=1 << 40);
-        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the oldest
-        /// are dropped.
+        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the
+        /// oldest are dropped.
         restart gone_names: usize = 1_000_000, 0..=1 << 32;
         section postgres: PostgresConfig;
     }
@@ -224,8 +226,8 @@ impl Store {
         Self::open_as(config, false)
     }
 
-    /// Opens the store for reading. A file is not changed, and need not be writable: changes are kept
-    /// in memory and lost when the store is dropped. In a database, changes are refused.
+    /// Opens the store for reading. A file is not changed, and need not be writable: changes are
+    /// kept in memory and lost when the store is dropped. In a database, changes are refused.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -378,9 +380,9 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the numbers of transactions go on above `above`, and their times after `not_before_ms`,
-    /// after `decide` has made its changes: this store belonged to a mirror, which is the primary from
-    /// now on. Returns the number of the last transaction.
+    /// Makes the numbers of transactions go on above `above`, and their times after
+    /// `not_before_ms`, after `decide` has made its changes: this store belonged to a mirror, which
+    /// is the primary from now on. Returns the number of the last transaction.
     ///
     /// # Errors
     /// As [`change`](Self::change).

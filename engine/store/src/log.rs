@@ -50,8 +50,8 @@ pub struct LogBounds {
 pub struct LogStart {
     /// The last transaction that is not in the log; 0 if the log is complete.
     pub base: u64,
-    /// The log has every transaction from this time on, in milliseconds since 1970; `None` before the
-    /// first transaction.
+    /// The log has every transaction from this time on, in milliseconds since 1970; `None` before
+    /// the first transaction.
     pub unix_ms: Option<u64>,
 }
 

@@ -2,7 +2,8 @@
 //! transactions as the records, and what a dump in progress has named.
 //!
 //! A record that a dump names is either written, and then has a later transaction than the dump, or
-//! equal to the one here, and then its name is noted. At the end of the dump, all others are removed.
+//! equal to the one here, and then its name is noted. At the end of the dump, all others are
+//! removed.
 
 use super::record::StoreRecord;
 use super::tables::{ALL_KEYS, StoreTable, keys_after, names};
@@ -123,8 +124,8 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Stores the values that a dump has for `key`; false if they are here already. With `is_logged`
-    /// false, the log has no entry; the caller starts it again before and after.
+    /// Stores the values that a dump has for `key`; false if they are here already. With
+    /// `is_logged` false, the log has no entry; the caller starts it again before and after.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -162,8 +163,8 @@ impl Transaction<'_> {
     }
 
     /// Looks at up to `most` records after the name `after`, and deletes those that the dump has to
-    /// name and has not named. Returns the last name, or `None` after the last record, and the number
-    /// of deleted records.
+    /// name and has not named. Returns the last name, or `None` after the last record, and the
+    /// number of deleted records.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -250,9 +251,9 @@ impl Transaction<'_> {
         Ok(keys.len() < most)
     }
 
-    /// Makes the numbers of transactions go on above `above`, and their times after `not_before_ms`.
-    /// The log starts again, so that a mirror of a lost primary continues here only if it has all that
-    /// this store has. Returns the last numbers before and after.
+    /// Makes the numbers of transactions go on above `above`, and their times after
+    /// `not_before_ms`. The log starts again, so that a mirror of a lost primary continues here
+    /// only if it has all that this store has. Returns the last numbers before and after.
     pub(super) fn renumber(&mut self, above: u64, not_before_ms: u64) -> Result<(u64, u64), StoreError> {
         let from = self.last_id;
         self.renumber_from(above.saturating_sub(1), not_before_ms);

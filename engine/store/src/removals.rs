@@ -110,7 +110,8 @@ impl Transaction<'_> {
         self.tables.insert(StoreTable::RemovalIds, &self.last_id.to_be_bytes(), key.as_bytes())
     }
 
-    /// Drops up to `most` of the oldest removals, so that at most `kept` remain; returns their number.
+    /// Drops up to `most` of the oldest removals, so that at most `kept` remain; returns their
+    /// number.
     pub(super) fn prune_removals(&mut self, kept: u64, most: usize) -> Result<usize, StoreError> {
         let excess = self.tables.len(StoreTable::Removals)?.saturating_sub(kept);
         let most = usize::try_from(excess).map_or(most, |excess| excess.min(most));

@@ -30,8 +30,8 @@ pub trait StoreRecords {
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError>;
 }
 
-/// The state of the store at one moment. While a snapshot is kept, the store keeps what it shows: in a
-/// file, the old pages.
+/// The state of the store at one moment. While a snapshot is kept, the store keeps what it shows:
+/// in a file, the old pages.
 #[derive(Debug)]
 pub struct StoreSnapshot {
     tables: SnapshotTables,

@@ -27,8 +27,8 @@ pub(crate) enum StoreTable {
     HomedDates,
     /// Numbers by name: see [`names`].
     Meta,
-    /// The positions of a mirror in the streams of its primaries, by their names; behind a byte that
-    /// is 1 while a dump is in progress.
+    /// The positions of a mirror in the streams of its primaries, by their names; behind a byte
+    /// that is 1 while a dump is in progress.
     Mirrors,
     /// Names that a dump in progress has named without a change; empty values.
     MirrorNamed,
@@ -50,8 +50,8 @@ pub(crate) mod names {
     pub(crate) const SCHEMA: &str = "schema";
     /// 1 if local names are folded, otherwise 0.
     pub(crate) const FOLDS: &str = "folds";
-    /// A random number that identifies the store. A copy of the store has the same number until it is
-    /// recognised as a copy.
+    /// A random number that identifies the store. A copy of the store has the same number until it
+    /// is recognised as a copy.
     pub(crate) const IDENTITY: &str = "identity";
     /// The number of the last transaction, also when the log is empty.
     pub(crate) const LAST_ID: &str = "last_id";

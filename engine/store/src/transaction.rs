@@ -87,7 +87,8 @@ impl<'t> Transaction<'t> {
         self.put_at(key, values, before.as_ref(), None)
     }
 
-    /// Replaces the record `before` under `key`. The change has the time `unix_ms`, if there is one.
+    /// Replaces the record `before` under `key`. The change has the time `unix_ms`, if there is
+    /// one.
     pub(super) fn put_at(
         &mut self,
         key: &[u8],

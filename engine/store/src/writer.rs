@@ -14,7 +14,8 @@ use std::time::Duration;
 trait StoreChange: Send {
     /// Makes the change in `transaction`.
     fn make(&mut self, transaction: &mut Transaction<'_>) -> Result<(), StoreError>;
-    /// Notifies the waiting thread that the change is durable, or will never be because of an error.
+    /// Notifies the waiting thread that the change is durable, or will never be because of an
+    /// error.
     fn finish(self: Box<Self>, error: Option<&StoreError>);
 }
 

@@ -33,7 +33,8 @@ pub enum NamespaceError {
     NotUtf8,
     /// It is not XML, has a document type, or more than [`XML_NODES_MAX`] nodes.
     NotXml(String),
-    /// An element has more than [`XML_ATTRIBUTES_MAX`](crate::limit::XML_ATTRIBUTES_MAX) attributes.
+    /// An element has more than [`XML_ATTRIBUTES_MAX`](crate::limit::XML_ATTRIBUTES_MAX)
+    /// attributes.
     TooManyAttributes,
     /// Its elements are nested too deep.
     TooDeep,

@@ -198,8 +198,8 @@ impl Attack {
     }
 }
 
-/// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive, or until the
-/// server ends the connection.
+/// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive, or until
+/// the server ends the connection.
 fn read_until(mut stream: &TcpStream, len: usize, until: Instant, bytes: &mut Vec<u8>) {
     let mut room = [0; 4096];
     while bytes.len() < len {

@@ -319,7 +319,8 @@ mod tests {
     fn a_scan_asks_for_each_unpopular_name_once() {
         let (len, draws) = (1_000_000, 100_000);
         let counts = counts("scan:20", len, draws);
-        // The last names are so rare by Zipf's law that nearly all requests for them are the scan's.
+        // The last names are so rare by Zipf's law that nearly all requests for them are the
+        // scan's.
         let scanned = counts.iter().rev().take_while(|&&count| count > 0).count();
         assert!((19_000..=21_000).contains(&scanned), "{scanned}");
         let once = counts[counts.len() - scanned..].iter().filter(|&&count| count == 1).count();

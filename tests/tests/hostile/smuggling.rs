@@ -1,6 +1,6 @@
-//! Requests that another program may read differently than `handle-gateway`, so that an answer could
-//! reach the wrong client behind a proxy. `tests/clients/smuggling_run.py` sends the same requests
-//! through nginx and HAProxy.
+//! Requests that another program may read differently than `handle-gateway`, so that an answer
+//! could reach the wrong client behind a proxy. `tests/clients/smuggling_run.py` sends the same
+//! requests through nginx and HAProxy.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -19,8 +19,8 @@ const NAMES: [&str; 3] = ["hello", "smuggled-000", "probe"];
 /// The last request of each connection.
 const PROBE: &[u8] = b"GET /10.1/probe HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// The bytes of a request: texts, whose characters are bytes of Latin 1, and pairs of a text and how
-/// often it is repeated.
+/// The bytes of a request: texts, whose characters are bytes of Latin 1, and pairs of a text and
+/// how often it is repeated.
 fn request(line: &Json) -> Vec<u8> {
     let latin1 = |text: &Json| -> Vec<u8> {
         text.as_str().unwrap().chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()

@@ -1,5 +1,5 @@
-//! `handle-cache` from outside: what it answers, whom it asks, and what happens when those are slow,
-//! dead or lying.
+//! `handle-cache` from outside: what it answers, whom it asks, and what happens when those are
+//! slow, dead or lying.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! `handle-admin` tells `handle-cache` of each set, and the records of its prefixes are then asked for
-//! anew.
+//! `handle-admin` tells `handle-cache` of each set, and the records of its prefixes are then asked
+//! for anew.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! `handle-cache` hands requests that only the responsible service can decide to it, if configured, and
-//! keeps nothing of them.
+//! `handle-cache` hands requests that only the responsible service can decide to it, if configured,
+//! and keeps nothing of them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

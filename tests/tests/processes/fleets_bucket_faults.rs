@@ -121,7 +121,8 @@ fn a_store_that_fails_or_lies_leaves_the_old_set() {
     assert!(matches!(error, FetchError::NothingPublished), "{error}");
     let error = faulty.attempt(".layer", Status(404));
     assert!(matches!(error, FetchError::Store(_)), "{error}");
-    // Less than the answer promises is a fault of the manifest; a chunk that is short, of the store.
+    // Less than the answer promises is a fault of the manifest; a chunk that is short, of the
+    // store.
     for fault in [ShortBy(5), WrongBit(3), WrongBit(200)] {
         let error = faulty.attempt("/MANIFEST", fault);
         assert!(matches!(error, FetchError::Refused(RefusalReason::Damaged, _)), "{fault:?}: {error}");

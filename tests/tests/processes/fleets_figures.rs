@@ -1,5 +1,5 @@
-//! The figures of docs/fleets.md: from the acknowledgement of a change to the answer of `handled` on
-//! a machine, and the memory of `handle-fetch`. Measures programs built before:
+//! The figures of docs/fleets.md: from the acknowledgement of a change to the answer of `handled`
+//! on a machine, and the memory of `handle-fetch`. Measures programs built before:
 //!
 //! ```sh
 //! cargo build --release -p handle-admin -p handle-server -p handle-fetch
@@ -7,7 +7,8 @@
 //!     -- --nocapture
 //! ```
 //!
-//! `HANDLE_RECORDS`, `HANDLE_SECONDS`, `HANDLE_RATE` and `HANDLE_NOTICES=no` change what is measured.
+//! `HANDLE_RECORDS`, `HANDLE_SECONDS`, `HANDLE_RATE` and `HANDLE_NOTICES=no` change what is
+//! measured.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

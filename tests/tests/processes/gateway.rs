@@ -1,4 +1,5 @@
-//! `handle-gateway` from outside: connections, caching, limits, upstream, and messages that it forwards.
+//! `handle-gateway` from outside: connections, caching, limits, upstream, and messages that it
+//! forwards.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

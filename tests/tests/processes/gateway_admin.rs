@@ -1,4 +1,5 @@
-//! The administration pages of `handle-gateway` from outside, as a browser without scripts uses them.
+//! The administration pages of `handle-gateway` from outside, as a browser without scripts uses
+//! them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -151,8 +151,8 @@ impl Numbers {
     }
 }
 
-/// Sends a batch with a key, and kills after so many results, or soon if that is 0. Returns the numbers
-/// of the lines that were acknowledged.
+/// Sends a batch with a key, and kills after so many results, or soon if that is 0. Returns the
+/// numbers of the lines that were acknowledged.
 fn killed_after(
     address: SocketAddr,
     key: &str,
@@ -189,8 +189,8 @@ fn killed_after(
     acknowledged.iter().map(|line| line["line"].as_i64().unwrap()).collect()
 }
 
-/// Checks the records of a batch of which these lines were acknowledged, and that repeating it twice
-/// completes it, with one transaction for each line.
+/// Checks the records of a batch of which these lines were acknowledged, and that repeating it
+/// twice completes it, with one transaction for each line.
 fn check_round(
     round: u64,
     body: &str,

@@ -1,5 +1,5 @@
-//! `handle-gateway` and services with faults: what clients get meanwhile and afterwards; and what caches
-//! between it and its clients must know to keep its answers.
+//! `handle-gateway` and services with faults: what clients get meanwhile and afterwards; and what
+//! caches between it and its clients must know to keep its answers.
 
 use crate::gateway_upstream::{GatewayFront, is_failure};
 use handle_gateway::Gateway;

@@ -1,5 +1,5 @@
-//! Operation of `handle-gateway` from outside: proxies in front of it, rates of requests, the log of
-//! requests, compression, the fast path, and certificates.
+//! Operation of `handle-gateway` from outside: proxies in front of it, rates of requests, the log
+//! of requests, compression, the fast path, and certificates.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,5 +1,5 @@
-//! Registration of a prefix from `hdl init` of a new service to a handle that is resolved there, with
-//! all processes, of which some are killed.
+//! Registration of a prefix from `hdl init` of a new service to a handle that is resolved there,
+//! with all processes, of which some are killed.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

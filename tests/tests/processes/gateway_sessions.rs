@@ -1,5 +1,5 @@
-//! Sessions of `handle-gateway` from outside: who gets an identity, how it ends, and what a stranger
-//! can do.
+//! Sessions of `handle-gateway` from outside: who gets an identity, how it ends, and what a
+//! stranger can do.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

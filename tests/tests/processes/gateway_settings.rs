@@ -1,5 +1,5 @@
-//! Settings of the proxy of `handle-gateway`, seen from outside: countries, names, contacts, agencies,
-//! and identifiers that are not handles.
+//! Settings of the proxy of `handle-gateway`, seen from outside: countries, names, contacts,
+//! agencies, and identifiers that are not handles.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -181,8 +181,8 @@ fn the_names_of_one_request_for_agencies_have_one_deadline() {
     assert_eq!(answer.json(), serde_json::Value::from_iter(expected));
 }
 
-/// A back end that answers every request with these bytes after a time, and its address. The heads of
-/// requests are sent to the receiver.
+/// A back end that answers every request with these bytes after a time, and its address. The heads
+/// of requests are sent to the receiver.
 fn backend(answer: Vec<u8>, after: Duration) -> (SocketAddr, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -218,8 +218,8 @@ impl RequestCounts {
             }
             for response in responses {
                 let response = match response.await {
-                    // It was sent after the frame that ends the connection, and the server says that
-                    // it was not handled: the client repeats it. RFC 9113 section 6.8.
+                    // It was sent after the frame that ends the connection, and the server says
+                    // that it was not handled: the client repeats it. RFC 9113 section 6.8.
                     Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => {
                         self.repeated.fetch_add(1, Ordering::Relaxed);
                         continue;
@@ -399,7 +399,8 @@ fn an_old_gateway_that_is_killed_leaves_the_new_one_serving() {
                 new.signal("TERM");
                 assert_eq!(new.wait(), Some(0));
             }
-            // The old one was killed before it had handed over its sockets, or while it had the port.
+            // The old one was killed before it had handed over its sockets, or while it had the
+            // port.
             Some(status) => {
                 came_too_late += 1;
                 assert_eq!(status.code(), Some(1), "step {step}");

@@ -1,5 +1,5 @@
-//! `handle-gateway` and the services that it asks: what it keeps, for how long, and what happens when
-//! they are dead, slow or lying.
+//! `handle-gateway` and the services that it asks: what it keeps, for how long, and what happens
+//! when they are dead, slow or lying.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

@@ -1,4 +1,5 @@
-//! The lab with a mirror and a fleet: what is broken on purpose shows, and is whole again afterwards.
+//! The lab with a mirror and a fleet: what is broken on purpose shows, and is whole again
+//! afterwards.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

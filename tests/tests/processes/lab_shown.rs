@@ -43,7 +43,8 @@ fn normalized_output(lab: &LabProcess, home: &Path, command: &str) -> String {
     shown.replace(home.to_str().unwrap(), "/home/me")
 }
 
-/// The output without parts that vary: times, what is left of a TTL, and the blanks between columns.
+/// The output without parts that vary: times, what is left of a TTL, and the blanks between
+/// columns.
 fn without_times(shown: &str, is_check: bool) -> Vec<String> {
     let mut lines = vec![];
     for line in shown.lines() {
@@ -266,7 +267,8 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     for part in ["the lab is running in", "export HDL_ROOT=", "--trace --certify", "mirror", "^C or ^D"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // One line for each of the nine servers, and for the gateway and the cache one line and a command.
+    // One line for each of the nine servers, and for the gateway and the cache one line and a
+    // command.
     assert_eq!(shown.matches("127.0.0.1:").count(), 13, "{shown}");
     drop(lab.0.stdin.take());
     assert_eq!(lab.wait(), Some(0));

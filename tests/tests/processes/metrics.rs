@@ -55,7 +55,8 @@ fn declared(groups: &[MetricGroup]) -> MetricShapes {
 fn handled_serves_the_metrics_that_it_declares() {
     let server = serve_with("main", Datapath::Portable, |config| {
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
-        // The metrics of forwarding exist when it is enabled; the socket need not accept connections.
+        // The metrics of forwarding exist when it is enabled; the socket need not accept
+        // connections.
         config.forward.socket = Some("/nonexistent/forward".into());
     });
     // The question makes the first series of the busiest networks.

@@ -1,5 +1,5 @@
-//! A mirror of our own primary, as two processes: what arrives and when, what it refuses, interrupted
-//! streams, dumps, and its promotion.
+//! A mirror of our own primary, as two processes: what arrives and when, what it refuses,
+//! interrupted streams, dumps, and its promotion.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -178,8 +178,8 @@ fn a_mirror_that_is_behind_the_log_dumps_and_drops_what_is_gone() {
     assert_eq!(service.progress()["counts"]["dumps"], 2, "{}", service.progress());
 }
 
-/// Relays connections to a server. `spoil` may change or cut each part that the server sends; it gets
-/// the number of the connection and the position of the part.
+/// Relays connections to a server. `spoil` may change or cut each part that the server sends; it
+/// gets the number of the connection and the position of the part.
 fn spoiler(
     server: SocketAddr,
     spoil: impl Fn(usize, usize, &mut Vec<u8>) -> bool + Send + Sync + 'static,
@@ -235,8 +235,8 @@ fn follow_through(service: &MirroredService, relay: SocketAddr) {
 fn damaged_and_cut_streams_lose_nothing() {
     let mut service = MirroredService::make("retry_ms_max = 50\nbatch_items = 10", "interval_ms = 50");
     load(&service.primary, 2000, "dumped, and long enough that a stream has several parts");
-    // Three of four connections are damaged or cut: the first ones in the dump, the others in a short
-    // answer.
+    // Three of four connections are damaged or cut: the first ones in the dump, the others in a
+    // short answer.
     let relay = spoiler(service.primary.administration, |number, at, part| {
         let place = if number < 12 { 1500 + number * 9000 } else { (number * 7919) % 6000 };
         let is_here = (at..at + part.len()).contains(&place);

@@ -1,5 +1,5 @@
-//! A mirror beside its primaries: comparing them, several of them, their audit logs, and who is between
-//! them.
+//! A mirror beside its primaries: comparing them, several of them, their audit logs, and who is
+//! between them.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -132,8 +132,8 @@ fn requests_of_mirrors_do_not_let_the_audit_log_grow_while_nothing_changes() {
     until("the request after a change has a line", || requests() > before);
 }
 
-/// Relays connections to a server, and says in the envelope of each request that the client knows only
-/// version 2.7, in which streams are signed instead of encrypted.
+/// Relays connections to a server, and says in the envelope of each request that the client knows
+/// only version 2.7, in which streams are signed instead of encrypted.
 fn downgrader(server: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

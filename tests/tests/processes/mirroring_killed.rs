@@ -1,5 +1,6 @@
-//! A primary and its mirror are killed at random moments while records change: in the end, both have
-//! the same records, and meanwhile the server of the mirror shows whole records, newer and newer.
+//! A primary and its mirror are killed at random moments while records change: in the end, both
+//! have the same records, and meanwhile the server of the mirror shows whole records, newer and
+//! newer.
 
 use handle_proto::{ResponseCode, Value};
 use handle_snapshot::comparison::{ComparisonRules, ComparisonScope, ComparisonTree};

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 /// Number of records of the sets below.
 const RECORDS: usize = 300;
 
-/// What `hdl reconcile --json` prints: the exit code, the findings in the order of their names, and the
-/// counts.
+/// What `hdl reconcile --json` prints: the exit code, the findings in the order of their names, and
+/// the counts.
 #[derive(Debug)]
 struct ReconcileResult {
     exit: i32,

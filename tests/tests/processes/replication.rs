@@ -1,5 +1,5 @@
-//! Transactions and records for mirrors, received as a mirror receives them: in every protection and
-//! version, split by hash, resumed, by slow receivers and by those without permission.
+//! Transactions and records for mirrors, received as a mirror receives them: in every protection
+//! and version, split by hash, resumed, by slow receivers and by those without permission.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 

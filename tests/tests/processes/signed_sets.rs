@@ -218,7 +218,8 @@ impl AgingSet {
         })
     }
 
-    /// Checks that no process says that the set is stale, unless the statement has just become too old.
+    /// Checks that no process says that the set is stale, unless the statement has just become too
+    /// old.
     fn is_fresh_since(&self, signed: u64) {
         let stale = self.are_stale();
         let now = now_unix_ms();

@@ -1,8 +1,9 @@
 //! `http.jsonl`: the same answers as the reference over HTTP, or a difference of a permitted kind.
 //!
-//! A kind is a rule on the request and the reference's answer, in [`KINDS`], and a row of `docs/conformance.md`; a test
-//! compares the two. A line of no kind must have the same status, the same body apart from the parts that are listed as
-//! nondeterministic, and the same headers where they matter.
+//! A kind is a rule on the request and the reference's answer, in [`KINDS`], and a row of
+//! `docs/conformance.md`; a test compares the two. A line of no kind must have the same status, the
+//! same body apart from the parts that are listed as nondeterministic, and the same headers where
+//! they matter.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -64,7 +65,8 @@ fn callback(line: &Json) -> Option<&str> {
     query.split('&').find_map(|part| part.strip_prefix("callback="))
 }
 
-/// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its answer counts.
+/// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its
+/// answer counts.
 const KINDS: [Kind; 12] = [
     Kind {
         name: "own words",
@@ -213,8 +215,8 @@ impl SessionNames {
         }
     }
 
-    /// The request of a line with our session, and with a proof over our nonce. It is wrong where the
-    /// recorded proof is.
+    /// The request of a line with our session, and with a proof over our nonce. It is wrong where
+    /// the recorded proof is.
     fn translated(&self, line: &Json) -> Json {
         let mut line = line.clone();
         for header in line["request_headers"].as_array_mut().into_iter().flatten() {
@@ -274,7 +276,8 @@ fn request_body(line: &Json) -> Vec<u8> {
     if line["request_body"].is_null() { Vec::new() } else { bytes(&line["request_body"]) }
 }
 
-/// The bytes of the request of a line. Characters of a target are sent as bytes of Latin 1, as they were.
+/// The bytes of the request of a line. Characters of a target are sent as bytes of Latin 1, as they
+/// were.
 fn request(line: &Json) -> Vec<u8> {
     let mut request = line["method"].as_str().unwrap().as_bytes().to_vec();
     request.push(b' ');

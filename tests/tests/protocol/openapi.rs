@@ -131,8 +131,8 @@ fn what_is_not_described_is_found() {
     assert!(undescribed("GET", "/api/handles/a/b", &unexpected).is_some());
 }
 
-/// The names of the parameters of queries that these files and directories of the gateway read: what
-/// the pattern of each finds as `name`.
+/// The names of the parameters of queries that these files and directories of the gateway read:
+/// what the pattern of each finds as `name`.
 fn parameters_read(sources: &[(&str, &str)]) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/gateway/src");
     let mut names = BTreeSet::new();

@@ -1,8 +1,8 @@
 //! `handle-cache` beside `handled` with the same records, and beside resolvers of DNS that answer
 //! from their caches; and its rate of names that it does not have.
 //!
-//! As in `side-by-side`, all servers run in separate processes on one core, the load runs on another
-//! core, and the servers take turns under the same load.
+//! As in `side-by-side`, all servers run in separate processes on one core, the load runs on
+//! another core, and the servers take turns under the same load.
 
 mod resolvers;
 mod servers;

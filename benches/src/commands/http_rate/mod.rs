@@ -23,8 +23,8 @@ use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};
 use serde_json::{Map, json};
 use std::path::{Path, PathBuf};
 
-/// Measures `handle-gateway`: rates over HTTP/1.1, HTTP/2 and TLS, response times, batches of names,
-/// and the effect of idle and slow clients.
+/// Measures `handle-gateway`: rates over HTTP/1.1, HTTP/2 and TLS, response times, batches of
+/// names, and the effect of idle and slow clients.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]

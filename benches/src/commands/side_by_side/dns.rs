@@ -1,5 +1,5 @@
-//! Servers of DNS as processes, and name servers with a zone of as many names as the set has records,
-//! and answers of the same length.
+//! Servers of DNS as processes, and name servers with a zone of as many names as the set has
+//! records, and answers of the same length.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_benches::dns::is_success;

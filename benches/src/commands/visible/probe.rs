@@ -48,8 +48,8 @@ impl Probe {
     }
 
     /// Follows changes of `records` records: `next` has the number of each and the time of its
-    /// acknowledgement, and `None` after the last one. Returns the nanoseconds from the acknowledgement
-    /// of each change until all sockets received it in an answer.
+    /// acknowledgement, and `None` after the last one. Returns the nanoseconds from the
+    /// acknowledgement of each change until all sockets received it in an answer.
     pub(crate) fn follow(
         &mut self,
         records: u64,

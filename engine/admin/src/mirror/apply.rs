@@ -88,8 +88,8 @@ impl std::fmt::Debug for StreamApplier {
 }
 
 impl StreamApplier {
-    /// Reads the position from the store. If other records are to be taken than before, or nothing has
-    /// been taken yet, a dump comes first.
+    /// Reads the position from the store. If other records are to be taken than before, or nothing
+    /// has been taken yet, a dump comes first.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -357,8 +357,8 @@ impl StreamApplier {
     }
 
     /// Drops what was taken from a stream that is out of order. What is committed of it stays, but
-    /// everything is requested again, since items may be missing: the transactions from its start, or
-    /// the whole dump.
+    /// everything is requested again, since items may be missing: the transactions from its start,
+    /// or the whole dump.
     ///
     /// # Errors
     /// When the store cannot be read or written, or the mirror has been promoted.

@@ -1,8 +1,8 @@
-//! Compares the published set of a mirror with the records of its primaries: requests a dump, and looks
-//! up each of its records in the set.
+//! Compares the published set of a mirror with the records of its primaries: requests a dump, and
+//! looks up each of its records in the set.
 //!
-//! Both sides may change meanwhile. What differs is therefore compared again for a while, with newer
-//! sets; and what the primary has changed since its dump does not count.
+//! Both sides may change meanwhile. What differs is therefore compared again for a while, with
+//! newer sets; and what the primary has changed since its dump does not count.
 
 use super::error::MirrorError;
 use super::primary::{PrimaryServer, RequestLimits, open_all};
@@ -77,12 +77,12 @@ impl MirrorComparison {
     }
 }
 
-/// Compares the published set of the mirror with the configuration in this file with all its primaries. What differs
-/// is compared again until `patience` is over.
+/// Compares the published set of the mirror with the configuration in this file with all its
+/// primaries. What differs is compared again until `patience` is over.
 ///
 /// # Errors
-/// When a file cannot be read, a primary does not answer, or the log of a primary does not reach back to
-/// its dump.
+/// When a file cannot be read, a primary does not answer, or the log of a primary does not reach
+/// back to its dump.
 pub fn compare(config: &Path, patience: Duration) -> anyhow::Result<Vec<MirrorComparison>> {
     let config: Config = file::read(config)?;
     let Some(directory) = config.publish.directory.as_deref() else {
@@ -103,7 +103,8 @@ pub fn compare(config: &Path, patience: Duration) -> anyhow::Result<Vec<MirrorCo
 
 /// What there should be under a name, and how the last set differed.
 struct OpenDifference {
-    /// The encoded values of a record, or nothing for a homed prefix; `None` if it should not be there.
+    /// The encoded values of a record, or nothing for a homed prefix; `None` if it should not be
+    /// there.
     wanted: Option<Vec<u8>>,
     difference: MirrorDifference,
 }
@@ -255,7 +256,8 @@ impl<'s> ServerComparison<'s> {
                 let record = record?;
                 let hash = hash_key(records.seed(), record.key());
                 let is_here = !record.is_tombstone() && self.server.scope.owns(record.key());
-                // An older layer may have a record that is deleted in a newer one, which is no difference.
+                // An older layer may have a record that is deleted in a newer one, which is no
+                // difference.
                 if is_here && self.named.binary_search(&hash).is_err() {
                     self.compare_one(ComparedName::Record(record.key().to_vec()), None, &records)?;
                 }

@@ -15,10 +15,11 @@ settings! {
     pub struct MirrorConfig {
         /// Time between two requests to a primary for its transactions, while it has none.
         restart interval_ms: u32 = 1000, 50..=DAY_MS;
-        /// Time between two requests after transactions have arrived, until none has for `interval_ms`.
+        /// Time between two requests after transactions have arrived, until none has for
+        /// `interval_ms`.
         restart busy_interval_ms: u32 = 50, 10..=DAY_MS;
-        /// Longest time until a primary is asked again that does not answer, or not as it should. The
-        /// time doubles with each failure, beginning with `interval_ms`.
+        /// Longest time until a primary is asked again that does not answer, or not as it should.
+        /// The time doubles with each failure, beginning with `interval_ms`.
         restart retry_ms_max: u32 = 60_000, 50..=DAY_MS;
         /// Timeout of connecting to a primary, of its answer, and of each read of a stream.
         restart read_ms: u32 = 30_000, 100..=DAY_MS;
@@ -31,8 +32,8 @@ settings! {
         /// The primaries, each in a table `[[mirror.primary]]`: `name` for status and metrics, and
         /// under which the position is kept; `site`, the site record as JSON, or `addresses` and
         /// `public_key`, the file with the server key; `identity` (`INDEX:HANDLE`) with `key_file`
-        /// (and `passphrase_file`) or `secret_file`; `prefixes`, the only ones that are mirrored, with
-        /// those derived from them; `interval_ms`, in place of the setting above; and
+        /// (and `passphrase_file`) or `secret_file`; `prefixes`, the only ones that are mirrored,
+        /// with those derived from them; `interval_ms`, in place of the setting above; and
         /// `allow_signed_streams`, for primaries without TLS.
         restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
     }

@@ -1,5 +1,5 @@
-//! The position of a mirror in the streams of one server of a primary. It is in the store, and changes
-//! in the commits that change the records.
+//! The position of a mirror in the streams of one server of a primary. It is in the store, and
+//! changes in the commits that change the records.
 
 use handle_store::{StoreError, Transaction};
 use serde::{Deserialize, Serialize};
@@ -18,8 +18,8 @@ pub struct MirrorPosition {
     pub needs_dump: bool,
     /// The dump in progress.
     pub dump: Option<DumpProgress>,
-    /// When the mirror was promoted, in milliseconds since 1970. From then on, nothing is taken from
-    /// this primary.
+    /// When the mirror was promoted, in milliseconds since 1970. From then on, nothing is taken
+    /// from this primary.
     pub promoted_unix_ms: Option<u64>,
 }
 
@@ -28,11 +28,11 @@ pub struct MirrorPosition {
 pub struct DumpProgress {
     /// The last transaction of this store before the dump.
     pub begun_id: u64,
-    /// Whether the log of this store has the changes of the dump. The log starts again after a first
-    /// dump.
+    /// Whether the log of this store has the changes of the dump. The log starts again after a
+    /// first dump.
     pub is_logged: bool,
-    /// The last transaction of the primary that the dump is certain to have, and its time there; once
-    /// it is known.
+    /// The last transaction of the primary that the dump is certain to have, and its time there;
+    /// once it is known.
     pub source: Option<(u64, u64)>,
     /// The last item: its kind, as in a request to continue, and its name.
     pub after: Option<(i32, Vec<u8>)>,
@@ -48,8 +48,8 @@ pub enum MirrorDumpStep {
     /// Items are being received.
     #[default]
     Receiving,
-    /// All items are here. Records that it did not name are removed; those up to this name have been
-    /// looked at.
+    /// All items are here. Records that it did not name are removed; those up to this name have
+    /// been looked at.
     Removing(Option<Vec<u8>>),
     /// What the dump has named is forgotten.
     Clearing,

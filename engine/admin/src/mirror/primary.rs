@@ -38,7 +38,8 @@ pub struct PrimaryServer {
     pub addresses: Vec<SocketAddr>,
     /// The record of its public key.
     pub key_record: Vec<u8>,
-    /// The highest version of requests, so that streams are protected in a way that its key supports.
+    /// The highest version of requests, so that streams are protected in a way that its key
+    /// supports.
     pub version: Version,
     /// The identity of this mirror.
     pub identity: Arc<ClientIdentity>,
@@ -68,8 +69,8 @@ impl RequestLimits {
 }
 
 impl PrimaryServer {
-    /// A request for the transactions after `last_txn_id`, of a mirror that is complete up to the time
-    /// `last_query_ms`.
+    /// A request for the transactions after `last_txn_id`, of a mirror that is complete up to the
+    /// time `last_query_ms`.
     #[must_use]
     pub fn transactions_after(&self, last_txn_id: u64, last_query_ms: u64) -> Request<'static> {
         let number = |it| i64::try_from(it).unwrap_or(i64::MAX);
@@ -94,8 +95,8 @@ impl PrimaryServer {
         }
     }
 
-    /// Sends a request to the address, and passes the stream that answers it to `take`. The bytes are
-    /// counted by `control`, which may also end the stream.
+    /// Sends a request to the address, and passes the stream that answers it to `take`. The bytes
+    /// are counted by `control`, which may also end the stream.
     ///
     /// # Errors
     /// When the server does not answer, refuses the request or is not proven, or the stream is not

@@ -69,12 +69,13 @@ pub struct PromotedPrimary {
     pub name: String,
     /// Its last transaction that is here.
     pub last_transaction: u64,
-    /// Time up to which all transactions have been applied, by its clock, in milliseconds since 1970.
+    /// Time up to which all transactions have been applied, by its clock, in milliseconds
+    /// since 1970.
     pub complete_unix_ms: u64,
 }
 
-/// Makes the mirror with this store and this site record the primary: changes the site record, and lets
-/// the numbers of transactions go on above those of the lost primary.
+/// Makes the mirror with this store and this site record the primary: changes the site record, and
+/// lets the numbers of transactions go on above those of the lost primary.
 ///
 /// # Errors
 /// When it is not a mirror, a dump is in progress and not `is_forced`, or a file cannot be written.
@@ -130,7 +131,8 @@ pub fn promote_stopped(path: &Path, is_forced: bool) -> anyhow::Result<Promotion
     Ok(promote(&store, &config.site, is_forced, now_unix_ms())?)
 }
 
-/// Rewrites a site record as that of a primary site, with the next serial number, which is returned.
+/// Rewrites a site record as that of a primary site, with the next serial number, which is
+/// returned.
 fn make_primary(path: &Path) -> Result<i64, PromotionError> {
     let failed = |error| PromotionError::Site(path.to_owned(), error);
     let invalid = |why: String| PromotionError::SiteContent(path.to_owned(), why);

@@ -16,8 +16,8 @@ impl PrefixFilter {
         Self(prefixes.iter().map(|prefix| folded(prefix.as_bytes())).collect())
     }
 
-    /// Whether it lets a handle through: by the prefix of the handle or, for the record of a prefix, by
-    /// this prefix.
+    /// Whether it lets a handle through: by the prefix of the handle or, for the record of a
+    /// prefix, by this prefix.
     #[must_use]
     pub fn has(&self, handle: &[u8]) -> bool {
         if self.0.is_empty() {

@@ -37,8 +37,8 @@ pub struct SourceStatus {
     pub address: Option<SocketAddr>,
     /// What the mirror is doing.
     pub activity: MirrorActivity,
-    /// Seconds since the time up to which all transactions have been applied; `None` before the first
-    /// dump.
+    /// Seconds since the time up to which all transactions have been applied; `None` before the
+    /// first dump.
     pub lag_seconds: Option<f64>,
     /// Transactions that the primary is known to have, and that are not in the store yet. A primary
     /// tells its last transaction only at the start of a dump.
@@ -227,9 +227,9 @@ handle_daemon::metrics! {
     pub fn mirror_metrics<'s>(Vec<SourceStatus>), "handle_admin_mirror_" {
         /// Seconds since the time up to which everything from the primary is here.
         gauge lag_seconds [primary] = |all| by_primary(all, |one| one.lag_seconds);
-        /// Transactions that the primary is known to have, and that are not in the store yet. A primary
-        /// tells its last transaction only at the start of a dump; otherwise, these are the received
-        /// ones.
+        /// Transactions that the primary is known to have, and that are not in the store yet. A
+        /// primary tells its last transaction only at the start of a dump; otherwise, these are the
+        /// received ones.
         gauge lag_transactions [primary] = |all| by_primary(all, |one| Some(one.lag_transactions));
         /// The last transaction of the primary that is in the store.
         gauge last_transaction [primary] = |all| by_primary(all, |one| Some(one.last_transaction));
@@ -249,12 +249,12 @@ handle_daemon::metrics! {
         counter changes [primary] = |all| by_primary(all, |one| Some(one.counts.changes));
         /// Records that dumps removed, because they did not name them.
         counter removed [primary] = |all| by_primary(all, |one| Some(one.counts.removed));
-        /// Records that were left out, because they exceed a limit of the store; the status names the
-        /// last one.
+        /// Records that were left out, because they exceed a limit of the store; the status names
+        /// the last one.
         counter left_out [primary] = |all| by_primary(all, |one| Some(one.counts.left_out));
-        /// Failed attempts by kind: no `connection`, or it ended early; an `unproven` answer or stream;
-        /// the primary has `refused` the request; the stream is `damaged`, out of `order` or
-        /// `replayed`; the `store` of the mirror failed.
+        /// Failed attempts by kind: no `connection`, or it ended early; an `unproven` answer or
+        /// stream; the primary has `refused` the request; the stream is `damaged`, out of `order`
+        /// or `replayed`; the `store` of the mirror failed.
         counter errors [primary, kind] = |all| error_series(all);
     }
 }

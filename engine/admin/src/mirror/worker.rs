@@ -108,8 +108,8 @@ impl MirrorWorker {
         if is_busy { interval.min(self.limits.busy_interval) } else { interval }
     }
 
-    /// The pause after this many failures in a row: it doubles up to a bound, and varies, so that many
-    /// mirrors do not ask at the same time.
+    /// The pause after this many failures in a row: it doubles up to a bound, and varies, so that
+    /// many mirrors do not ask at the same time.
     fn retry_pause(&self, failures: u32) -> Duration {
         let doubled = self.server.interval.saturating_mul(1 << (failures - 1).min(20));
         doubled.min(self.limits.retry_max).mul_f64(rand::random_range(0.75..=1.0))

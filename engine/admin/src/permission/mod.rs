@@ -1,7 +1,7 @@
 //! Permissions: the rights that each action requires, and whether an identity has them.
 //!
-//! - [`MATRIX`] is the deployed table: for each action, the record whose HS_ADMIN values decide, and
-//!   the bits that are required.
+//! - [`MATRIX`] is the deployed table: for each action, the record whose HS_ADMIN values decide,
+//!   and the bits that are required.
 //! - [`ActionRequirement`] is what one request requires: all bits of a row in one value, for each
 //!   record concerned.
 //! - [`group`] finds out whether references include an identity, directly or through groups.

@@ -304,8 +304,8 @@ fn the_number_of_group_lookups_is_bounded() {
     );
 }
 
-/// Repeats a decision with the missing facts from `facts` until none is missing. Returns the outcome,
-/// the number of repetitions, and all facts.
+/// Repeats a decision with the missing facts from `facts` until none is missing. Returns the
+/// outcome, the number of repetitions, and all facts.
 fn decided_with(
     records: &MemoryRecords,
     requirement: &ActionRequirement,
@@ -362,8 +362,8 @@ fn groups_of_other_services_expand_and_circles_between_services_end() {
     let (entitled, rounds, known) = decided_with(&records, &need, IDENTITY, facts(circle));
     assert_eq!((entitled, rounds), (EntitlementOutcome::No, 2));
     assert!(!known.names_identity());
-    // The record names another key of the handle: the identity has no right, but its keys may be worth
-    // looking up.
+    // The record names another key of the handle: the identity has no right, but its keys may be
+    // worth looking up.
     let (entitled, _, known) = decided_with(&records, &need, IDENTITY, facts(&[(IDENTITY.handle, 301)]));
     assert!(entitled == EntitlementOutcome::No && known.names_identity());
     let (entitled, _, _) = decided_with(&records, &need, IDENTITY, |_| vec![]);

@@ -40,9 +40,9 @@ pub fn source_state(snapshot: &StoreSnapshot) -> Result<SourceState, StoreError>
 
 /// Whether the receiver has to request all records.
 ///
-/// The rules are those of deployed servers, with one addition: a receiver with a transaction that the
-/// source does not have cannot continue. The store of the source was replaced by an older copy, and
-/// the numbers of these transactions will be used again.
+/// The rules are those of deployed servers, with one addition: a receiver with a transaction that
+/// the source does not have cannot continue. The store of the source was replaced by an older copy,
+/// and the numbers of these transactions will be used again.
 #[must_use]
 pub fn needs_dump(source: &SourceState, receiver: ReceiverState, now_unix_ms: u64) -> bool {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

@@ -1,7 +1,7 @@
 //! Messages that `handle-gateway` relays, because their answers may be streams.
 //!
-//! The gateway has no rights: each client is challenged, and each request is decided with the rights
-//! of the client. Connections, and requests in progress, are limited.
+//! The gateway has no rights: each client is challenged, and each request is decided with the
+//! rights of the client. Connections, and requests in progress, are limited.
 
 use super::ReplicationConfig;
 use super::StreamRoute;

@@ -1,5 +1,5 @@
-//! The items of a stream, in order, from one snapshot of the store. Between two items, only a position
-//! is kept, so a stream of any length needs the memory of one record.
+//! The items of a stream, in order, from one snapshot of the store. Between two items, only a
+//! position is kept, so a stream of any length needs the memory of one record.
 
 use super::receivers::{ReceiverKey, Receivers};
 use super::stream::BlockWriter;
@@ -249,8 +249,8 @@ impl TransactionSource {
         })
     }
 
-    /// Writes a transaction with the current values, unless a later one makes it void: the record was
-    /// deleted or exists again, or a later transaction of the stream has the same values.
+    /// Writes a transaction with the current values, unless a later one makes it void: the record
+    /// was deleted or exists again, or a later transaction of the stream has the same values.
     fn write_transaction(&mut self, entry: &LogEntry, out: &mut BlockWriter) -> Result<(), SourceError> {
         let item = |action, unix_ms| TransactionItem::Transaction {
             id: entry.id,

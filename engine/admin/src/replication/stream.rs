@@ -92,8 +92,8 @@ impl ReplicationStream {
         Self { source, protection, tls, out, has_more: true, is_repeated, receivers, _place: place }
     }
 
-    /// Whether the answer equals the previous one, because nothing has changed since. Mirrors ask again
-    /// and again, so the audit log has no line of it.
+    /// Whether the answer equals the previous one, because nothing has changed since. Mirrors ask
+    /// again and again, so the audit log has no line of it.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.is_repeated

@@ -40,8 +40,8 @@ impl fmt::Display for TlsKeyError {
 
 impl std::error::Error for TlsKeyError {}
 
-/// TLS with the server key and a certificate that is made for it. TLS 1.2 is offered, since deployed
-/// receivers know no later version.
+/// TLS with the server key and a certificate that is made for it. TLS 1.2 is offered, since
+/// deployed receivers know no later version.
 ///
 /// # Errors
 /// When the key cannot be used for TLS.

@@ -113,8 +113,8 @@ impl AdminService {
         CallerReply::Proven { id, secret, index }
     }
 
-    /// The index of the identity for which `proof` is right, and the key. With index 0 it is that of a public key
-    /// that matches, and stays 0 for secret keys, as in deployed servers.
+    /// The index of the identity for which `proof` is right, and the key. With index 0 it is that
+    /// of a public key that matches, and stays 0 for secret keys, as in deployed servers.
     fn proven_index(&self, proof: &CallerProof<'_>) -> Result<(i32, Option<ProvenKey>), CallerRefusal> {
         let kind = match proof.auth_type {
             auth::PUBLIC_KEY => auth::PUBLIC_KEY,

@@ -1,5 +1,5 @@
-//! The candidates for verifying an answer to a challenge: keys in the store, and keys or the verdict
-//! of the service of the claimed identity.
+//! The candidates for verifying an answer to a challenge: keys in the store, and keys or the
+//! verdict of the service of the claimed identity.
 
 use super::ChallengeEffort;
 use super::case::ChallengeClaim;
@@ -47,10 +47,10 @@ impl KeyCandidate {
         }
     }
 
-    /// The version to suggest to the client that has answered the challenge, so that the server with
-    /// the secret understands the next answer. `None` if that server understood this answer, or if
-    /// an answer in a form it knows has already been requested. RFC 3652 section 3.5.3, with the
-    /// deployed way from new clients to old servers.
+    /// The version to suggest to the client that has answered the challenge, so that the server
+    /// with the secret understands the next answer. `None` if that server understood this answer,
+    /// or if an answer in a form it knows has already been requested. RFC 3652 section 3.5.3, with
+    /// the deployed way from new clients to old servers.
     pub(super) fn older_form(&self, claim: &ChallengeClaim<'_>) -> Option<Version> {
         let Self::Remote(RemoteVerdict { is_right: false, verifier }) = *self else { return None };
         let requested = claim.challenge.version.min(claim.challenge.suggested);

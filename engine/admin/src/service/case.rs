@@ -1,5 +1,5 @@
-//! A request on its way from the message to the answer. An answer to a challenge becomes the request
-//! that was challenged, with a claim of who sent it.
+//! A request on its way from the message to the answer. An answer to a challenge becomes the
+//! request that was challenged, with a claim of who sent it.
 
 use super::open::{OpenedRequest, open};
 use super::reply::ReplyTo;

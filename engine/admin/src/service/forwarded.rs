@@ -1,5 +1,5 @@
-//! Answers that depend on the way to the client: for clients behind `handled`, referrals are resolved
-//! and answers over UDP are bounded.
+//! Answers that depend on the way to the client: for clients behind `handled`, referrals are
+//! resolved and answers over UDP are bounded.
 
 use super::open::OpenedRequest;
 use super::response::PreparedResponse;

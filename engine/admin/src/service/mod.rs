@@ -6,7 +6,8 @@
 //! 2. `decide`: a function of records, rules and requester says what happens to the request.
 //! 3. `prove`: the requester is challenged, or the answer to a challenge is verified.
 //! 4. `commit`: the writer decides again and makes the change durable.
-//! 5. `seal`: the answer becomes a message, with digest, signature and the protection of its session.
+//! 5. `seal`: the answer becomes a message, with digest, signature and the protection of its
+//!    session.
 //!
 //! A decision never blocks. The thread of a request may block on other services, and until a change
 //! is durable, so it has to be a thread that may block.
@@ -173,8 +174,8 @@ impl AdminService {
         (case.to, response)
     }
 
-    /// Has a request decided, its requester proven if the decision depends on that, and the decision
-    /// carried out.
+    /// Has a request decided, its requester proven if the decision depends on that, and the
+    /// decision carried out.
     fn process(&self, case: &RequestCase<'_>) -> PreparedResponse {
         match self.decide_prove_commit(case) {
             // The answer must not reveal whether a forged message can be parsed.

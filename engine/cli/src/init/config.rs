@@ -1,4 +1,5 @@
-//! The configuration of the three processes. Settings that it omits have their default (see `--help`).
+//! The configuration of the three processes. Settings that it omits have their default (see
+//! `--help`).
 
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

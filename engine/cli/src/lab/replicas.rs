@@ -1,5 +1,5 @@
-//! `hdl lab replicas`: a primary, a mirror of it, and a fleet of two machines, each process of its own,
-//! to be broken on purpose by the other commands of `hdl lab`.
+//! `hdl lab replicas`: a primary, a mirror of it, and a fleet of two machines, each process of its
+//! own, to be broken on purpose by the other commands of `hdl lab`.
 //!
 //! - [`files`]: the directory, with the configuration of each process.
 //! - [`programs`]: the processes; a file for each one that is to be stopped.

@@ -33,7 +33,8 @@ pub(super) struct Finding {
     pub(super) difference: Difference,
     /// The wanted values in wire form, unless only its name is known.
     pub(super) wanted: Option<WantedValues>,
-    /// Whether there may be values that could not be read, on either side. A repair would lose them.
+    /// Whether there may be values that could not be read, on either side. A repair would lose
+    /// them.
     pub(super) is_partial: bool,
 }
 
@@ -167,7 +168,8 @@ fn finding(
     Finding { handle: record.key().to_vec(), difference, wanted, is_partial }
 }
 
-/// Whether two records have the same bytes. Records with other bytes may still have the same values.
+/// Whether two records have the same bytes. Records with other bytes may still have the same
+/// values.
 fn is_same(one: &EncodedRecord<'_>, other: &EncodedRecord<'_>) -> bool {
     one.public_bytes() == other.public_bytes() && one.private().rest() == other.private().rest()
 }
@@ -181,8 +183,8 @@ struct TablePass<'a> {
 }
 
 impl TablePass<'_> {
-    /// Passes each record to `judge`, with that of the same handle in the other table, and sends what
-    /// it finds. Returns the number of records.
+    /// Passes each record to `judge`, with that of the same handle in the other table, and sends
+    /// what it finds. Returns the number of records.
     fn run(
         &self,
         mut judge: impl FnMut(EncodedRecord<'_>, Option<EncodedRecord<'_>>) -> anyhow::Result<Option<Finding>>,

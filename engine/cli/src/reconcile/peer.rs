@@ -142,8 +142,8 @@ impl ReconcilePeer {
 
 impl Drop for ReconcilePeer {
     fn drop(&mut self) {
-        // It ends when its standard input does; if it does not, as behind a broken connection, it is
-        // not waited for.
+        // It ends when its standard input does; if it does not, as behind a broken connection, it
+        // is not waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
-//! Messages between `hdl reconcile` and `hdl reconcile --serve` on another machine: lines of JSON, at
-//! its standard input and output. Handles, values and digests are hexadecimal, since they may be any
-//! bytes.
+//! Messages between `hdl reconcile` and `hdl reconcile --serve` on another machine: lines of JSON,
+//! at its standard input and output. Handles, values and digests are hexadecimal, since they may be
+//! any bytes.
 
 use anyhow::{Context as _, ensure};
 use handle_snapshot::Sha256Sum;
@@ -30,8 +30,8 @@ pub(super) struct PeerHello {
     pub(super) has_names_only: bool,
 }
 
-/// A request. Replies have the items in the order of the request, the first one always, and may leave
-/// out the last ones.
+/// A request. Replies have the items in the order of the request, the first one always, and may
+/// leave out the last ones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum PeerRequest {

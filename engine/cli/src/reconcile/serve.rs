@@ -12,7 +12,8 @@ use std::io::{BufRead, Write};
 /// Answers requests until the end of `from`.
 ///
 /// # Errors
-/// When a record is damaged, or the other side sends something else than requests. It has been told.
+/// When a record is damaged, or the other side sends something else than requests. It has been
+/// told.
 pub(super) fn serve(
     table: &ReconcileTable,
     from: &mut impl BufRead,

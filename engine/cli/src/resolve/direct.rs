@@ -66,8 +66,8 @@ pub(super) fn run(
     show(args, handle, server, &request, &answered)
 }
 
-/// Sends the query over UDP, and again over TCP where the answer is RC 2: so do servers answer whose answer takes too
-/// many datagrams. The first answer counts where there is none over TCP.
+/// Sends the query over UDP, and again over TCP where the answer is RC 2: so do servers answer
+/// whose answer takes too many datagrams. The first answer counts where there is none over TCP.
 fn ask_over_udp(server: SocketAddr, request: &OutgoingQuery) -> anyhow::Result<Option<RawAnswer>> {
     let answered = exchange::ask(server, request, &UDP_RETRY_MS)?;
     let is_refused = |answered: &RawAnswer| {

@@ -164,8 +164,8 @@ fn content(answer: &LookupAnswer) -> CheckContent {
     (answer.code, values)
 }
 
-/// Whether the server answered over UDP with RC 2, as it does where the answer takes too many datagrams. Clients then
-/// ask over TCP.
+/// Whether the server answered over UDP with RC 2, as it does where the answer takes too many
+/// datagrams. Clients then ask over TCP.
 fn is_too_long_for_udp(report: &ServerReport) -> bool {
     report.protocol == Some(InterfaceProtocol::UDP)
         && report.outcome.as_ref().is_ok_and(|answer| answer.code == ResponseCode::ERROR)

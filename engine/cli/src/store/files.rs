@@ -1,5 +1,5 @@
-//! Reads records from files: lines of JSON, exports and SQL tables of reference servers, and lists of
-//! names.
+//! Reads records from files: lines of JSON, exports and SQL tables of reference servers, and lists
+//! of names.
 
 use crate::input::{InputEntry, ValueInputs};
 use crate::progress;
@@ -107,7 +107,8 @@ impl RecordFiles<'_> {
         Ok(())
     }
 
-    /// Reads a dump. All rows of a record have to be adjacent: later rows would replace earlier ones.
+    /// Reads a dump. All rows of a record have to be adjacent: later rows would replace earlier
+    /// ones.
     fn sql(&self, sink: &mut impl RecordSink) -> anyhow::Result<()> {
         let hasher = RandomState::new();
         let mut seen = HashSet::new();

@@ -69,8 +69,8 @@ impl OutgoingRequest {
         Ok(Self { request_id: envelope.request_id, message, covered, repetition })
     }
 
-    /// Encodes an answer to a challenge, in the challenge's version, up to `version_max`. It needs no
-    /// MAC, because it is a proof itself.
+    /// Encodes an answer to a challenge, in the challenge's version, up to `version_max`. It needs
+    /// no MAC, because it is a proof itself.
     pub(super) fn answer(
         challenge: &Envelope,
         request: &Request<'_>,

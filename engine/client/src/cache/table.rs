@@ -31,8 +31,8 @@ const ALWAYS: u8 = u8::MAX;
 /// With more answers than this for each bucket, the number of buckets doubles. Up to then few
 /// answers are outside their own bucket.
 const FULL: usize = 5;
-/// There is at most one bucket for two answers, and this many more. Tables with fewer answers are so
-/// rare that the memory does not matter.
+/// There is at most one bucket for two answers, and this many more. Tables with fewer answers are
+/// so rare that the memory does not matter.
 const SPARSE_MIN: usize = 16;
 /// Most bytes that the table takes for each answer.
 pub(super) const SLOT_BYTES: usize = size_of::<CacheBucket>() / 2;

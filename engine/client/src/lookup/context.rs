@@ -1,5 +1,5 @@
-//! The state that the parts of a lookup share: its client and options, the request under way, and the
-//! record of its steps.
+//! The state that the parts of a lookup share: its client and options, the request under way, and
+//! the record of its steps.
 
 use super::{Client, LookupError, LookupOptions};
 use crate::exchange::Exchange;

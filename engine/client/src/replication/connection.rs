@@ -97,8 +97,8 @@ impl StreamControl {
 }
 
 impl StreamConnection {
-    /// The connection `socket` to `peer`, from which the first bytes of the stream, `received`, were
-    /// read already. `patience` is the timeout of each read and write.
+    /// The connection `socket` to `peer`, from which the first bytes of the stream, `received`,
+    /// were read already. `patience` is the timeout of each read and write.
     pub(crate) fn new(
         socket: TcpStream,
         peer: IpAddr,
@@ -110,8 +110,8 @@ impl StreamConnection {
         Ok(Self { socket, peer, received, patience, requires_tls: false, control: Arc::default() })
     }
 
-    /// Refuses a stream that is not encrypted. The items of a signed stream are proven, but an attacker
-    /// between may have left out some.
+    /// Refuses a stream that is not encrypted. The items of a signed stream are proven, but an
+    /// attacker between may have left out some.
     pub const fn require_tls(&mut self) {
         self.requires_tls = true;
     }
@@ -122,8 +122,9 @@ impl StreamConnection {
         self.control = control;
     }
 
-    /// Sends `message`, a request with its envelope, to `server` on a new connection, and returns the
-    /// answer with its envelope. `patience` is the timeout of connecting, and of each read and write.
+    /// Sends `message`, a request with its envelope, to `server` on a new connection, and returns
+    /// the answer with its envelope. `patience` is the timeout of connecting, and of each read and
+    /// write.
     ///
     /// # Errors
     /// When the server does not answer in time, or not with a message.

@@ -350,8 +350,8 @@ impl SessionEndpoint {
         self.joint.end(id)
     }
 
-    /// Records in the session of `incoming` that `claimed` has been authenticated with the key in its
-    /// value `index`.
+    /// Records in the session of `incoming` that `claimed` has been authenticated with the key in
+    /// its value `index`.
     pub fn authenticate(&self, incoming: &IncomingMessage<'_>, claimed: Reference<'_>, index: i32) {
         if let Some(session) = &incoming.session {
             session.authenticate(claimed, index, self.now_s());

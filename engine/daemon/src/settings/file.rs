@@ -122,9 +122,9 @@ impl SettingsFile {
     }
 }
 
-/// Reads the configuration at `path`, without [checking](SettingSection::check) it. Settings of the file
-/// that it names as `shared` count as if they were set in it. Relative paths in both are resolved
-/// against the directory of `path`.
+/// Reads the configuration at `path`, without [checking](SettingSection::check) it. Settings of the
+/// file that it names as `shared` count as if they were set in it. Relative paths in both are
+/// resolved against the directory of `path`.
 ///
 /// # Errors
 /// When a file cannot be read or parsed, or a setting is in both.
@@ -172,8 +172,8 @@ pub fn explain_shared(path: &Path) -> Result<String, ConfigurationError> {
     })
 }
 
-/// `config` with `arguments` over it: a field overrides the setting of its name. `None`, `false` and
-/// empty lists are arguments that are not given.
+/// `config` with `arguments` over it: a field overrides the setting of its name. `None`, `false`
+/// and empty lists are arguments that are not given.
 ///
 /// # Errors
 /// When a field is not the name of a setting, or its value not one of the type of the setting.

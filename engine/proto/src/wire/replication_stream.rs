@@ -1,9 +1,9 @@
 //! The streams that follow the answers to replication requests: transactions, or all records. Not
 //! in the RFCs.
 //!
-//! A stream begins with its [`StreamProtection`]. A header and items follow; the end of each item is the
-//! end of a block. In a signed stream, each block is followed by the signature over it, except
-//! [`DumpItem::Done`].
+//! A stream begins with its [`StreamProtection`]. A header and items follow; the end of each item
+//! is the end of a block. In a signed stream, each block is followed by the signature over it,
+//! except [`DumpItem::Done`].
 
 use super::cursor::Cursor;
 use super::put;
@@ -183,7 +183,8 @@ pub enum TransactionAction<'a> {
     Create(StreamValues<'a>),
     /// The handle was deleted.
     Delete,
-    /// The values of the handle were replaced. The values are the current ones when the stream is sent.
+    /// The values of the handle were replaced. The values are the current ones when the stream is
+    /// sent.
     Update(StreamValues<'a>),
     /// The prefix was homed.
     Home,

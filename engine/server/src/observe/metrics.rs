@@ -159,8 +159,8 @@ fn top_sources(shared: &ServerState) -> MetricSeries {
 handle_daemon::metrics! {
     /// The slow path, forwarding and sessions.
     fn slow_metrics<'s>(SlowReading<'s>), "handled_" {
-        /// Challenges `issued`, `answered`, `expired`, `displaced` by newer ones, or refused because
-        /// a source has too many (`sent_to_tcp`).
+        /// Challenges `issued`, `answered`, `expired`, `displaced` by newer ones, or refused
+        /// because a source has too many (`sent_to_tcp`).
         counter slow_challenges [event] = |reading| {
             let ChallengeCounts { issued, taken, expired, displaced, sent_to_tcp, .. } = reading.challenges;
             MetricSeries::by_label([
@@ -191,9 +191,9 @@ handle_daemon::metrics! {
         gauge forward_listings = |reading| reading.forward.as_ref().map(|stats| stats.listings);
         /// 1 while requests are held back because `handle-admin` did not answer in time.
         gauge forward_backing_off = |reading| reading.forward.as_ref().map(|stats| stats.is_open);
-        /// Sessions `opened`, `ended` by their client, `expired`, `displaced` by newer ones, refused
-        /// because the table is full (`refused_full`), or sent to TCP because too many unproven ones
-        /// were set up over UDP (`sent_to_tcp`).
+        /// Sessions `opened`, `ended` by their client, `expired`, `displaced` by newer ones,
+        /// refused because the table is full (`refused_full`), or sent to TCP because too many
+        /// unproven ones were set up over UDP (`sent_to_tcp`).
         counter sessions [event] = |reading| {
             reading.sessions.map(|table| MetricSeries::by_label(table.counts().by_name()))
         };

@@ -25,8 +25,8 @@ settings! {
         // About 40 signed answers, which cost a fortieth of a core.
         live certified_bytes_per_s: u32 = 32 << 10;
         /// Datagrams of any kind to one IPv4 address.
-        // No limit by address: the busiest clients of a server are a few large caches, which it would cut
-        // off.
+        // No limit by address: the busiest clients of a server are a few large caches, which it
+        // would cut off.
         live ipv4_32_per_s: u32 = 0;
         /// Datagrams of any kind to a /24 of IPv4.
         live ipv4_24_per_s: u32 = 0;
@@ -42,8 +42,8 @@ settings! {
         live burst_ms: u32 = 1_000, 1..=60_000;
         /// One in this many limited answers is sent as a short error, after which clients use TCP;
         /// 0 for none.
-        // A slipped answer is never longer than its request, so dropping it instead gains nothing, and
-        // honest clients do not wait for a timeout before they use TCP.
+        // A slipped answer is never longer than its request, so dropping it instead gains nothing,
+        // and honest clients do not wait for a timeout before they use TCP.
         live slip: u32 = 1;
         /// Addresses and prefixes without a limit, besides 127.0.0.1 and ::1.
         live exempt: Vec<AddressPrefix> = Vec::new(), EXEMPT;

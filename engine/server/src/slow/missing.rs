@@ -222,8 +222,8 @@ impl SlowJob {
 }
 
 impl JobContext<'_> {
-    /// Lets the request wait until the service that is responsible for `handle` has answered it, and
-    /// returns why there is no other answer.
+    /// Lets the request wait until the service that is responsible for `handle` has answered it,
+    /// and returns why there is no other answer.
     pub(crate) fn relay(&self, handle: &[u8]) -> RefusalReason {
         match self.resumed {
             Some(MissingState { resolution: Some(Resolution::Failed(refused)), .. }) => return *refused,
@@ -244,8 +244,8 @@ impl JobContext<'_> {
         RefusalReason::NotResolved
     }
 
-    /// Hands a request that changes records to the responsible service. The reply says why it is not
-    /// handed over, if so.
+    /// Hands a request that changes records to the responsible service. The reply says why it is
+    /// not handed over, if so.
     pub(crate) fn administer<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,

@@ -53,8 +53,8 @@ impl SlowShard {
         }
     }
 
-    /// Hands over a request, envelope first, that was received at `now`. Returns false when the slow
-    /// path is full, and the worker then refuses the request.
+    /// Hands over a request, envelope first, that was received at `now`. Returns false when the
+    /// slow path is full, and the worker then refuses the request.
     #[cold]
     pub(crate) fn defer(
         &mut self,

@@ -225,8 +225,8 @@ pub(crate) struct EmbeddedRecord {
     pub(crate) record: AccessGuard<'static, Bytes>,
 }
 
-/// Runs `$work` with the table `$table` of the snapshot `$tables` as `$name`. Snapshots have no other
-/// tables.
+/// Runs `$work` with the table `$table` of the snapshot `$tables` as `$name`. Snapshots have no
+/// other tables.
 macro_rules! with_snapshot_table {
     ($tables:expr, $table:expr, |$name:ident| $work:expr) => {
         match $table {

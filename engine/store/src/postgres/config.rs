@@ -31,8 +31,8 @@ settings! {
     pub struct PostgresConfig {
         /// URL of the database, as of `psql`: `postgresql://USER@HOST/DATABASE`, or
         /// `postgresql:///DATABASE?host=/run/postgresql` for a local socket. Empty for a store in
-        /// `store.file`. Servers on other machines are asked over TLS, unless `sslmode=disable` is in
-        /// the URL.
+        /// `store.file`. Servers on other machines are asked over TLS, unless `sslmode=disable` is
+        /// in the URL.
         restart url: String = String::new(), DATABASE_URL;
         /// File with the password, for which only its owner may have permissions. Without it, the
         /// password is in the environment variable `PGPASSWORD`, if the server asks for one.

@@ -1,7 +1,7 @@
 //! The engine over PostgreSQL, and over databases that speak its protocol and dialect.
 //!
-//! Every table of the store is a table of keys and values. Only statements of the common dialect are
-//! used: no notifications, no replication slots, no numbers of the server's transactions.
+//! Every table of the store is a table of keys and values. Only statements of the common dialect
+//! are used: no notifications, no replication slots, no numbers of the server's transactions.
 
 mod config;
 mod connection;
@@ -104,8 +104,8 @@ impl PostgresStore {
         })
     }
 
-    /// Connects for transactions. A process that stops in one does not hold up the others for longer
-    /// than the server waits for it.
+    /// Connects for transactions. A process that stops in one does not hold up the others for
+    /// longer than the server waits for it.
     fn connect_writer(&self) -> Result<Connection, StoreError> {
         let timeout_ms = self.address.timeout.as_millis();
         let setup = format!("SET idle_in_transaction_session_timeout = {timeout_ms}");

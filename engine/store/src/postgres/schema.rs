@@ -51,7 +51,8 @@ pub(super) const fn count_of(table: StoreTable) -> Option<&'static str> {
     }
 }
 
-/// The row of `handle_meta` that a transaction locks before it reads: transactions follow each other.
+/// The row of `handle_meta` that a transaction locks before it reads: transactions follow each
+/// other.
 pub(super) const LOCK: &str = "lock";
 
 /// The schema of new tables. The first upgrade is from 1 to 2.

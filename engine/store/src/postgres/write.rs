@@ -1,9 +1,9 @@
 //! A transaction that changes the tables.
 //!
 //! Transactions of all processes follow each other: the first statement locks one row, and the next
-//! ones see what was committed before. So numbers are given in the order of the commits, and nothing
-//! has to be tried again. Changes are kept here until the commit, or until a range is read, and then
-//! go to the server together; what was read stays valid for the transaction.
+//! ones see what was committed before. So numbers are given in the order of the commits, and
+//! nothing has to be tried again. Changes are kept here until the commit, or until a range is read,
+//! and then go to the server together; what was read stays valid for the transaction.
 
 use super::super::StoreError;
 use super::super::tables::{KeyRange, RowVisitor, StoreTable, number_in};
@@ -77,7 +77,8 @@ impl<'s> PostgresWrite<'s> {
         self.connection.as_ref().expect("present until the end of the transaction")
     }
 
-    /// Sends changes to the server; with the statement for the row of this process, it also commits.
+    /// Sends changes to the server; with the statement for the row of this process, it also
+    /// commits.
     fn flush(&self, doing: &str, writer_row: Option<&Statement>) -> Result<(), StoreError> {
         type RequestFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
         let connection = self.connection();
@@ -109,8 +110,8 @@ impl<'s> PostgresWrite<'s> {
         connection.run(doing, send_all(sent))
     }
 
-    /// Makes the changes durable. If the connection is lost meanwhile, another one tells whether they
-    /// were.
+    /// Makes the changes durable. If the connection is lost meanwhile, another one tells whether
+    /// they were.
     pub(crate) fn commit(mut self) -> Result<(), StoreError> {
         let writer_row = self.connection().statement(WRITER_ROW)?;
         let committed = self.flush("commit changes to", Some(&writer_row));

@@ -1,4 +1,5 @@
-//! Files that are damaged anywhere: every program reports it, and no damaged bytes count as a record.
+//! Files that are damaged anywhere: every program reports it, and no damaged bytes count as a
+//! record.
 
 use super::super::*;
 use handle_proto::{Value, Values};

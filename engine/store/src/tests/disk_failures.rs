@@ -1,4 +1,5 @@
-//! The store on a disk that fails or loses power: acknowledged changes are there, and none partially.
+//! The store on a disk that fails or loses power: acknowledged changes are there, and none
+//! partially.
 
 use super::super::*;
 use crate::embedded::{EmbeddedStore, schema};

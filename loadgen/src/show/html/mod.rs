@@ -578,7 +578,8 @@ mod tests {
         assert!(!page.contains("NaN") && !page.contains("inf"));
     }
 
-    /// The relative luminance of a colour, as the guidelines for accessible pages (WCAG 2) define it.
+    /// The relative luminance of a colour, as the guidelines for accessible pages (WCAG 2) define
+    /// it.
     fn luminance(color: &str) -> f64 {
         let channel = |at: usize| {
             let share = f64::from(u8::from_str_radix(&color[at..at + 2], 16).unwrap()) / 255.0;

@@ -1,5 +1,5 @@
-//! The directory of the lab: a primary and a mirror as `hdl init` makes them, the place of the fleet, and
-//! its machines.
+//! The directory of the lab: a primary and a mirror as `hdl init` makes them, the place of the
+//! fleet, and its machines.
 
 use super::HANDLE;
 use super::programs::LabProgram;

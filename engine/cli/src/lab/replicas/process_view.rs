@@ -1,4 +1,5 @@
-//! The state of each process as the lab shows it: the text that servers give, the set, the transaction, and errors.
+//! The state of each process as the lab shows it: the text that servers give, the set, the
+//! transaction, and errors.
 
 use super::files::ReplicaLab;
 use super::programs::ProgramRow;

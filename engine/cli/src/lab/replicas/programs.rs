@@ -1,6 +1,7 @@
 //! The processes of the lab: started again when they end, unless they are to be stopped.
 //!
-//! Each is the child of a second process of this program, [`keep`], which kills it when the lab is gone.
+//! Each is the child of a second process of this program, [`keep`], which kills it when the lab is
+//! gone.
 
 use super::files::ReplicaLab;
 use crate::ExitOutcome;
