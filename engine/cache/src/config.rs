@@ -127,8 +127,8 @@ settings! {
         /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
         /// site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
-        /// Use only answers with a valid signature of the server that was asked. The sites of services
-        /// have the keys; servers that are named by their addresses have none.
+        /// Use only answers with a valid signature of the server that was asked. The sites of
+        /// services have the keys; servers that are named by their addresses have none.
         restart certified: bool = false;
         /// Longest duration of one question, from its turn on. Then the client is told that no server
         /// has answered.

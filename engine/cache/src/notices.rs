@@ -1,6 +1,6 @@
-//! Notices of the publisher of some prefixes. A notice says that there is a new set, and not what has
-//! changed, so everything that is known about these prefixes counts as expired: the next request for
-//! a record causes a question. If no server answers it, the expired record is shown.
+//! Notices of the publisher of some prefixes. A notice says that there is a new set, and not what
+//! has changed, so everything that is known about these prefixes counts as expired: the next
+//! request for a record causes a question. If no server answers it, the expired record is shown.
 
 use crate::config::Config;
 use crate::state::CacheState;

@@ -1,8 +1,8 @@
 //! The questions under way: which requests wait for each, and which are overtaken by a purge.
 //!
-//! A purge removes what was known before it, so the answer of a question that was under way must not
-//! be stored after it. The purge therefore takes such questions out of the table first: they go on
-//! for the requests that wait; later requests start a new question.
+//! A purge removes what was known before it, so the answer of a question that was under way must
+//! not be stored after it. The purge therefore takes such questions out of the table first: they go
+//! on for the requests that wait; later requests start a new question.
 
 use handle_proto::fold;
 use handle_server::cache::{MissingRecord, Resolution};
@@ -69,7 +69,8 @@ impl OpenQuestion {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shows `stale` to the requests that come from now on, and returns the requests that have waited.
+    /// Shows `stale` to the requests that come from now on, and returns the requests that have
+    /// waited.
     pub(crate) fn show_stale(&self, stale: &Resolution) -> Vec<MissingRecord> {
         let mut waiting = self.waiting();
         waiting.stale = Some(stale.clone());

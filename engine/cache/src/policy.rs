@@ -57,11 +57,11 @@ settings! {
         /// public values, and changes of records. `refer` refuses them. `forward` passes them on to
         /// that service if they come over TCP and outside sessions.
         restart authenticated: AuthenticatedRequests = AuthenticatedRequests::Refer;
-        /// Prefixes that the `handle-admin` of `notify` publishes. With each set that it announces, what
-        /// is known about their handles counts as expired.
+        /// Prefixes that the `handle-admin` of `notify` publishes. With each set that it announces,
+        /// what is known about their handles counts as expired.
         restart notified: Vec<String> = Vec::new(), PREFIXES;
-        /// Time after such a notice in which each request for these handles causes a question, because
-        /// servers may get the set later than this cache gets the notice.
+        /// Time after such a notice in which each request for these handles causes a question,
+        /// because servers may get the set later than this cache gets the notice.
         restart notified_s: u32 = 2, 0..=3600;
         /// Prefixes that stand for another prefix: a handle gets the record of the handle of the
         /// other prefix with the same suffix.
@@ -91,8 +91,8 @@ fn alias(rule: &str) -> Option<(&str, &str)> {
 }
 
 impl PolicyConfig {
-    /// A rule that names servers by their addresses for a prefix whose answers must be certified, or
-    /// for any prefix if `all_certified`.
+    /// A rule that names servers by their addresses for a prefix whose answers must be certified,
+    /// or for any prefix if `all_certified`.
     pub(crate) fn forward_without_key(&self, all_certified: bool) -> Option<&str> {
         let has_prefix = |rule: &&String| {
             let is_of = |one: &String| {

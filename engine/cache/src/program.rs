@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Answers handle requests for a community, from answers that it fetched before.
 ///
-/// What it does not have is resolved: from the global service down, or by the servers of --upstream.
-/// It answers over UDP and TCP as handled does. Flags win over the configuration file.
+/// What it does not have is resolved: from the global service down, or by the servers of
+/// --upstream. It answers over UDP and TCP as handled does. Flags win over the configuration file.
 ///
 /// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration
 /// again, as far as it can change while serving.

@@ -1,4 +1,5 @@
-//! The thread that asks other services. Any number of requests for one record wait for one question.
+//! The thread that asks other services. Any number of requests for one record wait for one
+//! question.
 //!
 //! A question waits for its [turn](crate::turns), and its time limit begins with it. If the cache
 //! has a record that has expired, it is shown when no server answers, and already when none answers

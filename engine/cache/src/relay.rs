@@ -1,10 +1,10 @@
-//! Hands requests to the responsible service that only this service can decide, because they need an
-//! identity: requests for more than public values, and changes of records. The service gets the
+//! Hands requests to the responsible service that only this service can decide, because they need
+//! an identity: requests for more than public values, and changes of records. The service gets the
 //! request as it came, over a new connection, and the client gets the answer. Neither is stored.
 //!
 //! - **Challenges are renumbered.** Servers choose the numbers of their challenges, and two of them
-//!   may choose the same one. The client gets a number of this cache instead, and its answer goes to
-//!   the server that made the challenge.
+//!   may choose the same one. The client gets a number of this cache instead, and its answer goes
+//!   to the server that made the challenge.
 //! - **Answers are signed again.** The signature of the server covers its number, and clients check
 //!   signatures with the key of the server that they asked. So the signature is checked and removed
 //!   here, and the server part of this process signs the answer.
@@ -28,7 +28,8 @@ use std::time::{Duration, Instant};
 
 /// Time for which a challenge can be answered; deployed servers keep theirs as long.
 const CHALLENGE_TIME: Duration = Duration::from_secs(60);
-/// Maximum number of challenges that wait for their answers. The client of another one gets an error.
+/// Maximum number of challenges that wait for their answers. The client of another one gets an
+/// error.
 const CHALLENGES_MAX: usize = 4096;
 /// Maximum number of them for one source, so that one client cannot take the places of all others.
 const CHALLENGES_BY_SOURCE: usize = CHALLENGES_MAX / 16;
@@ -164,8 +165,9 @@ fn target(
         let RelayedChallenge { server, number, op_code, handle, .. } = challenge;
         return Ok(RelayedRequest { op_code, handle, servers: vec![server], number });
     }
-    // A denied prefix is not asked about. The servers of a forwarding rule may be caches, which do not
-    // decide. The alias of a handle is another handle, and a signed request cannot be changed to it.
+    // A denied prefix is not asked about. The servers of a forwarding rule may be caches, which do
+    // not decide. The alias of a handle is another handle, and a signed request cannot be changed
+    // to it.
     if let Some(PrefixPolicy::Deny | PrefixPolicy::Forward(_) | PrefixPolicy::Alias(_)) =
         state.upstream.policy(handle)
     {

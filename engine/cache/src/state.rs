@@ -286,7 +286,8 @@ impl CacheState {
         Some(resolution(stamp, values))
     }
 
-    /// Notes that servers do not answer about `handle`, so that its expired record is shown at once.
+    /// Notes that servers do not answer about `handle`, so that its expired record is shown at
+    /// once.
     pub(crate) fn note_failing(&self, handle: Handle<'_>) {
         self.failing.note(self.hash(handle), now_unix_s());
     }

@@ -12,10 +12,10 @@
 //!   forward before they overwrite anything, so a copy that passes the comparison is whole. All
 //!   words are atomics, so this needs no unsafe code, and a reader never waits for a writer.
 //! - **S3-FIFO decides what stays** (Yang et al., SOSP 2023): a new entry enters a small ring, a
-//!   thirtieth of the memory. It moves to the main ring if it was used while it was there; otherwise
-//!   it is dropped and remembered by its hash, and enters the main ring directly when it comes back
-//!   soon. So a scan displaces little. In both rings, eviction is in the order of arrival,
-//!   which is what makes readers free of locks: a use only increments a byte.
+//!   thirtieth of the memory. It moves to the main ring if it was used while it was there;
+//!   otherwise it is dropped and remembered by its hash, and enters the main ring directly when it
+//!   comes back soon. So a scan displaces little. In both rings, eviction is in the order of
+//!   arrival, which is what makes readers free of locks: a use only increments a byte.
 //! - **Shards bound the wait of writers.** Each shard has its rings, its buckets and one lock for
 //!   writers.
 
@@ -154,8 +154,8 @@ impl CachedRecordTable {
         shard.find(hash, key, room)
     }
 
-    /// Inserts an entry, in place of the one with the same key. Returns false, and removes that one,
-    /// when the entry is longer than [`entry_len_max`](Self::entry_len_max).
+    /// Inserts an entry, in place of the one with the same key. Returns false, and removes that
+    /// one, when the entry is longer than [`entry_len_max`](Self::entry_len_max).
     pub fn insert(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
         let (shard, hash) = self.shard(hash);
         shard.insert(hash, (key, stamp, values), true)

@@ -244,8 +244,8 @@ impl UpstreamResolver {
         let outcome = self.driver.resolve(&question, &options).await.outcome;
         let remembered = remembered(handle, is_authoritative);
         match outcome {
-            // A question that began elsewhere may have come a long way. Its failure says nothing about
-            // those that begin here.
+            // A question that began elsewhere may have come a long way. Its failure says nothing
+            // about those that begin here.
             Ok(answer) if answer.code == ResponseCode::RECURSION_COUNT_TOO_HIGH => {
                 if let Some(server) = answer.from.filter(|_| recursion_count == 0) {
                     let last = AttemptError::Refused(answer.code);

@@ -25,8 +25,8 @@ settings! {
         restart once: bool = false;
         /// Interval at which the source is asked for a new set.
         live interval_ms: u64 = 1000, 10..=3_600_000;
-        /// Maximum pause after a layer was refused. The pause begins with `interval_ms` and doubles with
-        /// each refusal, because each attempt downloads the layer again.
+        /// Maximum pause after a layer was refused. The pause begins with `interval_ms` and doubles
+        /// with each refusal, because each attempt downloads the layer again.
         live refused_ms_max: u64 = 60_000, 10..=86_400_000;
         /// Chunks of layers that are requested at a time. Each takes memory for its bytes.
         live requests: usize = 4, 1..=32;

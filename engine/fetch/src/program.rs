@@ -16,8 +16,8 @@ use std::sync::Arc;
 ///
 /// It asks a directory or object storage for a new set every second, downloads the layers that are
 /// missing, verifies them, and publishes the set in one step. A set that is damaged, older, or not
-/// signed by a configured publisher is refused, and the old one stays. Credentials of object storage
-/// come from the environment or from a file. Flags win over the configuration file.
+/// signed by a configured publisher is refused, and the old one stays. Credentials of object
+/// storage come from the environment or from a file. Flags win over the configuration file.
 ///
 /// Signals: SIGTERM and SIGINT stop; what was downloaded is used after the next start. SIGHUP
 /// reloads the configuration.

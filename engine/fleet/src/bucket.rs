@@ -123,8 +123,8 @@ impl BucketStore {
             while left > 0 {
                 let wanted = left.min(part_len);
                 let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(usize::MAX)];
-                // Reading from the disk takes less time than sending; other threads have requests of
-                // their own.
+                // Reading from the disk takes less time than sending; other threads have requests
+                // of their own.
                 file.read_exact(&mut bytes).map_err(UploadError::File)?;
                 left -= wanted;
                 upload.wait_for_capacity(PARTS_AT_A_TIME).await?;
@@ -135,8 +135,8 @@ impl BucketStore {
         match sent.await {
             Ok(()) => upload.finish().await.map(|_| ()).map_err(UploadError::Store),
             Err(error) => {
-                // The parts cost space until then; what cannot be aborted is removed by a rule of the
-                // bucket.
+                // The parts cost space until then; what cannot be aborted is removed by a rule of
+                // the bucket.
                 let _ = upload.abort().await;
                 Err(error)
             }

@@ -18,9 +18,9 @@ pub const PLACE: SettingRule<String> = SettingRule {
 settings! {
     /// Requests to object storage ([fleets.md](../fleets.md#object-storage)).
     pub struct StorageConfig {
-        /// File with credentials and options of object storage, as `NAME=value` lines with the names
-        /// of environment variables, such as `AWS_ACCESS_KEY_ID`. They take precedence over the
-        /// environment. Only its owner may have access to it.
+        /// File with credentials and options of object storage, as `NAME=value` lines with the
+        /// names of environment variables, such as `AWS_ACCESS_KEY_ID`. They take precedence over
+        /// the environment. Only its owner may have access to it.
         restart credentials_file: Option<PathBuf> = None;
         /// Most time for one request.
         restart timeout_ms: u64 = 30_000, 100..=600_000;

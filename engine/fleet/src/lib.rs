@@ -15,10 +15,10 @@
 //!
 //! # Decisions
 //!
-//! - **The MANIFEST is the only object that is replaced under a condition.** Two publishers can both
-//!   upload layers; one of them replaces the MANIFEST, and the condition of the other then fails. A
-//!   publisher whose condition fails looks who has replaced it. If it was another publisher, this one
-//!   is *fenced*: it stops until an operator has raised its epoch.
+//! - **The MANIFEST is the only object that is replaced under a condition.** Two publishers can
+//!   both upload layers; one of them replaces the MANIFEST, and the condition of the other then
+//!   fails. A publisher whose condition fails looks who has replaced it. If it was another
+//!   publisher, this one is *fenced*: it stops until an operator has raised its epoch.
 //! - **Layers are downloaded in order, in chunks, several at a time.** A chunk is written when all
 //!   before it are, so the length of a partial file is what is there of it, and a restart continues
 //!   from there. Memory is bounded by the number of chunks.

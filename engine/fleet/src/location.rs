@@ -18,7 +18,8 @@ const OPTION_PREFIXES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "https"];
 
 /// The place of a store: `file:///directory`, `s3://bucket/path`, `gs://bucket/path`,
-/// `az://container/path`, or an `https` URL of one of these. A path without a scheme is a directory.
+/// `az://container/path`, or an `https` URL of one of these. A path without a scheme is a
+/// directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetUrl {
     /// A directory.

@@ -9,7 +9,8 @@ use handle_daemon::clock::now_unix;
 /// Start of the names of the objects with which conditions are checked.
 pub const PROBE_PREFIX: &str = "PROBE-";
 
-/// Writes an object under conditions that are met and under conditions that are not, and removes it.
+/// Writes an object under conditions that are met and under conditions that are not, and removes
+/// it.
 ///
 /// # Errors
 /// When the store writes although a condition is not met, or fails.

@@ -119,8 +119,8 @@ impl ShippedRecord {
         self.write().map_err(|error| ShipError::Record(self.path.clone(), error))
     }
 
-    /// Notes the objects in the store that are without use now, and returns since when each is. Other
-    /// processes that ship from this directory, later ones too, continue from there.
+    /// Notes the objects in the store that are without use now, and returns since when each is.
+    /// Other processes that ship from this directory, later ones too, continue from there.
     ///
     /// # Errors
     /// When the file cannot be read or written.

@@ -128,8 +128,8 @@ impl SetShipper {
         let mut attempt = 1;
         loop {
             let manifest = read_manifest(&self.dir)?;
-            // After a success, the MANIFEST in the store is known. If another process has replaced it
-            // since, the condition below fails, and the next attempt looks.
+            // After a success, the MANIFEST in the store is known. If another process has replaced
+            // it since, the condition below fails, and the next attempt looks.
             let known = self.shipped.clone().filter(|shipped| is_settled && shipped.manifest != manifest);
             let remote = match known {
                 Some(known) => Some(known),
@@ -325,8 +325,8 @@ impl SetShipper {
     pub fn collect(&mut self, now_unix_ms: u64) -> Result<usize, ShipError> {
         let Some(shipped) = self.shipped.clone() else { return Ok(0) };
         let objects = self.store.list()?;
-        // After the listing: another publisher that has taken over since has uploaded its layers, or
-        // found them in place.
+        // After the listing: another publisher that has taken over since has uploaded its layers,
+        // or found them in place.
         self.check_shipped()?;
         for entry in &shipped.manifest.layers {
             if !objects.iter().any(|object| object.name == entry.file && object.len == entry.len) {

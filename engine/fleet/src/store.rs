@@ -119,8 +119,8 @@ impl FleetStoreError {
 
 /// A store of objects with plain names. Every call blocks until it is done.
 pub trait FleetStore: Send + Sync + fmt::Debug {
-    /// Reads a small object of at most `len_max` bytes. With `known`, an object with this tag is not
-    /// read again.
+    /// Reads a small object of at most `len_max` bytes. With `known`, an object with this tag is
+    /// not read again.
     ///
     /// # Errors
     /// `NotFound`, `NotModified`, `TooLong`, or a failure.

@@ -49,7 +49,8 @@ settings! {
     }
 }
 
-/// The cookie with the id of the session. Browsers accept the name for the whole host over TLS only.
+/// The cookie with the id of the session. Browsers accept the name for the whole host over TLS
+/// only.
 const COOKIE: &str = "__Host-handle-session";
 /// Bytes of a name that stay unencoded in a query.
 const IN_QUERY: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_').remove(b'/');

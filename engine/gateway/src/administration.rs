@@ -23,11 +23,11 @@ settings! {
     /// The administration service, for changes and for what is not public.
     pub struct AdminConfig {
         /// The TCP address of `handle-admin`. Without it nothing can be changed, and only public
-        /// values are shown. If the address is not on this host, the service is proven by the key in
-        /// the site record, and secrets are sent in encrypted sessions.
+        /// values are shown. If the address is not on this host, the service is proven by the key
+        /// in the site record, and secrets are sent in encrypted sessions.
         restart address: Option<SocketAddr> = None;
-        /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there are no
-        /// sessions, and callers authenticate with secret keys only.
+        /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there
+        /// are no sessions, and callers authenticate with secret keys only.
         restart callers: Option<PathBuf> = None;
         /// UNIX socket at which `handle-admin` accepts changes of many records: its `bulk.socket`.
         /// Without it there is no `/api/batch`.
@@ -41,8 +41,8 @@ settings! {
         restart requests: usize = 64, 1..=4096;
         /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart requests_per_source <= requests: usize = 16, 1..=4096;
-        /// Time for which the answer to a change waits until the mapped set has it; 0 to answer when
-        /// the change is durable.
+        /// Time for which the answer to a change waits until the mapped set has it; 0 to answer
+        /// when the change is durable.
         live visible_ms: u32 = 500, 0..=60_000;
         /// Maximum number of answers that wait for this. Further changes are answered at once.
         live visible_waits: usize = 1024, 0..=1 << 16;

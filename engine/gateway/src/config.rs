@@ -50,10 +50,10 @@ settings! {
         /// Identifiers that are not handles, each in a table `[[target]]`: `path` is the start of
         /// their paths, `pattern` a regular expression for the rest. `template` is the URL of a
         /// redirect, or `backend` the URL (`http` or `https`) of a request, both with `{0}` for the
-        /// rest and `{1}` to `{9}` for the groups of the pattern. `ca_file` names the authorities of a
-        /// back end over TLS, as PEM; those of the host if not set. Limits of a back end:
-        /// `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them from
-        /// one source).
+        /// rest and `{1}` to `{9}` for the groups of the pattern. `ca_file` names the authorities
+        /// of a back end over TLS, as PEM; those of the host if not set. Limits of a back end:
+        /// `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them
+        /// from one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section publishers: PublishersConfig;
         section limits: GatewayLimits;
@@ -91,8 +91,8 @@ settings! {
         live header_bytes: usize = 32 << 10, 8192..=1 << 20;
         /// Most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
-        /// Bytes of all bodies of requests that are being received or answered. A request that needs
-        /// more gets status 503.
+        /// Bytes of all bodies of requests that are being received or answered. A request that
+        /// needs more gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
         /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
         live bodies_bytes_per_source <= bodies_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
@@ -103,9 +103,9 @@ settings! {
         /// Time after which a client that does not read is disconnected; over HTTP/2, also one that
         /// leaves a single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time for which a connection that is being closed waits for its client to close it too. What
-        /// the client still sends is discarded. Without this time, a client could lose the answer to a
-        /// request whose body was refused.
+        /// Time for which a connection that is being closed waits for its client to close it too.
+        /// What the client still sends is discarded. Without this time, a client could lose the
+        /// answer to a request whose body was refused.
         live linger_ms: u32 = 2000, 0..=HOUR_MS;
         /// Maximum number of bytes that are discarded in this time.
         live linger_bytes: usize = 16 << 20, 0..=1 << 30;

@@ -7,8 +7,8 @@
 //! - [`request_wait`]: the timeout while a connection waits for a request.
 //! - [`stream`]: the streams below them.
 //! - [`body`]: the bodies of responses.
-//! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]: about
-//!   its answers.
+//! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]:
+//!   about its answers.
 
 pub mod activity;
 pub mod body;
@@ -145,8 +145,8 @@ impl ServedConnection {
         }
     }
 
-    /// Ends a connection of HTTP/1.1 with this answer, if another process has taken over: the client
-    /// connects to that one. HTTP/2 has a frame for it.
+    /// Ends a connection of HTTP/1.1 with this answer, if another process has taken over: the
+    /// client connects to that one. HTTP/2 has a frame for it.
     fn end_if_handed_over<B>(&self, version: Version, response: &mut Response<B>) {
         if version < Version::HTTP_2 && self.state.is_handed_over() {
             response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));

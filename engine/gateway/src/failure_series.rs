@@ -6,8 +6,8 @@ use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Least time between the starts of two series that are logged. A failure that lasts longer is logged
-/// after this time.
+/// Least time between the starts of two series that are logged. A failure that lasts longer is
+/// logged after this time.
 const PAUSE: Duration = Duration::from_secs(60);
 
 /// Texts of the log for a series.
@@ -70,7 +70,8 @@ impl FailureSeries {
         Self { service: service.to_string(), texts, series: Mutex::default() }
     }
 
-    /// Notes that the service answered, or why it did not, at `now`. Returns whether that was logged.
+    /// Notes that the service answered, or why it did not, at `now`. Returns whether that was
+    /// logged.
     pub fn note<E: Display>(&self, failure: Option<E>, now: Instant) -> bool {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         let (service, texts) = (&self.service, self.texts);

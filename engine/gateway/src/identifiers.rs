@@ -31,13 +31,13 @@ pub struct IdentifierTarget {
     pub path: String,
     /// A regular expression that the whole rest of the path must match.
     pub pattern: Option<String>,
-    /// The URL of the target, with `{0}` for the whole rest and `{1}` to `{9}` for the groups of the
-    /// pattern.
+    /// The URL of the target, with `{0}` for the whole rest and `{1}` to `{9}` for the groups of
+    /// the pattern.
     pub template: Option<String>,
     /// The URL of a back end, with the same placeholders.
     pub backend: Option<String>,
-    /// File of PEM with the authorities that the certificate of a back end over TLS is verified with;
-    /// those of the host if not set.
+    /// File of PEM with the authorities that the certificate of a back end over TLS is verified
+    /// with; those of the host if not set.
     pub ca_file: Option<PathBuf>,
     /// Timeout for an answer of the back end.
     pub timeout_ms: Option<u32>,

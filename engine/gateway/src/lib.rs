@@ -37,14 +37,15 @@
 //! - [`places`]: limits by source on connections, requests and questions.
 //! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
-//! - [`server`], [`program`]: starts and stops all parts; the arguments. [`phase`]: the phases between.
+//! - [`server`], [`program`]: starts and stops all parts; the arguments. [`phase`]: the phases
+//!   between.
 //! - [`control`], [`observe`], [`counters`]: what operators see.
 //!
 //! # Design
 //!
-//! - **A thread for each core, with its own listener and its own runtime.** A connection stays on the
-//!   thread that accepted it, so nothing on the way of a request is shared but the pointer to the
-//!   live set and counters.
+//! - **A thread for each core, with its own listener and its own runtime.** A connection stays on
+//!   the thread that accepted it, so nothing on the way of a request is shared but the pointer to
+//!   the live set and counters.
 //! - **Answers from the set are made without waiting.** Only a handle that the set does not have, a
 //!   body and a forwarded message make a request wait.
 //! - **A record found in the set is answered directly; everything else that the set says is decided
@@ -54,8 +55,8 @@
 //!
 //! # Example
 //!
-//! The decision about a redirect has no I/O, no clock and no randomness: the caller resolves handles,
-//! and passes time, random numbers and the country of the client.
+//! The decision about a redirect has no I/O, no clock and no randomness: the caller resolves
+//! handles, and passes time, random numbers and the country of the client.
 //!
 //! ```
 //! use handle_gateway::redirect::{

@@ -233,8 +233,8 @@ async fn relay(
     Ok(RelayedAnswer::Streamed(body))
 }
 
-/// Copies the rest of an answer to the client. The body stays incomplete if `handle-admin` is silent
-/// for longer than `patience`.
+/// Copies the rest of an answer to the client. The body stays incomplete if `handle-admin` is
+/// silent for longer than `patience`.
 async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, patience: Duration) {
     let mut part = first;
     while sender.send(&part).await.is_ok() {

@@ -43,8 +43,8 @@ impl ScrapeSource for GatewayState {
     }
 
     fn readiness(&self) -> Result<String, String> {
-        // After a handover, a health check that reached this process was meant for the service, which
-        // the new process has.
+        // After a handover, a health check that reached this process was meant for the service,
+        // which the new process has.
         if self.is_draining() && !self.is_handed_over() {
             return Err("draining".to_owned());
         }

@@ -105,8 +105,8 @@ impl BodyBytes {
 }
 
 impl BodyRoom {
-    /// Adds `len` bytes that have arrived. Returns false, and adds nothing, when all bodies together,
-    /// or those of the source, would have more than allowed.
+    /// Adds `len` bytes that have arrived. Returns false, and adds nothing, when all bodies
+    /// together, or those of the source, would have more than allowed.
     #[must_use]
     pub fn grow(&mut self, len: usize, limits: BodyLimits) -> bool {
         let mut taken = self.all.taken();

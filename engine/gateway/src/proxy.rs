@@ -1,9 +1,9 @@
 //! The proxy: redirects from handles to what they refer to, and pages.
 //!
-//! [`input`](crate::input) finds the handle in a request, [`redirect`](crate::redirect) decides what
-//! its record leads to, and [`pages`](crate::pages) writes HTML. This module has what these leave to
-//! their caller: it resolves handles, has a clock and random numbers, and makes responses of
-//! decisions.
+//! [`input`](crate::input) finds the handle in a request, [`redirect`](crate::redirect) decides
+//! what its record leads to, and [`pages`](crate::pages) writes HTML. This module has what these
+//! leave to their caller: it resolves handles, has a clock and random numbers, and makes responses
+//! of decisions.
 
 pub mod config;
 mod notice;

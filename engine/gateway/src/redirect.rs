@@ -232,8 +232,9 @@ pub fn next_step(request: &ProxyRequest<'_>, values: &[Value<'_>], chain: &mut A
     }
 }
 
-/// The redirect of most requests, without the work of a choice: to the first URL of a record without
-/// aliases and 10320/loc values, for a request without parameters. `None` if this is another case.
+/// The redirect of most requests, without the work of a choice: to the first URL of a record
+/// without aliases and 10320/loc values, for a request without parameters. `None` if this is
+/// another case.
 ///
 /// It is what [`choose`] decides if the record inherits no locations.
 #[must_use]

@@ -1,14 +1,15 @@
 //! Registration of prefixes over the web: `/register`, for registries.
 //!
-//! - [`applicant_pages`]: the public form, and the page that shows an applicant the state of a request.
+//! - [`applicant_pages`]: the public form, and the page that shows an applicant the state of a
+//!   request.
 //! - [`application`]: what an applicant sends, checked.
 //! - [`request`]: a request, as it is stored.
 //! - [`store`]: the directory of requests, which survives a crash.
 //! - [`record`]: the prefix record that an accepted request becomes.
 //!
 //! Requests come from strangers: everything is bounded, nothing is done before a reviewer decides.
-//! The gateway has no rights here either: `handle-admin` decides whether the reviewer may create the
-//! prefix record.
+//! The gateway has no rights here either: `handle-admin` decides whether the reviewer may create
+//! the prefix record.
 
 pub mod applicant_pages;
 pub mod application;

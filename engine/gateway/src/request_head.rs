@@ -1,4 +1,5 @@
-//! What the checks and the fast path need to know about the headers of a request, found in one pass.
+//! What the checks and the fast path need to know about the headers of a request, found in one
+//! pass.
 
 use crate::reply::names_html;
 use hyper::header::{self, HeaderMap, HeaderValue};

@@ -121,8 +121,8 @@ async fn api(
 }
 
 /// Reads the body of a request of a client at `source`: at most `len_max` bytes and what
-/// `limits.body_bytes` allows, within the bounds of time and of all bodies together. Its bytes count
-/// as long as the room is kept, which is until they are no longer used for the answer.
+/// `limits.body_bytes` allows, within the bounds of time and of all bodies together. Its bytes
+/// count as long as the room is kept, which is until they are no longer used for the answer.
 ///
 /// # Errors
 /// The status for a body that is too long, too slow or broken, or for which there is no room.

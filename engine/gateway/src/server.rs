@@ -295,8 +295,8 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Takes the directory of requests for prefixes, which the old process gives up: at once, or when
-    /// a reviewer who is deciding has done so.
+    /// Takes the directory of requests for prefixes, which the old process gives up: at once, or
+    /// when a reviewer who is deciding has done so.
     fn take_registrations(&mut self) {
         let Some(registrations) = &self.state.registrations else { return };
         if registrations.try_lock() {

@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 settings! {
-    /// Sessions of the JSON API and of the administration pages ([gateway.md](../gateway.md#sessions)).
+    /// Sessions of the JSON API and of the administration pages
+    /// ([gateway.md](../gateway.md#sessions)).
     pub struct SessionsConfig {
         /// Maximum number of sessions with an identity. Further ones get status 503.
         live sessions: usize = 16_384, 1..=1 << 20;
@@ -39,8 +40,8 @@ settings! {
         live unproven_ms: u32 = 300_000, 1000..=3_600_000;
         /// Accept proofs with MD5, which old clients make with secret keys.
         live md5: bool = false;
-        /// Accept proofs with SHA-1 as deployed clients make them: signatures, and digests with secret
-        /// keys. MACs and keys that are derived with it are always accepted.
+        /// Accept proofs with SHA-1 as deployed clients make them: signatures, and digests with
+        /// secret keys. MACs and keys that are derived with it are always accepted.
         live sha1: bool = true;
     }
 }
@@ -273,8 +274,8 @@ impl SessionTable {
         Some(session)
     }
 
-    /// Adds a session with an identity, which may be there without one, and returns the identities of
-    /// those that it displaces.
+    /// Adds a session with an identity, which may be there without one, and returns the identities
+    /// of those that it displaces.
     fn prove(
         &mut self,
         session: HttpSession,

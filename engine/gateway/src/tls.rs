@@ -133,8 +133,8 @@ impl TlsIdentity {
         self.current.load().has_key(record)
     }
 
-    /// The handshake of a connection; `None` if it was a challenge of ACME, which is answered by the
-    /// handshake alone (RFC 8737).
+    /// The handshake of a connection; `None` if it was a challenge of ACME, which is answered by
+    /// the handshake alone (RFC 8737).
     ///
     /// # Errors
     /// When the handshake fails.

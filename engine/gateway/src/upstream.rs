@@ -1,8 +1,8 @@
 //! The Handle System, for handles that the set does not have.
 //!
 //! [`handle_client`] finds the responsible service, keeps answers in a cache that all workers share
-//! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for the
-//! same answer.
+//! (bounded in bytes, by TTL, also negative answers), and asks one question for all who wait for
+//! the same answer.
 //!
 //! An expired answer is served for a short time while it is renewed, and for a longer time if no
 //! server answers. Failures are remembered for some seconds ([`handle_client::failures`]), so that
@@ -130,8 +130,8 @@ pub enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// The HTTP status for this failure: 504 when no server answered in time, 502 for a wrong answer or
-    /// an unreachable server, 503 when this process asks too many questions.
+    /// The HTTP status for this failure: 504 when no server answered in time, 502 for a wrong
+    /// answer or an unreachable server, 503 when this process asks too many questions.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         match self {

@@ -1,9 +1,9 @@
 //! Reading one's own changes: the answer to a change waits until readers of this gateway see it.
 //!
-//! `handle-admin` answers when a change is durable; the set that has it is published and mapped some
-//! milliseconds later. Its answer names a state of its store ([`StorePosition`]), and so does each
-//! set. Waiting takes a place and no thread. When the time is over, or there is no place, the change
-//! is still answered.
+//! `handle-admin` answers when a change is durable; the set that has it is published and mapped
+//! some milliseconds later. Its answer names a state of its store ([`StorePosition`]), and so does
+//! each set. Waiting takes a place and no thread. When the time is over, or there is no place, the
+//! change is still answered.
 
 use crate::server::GatewayState;
 use crate::upstream::Upstream;

@@ -1,5 +1,5 @@
-//! Measures how long two sides of `hdl reconcile` take to find one wrong record among many: writes two
-//! layers with other seeds, makes both trees, and walks from the roots to the record.
+//! Measures how long two sides of `hdl reconcile` take to find one wrong record among many: writes
+//! two layers with other seeds, makes both trees, and walks from the roots to the record.
 //!
 //! ```sh
 //! cargo run --release -p handle-snapshot --example compare_trees -- DIRECTORY 10000000

@@ -1,9 +1,9 @@
 //! Trees over the records of two sets, to find the records that differ without sending all of them.
 //!
-//! The shape is that of the [tree](crate::tree) of a set. The digests are others: they cover what is
-//! to be compared, in an order that does not depend on the layer, and begin with a nonce that both
-//! sides know. Sets with different seeds or layers, and files that were never published, are therefore
-//! comparable, and nobody can prepare two records with the same digest.
+//! The shape is that of the [tree](crate::tree) of a set. The digests are others: they cover what
+//! is to be compared, in an order that does not depend on the layer, and begin with a nonce that
+//! both sides know. Sets with different seeds or layers, and files that were never published, are
+//! therefore comparable, and nobody can prepare two records with the same digest.
 
 use crate::format::Sha256Sum;
 use crate::reader::{CorruptRecord, Layer};
@@ -186,7 +186,8 @@ impl<B> Clone for BucketSource<'_, B> {
 impl<B> Copy for BucketSource<'_, B> {}
 
 impl<'a, B: AsRef<[u8]>> BucketSource<'a, B> {
-    /// The entries of a bucket, in the order of the digests of their keys, with what `also` returns.
+    /// The entries of a bucket, in the order of the digests of their keys, with what `also`
+    /// returns.
     fn records<T>(
         &self,
         bucket: u32,

@@ -307,8 +307,8 @@ impl LayerHeader {
         if version != VERSION {
             return Err(OpenError::Version(version));
         }
-        // The checksum is checked before the other fields, so that a torn header is reported as torn
-        // and not by whatever its fields happen to say.
+        // The checksum is checked before the other fields, so that a torn header is reported as
+        // torn and not by whatever its fields happen to say.
         if checksum(&bytes[..header_at::HEADER_SUM]) != u64_at(header_at::HEADER_SUM) {
             return Err(OpenError::Checksum);
         }

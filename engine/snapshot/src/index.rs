@@ -85,15 +85,15 @@ impl<'a> LayerIndex<'a> {
     #[cold]
     pub(crate) fn after(&self, hash: u64, candidate: Candidate) -> Candidate {
         let slots_seen = candidate.slots_seen as usize;
-        // After the last slot of a bucket, the search ends in this bucket: it may be damaged, or say
-        // that no record went on.
+        // After the last slot of a bucket, the search ends in this bucket: it may be damaged, or
+        // say that no record went on.
         let nth = slots_seen.saturating_sub(1) / BUCKET_SLOTS;
         self.search(hash, nth, slots_seen - nth * BUCKET_SLOTS)
     }
 
-    /// Searches from the slot after the first `seen` of the `nth` bucket. Continues in the next bucket
-    /// only while buckets say that a record went on to a later one, and in [`PROBE_BUCKETS_MAX`]
-    /// buckets at most.
+    /// Searches from the slot after the first `seen` of the `nth` bucket. Continues in the next
+    /// bucket only while buckets say that a record went on to a later one, and in
+    /// [`PROBE_BUCKETS_MAX`] buckets at most.
     #[cold]
     fn search(&self, hash: u64, mut nth: usize, mut seen: usize) -> Candidate {
         while nth < PROBE_BUCKETS_MAX

@@ -71,12 +71,12 @@
 //!   cache and read again by the check before publishing: written data is cached in small pages,
 //!   data that is read in large ones.
 //! - **Layers are named by their content.** The header has the SHA-256 of everything behind it, and
-//!   the MANIFEST has the SHA-256 of the header. Both are computed while a layer is written. Opening
-//!   checks the hash of the header, 320 bytes; verifying a layer checks the other hash too.
-//! - **A set has one root, whatever its layers.** The module `tree` explains the tree, its cost, and
-//!   the alternatives.
-//! - **Keys belong to the caller.** This crate defines which text is signed and where the signature is;
-//!   callers sign and verify.
+//!   the MANIFEST has the SHA-256 of the header. Both are computed while a layer is written.
+//!   Opening checks the hash of the header, 320 bytes; verifying a layer checks the other hash too.
+//! - **A set has one root, whatever its layers.** The module `tree` explains the tree, its cost,
+//!   and the alternatives.
+//! - **Keys belong to the caller.** This crate defines which text is signed and where the signature
+//!   is; callers sign and verify.
 //! - **The MANIFEST is the only state of publishing.** It names the store and the last visible
 //!   transaction, in the rename that makes the set visible, so both always agree after a crash.
 #![no_std]

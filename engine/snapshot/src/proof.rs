@@ -2,8 +2,8 @@
 //!
 //! A proof has the path from the root of the [tree](crate::tree) to the place of the key, and the
 //! signed statement of the publisher that names the root. It is verified with the public key of the
-//! publisher, without the set. A proof reveals the public values of the record. Of private values it
-//! reveals only a blinded digest, from which they cannot be guessed.
+//! publisher, without the set. A proof reveals the public values of the record. Of private values
+//! it reveals only a blinded digest, from which they cannot be guessed.
 //!
 //! ```text
 //! handle record proof 1

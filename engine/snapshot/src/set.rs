@@ -241,9 +241,9 @@ impl PublishedSet {
         Ok(set)
     }
 
-    /// As [`reopen_stale`](Self::reopen_stale), and checks the layers that `previous` does not have:
-    /// their tables of homed prefixes, and with `verify_new` every byte. The publisher has verified
-    /// them, but they may have been damaged on the way. Stale layers are verified in full.
+    /// As [`reopen_stale`](Self::reopen_stale), and checks the layers that `previous` does not
+    /// have: their tables of homed prefixes, and with `verify_new` every byte. The publisher has
+    /// verified them, but they may have been damaged on the way. Stale layers are verified in full.
     ///
     /// # Errors
     /// When no set is published, the set is not complete, or a checked layer is damaged.

@@ -1,21 +1,21 @@
 //! The Merkle tree over the records of a set.
 //!
-//! The root is a function of the records that a lookup finds, whatever layers they are in, so sets with
-//! different layers can be compared. A leaf is one record; its place is the SHA-256 of its key. A
-//! subtree without records is [`EMPTY`], a subtree with one record is its leaf, and every other
-//! subtree has the digest of its two halves. The number of steps from the root to a leaf is therefore
-//! about the binary logarithm of the number of records, and such a path proves that a record is or is
-//! not in the set ([`proof`](crate::proof)).
+//! The root is a function of the records that a lookup finds, whatever layers they are in, so sets
+//! with different layers can be compared. A leaf is one record; its place is the SHA-256 of its
+//! key. A subtree without records is [`EMPTY`], a subtree with one record is its leaf, and every
+//! other subtree has the digest of its two halves. The number of steps from the root to a leaf is
+//! therefore about the binary logarithm of the number of records, and such a path proves that a
+//! record is or is not in the set ([`proof`](crate::proof)).
 //!
 //! A publisher keeps the upper levels in memory as a [`RecordTree`], down to *buckets* of about
 //! [`BUCKET_RECORDS`] records. Below them, it computes the digests again from the records of the
-//! bucket, which it finds with a [`KeyIndex`] of each layer: 8 bytes for each record. A change costs
-//! the hashes of one bucket and of one path.
+//! bucket, which it finds with a [`KeyIndex`] of each layer: 8 bytes for each record. A change
+//! costs the hashes of one bucket and of one path.
 //!
 //! Alternatives: a sum of hashes for each bucket can be updated without its other records, but is
 //! either forgeable (modulo 2^256) or needs two kilobytes of state and of hashing for each record.
-//! Leaves in the order of the hash of the layer's index need no [`KeyIndex`], but a proof would reveal
-//! the seed, which is secret. Keeping all nodes takes 64 bytes for each record.
+//! Leaves in the order of the hash of the layer's index need no [`KeyIndex`], but a proof would
+//! reveal the seed, which is secret. Keeping all nodes takes 64 bytes for each record.
 
 use crate::format::{RECORD_ALIGN, Sha256Sum};
 use crate::reader::{CorruptRecord, Layer};
@@ -170,7 +170,8 @@ impl RecordHasher {
 /// The records of one layer, tombstones included, by the digests of their keys.
 #[derive(Debug, Default)]
 pub struct KeyIndex {
-    /// The leading bits of the digest of the key, then the offset of the record, in ascending order.
+    /// The leading bits of the digest of the key, then the offset of the record, in ascending
+    /// order.
     entries: Vec<u64>,
 }
 

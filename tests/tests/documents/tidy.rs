@@ -453,7 +453,7 @@ fn texts_have_no_unclear_phrases() {
         "gives a sign of life",
         "upon which deployed clients",
         "is no mirror",
-        "is no store",
+        "it is no store",
         "nobody is there to be asked",
         "asks later asks anew",
         "What became of",
@@ -545,6 +545,32 @@ fn prose_of_documents_is_wrapped_at_100_columns() {
             let is_table = line.trim_start().starts_with('|');
             if is_prose && !is_table && line.chars().count() > 100 {
                 wrong.push(format!("{}:{}", document.display(), at + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn comments_are_wrapped_at_100_columns() {
+    let mut wrong = Vec::new();
+    for (file, text) in texts() {
+        let markers: &[&str] = match file {
+            _ if file.ends_with(".rs") => &["//!", "///", "//"],
+            _ if file.ends_with("Cargo.toml") => &["#"],
+            _ => continue,
+        };
+        let mut is_code = false;
+        for (at, line) in text.lines().enumerate() {
+            let start = line.trim_start();
+            let Some(comment) = markers.iter().find_map(|marker| start.strip_prefix(marker)) else {
+                is_code = false;
+                continue;
+            };
+            is_code ^= comment.trim_start().starts_with("```");
+            let is_exempt = is_code || comment.trim_start().starts_with('|') || comment.contains("://");
+            if !is_exempt && line.chars().count() > 100 {
+                wrong.push(format!("{file}:{}", at + 1));
             }
         }
     }

@@ -1,13 +1,13 @@
 //! Publishes changes in the store as sets that resolvers serve.
 //!
-//! - Every acknowledged change is published: some milliseconds later a new layer contains all changed
-//!   records, and the MANIFEST names it (`planner.rs`).
-//! - Layers are merged in the background (`tiers.rs`, `jobs.rs`), so that there are few of them, and
-//!   a byte is rewritten a bounded number of times. No long task delays a change.
+//! - Every acknowledged change is published: some milliseconds later a new layer contains all
+//!   changed records, and the MANIFEST names it (`planner.rs`).
+//! - Layers are merged in the background (`tiers.rs`, `jobs.rs`), so that there are few of them,
+//!   and a byte is rewritten a bounded number of times. No long task delays a change.
 //! - The MANIFEST records the store and the transaction that the set shows. After a restart,
 //!   publishing continues from there alone, so no change is lost and no record goes back in time.
-//! - After a failure the published set stays, the changes wait in the store, and `status` reports the
-//!   reason.
+//! - After a failure the published set stays, the changes wait in the store, and `status` reports
+//!   the reason.
 
 mod check;
 mod command;

@@ -289,8 +289,8 @@ impl<S: Storage> PublisherPlan<S> {
         Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
     }
 
-    /// Whether the store is being filled by a dump. If that cannot be told, it is left to the next step
-    /// to report the error of the store.
+    /// Whether the store is being filled by a dump. If that cannot be told, it is left to the next
+    /// step to report the error of the store.
     fn is_dumping(&self) -> bool {
         self.store.snapshot().and_then(|snapshot| snapshot.is_dumping()).unwrap_or(false)
     }
@@ -444,9 +444,9 @@ impl<S: Storage> PublisherPlan<S> {
         Ok(to)
     }
 
-    /// Makes a new statement about the published set, if sets are signed. None is made while a set that
-    /// lacks changes waits for a rebuild. A hold is the decision of an operator, who wants the set to
-    /// be served.
+    /// Makes a new statement about the published set, if sets are signed. None is made while a set
+    /// that lacks changes waits for a rebuild. A hold is the decision of an operator, who wants the
+    /// set to be served.
     pub(super) fn renew_statement(&mut self, now_unix_ms: u64) -> Result<(), PublishError> {
         if self.unfit.is_some() && self.hold_reason.is_none() {
             return Ok(());

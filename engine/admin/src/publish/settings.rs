@@ -46,8 +46,8 @@ settings! {
         restart key_file: Option<PathBuf> = None;
         /// File with the passphrase of this key. Only its owner may have access to it.
         restart key_passphrase_file: Option<PathBuf> = None;
-        /// Interval of signed statements, in the file `HEARTBEAT`, that the set is still current. No
-        /// statement is made while changes cannot be published. 0 for never.
+        /// Interval of signed statements, in the file `HEARTBEAT`, that the set is still current.
+        /// No statement is made while changes cannot be published. 0 for never.
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
         section check: CheckConfig;
         section ship: ShipConfig;

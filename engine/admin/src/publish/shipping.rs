@@ -1,8 +1,8 @@
 //! Ships each published set to a directory or object storage, in a thread of its own.
 //!
-//! Publishing does not wait for it: a set that is replaced before it is shipped is skipped. A failed
-//! attempt is repeated after a pause that grows. If another publisher has taken over, shipping stops
-//! until the process is started again; publishing here goes on.
+//! Publishing does not wait for it: a set that is replaced before it is shipped is skipped. A
+//! failed attempt is repeated after a pause that grows. If another publisher has taken over,
+//! shipping stops until the process is started again; publishing here goes on.
 
 use super::PublishError;
 use super::settings::ShipConfig;

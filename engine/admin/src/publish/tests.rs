@@ -1,4 +1,5 @@
-//! Publishing from a real store: the sets that readers see, with failures at every step and restarts.
+//! Publishing from a real store: the sets that readers see, with failures at every step and
+//! restarts.
 
 mod copies;
 mod statements;
@@ -616,8 +617,8 @@ impl Storage for FailingStorage {
     }
 }
 
-/// All steps of publishing, several times. After each attempt readers see a complete set that is not
-/// older than the previous one; a failed attempt is repeated.
+/// All steps of publishing, several times. After each attempt readers see a complete set that is
+/// not older than the previous one; a failed attempt is repeated.
 fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
     let mut failures = 0;
     let mut shown = 0;

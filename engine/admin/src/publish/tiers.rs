@@ -1,12 +1,13 @@
 //! Which layers to merge, so that each layer is a given factor longer than all newer ones together.
 //!
-//! So layers grow by at least a factor from the newest to the oldest, and there are few of them. A byte is
-//! written again when its layer is merged. That happens once while it is new, and from then on only when
-//! the result is longer than its layer was by the factor `1 + 1/ratio`: with lengths between *u* and *n*,
-//! a byte is written at most `2 + log(n/u) / log(1 + 1/ratio)` times, and a set has at most
-//! `2 + log(n/u) / log(1 + ratio)` layers.
+//! So layers grow by at least a factor from the newest to the oldest, and there are few of them. A
+//! byte is written again when its layer is merged. That happens once while it is new, and from then
+//! on only when the result is longer than its layer was by the factor `1 + 1/ratio`: with lengths
+//! between *u* and *n*, a byte is written at most `2 + log(n/u) / log(1 + 1/ratio)` times, and a
+//! set has at most `2 + log(n/u) / log(1 + ratio)` layers.
 
-/// How many of the newest layers to merge into one of at most `len_max` bytes; `None` when none are due.
+/// How many of the newest layers to merge into one of at most `len_max` bytes; `None` when none are
+/// due.
 ///
 /// `lens` are their lengths, newest first.
 pub(crate) fn due(lens: &[u64], ratio: u64, len_max: u64) -> Option<usize> {
@@ -22,8 +23,8 @@ pub(crate) fn due(lens: &[u64], ratio: u64, len_max: u64) -> Option<usize> {
     due
 }
 
-/// How many of the newest layers a change of `len` bytes takes the place of, so that it is written with
-/// them in one layer of at most `len_max` bytes.
+/// How many of the newest layers a change of `len` bytes takes the place of, so that it is written
+/// with them in one layer of at most `len_max` bytes.
 pub(crate) fn absorbed(lens: &[u64], len: u64, len_max: u64) -> usize {
     let mut all_len = len;
     lens.iter()
@@ -39,8 +40,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bytes that one layer is written with and that what it was made of had, and how often these were
-    /// written before.
+    /// Bytes that one layer is written with and that what it was made of had, and how often these
+    /// were written before.
     #[derive(Clone, Debug)]
     struct TierLayer {
         len: u64,
@@ -91,7 +92,8 @@ mod tests {
 
     #[test]
     fn ten_thousand_changes_above_ten_million_records() {
-        // As measured: 2.6 GB of records, changes of 250 bytes in layers of 64 KiB, the default ratio.
+        // As measured: 2.6 GB of records, changes of 250 bytes in layers of 64 KiB, the default
+        // ratio.
         let mut layers = vec![2_600_000_000_u64];
         let (mut added, mut written, mut most) = (0_u64, 0_u64, 0);
         for _ in 0..4_000 {

@@ -39,8 +39,8 @@ pub(super) struct EntryHead {
     pub(super) stamp: EntryStamp,
 }
 
-/// The form in which entries store `hash`, which is never 0: a word 0 says that the rest of a lap is
-/// unused.
+/// The form in which entries store `hash`, which is never 0: a word 0 says that the rest of a lap
+/// is unused.
 pub(super) const fn stored_hash(hash: u64) -> u64 {
     hash | 1
 }

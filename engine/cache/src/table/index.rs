@@ -15,8 +15,8 @@ const _: () = assert!(BUCKET_LEN == 64, "one line");
 const FREE: u64 = 0;
 /// The bit of a slot that is set for entries in the main ring.
 const MAIN_BIT: u64 = POSITION_MASK + 1;
-/// The bits of a slot that are taken from the hash. The lowest is always set, so that no slot with an
-/// entry is [`FREE`].
+/// The bits of a slot that are taken from the hash. The lowest is always set, so that no slot with
+/// an entry is [`FREE`].
 const TAG_MASK: u64 = !(POSITION_MASK | MAIN_BIT);
 const TAG_SET: u64 = MAIN_BIT << 1;
 /// Uses are counted up to this number.

@@ -47,7 +47,8 @@ impl Ring {
     }
 
     /// The words from a position in the index to the end of the lap; `None` when the position is no
-    /// longer valid. What they contain counts only if [`is_valid`](Self::is_valid) holds afterwards.
+    /// longer valid. What they contain counts only if [`is_valid`](Self::is_valid) holds
+    /// afterwards.
     #[inline]
     pub(super) fn words_at(&self, position: u64) -> Option<&[AtomicU64]> {
         let tail = self.tail.load(Ordering::Relaxed);

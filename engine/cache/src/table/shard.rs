@@ -184,8 +184,8 @@ impl Shard {
         self.make_room(writer, ring, head.words());
         encode(&mut writer.entry, &head, key, values);
         let place = EntryPlace { ring, position: self.ring(ring).push(&writer.entry) };
-        // Making room may have moved or evicted the entry that is replaced. Until its slot is set to
-        // the new place, readers find it.
+        // Making room may have moved or evicted the entry that is replaced. Until its slot is set
+        // to the new place, readers find it.
         let (slot, uses) = match self.slot_of(hash, key) {
             Some((slot, old)) => {
                 self.discount(writer, old.ring, &self.head_at(old));

@@ -88,7 +88,8 @@ impl PendingChallenges {
         let certificate = params.self_signed(&key).map_err(ChallengeError::Certificate)?;
         let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
         let key = ring::sign::any_supported_type(&key).map_err(ChallengeError::Tls)?;
-        // rustls does not know the critical extension, so it would refuse the certificate as its own.
+        // rustls does not know the critical extension, so it would refuse the certificate as its
+        // own.
         let certified = CertifiedKey::new(vec![certificate.der().clone()], key);
         let resolver = Arc::new(SingleCertAndKey::from(certified));
         let builder = certificate::builder().map_err(ChallengeError::Tls)?.with_no_client_auth();

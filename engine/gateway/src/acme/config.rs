@@ -25,11 +25,11 @@ settings! {
         restart contact: Vec<String> = Vec::new(), CONTACTS;
         /// Agree to the terms of service of the authority; required.
         restart terms_agreed: bool = false;
-        /// Directory of the account key and of the certificate with its key; required. It is created
-        /// if needed, and only its owner may have access to the files.
+        /// Directory of the account key and of the certificate with its key; required. It is
+        /// created if needed, and only its owner may have access to the files.
         restart state_directory: Option<PathBuf> = None;
-        /// How the authority checks the names: over TLS on port 443 (`tls-alpn-01`), over plain HTTP on
-        /// port 80 (`http-01`), or both in turns, beginning with TLS (`any`).
+        /// How the authority checks the names: over TLS on port 443 (`tls-alpn-01`), over plain
+        /// HTTP on port 80 (`http-01`), or both in turns, beginning with TLS (`any`).
         restart challenge: AcmeChallenge = AcmeChallenge::Any;
         /// Authorities that the directory's own certificate is checked with, as PEM; those of the
         /// host if not set.

@@ -1,5 +1,5 @@
-//! The account and the certificate on disk: files that only their owner may read, each replaced as a
-//! whole.
+//! The account and the certificate on disk: files that only their owner may read, each replaced as
+//! a whole.
 
 use crate::tls::certificate::TlsCertificate;
 use handle_auth::file::{OpenError, open_secret_file, replace_secret_file};
@@ -137,7 +137,8 @@ impl AcmeStore {
         replace_secret_file(&self.0.join(CERTIFICATE_FILE), &certificate.0).map_err(StoreError::File)
     }
 
-    /// The account at the authority with this directory, if there is one. A damaged file is as none.
+    /// The account at the authority with this directory, if there is one. A damaged file is as
+    /// none.
     ///
     /// # Errors
     /// When other users may read it, or a system call fails.

@@ -114,7 +114,8 @@ fn split_secret(body: &[u8]) -> (Option<Zeroizing<Vec<u8>>>, Vec<u8>) {
             Some(encoded) => {
                 let plus = |byte: &u8| if *byte == b'+' { b' ' } else { *byte };
                 let spaced: Zeroizing<Vec<u8>> = Zeroizing::new(encoded.iter().map(plus).collect());
-                // As long as it can be: a vector that grows leaves a copy behind, which is not zeroed.
+                // As long as it can be: a vector that grows leaves a copy behind, which is not
+                // zeroed.
                 let mut decoded = Zeroizing::new(Vec::with_capacity(encoded.len()));
                 decoded.extend(percent_decode(&spaced));
                 secret = Some(decoded);

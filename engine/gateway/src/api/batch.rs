@@ -89,7 +89,8 @@ pub(super) async fn batch(
     stream::spawn(state, async move {
         let _held = (place, room);
         let work = BatchWork { state: shared_state, source, patience, records_max };
-        // On an error, the body ends without its terminator, which tells the client that results are missing.
+        // On an error, the body ends without its terminator, which tells the client that results
+        // are missing.
         let _ = work.run(connection, reader, sender).await;
     });
     streamed(BulkForm::Lines, body)

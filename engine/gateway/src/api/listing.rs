@@ -43,7 +43,8 @@ enum ListingPart {
 }
 
 impl ListingPart {
-    /// How many of the first names are needed: with a limit, one more tells whether there are others.
+    /// How many of the first names are needed: with a limit, one more tells whether there are
+    /// others.
     fn names_count(&self) -> usize {
         let count = match self {
             Self::All => NAMES_MAX,
@@ -232,8 +233,8 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     }
 }
 
-/// The part that a request asks for: with `limit` or `after`, the names behind one; with a page and its
-/// size, neither negative, a page; else all names.
+/// The part that a request asks for: with `limit` or `after`, the names behind one; with a page and
+/// its size, neither negative, a page; else all names.
 fn part(request: &ApiRequest<'_>) -> Result<ListingPart, ApiRefusal> {
     let parameters = &request.parameters;
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
@@ -284,8 +285,8 @@ async fn ask(
     }
 }
 
-/// The names of the handles whose prefix has the record `record`, in ascending order, and the code of
-/// the answer.
+/// The names of the handles whose prefix has the record `record`, in ascending order, and the code
+/// of the answer.
 pub(crate) fn of_prefix(
     client: &mut Administrator,
     record: &[u8],

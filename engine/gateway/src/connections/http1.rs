@@ -52,8 +52,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         if wait.poll_late(context).is_ready() {
             return Poll::Ready(ServiceEnd::Late);
         }
-        // After a takeover, clients learn from their next answer that they have to connect again: one
-        // that is closed meanwhile may lose the request that it is sending.
+        // After a takeover, clients learn from their next answer that they have to connect again:
+        // one that is closed meanwhile may lose the request that it is sending.
         if is_ending || !served.state.has_reached(GatewayPhase::Stopping) {
             return Poll::Pending;
         }

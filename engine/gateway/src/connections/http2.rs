@@ -15,8 +15,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 
 settings! {
-    /// HTTP/2, beside HTTP/1.1: over TLS where the client prefers it, and on plain connections whose
-    /// clients begin with its preface. `limits` apply as well.
+    /// HTTP/2, beside HTTP/1.1: over TLS where the client prefers it, and on plain connections
+    /// whose clients begin with its preface. `limits` apply as well.
     pub struct Http2Config {
         /// Serve HTTP/2.
         restart enabled: bool = true;

@@ -1,7 +1,7 @@
 //! Answers on a connection of HTTP/2 whose bytes wait for the client.
 //!
-//! A client of HTTP/2 allows bytes for each answer, and need not allow any for one of them while the
-//! connection itself goes on. hyper waits for that without a timeout.
+//! A client of HTTP/2 allows bytes for each answer, and need not allow any for one of them while
+//! the connection itself goes on. hyper waits for that without a timeout.
 
 use hyper::body::{Buf, Bytes};
 use std::collections::BTreeMap;

@@ -84,8 +84,8 @@ impl ClientStream {
     }
 
     /// Discards what a client still sends after the last answer, until the client closes the
-    /// connection. A connection that is closed with unread bytes, or that receives some afterwards, is
-    /// reset, and the client may lose the answer. RFC 9112 section 9.6.
+    /// connection. A connection that is closed with unread bytes, or that receives some afterwards,
+    /// is reset, and the client may lose the answer. RFC 9112 section 9.6.
     ///
     /// Below TLS as well, because nothing is decrypted any more.
     fn discard(&mut self, context: &mut Context<'_>) -> Poll<()> {
@@ -300,8 +300,8 @@ mod tests {
         runtime.block_on(work)
     }
 
-    /// Sends an answer while the client pauses in the middle of a body of `len` bytes. Returns whether
-    /// the client gets the answer after all of it.
+    /// Sends an answer while the client pauses in the middle of a body of `len` bytes. Returns
+    /// whether the client gets the answer after all of it.
     async fn gets_answer(len: usize, closing: ClosingLimits) -> bool {
         let (mut stream, mut client, _stop) = connected(closing).await;
         let answered = async {

@@ -85,8 +85,8 @@ impl BackendError {
 }
 
 impl Backend {
-    /// The back end at a URL `http[s]://host[:port]/path`, whose path may have placeholders. One with
-    /// `https` is asked as the client `tls`.
+    /// The back end at a URL `http[s]://host[:port]/path`, whose path may have placeholders. One
+    /// with `https` is asked as the client `tls`.
     ///
     /// # Errors
     /// When the URL has another form, or a limit is out of range.

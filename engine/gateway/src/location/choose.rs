@@ -63,7 +63,8 @@ impl LocationSet {
     }
 }
 
-/// Keeps the locations for which `is_kept` returns true, if there are any. Returns whether there are.
+/// Keeps the locations for which `is_kept` returns true, if there are any. Returns whether there
+/// are.
 fn keep(left: &mut Vec<&Location>, is_kept: impl Fn(&Location) -> bool) -> bool {
     let is_any = left.iter().any(|location| is_kept(location));
     if is_any {

@@ -236,8 +236,8 @@ impl HandleRequest<'_> {
 
     /// Adds the locations of further records. Returns whether all of them were answered for.
     ///
-    /// For a record of the set, that of its prefix counts only if the set has it too: redirects from
-    /// the set do not wait for other services.
+    /// For a record of the set, that of its prefix counts only if the set has it too: redirects
+    /// from the set do not wait for other services.
     async fn inherit(&self, locations: &mut LocationSet, origin: RecordOrigin, handle: Handle<'_>) -> bool {
         let is_from_set = matches!(origin, RecordOrigin::Set { .. });
         let mut is_complete = true;

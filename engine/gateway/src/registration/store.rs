@@ -1,8 +1,8 @@
 //! The directory of requests: one file for each, written so that a crash leaves the old or the new
 //! one.
 //!
-//! All requests are in memory as well, so pages are made without waiting for a disk. Everything that
-//! writes blocks, and belongs on a thread that may.
+//! All requests are in memory as well, so pages are made without waiting for a disk. Everything
+//! that writes blocks, and belongs on a thread that may.
 //!
 //! One process at a time writes to the directory: the one that has locked it. When another process
 //! takes over, this one gives the lock up, and the other one reads the directory again.
@@ -138,8 +138,8 @@ impl RegistrationStore {
         Ok(Self { directory: directory.to_owned(), requests, lock, counts: RegistrationCounts::default() })
     }
 
-    /// Locks the directory and reads its requests again. Returns false while another process has the
-    /// lock.
+    /// Locks the directory and reads its requests again. Returns false while another process has
+    /// the lock.
     ///
     /// # Errors
     /// When the directory cannot be locked or read.
@@ -158,8 +158,8 @@ impl RegistrationStore {
         Ok(true)
     }
 
-    /// Gives up the lock, because another process takes over: at once, or when the reviewers who are
-    /// deciding have done so.
+    /// Gives up the lock, because another process takes over: at once, or when the reviewers who
+    /// are deciding have done so.
     pub fn unlock(&self) {
         self.table().may_claim = false;
         self.unlock_if_unclaimed();
@@ -300,8 +300,8 @@ impl RegistrationStore {
         }
     }
 
-    /// Claims the decision about a request; `None` while another reviewer has it, or another process
-    /// has the lock.
+    /// Claims the decision about a request; `None` while another reviewer has it, or another
+    /// process has the lock.
     #[must_use]
     pub fn claim(self: &Arc<Self>, id: RequestId) -> Option<DecisionClaim> {
         let mut table = self.table();
@@ -358,8 +358,8 @@ fn new_file(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Reads all requests. Files that are not intact are left alone and named in the log; if this process
-/// has the lock, what was being written in a crash is removed.
+/// Reads all requests. Files that are not intact are left alone and named in the log; if this
+/// process has the lock, what was being written in a crash is removed.
 fn read_all(directory: &Path, is_locked: bool) -> io::Result<RequestTable> {
     let mut table = RequestTable::default();
     for entry in fs::read_dir(directory)? {

@@ -63,8 +63,8 @@ pub struct TlsCertificate {
 }
 
 impl TlsCertificate {
-    /// The certificate at the start of `chain`, with its key. With `has_http2`, HTTP/2 is offered to
-    /// clients.
+    /// The certificate at the start of `chain`, with its key. With `has_http2`, HTTP/2 is offered
+    /// to clients.
     ///
     /// # Errors
     /// When the key cannot be used, or is not that of the certificate.
@@ -100,8 +100,8 @@ impl TlsCertificate {
         Arc::clone(&self.server)
     }
 
-    /// Whether the certificate has the RSA key of this record, by its numbers: some records end with
-    /// bytes that mean nothing.
+    /// Whether the certificate has the RSA key of this record, by its numbers: some records end
+    /// with bytes that mean nothing.
     #[must_use]
     pub fn has_key(&self, record: &[u8]) -> bool {
         is_same_rsa_key(&self.key_record, record)

@@ -29,18 +29,19 @@ impl SetFreshness {
         Self { last_served: file, ..self }
     }
 
-    /// Sets the maximum age of a set in seconds, 0 for none, and whether an older set, which is stale,
-    /// is refused.
+    /// Sets the maximum age of a set in seconds, 0 for none, and whether an older set, which is
+    /// stale, is refused.
     pub fn set_limits(&self, age_max_s: u64, refuses_stale: bool) {
         self.age_max_s.store(age_max_s, Ordering::Relaxed);
         self.refuses_stale.store(refuses_stale, Ordering::Relaxed);
     }
 
-    /// Checks that `set` may follow `previous`, and stores the time of the newest statement about it.
+    /// Checks that `set` may follow `previous`, and stores the time of the newest statement about
+    /// it.
     ///
     /// # Errors
-    /// When the set is not signed by an accepted publisher, or is older than `previous` or than the last
-    /// one that was served before a restart.
+    /// When the set is not signed by an accepted publisher, or is older than `previous` or than the
+    /// last one that was served before a restart.
     pub fn check(&self, set: &PublishedSet, previous: Option<&PublishedSet>) -> Result<(), SetError> {
         if let Some(accepted) = &self.accepted {
             let signed = accepted.check(set.dir(), set.manifest(), previous.map(PublishedSet::manifest))?;
@@ -53,8 +54,8 @@ impl SetFreshness {
         Ok(())
     }
 
-    /// Stores which set is in service, for the time after a restart. Call it after each look for a new
-    /// set, at least once a second: it writes at most that often.
+    /// Stores which set is in service, for the time after a restart. Call it after each look for a
+    /// new set, at least once a second: it writes at most that often.
     ///
     /// # Errors
     /// When it cannot be stored and the last attempt could.
@@ -62,8 +63,8 @@ impl SetFreshness {
         self.last_served.as_ref().map_or(Ok(()), |file| file.store(set.manifest()))
     }
 
-    /// The time of the newest statement about the set in service, in Unix milliseconds; `None` if every
-    /// set is accepted.
+    /// The time of the newest statement about the set in service, in Unix milliseconds; `None` if
+    /// every set is accepted.
     #[must_use]
     pub fn signed_unix_ms(&self) -> Option<u64> {
         self.accepted.as_ref().map(|_| self.signed_unix_ms.load(Ordering::Relaxed))

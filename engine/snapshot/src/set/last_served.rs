@@ -75,8 +75,8 @@ impl LastServedFile {
         }
     }
 
-    /// Writes the statement of `manifest` to the file if it is about a later set, at most once a second.
-    /// Call it again later: what is left out for this reason is then written.
+    /// Writes the statement of `manifest` to the file if it is about a later set, at most once a
+    /// second. Call it again later: what is left out for this reason is then written.
     ///
     /// # Errors
     /// When it cannot be written and the last attempt could, so that a full disk is reported once.

@@ -26,8 +26,8 @@ pub const LAYER_SUFFIX: &str = ".layer";
 /// The content of a MANIFEST.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {
-    /// The epoch of the publisher. A publisher that takes over from another one raises it, so that sets
-    /// that the other one still publishes count as older.
+    /// The epoch of the publisher. A publisher that takes over from another one raises it, so that
+    /// sets that the other one still publishes count as older.
     pub epoch: u64,
     /// The generation, one higher with each publication.
     pub generation: u64,

@@ -3,14 +3,15 @@
 //! Publishing keeps this order, so that at every moment, also after a power failure, the directory
 //! holds either the old set or the new one:
 //!
-//! 1. The new layer is written under a new name; its bytes are synced, all of it is verified, and it
-//!    is renamed to a name with its digest, which is synced.
+//! 1. The new layer is written under a new name; its bytes are synced, all of it is verified, and
+//!    it is renamed to a name with its digest, which is synced.
 //! 2. `MANIFEST.tmp` is written and synced.
 //! 3. `MANIFEST.tmp` is renamed to `MANIFEST`, and the name is synced.
 //! 4. Later, files that no set names any more are removed.
 //!
-//! The publisher also maintains the tree over the records ([`tree`](crate::tree)). For the first delta
-//! it reads all keys and records of the set; for later deltas, only the buckets of changed records.
+//! The publisher also maintains the tree over the records ([`tree`](crate::tree)). For the first
+//! delta it reads all keys and records of the set; for later deltas, only the buckets of changed
+//! records.
 
 use super::manifest::{
     LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
@@ -121,8 +122,8 @@ impl<S: Storage> SetPublisher<S> {
         self.signer = Some(signer);
     }
 
-    /// Writes a new statement about the published set to the file HEARTBEAT; returns false if there is
-    /// no set or no key.
+    /// Writes a new statement about the published set to the file HEARTBEAT; returns false if there
+    /// is no set or no key.
     ///
     /// # Errors
     /// When the key does not sign, or a system call fails.
@@ -218,7 +219,8 @@ impl<S: Storage> SetPublisher<S> {
         self.keys.extend(layers.iter().map(|layer| (layer.entry.digest, layer.keys.clone())));
         self.tree = None;
         let replaced = self.replace(manifest).map(|_| ());
-        // A name in the set is not pending any more. Its tree, if it is a base, then has no other owner.
+        // A name in the set is not pending any more. Its tree, if it is a base, then has no other
+        // owner.
         drop(layers);
         let mut tree = base;
         if replaced.is_ok() && !changed.is_empty() {
@@ -264,7 +266,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(PlannedSet { manifest: Manifest { generation, root, ..manifest }, base, changed })
     }
 
-    /// Computes the digests of the buckets of changed records again, from the layers of the planned set.
+    /// Computes the digests of the buckets of changed records again, from the layers of the planned
+    /// set.
     fn renew_tree(
         &self,
         base: &RecordTree,
@@ -302,8 +305,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(())
     }
 
-    /// Reads the keys of the published layers and makes the tree of the published set, unless both are
-    /// in memory.
+    /// Reads the keys of the published layers and makes the tree of the published set, unless both
+    /// are in memory.
     fn load_tree(&mut self) -> Result<(), SetError> {
         let seed = self.records().map_or(0, |records| records.seed());
         let hasher = self.hasher(seed);
@@ -346,7 +349,8 @@ impl<S: Storage> SetPublisher<S> {
         Arc::clone(&self.hasher)
     }
 
-    /// Releases mapped pages of layers: scattered lookups map many pages that are not needed again soon.
+    /// Releases mapped pages of layers: scattered lookups map many pages that are not needed again
+    /// soon.
     fn forget_pages<'l>(&self, layers: impl IntoIterator<Item = &'l Layer<S::Bytes>>)
     where
         S::Bytes: 'l,
@@ -468,8 +472,8 @@ impl<S: Storage> SetPublisher<S> {
         Ok(PlannedLayer { manifest, changed_keys })
     }
 
-    /// Number of handles that are found when `layer` is above `old`. Adds the leading bits of the keys
-    /// of changed records.
+    /// Number of handles that are found when `layer` is above `old`. Adds the leading bits of the
+    /// keys of changed records.
     fn handles_with(
         &self,
         layer: &NewLayer,

@@ -1,8 +1,8 @@
 //! Statements, which a publisher signs: the set with these records is current at this time.
 //!
 //! A MANIFEST has the statement that was made when the set was published. The file HEARTBEAT has a
-//! later statement about the same set, which the publisher renews, so that a reader knows the age of
-//! its set even if nothing changes.
+//! later statement about the same set, which the publisher renews, so that a reader knows the age
+//! of its set even if nothing changes.
 //!
 //! This crate has no keys: the caller signs and verifies.
 
@@ -160,8 +160,8 @@ impl AcceptedPublishers {
         (self.0)(&signed.statement.signer, signed.statement.encode().as_bytes(), &signed.signature)
     }
 
-    /// Checks that an accepted publisher published the set of `manifest` in `dir`, and returns the time
-    /// of the newest valid statement about it.
+    /// Checks that an accepted publisher published the set of `manifest` in `dir`, and returns the
+    /// time of the newest valid statement about it.
     ///
     /// # Errors
     /// When the manifest has no signature of an accepted publisher, or is older than `previous`.

@@ -44,8 +44,8 @@ impl<'s> SetTree<'s> {
         self.tree.root()
     }
 
-    /// The path that proves whether there is a record of `handle`, whatever its letter case if the set
-    /// folds.
+    /// The path that proves whether there is a record of `handle`, whatever its letter case if the
+    /// set folds.
     ///
     /// # Errors
     /// When a record is damaged.
