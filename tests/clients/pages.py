@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Drives the administration pages of handle-gateway with Chromium.
+"""Drives the pages of handle-gateway with Chromium.
 
-Starts handle-admin and handle-gateway of a build, signs in with a key file and with a secret key,
+Starts handle-admin and handle-gateway of a build, opens the public pages in every language, signs in with a key file and with a secret key,
 creates, copies, edits, uploads and deletes records, registers prefixes as applicant and as reviewer,
 checks that the browser logs no error, and runs axe-core on every page, at two widths and in both colour
 schemes. README.md has the preparation.
 
-    pages.py --programs target/debug --axe axe.min.js [--screenshots DIR]
+    pages.py --programs target/debug --axe axe.min.js [--screenshots DIR] [--only public]
 """
 
 import argparse
+import base64
 import csv
 import json
 import os
@@ -24,6 +25,8 @@ import time
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
+
+import public_pages
 
 PREFIX = "20.500.12345"
 ADMIN = f"300:{PREFIX}/ADMIN"
@@ -158,9 +161,17 @@ class Browser:
                     self.failures.append(f"{name} {width} {scheme}: {wide} pixels wider than the window")
                 self.pages += 1
                 if self.screenshots:
-                    self.driver.save_screenshot(str(self.screenshots / f"{name}-{width}-{scheme}.png"))
+                    self.picture(f"{name}-{width}-{scheme}.png", width)
         self.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         self.log(name)
+
+    def picture(self, file, width):
+        """Keeps a picture of the whole page, up to a height."""
+        content = self.driver.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": width, "height": min(content["height"], 4000), "scale": 1}
+        picture = self.driver.execute_cdp_cmd(
+            "Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        (self.screenshots / file).write_bytes(base64.b64decode(picture["data"]))
 
     def log(self, name, status=None):
         """Notes what the browser has logged. The page itself may have the status of an error."""
@@ -388,18 +399,23 @@ def main():
     parser.add_argument("--programs", type=pathlib.Path, required=True, help="directory of the programs")
     parser.add_argument("--axe", type=pathlib.Path, required=True, help="axe.min.js of axe-core")
     parser.add_argument("--screenshots", type=pathlib.Path, help="directory for pictures of the pages")
+    parser.add_argument("--only", choices=("public", "admin"), help="check only these pages")
     options = parser.parse_args()
+    os.environ["HANDLE_BIN"] = str(options.programs.resolve())
     if options.screenshots:
         options.screenshots.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         service = Service(options.programs.resolve(), pathlib.Path(directory))
         browser = None
         try:
-            base = service.start()
             browser = Browser(options.axe, options.screenshots)
-            use(browser, base, service)
-            browser.click(".menu form button")
-            register(browser, base, service)
+            if options.only != "admin":
+                public_pages.check(browser, directory)
+            if options.only != "public":
+                base = service.start()
+                use(browser, base, service)
+                browser.click(".menu form button")
+                register(browser, base, service)
             failures = browser.failures
         finally:
             if browser:

@@ -92,11 +92,11 @@ fn values_are_shown_with_their_meaning() {
         "1 day 1 hour",
         "until 15 January 2027, 08:00 UTC",
         "<code>0101</code>",
-        "<a href=\"/0.NA/10?noredirect\"><bdi>300:0.NA/10</bdi></a>",
+        "<a href=\"/0.NA/10?noredirect\"><bdi dir=\"ltr\">300:0.NA/10</bdi></a>",
         "<li>read protected values</li>",
-        "<a href=\"/10.1/a%20b?noredirect\"><bdi>10.1/a b</bdi></a>",
+        "<a href=\"/10.1/a%20b?noredirect\"><bdi dir=\"ltr\">10.1/a b</bdi></a>",
         "<code class=\"hex\">00FF10</code>",
-        "<a href=\"/10320/loc?noredirect\"><bdi>10320/loc</bdi></a>",
+        "<a href=\"/10320/loc?noredirect\"><bdi dir=\"ltr\">10320/loc</bdi></a>",
         "<a href=\"/0.TYPE/URL?noredirect\">",
         "<pre dir=\"auto\">not a site</pre>",
         "<pre dir=\"auto\">a@b?subject=x</pre>",
@@ -125,11 +125,11 @@ fn keys_have_the_fingerprint_that_hdl_prints() {
 #[test]
 fn odd_names_cannot_be_mistaken_and_end_no_command() {
     let page = record("10.1/'; rm -rf \u{202e}x<".as_bytes(), &[Value::new(1, b"X", b"")]);
-    has(&page, "<bdi>10.1/&#39;; rm -rf \\u202ex&#60;</bdi>");
+    has(&page, "<bdi dir=\"ltr\">10.1/&#39;; rm -rf \\u202ex&#60;</bdi>");
     has(&page, "hdl resolve &#39;hdl:10.1/&#39;\\&#39;&#39;;%20rm%20-rf%20%E2%80%AEx%3C&#39;");
     assert!(!page.contains(|c| is_unprintable(c) && c != '\n'));
     let page = record(b"10.1/\xff", &[Value::new(1, b"X", b"")]);
-    has(&page, "<bdi>10.1/\\xff</bdi>");
+    has(&page, "<bdi dir=\"ltr\">10.1/\\xff</bdi>");
     has(&page, "hdl resolve hdl:10.1/%FF");
     // The field of the form leads to the same handle.
     has(&page, "value=\"hdl:10.1/%FF\"");
