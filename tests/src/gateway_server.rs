@@ -183,9 +183,17 @@ const CERTIFICATES: [(&[u8], &[u8]); 2] = [
 /// When the certificate of the tests is not one.
 #[must_use]
 pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
+    let certificate = |(pem, _): (&[u8], _)| CertificateDer::from_pem_slice(pem).expect("a certificate");
+    tls_client_trusting(CERTIFICATES.map(certificate), protocols)
+}
+
+/// A client that trusts these certificates, and offers these protocols.
+fn tls_client_trusting(
+    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
+    protocols: &[&[u8]],
+) -> ClientConfig {
     let mut roots = RootCertStore::empty();
-    for (pem, _) in CERTIFICATES {
-        let certificate = CertificateDer::from_pem_slice(pem).expect("a certificate");
+    for certificate in certificates {
         roots.add(certificate).expect("a certificate that can be trusted");
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -201,7 +209,11 @@ pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
 /// When there is no connection, or no end of the answers.
 #[must_use]
 pub fn exchange_over_tls(address: SocketAddr, request: &[u8]) -> Vec<u8> {
-    let mut stream = connect_over_tls(address);
+    exchange_in(&mut connect_over_tls(address), request)
+}
+
+/// Sends a request in a connection, and returns all bytes until its end.
+fn exchange_in(stream: &mut StreamOwned<ClientConnection, TcpStream>, request: &[u8]) -> Vec<u8> {
     stream.write_all(request).expect("the request is sent");
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
@@ -218,9 +230,13 @@ pub fn exchange_over_tls(address: SocketAddr, request: &[u8]) -> Vec<u8> {
 pub fn connect_over_tls(address: SocketAddr) -> StreamOwned<ClientConnection, TcpStream> {
     let name = ServerName::try_from("localhost").expect("a name");
     let connection = ClientConnection::new(Arc::new(tls_client(&[])), name).expect("a connection");
+    StreamOwned::new(connection, connect(address))
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    StreamOwned::new(connection, stream)
+    stream
 }
 
 /// Sends the bytes of one or more requests, of which the last closes the connection, and returns
@@ -254,6 +270,29 @@ pub fn described(method: &str, target: &str, bytes: &[u8]) -> HttpAnswer {
     let answer = answer.unwrap_or_else(|| panic!("{target}: {}", String::from_utf8_lossy(bytes))).0;
     require_described(method, target, &answer);
     answer
+}
+
+/// Like [`ask_over_tls`], to an address under the name in its certificate, which is trusted.
+///
+/// # Panics
+/// When there is no answer, or the OpenAPI document does not describe it.
+#[must_use]
+pub fn ask_over_tls_trusting(
+    certificate: &[u8],
+    (address, name): (SocketAddr, &str),
+    method: &str,
+    target: &str,
+    headers: &str,
+    body: &str,
+) -> HttpAnswer {
+    let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let connection = ClientConnection::new(Arc::new(tls_client_trusting([certificate], &[])), name);
+    let mut stream = StreamOwned::new(connection.expect("a connection"), connect(address));
+    let len = body.len();
+    let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");
+    let request = format!("{head}{headers}Content-Length: {len}\r\n\r\n{body}");
+    described(method, target, &exchange_in(&mut stream, request.as_bytes()))
 }
 
 /// The answer to a request over TLS, with these further header lines, on a connection of its own.

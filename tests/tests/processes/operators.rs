@@ -2,10 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_auth::PrivateKey;
 use handle_proto::OpCode;
+use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::{Daemon, ask, free_address, handled};
-use handle_tests::gateway_server::{get, post};
+use handle_tests::gateway_server::{ask_over_tls_trusting, get, of_session, post, session_of, session_proof};
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::Value as Json;
@@ -300,7 +302,7 @@ fn all_processes_serve_from_the_directory_of_init() {
     until("the gateway serves", || ask(&control, "status")["pid"] == process.0.id());
     let record = get(gateway, "/api/handles/10.1045/ADMIN", "").json();
     assert_eq!(record["values"][1]["type"], "HS_PUBKEY", "{record}");
-    // Changes need TLS, which has to be configured.
+    // Changes need TLS, which has the same port.
     assert_eq!(get(gateway, "/api/handles?prefix=10.1045", "").status, 403);
     drop(process);
 
@@ -335,6 +337,42 @@ fn the_configuration_of_hdl_init_connects_all_three_processes() {
     message[Envelope::LEN..Envelope::LEN + 4].copy_from_slice(&OpCode::DELETE_HANDLE.0.to_be_bytes());
     let headers = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
     assert_eq!(post(gateway, "/", headers, &message).status, 200, "by way of handle-admin");
+}
+
+#[test]
+fn a_new_service_has_tls_so_that_its_administrator_signs_in_and_creates_a_record() {
+    let service = InitialisedService::start();
+    let read = |name: &str| std::fs::read(service.path("site").join(name)).unwrap();
+    let mode = std::fs::metadata(service.path("site/certificate-key.pem")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the key of the certificate");
+    let (gateway, control) = (free_address(), service.path("site/run/handle-gateway.sock"));
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.env("HANDLE_GATEWAY_ALLOW_ROOT", "true").stdin(Stdio::null());
+    command.arg("--config").arg(service.path("site/handle-gateway.toml"));
+    let process = RunningProcess::start({
+        command.args(["--listen", &gateway.to_string(), "--log", "warn"]);
+        command
+    });
+    until("the gateway serves", || ask(&control, "status")["pid"] == process.0.id());
+
+    let certificate = read("certificate.pem");
+    let https = |method: &str, target: &str, headers: &str, body: &str| {
+        ask_over_tls_trusting(&certificate, (gateway, "127.0.0.1"), method, target, headers, body)
+    };
+    assert_eq!(https("GET", "/admin/sign-in", "", "").status, 200, "the page to sign in");
+    let (id, nonce) = session_of(&https("POST", "/api/sessions", "", "").json());
+    let key = handle_auth::keyfile::decode(&read("admin-private.bin"), None).unwrap();
+    let key = PrivateKey::new(&key.view()).unwrap();
+    let signature = key.sign(DigestAlgorithm::SHA256, &[&nonce, b"client nonce"]).unwrap();
+    let proof = session_proof(&id, "300:10.1045/ADMIN", "HS_PUBKEY", "SHA256", &signature).to_string();
+    let json = "Content-Type: application/json\r\n";
+    let signed_in = https("PUT", "/api/sessions/this", json, &proof);
+    assert_eq!(signed_in.status, 200, "{}", signed_in.text());
+    let headers = format!("{json}{}", of_session(&id));
+    let body = r#"{"values":[{"index":1,"type":"URL","data":"https://a.example/"}]}"#;
+    let created = https("PUT", "/api/handles/10.1045/over-https", &headers, body);
+    assert_eq!(created.status, 201, "{}", created.text());
+    until("the record is answered", || get(gateway, "/api/handles/10.1045/over-https", "").status == 200);
 }
 
 /// `handled` has the UDP port and `handle-admin` the TCP port, where it answers queries as well.

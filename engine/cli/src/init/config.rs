@@ -1,6 +1,7 @@
 //! The configuration of the three processes. Settings that it omits have their default (see
 //! `--help`).
 
+use super::certificate::{CERTIFICATE_FILE, KEY_FILE};
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -99,9 +100,9 @@ impl InitSettings {
     pub(super) fn handle_gateway(&self) -> String {
         let listen = quoted(&SocketAddr::new(self.bind, self.gateway_port).to_string());
         let admin = quoted(&reached_at(SocketAddr::new(self.bind, self.admin_port)).to_string());
+        let (certificate, key) = (quoted(CERTIFICATE_FILE), quoted(KEY_FILE));
         format!(
             "# handle-gateway: answers over HTTP from the same set. Paths are relative to this file.\n\
-             # Changes over HTTP and the pages under /admin/ need TLS: set `tls.certificate` and `tls.key`.\n\
              snapshot = \"snapshot\"\n\
              site = \"siteinfo.json\"\n\
              listen = [{listen}]\n\
@@ -112,7 +113,13 @@ impl InitSettings {
              address = {admin}\n\
              callers = \"run/callers\"\n\
              bulk_socket = \"run/bulk\"\n\
-             relay_socket = \"run/replication\"\n"
+             relay_socket = \"run/replication\"\n\
+             \n\
+             # Changes and the pages under /admin/ need TLS, which has the same port as plain HTTP. This certificate\n\
+             # is self-signed: replace both files, or both lines by `acme.domains`. docs/gateway.md explains it.\n\
+             [tls]\n\
+             certificate = {certificate}\n\
+             key = {key}\n"
         )
     }
 }

@@ -1,7 +1,8 @@
 //! `hdl init`: creates a directory from which `handled`, `handle-admin` and `handle-gateway` start:
-//! keys, site record, configuration, store, first set, and the archive for a registry.
+//! keys, site record, certificate, configuration, store, first set, and the archive for a registry.
 
 mod adopt;
+mod certificate;
 mod config;
 mod contact;
 mod site;
@@ -25,7 +26,7 @@ use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_store::{Store, StoreConfig};
 use std::fs::Permissions;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -134,6 +135,8 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     key::create(&path("server-public.bin"), &server_public)?;
     key::create(&path("admin-public.bin"), &admin_public)?;
 
+    certificate::create(&args.directory, &[address])?;
+
     let site = site::record(&site::SiteDescription {
         address,
         query_port: args.port,
@@ -160,7 +163,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
     key::create(&path("handle-gateway.toml"), settings.handle_gateway().as_bytes())?;
     make_records(args, prefix, site.as_bytes(), &admin_public)?;
-    print_result(args, prefix);
+    print_result(args, prefix, address);
     Ok(ExitOutcome::Good)
 }
 
@@ -236,7 +239,7 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> 
     Ok(())
 }
 
-fn print_result(args: &Args, prefix: &str) {
+fn print_result(args: &Args, prefix: &str, address: IpAddr) {
     let path = |name: &str| args.directory.join(name);
     if args.json {
         let json = serde_json::json!({
@@ -244,6 +247,7 @@ fn print_result(args: &Args, prefix: &str) {
             "service": path("service.toml"), "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
             "handle_gateway": path("handle-gateway.toml"),
             "key": path("admin-private.bin"), "bundle": path("sitebndl.zip"),
+            "certificate": path(certificate::CERTIFICATE_FILE), "certificate_key": path(certificate::KEY_FILE),
         });
         println!("{json}");
         return;
@@ -255,6 +259,8 @@ fn print_result(args: &Args, prefix: &str) {
         ("configuration of handle-admin", "handle-admin.toml"),
         ("configuration of handle-gateway", "handle-gateway.toml"),
         ("key of the administrator", "admin-private.bin"),
+        ("certificate of handle-gateway", certificate::CERTIFICATE_FILE),
+        ("its key", certificate::KEY_FILE),
         ("site record", "siteinfo.json"),
         ("for the registry of the prefix", "sitebndl.zip"),
     ] {
@@ -268,4 +274,8 @@ fn print_result(args: &Args, prefix: &str) {
     for program in ["handle-admin", "handled", "handle-gateway"] {
         println!("  {program} --config {}{root}", path(&format!("{program}.toml")).display());
     }
+    println!();
+    let port = args.gateway_port.unwrap_or(config::GATEWAY_PORT);
+    println!("administration pages: https://{}/admin/", SocketAddr::new(address, port));
+    println!("{}", certificate::ADVICE);
 }

@@ -1,5 +1,6 @@
 //! The configuration of the three processes, from settings with dotted names.
 
+use crate::init::certificate::{CERTIFICATE_FILE, KEY_FILE};
 use crate::init::config::reached_at;
 use serde_json::{Value as Json, json};
 use std::fmt::Write as _;
@@ -52,6 +53,8 @@ impl AdoptedSettings {
             ("store.file", json!("store.redb")),
             ("publish.directory", json!("snapshot")),
             ("forward.socket", json!("run/forward")),
+            ("callers.socket", json!("run/callers")),
+            ("bulk.socket", json!("run/bulk")),
         ];
         let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
@@ -68,7 +71,11 @@ impl AdoptedSettings {
         ];
         if let Some(address) = self.admin_listen.first() {
             usual.push(("admin.address", json!(reached_at(*address).to_string())));
+            usual.push(("admin.callers", json!("run/callers")));
+            usual.push(("admin.bulk_socket", json!("run/bulk")));
         }
+        usual.push(("tls.certificate", json!(CERTIFICATE_FILE)));
+        usual.push(("tls.key", json!(KEY_FILE)));
         let comment =
             "# handle-gateway: answers over HTTP from the same set. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_gateway)))

@@ -6,7 +6,7 @@ mod directory;
 mod settings;
 
 use super::config::GATEWAY_PORT;
-use super::{Args, check_empty, make_directory};
+use super::{Args, certificate, check_empty, make_directory};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
 use anyhow::{Context as _, ensure};
@@ -21,7 +21,7 @@ use handle_proto::json::site_to_json;
 use handle_store::{Store, StoreConfig};
 use serde_json::{Value as Json, json};
 use settings::TranslatedSettings;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// The options of `--adopt`.
@@ -95,6 +95,8 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     if let Some(root) = &root {
         key::create(&path("bootstrap_handles"), root)?;
     }
+    let reached: Vec<IpAddr> = layout.gateway_listen.iter().map(SocketAddr::ip).collect();
+    certificate::create(&args.directory, &reached)?;
     let config = configuration(&translated, &layout, &adopted, root.is_some());
     key::create(&path("service.toml"), config.service().as_bytes())?;
     key::create(&path("handled.toml"), config.handled().as_bytes())?;
@@ -308,6 +310,7 @@ fn next_steps(
     steps
         .push(format!("handle-admin --check-config --config {here}/handle-admin.toml, and handled and handle-gateway likewise"));
     steps.push("stop the reference server, then start handle-admin, handled and handle-gateway".to_owned());
+    steps.push(certificate::ADVICE.replace('\n', " "));
     if layout.site_changed {
         let what = match adopted.admin_public {
             Some(_) => format!("{here}/sitebndl.zip"),
