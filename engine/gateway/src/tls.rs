@@ -162,7 +162,8 @@ fn read(certificate: &Path, key: &Path, has_http2: bool) -> anyhow::Result<TlsCe
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .with_context(|| format!("cannot read the certificate {shown} (`tls.certificate`)"))?;
     ensure!(!chain.is_empty(), "{shown} has no certificate (`tls.certificate`): expected PEM");
-    let bytes = handle_auth::file::open_secret_file(key).context("cannot read the key of the certificate")?;
+    let bytes = handle_auth::file::open_secret_file(key)
+        .context("cannot read the key of the certificate (`tls.key`)")?;
     let key_der = PrivateKeyDer::from_pem_slice(&bytes)
         .with_context(|| format!("{} has no private key as PEM (`tls.key`)", key.display()))?;
     TlsCertificate::new(chain, key_der, has_http2)
