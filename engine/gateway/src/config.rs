@@ -13,6 +13,7 @@ use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
 use crate::registration::RegistrationConfig;
 use crate::request_log::RequestLogConfig;
+use crate::secret_guesses::SecretGuessesConfig;
 use crate::sessions::SessionsConfig;
 use crate::tls::TlsConfig;
 use crate::upstream::UpstreamConfig;
@@ -72,6 +73,7 @@ settings! {
         section http2: Http2Config;
         section proxies: ProxiesConfig;
         section request_rate: RequestRateConfig;
+        section secret_guesses: SecretGuessesConfig;
         section request_log: RequestLogConfig;
         section native: NativeConfig;
         section observe: ObserveConfig;

@@ -13,6 +13,11 @@ handle_daemon::event_counters! {
         bulk_records,
         /// Messages of the handle protocol in bodies of `POST`.
         native_requests,
+        /// Requests with a wrong secret key.
+        secret_guesses,
+        /// Requests with a secret key that were refused, because their source had sent too many wrong
+        /// ones.
+        secret_guesses_refused,
         /// Requests for administration pages.
         admin_requests,
         /// Requests for pages for applicants for a prefix.

@@ -31,7 +31,8 @@
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
 //! - [`admission`], [`refusal`]: the checks of a request before it is routed, and the answers to
 //!   refused ones.
-//! - [`proxies`], [`rate_limit`]: the client of a request, and its limit on requests per second.
+//! - [`proxies`], [`rate_limit`], [`secret_guesses`]: the client of a request, and its limits on
+//!   requests per second and on wrong secret keys.
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
 //! - [`places`]: limits by source on connections, requests and questions.
@@ -118,6 +119,7 @@ pub mod request_head;
 pub mod request_log;
 pub mod route;
 pub mod route_table;
+pub mod secret_guesses;
 pub mod selection;
 pub mod server;
 pub mod sessions;

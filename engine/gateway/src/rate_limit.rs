@@ -6,10 +6,10 @@
 use handle_auth::source::Network;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 settings! {
     /// Limit on requests per second of each source. Further requests get 429 with `Retry-After`.
@@ -106,19 +106,43 @@ impl RequestRates {
     /// When it exceeds the limit; it is then not counted.
     pub fn admit_at_rate(&self, address: IpAddr, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
         let bits = if address.is_ipv4() { rate.ipv4_bits } else { rate.ipv6_bits };
+        self.admit_key(Network::new(address, bits), now, rate)
+    }
+
+    /// Counts an event of the source that is identified by `key`.
+    ///
+    /// # Errors
+    /// When it exceeds the limit; it is then not counted.
+    pub fn admit_key(&self, key: impl Hash, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
+        self.with_buckets(key, |buckets, source| take(buckets, source, self.nanoseconds(now), rate))
+    }
+
+    /// Whether an event of the source that is identified by `key` is within the limit. Counts nothing.
+    ///
+    /// # Errors
+    /// When it exceeds the limit.
+    pub fn check_key(&self, key: impl Hash, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
+        self.with_buckets(key, |buckets, source| {
+            // A copy, which takes the event.
+            take(&mut buckets.clone(), source, self.nanoseconds(now), rate)
+        })
+    }
+
+    /// Calls `act` with the buckets in which that of `key` can be, and with the hash of it.
+    fn with_buckets<T>(&self, key: impl Hash, act: impl FnOnce(&mut [SourceBucket; WAYS], u64) -> T) -> T {
         // The lowest bit distinguishes a source from an unused bucket.
-        let source = self.hasher.hash_one(Network::new(address, bits)) | 1;
-        let now_ns = nanoseconds(now.saturating_duration_since(self.started));
+        let source = self.hasher.hash_one(key) | 1;
         let (shard, set) = (source >> 58, (source >> 1) & 0xffff_ffff);
         let shard = &self.shards[usize::try_from(shard).unwrap_or(0) % SHARDS];
         let mut sets = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let set = usize::try_from(set).unwrap_or(0) % sets.len();
-        take(&mut sets[set], source, now_ns, rate)
+        act(&mut sets[set], source)
     }
-}
 
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    /// Nanoseconds from the start to `now`.
+    fn nanoseconds(&self, now: Instant) -> u64 {
+        u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Takes a request from the bucket of `source`.
@@ -146,6 +170,7 @@ fn take(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn limit(requests_per_s: u32, burst: u32) -> RequestRateConfig {
         RequestRateConfig { requests_per_s, burst, ..RequestRateConfig::default() }

@@ -27,6 +27,8 @@ pub enum HttpRefusal {
     NoRoom,
     /// The source exceeds its rate of requests.
     TooMany(RetryAfter),
+    /// The source has sent too many wrong secret keys.
+    TooManySecrets(RetryAfter),
 }
 
 /// Whether a path is one of the JSON API.
@@ -54,7 +56,7 @@ impl HttpRefusal {
             Self::HeadTooLong => PageError::HeadTooLong,
             Self::BodyTooLong => PageError::BodyTooLong,
             Self::NoRoom => PageError::Busy,
-            Self::TooMany(_) => PageError::TooMany,
+            Self::TooMany(_) | Self::TooManySecrets(_) => PageError::TooMany,
         }
     }
 
@@ -75,12 +77,13 @@ impl HttpRefusal {
             Self::BodyTooLong => "The body is too long",
             Self::NoRoom => "Too many bodies are being received",
             Self::TooMany(_) => "Too many requests came from your network",
+            Self::TooManySecrets(_) => "Too many wrong secret keys came from your network",
         }
     }
 
     const fn code(self) -> ResponseCode {
         match self {
-            Self::NoRoom | Self::TooMany(_) => ResponseCode::SERVER_BUSY,
+            Self::NoRoom | Self::TooMany(_) | Self::TooManySecrets(_) => ResponseCode::SERVER_BUSY,
             _ => ResponseCode::PROTOCOL_ERROR,
         }
     }
@@ -101,7 +104,9 @@ impl HttpRefusal {
         }
         let retry_after_s = match self {
             Self::NoRoom => Some(settings.upstream.retry_after_s),
-            Self::TooMany(RetryAfter { seconds }) => Some(seconds),
+            Self::TooMany(RetryAfter { seconds }) | Self::TooManySecrets(RetryAfter { seconds }) => {
+                Some(seconds)
+            }
             _ => None,
         };
         if let Some(seconds) = retry_after_s {

@@ -11,6 +11,7 @@ use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
 use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
+use crate::secret_guesses::SecretGuesses;
 use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
@@ -68,6 +69,8 @@ pub struct GatewayState {
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
     pub rates: RequestRates,
+    /// Wrong secret keys by source.
+    pub secret_guesses: SecretGuesses,
     /// The log of requests.
     pub request_log: RequestLog,
     /// Number of workers.
@@ -270,6 +273,7 @@ impl Gateway {
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             rates: RequestRates::new(config.request_rate.sources),
+            secret_guesses: SecretGuesses::new(config.secret_guesses.entries),
             request_log: RequestLog::new(&config.request_log),
             workers_count,
             handover: Handover::new(PROGRAM, |_| Ok(())),

@@ -46,6 +46,7 @@ mod gateway_proxy;
 mod gateway_records;
 mod gateway_registration;
 mod gateway_registration_processes;
+mod gateway_secret_guesses;
 mod gateway_secrets;
 mod gateway_sessions;
 mod gateway_settings;

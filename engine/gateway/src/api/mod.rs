@@ -23,9 +23,11 @@ pub mod verifications;
 
 use crate::administration::ServiceError;
 use crate::parameters::Parameters;
+use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
 use crate::route::HttpPeer;
 use crate::route_table::{HttpRoute, OPENAPI};
+use crate::secret_guesses::SecretGuess;
 use crate::server::GatewayState;
 use body::{ApiBody, ApiFormat};
 use handle_client::administration::AskError;
@@ -117,7 +119,17 @@ impl<'r> ApiEndpoint<'r> {
 
 /// Answers a request to the API.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    let headers = &request.head.headers;
+    let guess =
+        SecretGuess::of_headers(request.peer.address, headers).filter(|_| request.peer.is_confidential);
+    if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
+        let settings = state.settings.current();
+        return HttpRefusal::TooManySecrets(retry_after).respond("/api", headers, &settings);
+    }
     let mut response = answer_endpoint(state, request, body).await;
+    if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
+        guess.count(state);
+    }
     sessions::add_authentication_headers(state, request, &mut response).await;
     response
 }

@@ -7,6 +7,7 @@ use crate::api::{ApiRequest, BASIC, respond};
 use crate::callers::{CallerError, CallerService, ServerSignature};
 use crate::reply::{GatewayResponse, empty};
 use crate::route::read_body;
+use crate::secret_guesses::SecretGuess;
 use crate::server::GatewayState;
 use crate::sessions::{AuthenticateError, HttpSession, SessionId};
 use data_encoding::BASE64;
@@ -380,7 +381,16 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) 
         };
         match signed {
             Ok(signed) => session = signed,
-            Err(refused) => error = Some(refused),
+            Err(refused) => {
+                let headers = &request.head.headers;
+                // The answer has another status, so `api::answer` does not count it.
+                if let (SignInError::NotVerified, Some(guess)) =
+                    (&refused, SecretGuess::of_headers(request.peer.address, headers))
+                {
+                    guess.count(state);
+                }
+                error = Some(refused);
+            }
         }
     }
     let of_header = credentials(request).flatten().and_then(|credentials| credentials.client_nonce());

@@ -30,6 +30,7 @@ pub struct AdminMessages {
     pub passphrase: &'static str,
     pub needs_script: &'static str,
     pub not_verified: &'static str,
+    pub too_many_secrets: &'static str,
     pub unreachable: &'static str,
     pub search: &'static str,
     pub search_label: &'static str,

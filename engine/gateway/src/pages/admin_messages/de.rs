@@ -20,6 +20,7 @@ pub(in crate::pages) const DE: AdminMessages = AdminMessages {
     passphrase: "Passphrase, falls der Schlüssel eine hat",
     needs_script: "Die Anmeldung mit einer Schlüsseldatei braucht JavaScript.",
     not_verified: "Diese Identität konnte nicht bestätigt werden. Prüfen Sie Index, Handle und Schlüssel.",
+    too_many_secrets: "Aus Ihrem Netz kamen zu viele falsche geheime Schlüssel. Versuchen Sie es in einigen Minuten noch einmal.",
     unreachable: "Der Verwaltungsdienst antwortet im Moment nicht.",
     search: "Datensätze zeigen",
     search_label: "Präfix oder Anfang eines Handles",

@@ -20,6 +20,7 @@ pub(in crate::pages) const EN: AdminMessages = AdminMessages {
     passphrase: "Passphrase, if the key has one",
     needs_script: "Signing in with a key file needs JavaScript.",
     not_verified: "This identity could not be verified. Check index, handle and key.",
+    too_many_secrets: "Too many wrong secret keys came from your network. Try again in a few minutes.",
     unreachable: "The administration service does not answer at the moment.",
     search: "Show records",
     search_label: "Prefix, or the beginning of a handle",

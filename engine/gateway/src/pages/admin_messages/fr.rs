@@ -20,6 +20,7 @@ pub(in crate::pages) const FR: AdminMessages = AdminMessages {
     passphrase: "Phrase de passe, si la clé en a une",
     needs_script: "La connexion avec un fichier de clé nécessite JavaScript.",
     not_verified: "Cette identité n’a pas pu être vérifiée. Vérifiez l’index, le handle et la clé.",
+    too_many_secrets: "Trop de clés secrètes erronées sont venues de votre réseau. Réessayez dans quelques minutes.",
     unreachable: "Le service d’administration ne répond pas pour le moment.",
     search: "Afficher les enregistrements",
     search_label: "Préfixe, ou début d’un handle",
