@@ -5,6 +5,7 @@
 //! core. Servers take turns, so that ratios are of the same round.
 
 mod batch;
+mod bulk;
 mod crowd;
 mod instructions;
 mod latency;
@@ -24,7 +25,7 @@ use serde_json::{Map, json};
 use std::path::{Path, PathBuf};
 
 /// Measures `handle-gateway`: rates over HTTP/1.1, HTTP/2 and TLS, response times, batches of
-/// names, and the effect of idle and slow clients.
+/// names, the effect of idle and slow clients, and records created in one request.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// Count instructions for each answer instead, under `valgrind --tool=callgrind`.
     #[arg(long)]
     instructions: bool,
+    /// Records in a request of the part `bulk`.
+    #[arg(long, default_value_t = 20_000)]
+    lines: usize,
     /// Requests per second in the part `latency`; by default half of the highest rate of redirects.
     #[arg(long)]
     rate: Option<u64>,
@@ -71,6 +75,9 @@ enum Part {
     Batch,
     /// The rate beside idle and slow clients.
     Crowd,
+    /// Records created in one request. Build `hdl`, `handle-admin` and `handle-gateway` first, with the
+    /// same profile.
+    Bulk,
 }
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -79,38 +86,61 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     }
     ensure!(args.rounds > 0 && args.connections > 0 && args.http2_connections > 0, "at least one of each");
     ensure!(args.connections >= args.http2_connections, "a connection needs a request");
+    ensure!(args.lines > 0, "at least one record");
     let directory = tempfile::tempdir()?;
-    servers::write_tls(directory.path())?;
-    publish(&set_of(directory.path()), args.records)?;
     if args.instructions {
+        prepare(&args, directory.path())?;
         return instructions::count(&args, directory.path());
     }
-    let servers = HttpServers::start(&args, directory.path())?;
-    handle_benches::serve::pin(Some(args.common.client_core));
     let is_asked = |part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Map::new();
     report.insert("machine".to_owned(), usage::machine().into());
     report.insert("setting".to_owned(), setting(&args));
     say(&args, &usage::machine());
+    if [Part::Rates, Part::Latency, Part::Batch, Part::Crowd].into_iter().any(is_asked) {
+        prepare(&args, directory.path())?;
+        measure_answers(&args, directory.path(), is_asked, &mut report)?;
+    }
+    if is_asked(Part::Bulk) {
+        report.insert("bulk".to_owned(), bulk::measure(&args)?);
+    }
+    if args.common.json {
+        println!("{:#}", serde_json::Value::Object(report));
+    }
+    Ok(())
+}
+
+/// Writes the set and the certificate of the servers.
+fn prepare(args: &Args, directory: &Path) -> anyhow::Result<()> {
+    servers::write_tls(directory)?;
+    publish(&set_of(directory), args.records)
+}
+
+/// Measures answers from a set.
+fn measure_answers(
+    args: &Args,
+    directory: &Path,
+    is_asked: impl Fn(Part) -> bool,
+    report: &mut Map<String, serde_json::Value>,
+) -> anyhow::Result<()> {
+    let servers = HttpServers::start(args, directory)?;
+    handle_benches::serve::pin(Some(args.common.client_core));
     let shape = format!(
         "{} records, {} requests at a time, {} rounds of {} s; median (min to max)",
         args.records, args.connections, args.rounds, args.seconds
     );
-    say(&args, &shape);
+    say(args, &shape);
     if is_asked(Part::Rates) {
-        report.insert("rates".to_owned(), rates::measure(&args, &servers)?);
+        report.insert("rates".to_owned(), rates::measure(args, &servers)?);
     }
     if is_asked(Part::Latency) {
-        report.insert("latency".to_owned(), latency::measure(&args, &servers)?);
+        report.insert("latency".to_owned(), latency::measure(args, &servers)?);
     }
     if is_asked(Part::Batch) {
-        report.insert("batch".to_owned(), batch::measure(&args, &servers)?);
+        report.insert("batch".to_owned(), batch::measure(args, &servers)?);
     }
     if is_asked(Part::Crowd) {
-        report.insert("crowd".to_owned(), crowd::measure(&args, &servers)?);
-    }
-    if args.common.json {
-        println!("{:#}", serde_json::Value::Object(report));
+        report.insert("crowd".to_owned(), crowd::measure(args, &servers)?);
     }
     Ok(())
 }
