@@ -161,12 +161,18 @@ impl FailureMemory {
         }
     }
 
-    /// Forgets the failures of a question that was answered, and of its prefix.
+    /// Forgets the failures of a question that was answered, and of its prefix. A primary site that
+    /// answers is one that answers ordinary questions too.
     pub fn forget(&self, question: &Question) {
         let mut failures = self.failures();
-        if !failures.is_empty() {
-            failures.remove(&self.key(question));
-            failures.remove(&self.prefix_key(question));
+        if failures.is_empty() {
+            return;
+        }
+        let mut ordinary = question.clone();
+        ordinary.wants.authoritative = false;
+        for answered in [question, &ordinary] {
+            failures.remove(&self.key(answered));
+            failures.remove(&self.prefix_key(answered));
         }
     }
 }
@@ -213,6 +219,10 @@ mod tests {
         assert_eq!((memory.refuses(&question("a/1"), 1), memory.refuses(&question("a/9"), 1)), (None, None));
         memory.forget(&question("a/9"));
         assert_eq!(memory.refuses(&authoritative("a/8"), 1), Some(ERROR));
+        ["a/1", "a/2", "a/3"].iter().for_each(|handle| memory.note(&question(handle), &ERROR, 0));
+        assert_eq!(memory.refuses(&question("a/8"), 1), Some(ERROR));
+        memory.forget(&authoritative("a/8"));
+        assert_eq!(memory.refuses(&question("a/8"), 1), None, "a primary site answers");
     }
 
     #[test]
