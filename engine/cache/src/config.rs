@@ -3,6 +3,7 @@
 use crate::entry::TtlLimits;
 use crate::policy::{AuthenticatedRequests, PolicyConfig};
 use crate::table::CachedRecordTable;
+use handle_client::plan::PRIVATE_NETWORKS;
 use handle_daemon::listen::each_once;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::server_key::ServerKeyConfig;
@@ -152,6 +153,10 @@ settings! {
         restart relays: usize = 32, 1..=512;
         /// Maximum number of remembered failures.
         restart failures: usize = 16_384, 1..=1 << 20;
+        /// Networks in which no server is asked that a record or a referral names, because the owner of
+        /// any prefix chooses these addresses; `[]` in a laboratory or an intranet. Servers that are
+        /// configured, and those of the global service, may be in them.
+        restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;
         /// Memory for the records that lead to services.

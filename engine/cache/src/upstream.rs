@@ -3,7 +3,8 @@
 use crate::config::{ResolutionConfig, address_of};
 use crate::entry::{NO_HANDLE, RECORD};
 use crate::policy::{self, PolicyConfig, PrefixPolicies, PrefixPolicy};
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
+use handle_auth::source::SourceList;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::{Cache, CacheLimits};
 use handle_client::driver;
@@ -117,6 +118,8 @@ impl UpstreamResolver {
         }
         let timeout_ms = u64::from(config.timeout_ms);
         client.limits = LookupLimits { timeout_ms, requests_max: config.requests, ..LookupLimits::default() };
+        client.preferences.forbidden = SourceList::parse(&config.forbidden_networks)
+            .map_err(|wrong| anyhow!("`upstream.forbidden_networks`: {wrong}"))?;
         client.patience.tcp_ms = client.patience.tcp_ms.min(config.timeout_ms);
         client.cache = Cache::new(CacheLimits { bytes_max: config.service_bytes, ..CacheLimits::default() });
         let target = match servers.is_empty() {

@@ -225,7 +225,7 @@ fn start_gateway(directory: &Path, port: u16) -> anyhow::Result<ServerProcess> {
     let config = own.join("handle-gateway.toml");
     let text = format!(
         "listen = [\"127.0.0.1:{port}\"]\nworkers = 1\ncontrol = \"control.sock\"\nlog = \"warn\"\n\n\
-         [upstream]\nroot = \"../bootstrap_handles\"\n"
+         [upstream]\nroot = \"../bootstrap_handles\"\nforbidden_networks = []\n"
     );
     std::fs::write(&config, text)?;
     ServerProcess::start_gateway(&config, None, own.join("control.sock"))
@@ -239,7 +239,7 @@ fn start_cache(directory: &Path, port: Option<u16>) -> anyhow::Result<ServerProc
     let listen = topology::addresses(port.as_slice(), 1)?[0];
     let text = format!(
         "listen = [\"{listen}\"]\nworkers = 1\npin = false\ncontrol = \"control.sock\"\nlog = \"warn\"\n\n\
-         [cache]\nbytes = 16777216\n\n[upstream]\nroot = \"../bootstrap_handles\"\n"
+         [cache]\nbytes = 16777216\n\n[upstream]\nroot = \"../bootstrap_handles\"\nforbidden_networks = []\n"
     );
     std::fs::write(&config, text)?;
     let args = ["cache-server".as_ref(), "--config".as_ref(), config.as_os_str()];

@@ -283,15 +283,16 @@ impl BlockingDriver {
         {
             return Err(error);
         }
-        let preferences =
-            Preferences { protocols: vec![InterfaceProtocol::TCP], ..self.client.preferences.clone() };
+        let known = self.client.preferences.of_origin(lookup.service_origin()).into_owned();
+        let preferences = Preferences { protocols: vec![InterfaceProtocol::TCP], ..known };
         let times = &self.client.times;
         let plan = plan(lookup.service(), Handle(handle), purpose, &preferences, times, now(), &mut random);
         let (handle, attempts) = (handle.to_vec(), plan.len());
         let Some(server) = plan.back().map(|target| target.address) else {
             return Err(LookupError::NoServer { handle });
         };
-        let servers: Vec<ServerTarget> = plan.into_iter().flat_map(|target| self.located(target)).collect();
+        let servers: Vec<ServerTarget> =
+            plan.into_iter().flat_map(|target| self.located(target, &preferences)).collect();
         match servers.is_empty() {
             true => Err(LookupError::AllFailed { handle, attempts, server, last: AttemptError::NoAddress }),
             false => Ok(servers),
@@ -299,7 +300,7 @@ impl BlockingDriver {
     }
 
     /// The server at its address, or at each address of its name if only that is known.
-    fn located(&self, target: ServerTarget) -> Vec<ServerTarget> {
+    fn located(&self, target: ServerTarget, preferences: &Preferences) -> Vec<ServerTarget> {
         let Some(name) = target.unresolved() else { return vec![target] };
         let client = &self.client;
         let addresses = client.names.get(name, now()).unwrap_or_else(|| {
@@ -307,7 +308,7 @@ impl BlockingDriver {
             client.names.note(name, &found, now());
             found
         });
-        target.at_each(&addresses, &client.preferences)
+        target.at_each(&addresses, preferences)
     }
 
     /// Moves the bytes of a lookup until it has an outcome.

@@ -31,7 +31,7 @@ use crate::renewal::Renewal;
 use crate::service::SharedSite;
 use crate::session::SessionPool;
 use crate::times::ServerTimes;
-use crate::trace::{LookupEvent, LookupStep, QuestionReason};
+use crate::trace::{AnswerOrigin, LookupEvent, LookupStep, QuestionReason};
 use crate::{ClockReading, LookupAnswer, Question, RandomSource};
 use context::{LookupContext, PartSignal, PartStep};
 use handle_proto::ValueBuf;
@@ -289,6 +289,12 @@ impl Lookup {
     #[must_use]
     pub fn service(&self) -> &[SharedSite] {
         &self.context.service
+    }
+
+    /// Where these sites come from.
+    #[must_use]
+    pub const fn service_origin(&self) -> AnswerOrigin {
+        self.context.service_origin
     }
 
     /// Number of requests so far.

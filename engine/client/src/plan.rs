@@ -4,9 +4,12 @@
 use crate::ClockReading;
 use crate::service::SharedSite;
 use crate::times::ServerTimes;
+use crate::trace::AnswerOrigin;
+use handle_auth::source::SourceList;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol, Site};
 use handle_proto::limit::IPV4_DELAY_MS;
 use handle_proto::{Handle, Version};
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -53,8 +56,8 @@ impl ServerTarget {
         }
     }
 
-    /// The server of `site` at a position; `None` if it has no address, or no interface for this
-    /// purpose.
+    /// The server of `site` at a position; `None` if it has no address, or a forbidden one, or no
+    /// interface for this purpose.
     #[must_use]
     pub fn of(
         site: &Site<'_>,
@@ -70,7 +73,8 @@ impl ServerTarget {
             str::from_utf8(value).ok().filter(|text| !text.is_empty()).map(str::to_owned)
         };
         let domain = text("domain");
-        if server.address.is_unspecified() && domain.is_none() {
+        let is_named = server.address.is_unspecified() && domain.is_some();
+        if !is_named && (server.address.is_unspecified() || !preferences.allows(server.address.ip())) {
             return None;
         }
         Some(Self {
@@ -92,14 +96,14 @@ impl ServerTarget {
         self.address.ip().is_unspecified().then_some(self.domain.as_deref()).flatten()
     }
 
-    /// The same server at each reachable address of its name, IPv6 first.
+    /// The same server at each reachable and allowed address of its name, IPv6 first.
     #[must_use]
     pub fn at_each(&self, addresses: &[IpAddr], preferences: &Preferences) -> Vec<Self> {
         let at = |&ip: &IpAddr| {
             let address = SocketAddr::new(preferences.reached(ip), self.address.port());
             Self { address, ..self.clone() }
         };
-        let mut targets: Vec<Self> = addresses.iter().map(at).collect();
+        let mut targets: Vec<Self> = addresses.iter().filter(|ip| preferences.allows(**ip)).map(at).collect();
         let families = &preferences.families;
         targets.retain(|target| !target.address.ip().is_unspecified() && is_reachable(target, families));
         targets.sort_by_key(|target| target.address.is_ipv4());
@@ -110,6 +114,29 @@ impl ServerTarget {
 
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 8;
+
+/// Networks of the machine itself, of its link and of private use, and those without a single host. A
+/// program that asks for others leaves them out of what it believes ([`Preferences::forbidden`]): the
+/// owner of any prefix could otherwise make it talk to hosts that only it can reach.
+pub const PRIVATE_NETWORKS: [&str; 17] = [
+    "0.0.0.0/8",
+    "10.0.0.0/8",
+    "100.64.0.0/10",
+    "127.0.0.0/8",
+    "169.254.0.0/16",
+    "172.16.0.0/12",
+    "192.0.0.0/24",
+    "192.168.0.0/16",
+    "198.18.0.0/15",
+    "224.0.0.0/4",
+    "240.0.0.0/4",
+    "::/128",
+    "::1/128",
+    "fc00::/7",
+    "fe80::/10",
+    "fec0::/10",
+    "ff00::/8",
+];
 
 /// The address families that can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,6 +160,10 @@ pub struct Preferences {
     /// Addresses that replace those in site records, for example to reach servers behind the same
     /// NAT.
     pub addresses: HashMap<IpAddr, IpAddr>,
+    /// Networks in which no server is asked that a record or a referral names. Servers that are
+    /// configured, those of the global service and [replacement addresses](Self::addresses) may be
+    /// in them.
+    pub forbidden: SourceList,
     /// Milliseconds without an answer from a server with IPv6 after which one with IPv4 is asked as
     /// well, and the other way round. IPv6 is preferred by the same time. `None` to ask one after
     /// the other.
@@ -150,6 +181,7 @@ impl Default for Preferences {
             families: Families { ipv4: true, ipv6: true },
             keywords: vec![],
             addresses: HashMap::new(),
+            forbidden: SourceList::default(),
             fallback_ms: Some(IPV4_DELAY_MS),
         }
     }
@@ -160,6 +192,23 @@ impl Preferences {
     #[must_use]
     pub fn reached(&self, ip: IpAddr) -> IpAddr {
         self.addresses.get(&ip).copied().unwrap_or(ip)
+    }
+
+    /// Whether a server with the address `ip` may be asked.
+    fn allows(&self, ip: IpAddr) -> bool {
+        !self.forbidden.contains(ip) || self.addresses.contains_key(&ip)
+    }
+
+    /// The preferences among servers of this origin: no networks are forbidden if somebody has named
+    /// them to this program.
+    #[must_use]
+    pub fn of_origin(&self, origin: AnswerOrigin) -> Cow<'_, Self> {
+        match origin {
+            AnswerOrigin::Root | AnswerOrigin::Override | AnswerOrigin::Caller => {
+                Cow::Owned(Self { forbidden: SourceList::default(), ..self.clone() })
+            }
+            AnswerOrigin::Prefix | AnswerOrigin::Referral => Cow::Borrowed(self),
+        }
     }
 }
 
@@ -338,6 +387,45 @@ mod tests {
         preferences.addresses.insert([192, 0, 2, 1].into(), [0x2001, 0xdb8, 0, 0, 0, 0, 0, 1].into());
         preferences.families.ipv6 = false;
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.2/UDP"]);
+    }
+
+    #[test]
+    fn servers_in_forbidden_networks_are_left_out_unless_somebody_has_configured_them() {
+        let at = |address: &str| {
+            let mut site = site_at(1).edit();
+            site.servers[0].address = address.parse::<IpAddr>().unwrap().into();
+            site.build()
+        };
+        let forbidden = [
+            "10.1.2.3",
+            "127.0.0.1",
+            "192.168.1.1",
+            "172.31.0.1",
+            "fe80::1",
+            "::1",
+            "fd00::1",
+            "::ffff:10.0.0.1",
+        ];
+        let sites = shared(forbidden.into_iter().chain(["192.0.2.7"]).map(at));
+        let texts = PRIVATE_NETWORKS.map(str::to_owned);
+        let mut preferences = Preferences {
+            protocols: vec![InterfaceProtocol::UDP],
+            forbidden: SourceList::parse(&texts).unwrap(),
+            ..Preferences::default()
+        };
+        let times = ServerTimes::new(8);
+        assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.7/UDP"]);
+        for origin in [AnswerOrigin::Root, AnswerOrigin::Override, AnswerOrigin::Caller] {
+            assert_eq!(order(&sites, ANY, &preferences.of_origin(origin), &times).len(), 9, "{origin:?}");
+        }
+        for origin in [AnswerOrigin::Prefix, AnswerOrigin::Referral] {
+            assert_eq!(order(&sites, ANY, &preferences.of_origin(origin), &times).len(), 1, "{origin:?}");
+        }
+        let named = ServerTarget::at(([0, 0, 0, 0], 2641).into(), InterfaceProtocol::UDP);
+        let found: Vec<IpAddr> = ["10.1.2.3", "192.0.2.7", "::1"].map(|ip| ip.parse().unwrap()).to_vec();
+        assert_eq!(named.at_each(&found, &preferences).len(), 1, "also by their names");
+        preferences.addresses.insert([10, 1, 2, 3].into(), [192, 168, 0, 9].into());
+        assert_eq!(order(&sites, ANY, &preferences, &times).len(), 2, "the replacement is configured");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 use crate::places::{PlaceLimits, SourcePlaces};
 use anyhow::Context as _;
+use handle_auth::source::SourceList;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root, read_site};
 use handle_client::cache::StaleAnswer;
 use handle_client::cache::{Cache, CacheLimits};
@@ -17,9 +18,11 @@ use handle_client::driver;
 use handle_client::exchange::AttemptError;
 use handle_client::failures::{FailureLimits, FailureMemory};
 use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
+use handle_client::plan::PRIVATE_NETWORKS;
 use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
 use handle_daemon::settings;
+use handle_daemon::settings::NETWORKS;
 use handle_proto::ResponseCode;
 use handle_proto::data::SiteBuf;
 use hyper::StatusCode;
@@ -49,6 +52,10 @@ settings! {
         restart questions: usize = 1024, 1..=1 << 16;
         /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart questions_per_source <= questions: usize = 256, 1..=1 << 16;
+        /// Networks in which no server is asked that a record or a referral names, because the owner of
+        /// any prefix chooses these addresses; `[]` in a laboratory or an intranet. Servers that are
+        /// configured, and those of the global service, may be in them.
+        restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;
         /// Bytes of cached answers.
@@ -101,6 +108,8 @@ impl UpstreamConfig {
             requests_max: self.requests,
             ..LookupLimits::default()
         };
+        client.preferences.forbidden = SourceList::parse(&self.forbidden_networks)
+            .map_err(|wrong| anyhow::anyhow!("`upstream.forbidden_networks`: {wrong}"))?;
         client.patience.tcp_ms = client.patience.tcp_ms.min(self.timeout_ms);
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {

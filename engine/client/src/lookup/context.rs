@@ -4,7 +4,7 @@
 use super::{Client, LookupError, LookupOptions};
 use crate::exchange::Exchange;
 use crate::service::SharedSite;
-use crate::trace::{LookupEvent, LookupStep};
+use crate::trace::{AnswerOrigin, LookupEvent, LookupStep};
 use crate::{ClockReading, LookupAnswer, RandomSource};
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub(super) struct LookupContext {
     pub(super) requests_count: usize,
     /// The responsible sites, once they are known.
     pub(super) service: Vec<SharedSite>,
+    /// Where they come from.
+    pub(super) service_origin: AnswerOrigin,
     pub(super) began_ms: u64,
     pub(super) events: Vec<LookupEvent>,
     pub(super) random: RandomSource,
@@ -87,6 +89,7 @@ impl LookupContext {
             number: 0,
             requests_count: 0,
             service: vec![],
+            service_origin: AnswerOrigin::Prefix,
             began_ms: now.ms,
             events: vec![],
             random,

@@ -121,7 +121,7 @@ impl RecordQuery {
                     return self.ask_sites(lookup, now, &sites, AnswerOrigin::Caller);
                 }
                 LookupTarget::Servers(servers) => {
-                    self.plan = servers.into();
+                    (self.plan, self.origin) = (servers.into(), AnswerOrigin::Caller);
                     return self.ask_next(lookup, now);
                 }
                 LookupTarget::Referral(values) => {
@@ -171,6 +171,7 @@ impl RecordQuery {
         self.origin = origin;
         if self.reason == QuestionReason::Asked {
             sites.clone_into(&mut lookup.service);
+            lookup.service_origin = origin;
             let may_be_referred = self.question.handle().is_prefix_record();
             if lookup.options.service_only && !may_be_referred {
                 return PartStep::Done(PartSignal::Answer(LookupAnswer::new(
@@ -184,7 +185,8 @@ impl RecordQuery {
             InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: self.question.wants.authoritative };
         let client = &lookup.client;
         let handle = self.question.handle();
-        self.plan = plan(sites, handle, purpose, &client.preferences, &client.times, now, &mut lookup.random);
+        let preferences = client.preferences.of_origin(origin);
+        self.plan = plan(sites, handle, purpose, &preferences, &client.times, now, &mut lookup.random);
         (self.attempts, self.last) = (0, None);
         self.ask_next(lookup, now)
     }
@@ -312,7 +314,7 @@ impl RecordQuery {
     /// Puts the server whose name was looked up into the plan, at these addresses.
     pub(super) fn put_addresses(&mut self, lookup: &LookupContext, addresses: &[IpAddr]) {
         let Some(target) = self.named_server.take() else { return };
-        let targets = target.at_each(addresses, &lookup.client.preferences);
+        let targets = target.at_each(addresses, &lookup.client.preferences.of_origin(self.origin));
         if targets.is_empty() {
             self.attempts += 1;
             self.failed_at(target.address, AttemptError::NoAddress);

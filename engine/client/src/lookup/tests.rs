@@ -82,6 +82,22 @@ fn a_service_is_found_without_asking_its_servers() {
 }
 
 #[test]
+fn a_record_cannot_lead_to_a_forbidden_network() {
+    let (mut world, client) = world();
+    let mut client = Arc::into_inner(client).unwrap();
+    let all = handle_auth::source::SourceList::parse(&["192.0.2.0/24".to_owned()]).unwrap();
+    client.preferences.forbidden = all;
+    let client = Arc::new(client);
+    let outcome = resolve(&mut world, &client, "10.a/x");
+    assert!(matches!(outcome, Err(LookupError::NoServer { .. })), "{outcome:?}");
+    assert_eq!(world.requests_sent, ["192.0.2.1/UDP"], "the global service is configured");
+    let sites = vec![Arc::new(signing_site(&[21]))];
+    let options = LookupOptions { target: LookupTarget::Sites(sites), ..LookupOptions::default() };
+    let answer = ask(&mut world, &client, &Question::all(b"10.a/x"), &options).unwrap();
+    assert_eq!(answer.code, ResponseCode::SUCCESS, "the caller knows what it asks for");
+}
+
+#[test]
 fn the_server_is_the_one_that_the_hash_chooses() {
     let (mut world, client) = world();
     world.fail(21, WorldFault::Gone);
