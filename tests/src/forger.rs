@@ -179,7 +179,11 @@ impl ForgerState {
 }
 
 /// The answer to `request` with one value, after `change` of its envelope and handle.
-fn answer(request: &[u8], data: &[u8], change: impl FnOnce(&mut Envelope, &mut Vec<u8>)) -> Option<Vec<u8>> {
+pub(crate) fn answer(
+    request: &[u8],
+    data: &[u8],
+    change: impl FnOnce(&mut Envelope, &mut Vec<u8>),
+) -> Option<Vec<u8>> {
     let (mut envelope, rest) = Envelope::split(request).ok()?;
     let message = Message::decode(rest).ok()?;
     let Ok(Body::Request(Request::Resolution(query))) = message.decode_body(envelope.version) else {

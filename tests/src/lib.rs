@@ -21,6 +21,7 @@ pub mod kill_limits;
 pub mod lab;
 pub mod liar;
 pub mod mirror_pair;
+pub mod mutator;
 pub mod openapi;
 pub mod postgres_server;
 pub mod process;

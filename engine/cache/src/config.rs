@@ -133,7 +133,7 @@ settings! {
         restart certified: bool = false;
         /// Longest duration of one question, from its turn on. Then the client is told that no server
         /// has answered.
-        restart timeout_ms: u32 = 5000, 100..=60_000;
+        restart timeout_ms: u32 = 4500, 100..=60_000;
         /// Questions at a time. Others wait for their turn.
         restart questions: usize = 1024, 1..=1 << 16;
         /// Of `questions`, one source and one prefix may each take one of so many equal parts, and of

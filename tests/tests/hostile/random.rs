@@ -1,17 +1,21 @@
 //! Random and mutated datagrams and streams: the server keeps serving, and counts each of them
-//! once.
+//! once. A cache gets mutated answers as well, and believes none that says something else.
 //!
-//! `HANDLE_HOSTILE_DATAGRAMS` and `HANDLE_HOSTILE_STREAMS` set their numbers. `docs/fuzzing.md`
+//! `HANDLE_HOSTILE_DATAGRAMS`, `HANDLE_HOSTILE_STREAMS` and `HANDLE_HOSTILE_ANSWERS` set their numbers. `docs/fuzzing.md`
 //! tells how to send millions to a server that watches its memory.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_proto::ResponseCode;
+use handle_cache::entry::{AnswerTtl, set_ttl};
+use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
+use handle_proto::{ResponseCode, Value, fold};
 use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::counters::Counters;
 use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::cache_server::TestCache;
 use handle_tests::client::{TestClient, request};
+use handle_tests::mutator::{MutatorServer, mutate};
 use handle_tests::process::until;
 use handle_tests::records::Record;
 use handle_tests::vectors::VectorSource;
@@ -47,24 +51,7 @@ fn hostile_datagram(random: &mut StdRng, good: &[Vec<u8>]) -> Vec<u8> {
         return (0..len).map(|_| random.random()).collect();
     }
     let mut datagram = good[random.random_range(0..good.len())].clone();
-    for _ in 0..random.random_range(0..4) {
-        if datagram.is_empty() {
-            break;
-        }
-        let at = random.random_range(0..datagram.len());
-        match random.random_range(0..5) {
-            0 => datagram[at] = random.random(),
-            1 => datagram[at] ^= 1 << random.random_range(0..8),
-            2 => datagram.truncate(at),
-            3 => datagram.insert(at, random.random()),
-            // Extreme lengths and counts.
-            _ => {
-                let edge: u32 = [0, 1, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff][random.random_range(0..5)];
-                let end = (at + 4).min(datagram.len());
-                datagram[at..end].copy_from_slice(&edge.to_be_bytes()[..end - at]);
-            }
-        }
-    }
+    mutate(random, &mut datagram);
     datagram
 }
 
@@ -73,7 +60,40 @@ struct HostileTarget {
     server: Server,
     records: Vec<Record>,
     good: Vec<Vec<u8>>,
+    /// The server that is asked, if `server` is a cache.
+    _origin: Option<Server>,
     _directory: TempDir,
+}
+
+/// The server in question.
+#[derive(Clone, Copy, Debug)]
+enum ServerKind {
+    Handled,
+    Cache,
+}
+
+impl HostileTarget {
+    fn start(kind: ServerKind, datapath: Datapath) -> Self {
+        let mut target = serve(datapath);
+        if matches!(kind, ServerKind::Cache) {
+            let origin = target.server;
+            let cache = TestCache::of(origin.addresses()[0], |config| {
+                config.datapath = datapath;
+                (config.upstream.timeout_ms, config.upstream.failures_per_prefix) = (1000, 1000);
+            });
+            (target.server, target._origin) = (cache.server, Some(origin));
+        }
+        target
+    }
+
+    /// Checks that the server answers with its first record.
+    fn check(&self, client: &mut TestClient) {
+        let answer = client.resolve(self.records[0].handle.as_bytes()).expect("an answer");
+        let mut values = [answer.values, self.records[0].values.clone()];
+        // A cache counts them down.
+        values.iter_mut().for_each(|values| set_ttl(values, AnswerTtl::Stale(0)));
+        assert_eq!((answer.code, &values[0]), (ResponseCode::SUCCESS, &values[1]));
+    }
 }
 
 fn serve(datapath: Datapath) -> HostileTarget {
@@ -86,19 +106,19 @@ fn serve(datapath: Datapath) -> HostileTarget {
     for line in VectorSource::Own.lines("conversations.jsonl") {
         good.extend(line["request_hex"].as_array().into_iter().flatten().map(vectors::hex));
     }
-    HostileTarget { server, records, good, _directory: directory }
+    HostileTarget { server, records, good, _origin: None, _directory: directory }
 }
 
-fn check_datagrams(datapath: Datapath) {
+fn check_datagrams(kind: ServerKind, datapath: Datapath, default_count: u64) {
     let mut random = StdRng::seed_from_u64(seed());
-    let HostileTarget { server, records, good, _directory } = serve(datapath);
-    let address = server.addresses()[0];
+    let target = HostileTarget::start(kind, datapath);
+    let address = target.server.addresses()[0];
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(address).unwrap();
     let mut client = TestClient::new(address);
     let mut answers_count = 0;
-    let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", 100_000), Instant::now());
-    let shards = server.shared().shards.clone();
+    let (count, started) = (count_of("HANDLE_HOSTILE_DATAGRAMS", default_count), Instant::now());
+    let shards = target.server.shared().shards.clone();
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
     let all = || sum(|c| &c.datagrams_received) + sum(|c| &c.dropped_by_kernel);
     for sent in 0..count {
@@ -107,10 +127,9 @@ fn check_datagrams(datapath: Datapath) {
         while sent + answers_count > all() + UNDER_WAY_MAX && Instant::now() < deadline {
             std::thread::yield_now();
         }
-        socket.send(&hostile_datagram(&mut random, &good)).unwrap();
+        socket.send(&hostile_datagram(&mut random, &target.good)).unwrap();
         if sent.is_multiple_of(10_000) {
-            let answer = client.resolve(records[0].handle.as_bytes()).expect("an answer");
-            assert_eq!((answer.code, &answer.values), (ResponseCode::SUCCESS, &records[0].values));
+            target.check(&mut client);
             answers_count += 1;
         }
     }
@@ -120,7 +139,7 @@ fn check_datagrams(datapath: Datapath) {
         std::thread::sleep(Duration::from_millis(20));
     }
     // After the stop, all counters are complete.
-    server.stop().unwrap();
+    target.server.stop().unwrap();
     assert_eq!(all(), count + answers_count, "every datagram was received, or dropped by the kernel");
     let accounted = sum(|c| &c.requests_answered)
         + sum(|c| &c.requests_under_way)
@@ -177,28 +196,27 @@ fn send_hostile_stream(address: SocketAddr, random: &mut StdRng, good: &[Vec<u8>
     // Otherwise it is closed with unread data, which resets it.
 }
 
-fn check_streams(datapath: Datapath) {
+fn check_streams(kind: ServerKind, datapath: Datapath, default_count: u64) {
     let seed = seed();
-    let HostileTarget { server, records, good, _directory } = serve(datapath);
-    let address = server.addresses()[0];
-    let (count, started) = (count_of("HANDLE_HOSTILE_STREAMS", 4_000), Instant::now());
+    let target = HostileTarget::start(kind, datapath);
+    let address = target.server.addresses()[0];
+    let (count, started) = (count_of("HANDLE_HOSTILE_STREAMS", default_count), Instant::now());
     std::thread::scope(|scope| {
         for thread in 0..STREAMS_MAX {
-            let (good, records) = (&good, &records);
+            let target = &target;
             scope.spawn(move || {
                 let mut random = StdRng::seed_from_u64(seed + thread);
                 let mut client = TestClient::new(address);
                 for sent in (thread..count).step_by(usize::try_from(STREAMS_MAX).unwrap()) {
-                    send_hostile_stream(address, &mut random, good);
+                    send_hostile_stream(address, &mut random, &target.good);
                     if sent % 1_000 == thread {
-                        let answer = client.resolve(records[0].handle.as_bytes()).expect("an answer");
-                        assert_eq!(answer.values, records[0].values);
+                        target.check(&mut client);
                     }
                 }
             });
         }
     });
-    let shards = server.shared().shards.clone();
+    let shards = target.server.shared().shards.clone();
     let sum = |counter: fn(&Counters) -> &handle_server::counters::Counter| shards.sum(counter);
     let closed = || {
         sum(|c| &c.tcp_closed_done)
@@ -214,7 +232,7 @@ fn check_streams(datapath: Datapath) {
             + sum(|c| &c.tcp_closed_drained)
     };
     until("all connections are accepted and closed", || closed() == count);
-    server.stop().unwrap();
+    target.server.stop().unwrap();
     assert_eq!((sum(|c| &c.tcp_accepted), closed()), (count, count), "each stream is counted once");
     let refused = sum(|c| &c.tcp_refused_full) + sum(|c| &c.tcp_refused_source);
     assert_eq!(
@@ -233,20 +251,91 @@ fn check_streams(datapath: Datapath) {
 
 #[test]
 fn survives_hostile_datagrams_on_the_portable_datapath() {
-    check_datagrams(Datapath::Portable);
+    check_datagrams(ServerKind::Handled, Datapath::Portable, 100_000);
 }
 
 #[test]
 fn survives_hostile_datagrams_on_the_datapath_of_this_machine() {
-    check_datagrams(Datapath::Auto);
+    check_datagrams(ServerKind::Handled, Datapath::Auto, 100_000);
 }
 
 #[test]
 fn survives_hostile_streams_on_the_portable_datapath() {
-    check_streams(Datapath::Portable);
+    check_streams(ServerKind::Handled, Datapath::Portable, 4_000);
 }
 
 #[test]
 fn survives_hostile_streams_on_the_datapath_of_this_machine() {
-    check_streams(Datapath::Auto);
+    check_streams(ServerKind::Handled, Datapath::Auto, 4_000);
+}
+
+#[test]
+fn a_cache_survives_hostile_datagrams() {
+    check_datagrams(ServerKind::Cache, Datapath::Auto, 20_000);
+}
+
+#[test]
+fn a_cache_survives_hostile_streams() {
+    check_streams(ServerKind::Cache, Datapath::Auto, 1_000);
+}
+
+/// The data of the public values that an answer about `handle` says it has, if it is one that may be
+/// believed: a whole message that decodes. Without values, it is one that says that there are none.
+fn believable(answer: &[u8], handle: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (envelope, rest) = Envelope::split(answer).ok()?;
+    let message = Message::decode(rest).ok()?;
+    let none = [ResponseCode::HANDLE_NOT_FOUND, ResponseCode::VALUES_NOT_FOUND];
+    match message.decode_body(envelope.version).ok()? {
+        Body::Reply(Reply { response: Response::Answer(answer), .. }) if fold::eq(answer.handle, handle) => {
+            Some(answer.values.iter().filter(Value::is_public).map(|value| value.data.to_vec()).collect())
+        }
+        Body::Reply(_) if none.contains(&message.header.response_code) => Some(vec![]),
+        _ => None,
+    }
+}
+
+#[test]
+fn mutated_answers_enter_the_cache_only_as_what_they_say() {
+    const THREADS: u64 = 16;
+    let (count, started) = (count_of("HANDLE_HOSTILE_ANSWERS", 2_000), Instant::now());
+    let upstream = MutatorServer::start(seed());
+    let cache = TestCache::of(upstream.address, |config| {
+        (config.upstream.timeout_ms, config.upstream.failure_ms) = (300, 0);
+        config.cache.bytes = 64 << 20;
+    });
+    let name = |n: u64| format!("10.1/{n}");
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (cache, upstream) = (&cache, &upstream);
+            scope.spawn(move || {
+                let mut client = TestClient::new(cache.address());
+                for n in (thread..count).step_by(usize::try_from(THREADS).unwrap()) {
+                    let (handle, answer) = (name(n), client.resolve(name(n).as_bytes()).expect("an answer"));
+                    if answer.code == ResponseCode::SUCCESS {
+                        assert_eq!(answer.handle, handle.as_bytes());
+                    }
+                    let known = cache.run(&format!("cache-get {handle}"));
+                    for entry in known["entries"].as_array().unwrap() {
+                        let shown = |data: &Vec<u8>| String::from_utf8_lossy(data).into_owned();
+                        let data: Vec<String> = entry["values"]
+                            .as_array()
+                            .unwrap()
+                            .iter()
+                            .map(|value| value["data"].as_str().unwrap().to_owned())
+                            .collect();
+                        let answers = upstream.answers(handle.as_bytes());
+                        let mut said =
+                            answers.iter().filter_map(|answer| believable(answer, handle.as_bytes()));
+                        let is_said = said.any(|said| said.iter().map(shown).collect::<Vec<_>>() == data);
+                        assert!(is_said, "{entry} of {answers:02x?}");
+                    }
+                }
+            });
+        }
+    });
+    let entries = cache.count("entries");
+    println!("{} mutated answers in {:?}: {entries} entries", upstream.count(), started.elapsed());
+    assert!(entries > count / 10 && entries < count, "{entries}");
+    let dropped = cache.server.shared().shards.sum(|counters| &counters.dropped_bug);
+    assert_eq!((dropped, upstream.count() >= count), (0, true));
 }

@@ -270,7 +270,12 @@ fn a_dead_service_costs_its_cached_names_nothing_and_others_a_few_seconds() {
     until("all names have returned", || all_are_new(&known) && all_are_new(&others));
     let returned = returned.elapsed();
     println!("dead for {outage:?}: others failed within {longest:?}, all returned within {returned:?}");
-    assert!(longest < Duration::from_secs(20) && returned < Duration::from_secs(20));
+    // A short run is a test of a busy machine, on which only the order of magnitude counts.
+    let [longest_max, returned_max] = match std::env::var("HANDLE_OUTAGE_S") {
+        Ok(_) => [5, 2].map(Duration::from_secs),
+        Err(_) => [20, 20].map(Duration::from_secs),
+    };
+    assert!(longest <= longest_max && returned <= returned_max);
 }
 
 #[test]

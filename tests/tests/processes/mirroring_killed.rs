@@ -7,9 +7,9 @@ use handle_snapshot::comparison::{ComparisonRules, ComparisonScope, ComparisonTr
 use handle_snapshot::set::PublishedSet;
 use handle_snapshot::{LoadMode, Sha256Sum};
 use handle_tests::client::TestClient;
-use handle_tests::service_directory::InitialisedService;
 use handle_tests::mirror_pair::MirroredService;
 use handle_tests::process::until;
+use handle_tests::service_directory::InitialisedService;
 use rand::{RngExt as _, SeedableRng as _};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
