@@ -368,8 +368,8 @@ thread_local! {
     static STEPPED_SETS: SteppedSets = SteppedSets::publish();
 }
 
-/// Steps build a layer with the bytes that the MANIFEST names, or none. The start of an object that a
-/// machine reads has the same steps as the whole.
+/// Steps build a layer with the bytes that the MANIFEST names, or none. The start of an object that
+/// a machine reads has the same steps as the whole.
 ///
 /// Input: an object with steps. It is used as it is, and as one between two sets of the target.
 pub fn steps(bytes: &[u8]) {

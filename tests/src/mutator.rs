@@ -33,8 +33,8 @@ pub fn mutate(random: &mut StdRng, message: &mut Vec<u8>) {
     }
 }
 
-/// A server with one record for every handle, whose answers over UDP are mutated; it ends when it is
-/// dropped.
+/// A server with one record for every handle, whose answers over UDP are mutated; it ends when it
+/// is dropped.
 #[derive(Debug)]
 pub struct MutatorServer {
     /// Its address.

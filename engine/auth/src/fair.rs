@@ -20,8 +20,8 @@ use std::net::IpAddr;
 
 /// Milliseconds in which half of the work done for a source is forgotten.
 const HALF_LIFE_MS: f64 = 4000.0;
-/// Half-lives after which accounts are scaled to a later point in time, so that they stay within the
-/// range of their numbers.
+/// Half-lives after which accounts are scaled to a later point in time, so that they stay within
+/// the range of their numbers.
 const SCALED_HALF_LIVES: f64 = 256.0;
 /// Most accounts of networks. If there are more, the half with less work is dropped.
 const ACCOUNTS_MAX: usize = 8192;

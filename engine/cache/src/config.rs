@@ -89,8 +89,8 @@ settings! {
         /// Interval at which this file is written, besides at the end of the process; 0 for only
         /// then.
         live save_every_s: u32 = 300, 0..=86_400;
-        /// Longest record that is kept, in bytes of its handle and public values. One in this length takes
-        /// the memory of hundreds of usual ones.
+        /// Longest record that is kept, in bytes of its handle and public values. One in this
+        /// length takes the memory of hundreds of usual ones.
         live record_bytes_max: usize = 1 << 16, 1 << 10..=1 << 20;
         /// Time for which a record is kept at least, even if the TTL of a value is shorter. A value
         /// with a TTL of 0 is never kept.
@@ -100,8 +100,8 @@ settings! {
         /// Time for which the answer is kept that there is no such handle, or that it has no public
         /// values; 0 to keep none.
         live negative_s: u32 = 30, 0..=86_400;
-        /// Renew a record that is asked for in the last tenth of its time, if it has been asked for at
-        /// least twice before.
+        /// Renew a record that is asked for in the last tenth of its time, if it has been asked for
+        /// at least twice before.
         live renew_early: bool = true;
         /// Time after its end for which a record is still shown if no server answers; 0 for not at
         /// all. A value with an absolute TTL is never shown after its time.
@@ -131,16 +131,17 @@ settings! {
         /// Use only answers with a valid signature of the server that was asked. The sites of
         /// services have the keys; servers that are named by their addresses have none.
         restart certified: bool = false;
-        /// Longest duration of one question, from its turn on. Then the client is told that no server
-        /// has answered.
+        /// Longest duration of one question, from its turn on. Then the client is told that no
+        /// server has answered.
         restart timeout_ms: u32 = 4500, 100..=60_000;
         /// Questions at a time. Others wait for their turn.
         restart questions: usize = 1024, 1..=1 << 16;
-        /// Of `questions`, one source and one prefix may each take one of so many equal parts, and of
-        /// `relays` one source, rounded up; 1 for no limit. Sources in `waiting.exempt_sources` may take
-        /// all. A source is an IPv4 address or an IPv6 /64.
+        /// Of `questions`, one source and one prefix may each take one of so many equal parts, and
+        /// of `relays` one source, rounded up; 1 for no limit. Sources in `waiting.exempt_sources`
+        /// may take all. A source is an IPv4 address or an IPv6 /64.
         restart shares: usize = 8, 1..=1024;
-        /// Longest time that a question waits for its turn. Then the client is told to ask again later.
+        /// Longest time that a question waits for its turn. Then the client is told to ask again
+        /// later.
         restart turn_ms: u32 = 2000, 1..=60_000;
         /// Of these, renewals in the background. Others are not begun.
         restart renewals <= questions: usize = 256, 0..=1 << 16;
@@ -153,9 +154,9 @@ settings! {
         restart relays: usize = 32, 1..=512;
         /// Maximum number of remembered failures.
         restart failures: usize = 16_384, 1..=1 << 20;
-        /// Networks in which no server is asked that a record or a referral names, because the owner of
-        /// any prefix chooses these addresses; `[]` in a laboratory or an intranet. Servers that are
-        /// configured, and those of the global service, may be in them.
+        /// Networks in which no server is asked that a record or a referral names, because the
+        /// owner of any prefix chooses these addresses; `[]` in a laboratory or an intranet.
+        /// Servers that are configured, and those of the global service, may be in them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;

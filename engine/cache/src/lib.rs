@@ -10,8 +10,8 @@
 //! - [`state`]: the cache as all threads share it: what is fresh, what is shown although it has
 //!   expired, and what is renewed early. [`recent`] is its memory of names.
 //! - [`questions`]: the thread that asks others; `open_questions`: who waits, and what a purge
-//!   overtakes; `turns`: whose question is next. [`upstream`]: how others are asked, and [`policy`]:
-//!   the rules by prefix.
+//!   overtakes; `turns`: whose question is next. [`upstream`]: how others are asked, and
+//!   [`policy`]: the rules by prefix.
 //! - `notices`: what a publisher announces makes entries expire.
 //! - `relay`: requests that only the responsible service can decide.
 //! - [`saved`]: the file in which the cache is kept over a restart; [`saver`] writes and reads it.

@@ -226,8 +226,8 @@ impl OpenQuestions {
         std::mem::take(&mut question.waiting().requests)
     }
 
-    /// Ends a question without an answer, and returns those who wait. Nothing happens if it has ended
-    /// already.
+    /// Ends a question without an answer, and returns those who wait. Nothing happens if it has
+    /// ended already.
     pub(crate) fn fail(&self, key: &QuestionKey, question: &Arc<OpenQuestion>) -> Vec<MissingRecord> {
         self.table().remove(key, question);
         std::mem::take(&mut question.waiting().requests)

@@ -156,8 +156,8 @@ impl CacheState {
         stamp.flags & NOTIFIED != 0 && stamp.stored_unix_s <= self.notified_until(now_unix_s)
     }
 
-    /// The time until which a notice counts. If the clock was set back after it, only what is stored
-    /// by now may be older than the notice.
+    /// The time until which a notice counts. If the clock was set back after it, only what is
+    /// stored by now may be older than the notice.
     #[inline]
     fn notified_until(&self, now_unix_s: u32) -> u32 {
         let until_s = self.notified_until_s.load(Ordering::Acquire);
@@ -310,8 +310,8 @@ impl CacheState {
         self.table.remove_if(&mut |key, _| self.is_in(scope, key))
     }
 
-    /// Lets questions under way, and entries that are yet to be restored, store nothing in the scope,
-    /// and forgets the service.
+    /// Lets questions under way, and entries that are yet to be restored, store nothing in the
+    /// scope, and forgets the service.
     fn overtake(&self, scope: PurgeScope<'_>) {
         self.open.purge(scope, |name| self.is_in(scope, name));
         let services = &self.upstream.client().cache;
@@ -323,8 +323,8 @@ impl CacheState {
         }
     }
 
-    /// Removes what is known about a handle that has changed: at once as it is spelt, and soon in all
-    /// other spellings, which takes a look at the whole table.
+    /// Removes what is known about a handle that has changed: at once as it is spelt, and soon in
+    /// all other spellings, which takes a look at the whole table.
     pub(crate) fn note_changed(&self, handle: Handle<'_>) {
         self.overtake(PurgeScope::Handle(handle.0));
         with_key(handle, |key| self.table.remove(self.hash(handle), key));
@@ -349,8 +349,8 @@ impl CacheState {
         });
     }
 
-    /// Stores an entry of an earlier process, unless it can no longer be shown, a newer one is known,
-    /// or it was purged.
+    /// Stores an entry of an earlier process, unless it can no longer be shown, a newer one is
+    /// known, or it was purged.
     pub(crate) fn restore(&self, entry: &SavedEntry<'_>) -> bool {
         let (handle, now_unix_s, live) = (Handle(entry.key), now_unix_s(), self.live());
         let notified = if self.is_announced(handle) { NOTIFIED } else { 0 };

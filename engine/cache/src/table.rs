@@ -191,8 +191,8 @@ impl CachedRecordTable {
         self.shards.iter().for_each(Shard::clear);
     }
 
-    /// Passes each entry to `sink`, and lets it pause every thousand entries or so. Entries that come
-    /// or go meanwhile may be left out.
+    /// Passes each entry to `sink`, and lets it pause every thousand entries or so. Entries that
+    /// come or go meanwhile may be left out.
     pub fn walk(&self, sink: &mut dyn FnMut(WalkStep<'_>)) {
         self.shards.iter().for_each(|shard| shard.walk(sink));
     }

@@ -1,10 +1,10 @@
 //! The turns of questions: how many are under way at a time, and whose is next.
 //!
 //! A question waits for a place of its client, for a place of its prefix, and then for a turn. One
-//! client and one prefix have a share of the turns, so a client that asks about a service that takes
-//! seconds to answer delays its own questions and those about that service. Turns that become free go
-//! to the source for which others have worked least ([`FairQueue`]), so a source with many questions
-//! does not delay one with few.
+//! client and one prefix have a share of the turns, so a client that asks about a service that
+//! takes seconds to answer delays its own questions and those about that service. Turns that become
+//! free go to the source for which others have worked least ([`FairQueue`]), so a source with many
+//! questions does not delay one with few.
 
 use handle_auth::cost::Units;
 use handle_auth::fair::FairQueue;
@@ -102,8 +102,8 @@ pub(crate) struct QuestionTurn {
 }
 
 impl QuestionTurns {
-    /// So many turns at a time, of which one source that is not `exempt`, and one prefix, gets one of
-    /// `shares` equal parts.
+    /// So many turns at a time, of which one source that is not `exempt`, and one prefix, gets one
+    /// of `shares` equal parts.
     pub(crate) fn new(turns: usize, shares: usize, exempt: SourceList) -> Self {
         Self {
             by_source: ShareTable::new(turns, shares),

@@ -192,9 +192,9 @@ impl UpstreamResolver {
         matches!(self.policies.of(handle), Some(PrefixPolicy::Deny))
     }
 
-    /// Why `handle` is not asked about now: a question about it, or several others about its prefix,
-    /// have just failed. If there is no reason, the caller has to ask, or to
-    /// [give the question back](Self::give_back).
+    /// Why `handle` is not asked about now: a question about it, or several others about its
+    /// prefix, have just failed. If there is no reason, the caller has to ask, or to [give the
+    /// question back](Self::give_back).
     pub(crate) fn refuses(&self, handle: &[u8], is_authoritative: bool) -> Option<UpstreamFailure> {
         let question = remembered(handle, is_authoritative);
         self.failures.refuses(&question, driver::now().ms).map(UpstreamFailure::Lookup)
@@ -286,8 +286,8 @@ impl UpstreamResolver {
     }
 }
 
-/// The question whose failure is remembered. That primary sites do not answer says nothing about the
-/// others.
+/// The question whose failure is remembered. That primary sites do not answer says nothing about
+/// the others.
 fn remembered(handle: &[u8], is_authoritative: bool) -> Question {
     let mut question = Question::all(handle);
     question.wants.authoritative = is_authoritative;

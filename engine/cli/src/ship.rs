@@ -60,8 +60,8 @@ pub(crate) struct Args {
     /// Seconds for which a layer is kept there after the last of these sets.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     grace: u64,
-    /// Most bytes of the steps that are shipped beside each set, with which machines download little
-    /// more than changed records; 0 for none, at most 4194304.
+    /// Most bytes of the steps that are shipped beside each set, with which machines download
+    /// little more than changed records; 0 for none, at most 4194304.
     #[arg(long, value_name = "BYTES", default_value_t = 65_536, value_parser = steps_len_parser())]
     steps_len: u32,
     /// Print JSON.

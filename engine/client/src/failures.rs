@@ -4,8 +4,8 @@
 //! - After several failures in a row of different questions about a prefix, all questions about
 //!   that prefix are refused, except for one in each such time. An answer to it ends the refusal.
 //!
-//! Questions that only primary sites may answer count apart from the others: that the primary sites of
-//! a prefix do not work says nothing about its mirrors.
+//! Questions that only primary sites may answer count apart from the others: that the primary sites
+//! of a prefix do not work says nothing about its mirrors.
 //!
 //! One failure does not count against the prefix, because whoever asks could choose a handle about
 //! which the service does not answer. Neither do failures of questions for signed answers, and

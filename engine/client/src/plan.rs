@@ -115,9 +115,9 @@ impl ServerTarget {
 /// Most addresses of a name that are tried.
 const ADDRESSES_MAX: usize = 8;
 
-/// Networks of the machine itself, of its link and of private use, and those without a single host. A
-/// program that asks for others leaves them out of what it believes ([`Preferences::forbidden`]): the
-/// owner of any prefix could otherwise make it talk to hosts that only it can reach.
+/// Networks of the machine itself, of its link and of private use, and those without a single host.
+/// A program that asks for others leaves them out of what it believes ([`Preferences::forbidden`]):
+/// the owner of any prefix could otherwise make it talk to hosts that only it can reach.
 pub const PRIVATE_NETWORKS: [&str; 17] = [
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -199,8 +199,8 @@ impl Preferences {
         !self.forbidden.contains(ip) || self.addresses.contains_key(&ip)
     }
 
-    /// The preferences among servers of this origin: no networks are forbidden if somebody has named
-    /// them to this program.
+    /// The preferences among servers of this origin: no networks are forbidden if somebody has
+    /// named them to this program.
     #[must_use]
     pub fn of_origin(&self, origin: AnswerOrigin) -> Cow<'_, Self> {
         match origin {

@@ -35,9 +35,9 @@ settings! {
         /// Check every record and the index of new layers, besides their digests. Without it, a
         /// publisher can make a set that is served with errors; a signed set proves its publisher.
         live check_records: bool = true;
-        /// Build new layers from those of the set in the directory, where the publisher has shipped what
-        /// has changed ([fleets.md](../fleets.md#steps)). Layers that are not the same by their digest,
-        /// and all others, are downloaded.
+        /// Build new layers from those of the set in the directory, where the publisher has shipped
+        /// what has changed ([fleets.md](../fleets.md#steps)). Layers that are not the same by
+        /// their digest, and all others, are downloaded.
         live rebuild: bool = true;
         /// Time for which a layer is kept after the last set that names it.
         live grace_s: u64 = 60, 1..=TIME_S_MAX;

@@ -33,8 +33,8 @@ pub struct FetchLimits {
     pub checks_records: bool,
     /// Time for which a layer is kept after the last set that names it.
     pub grace: Duration,
-    /// Whether layers are built from those of the set in the directory, where the publisher has shipped
-    /// what has changed.
+    /// Whether layers are built from those of the set in the directory, where the publisher has
+    /// shipped what has changed.
     pub rebuilds_layers: bool,
 }
 

@@ -7,10 +7,10 @@
 //!
 //! - [`store`]: what is needed of a store; [`directory`] and [`bucket`] implement it, and
 //!   [`location`] opens one by its URL. [`probe`] refuses stores that ignore preconditions.
-//! - [`ship`]: uploads missing layers, then replaces the MANIFEST, if no other publisher has replaced
-//!   it. [`record`] is what a publisher remembers of its shipping, [`follow`] repeats it.
-//! - The module `steps` compares each set with the one shipped before it, and ships what has changed as
-//!   an object of its own; the module `rebuild` builds layers from it.
+//! - [`ship`]: uploads missing layers, then replaces the MANIFEST, if no other publisher has
+//!   replaced it. [`record`] is what a publisher remembers of its shipping, [`follow`] repeats it.
+//! - The module `steps` compares each set with the one shipped before it, and ships what has
+//!   changed as an object of its own; the module `rebuild` builds layers from it.
 //! - [`fetch`]: downloads missing layers ([`download`]), verifies them and publishes the set.
 //!
 //! # Decisions
@@ -22,13 +22,13 @@
 //! - **Layers are downloaded in order, in chunks, several at a time.** A chunk is written when all
 //!   before it are, so the length of a partial file is what is there of it, and a restart continues
 //!   from there. Memory is bounded by the number of chunks.
-//! - **Layers are built again where that saves transfer.** The publisher compares sets, so nothing has to
-//!   know how a layer was made, and sets that it skips cost nothing. The machine compares the digest of
-//!   what it has built, so nothing has to be trusted, and a publisher or a machine with a program that
-//!   builds layers in another way costs transfer only. A difference of the bytes of layers was not
-//!   chosen: a new layer has other offsets all over its index.
-//! - **Everything blocks.** Callers have a thread for it. Requests to object storage run on a runtime
-//!   of one thread.
+//! - **Layers are built again where that saves transfer.** The publisher compares sets, so nothing
+//!   has to know how a layer was made, and sets that it skips cost nothing. The machine compares
+//!   the digest of what it has built, so nothing has to be trusted, and a publisher or a machine
+//!   with a program that builds layers in another way costs transfer only. A difference of the
+//!   bytes of layers was not chosen: a new layer has other offsets all over its index.
+//! - **Everything blocks.** Callers have a thread for it. Requests to object storage run on a
+//!   runtime of one thread.
 //!
 //! ```
 //! use handle_fleet::{FetchLimits, FleetUrl, SetFetcher, StorageConfig, location};

@@ -12,8 +12,8 @@ use handle_snapshot::set::steps::{
     LayerRecipes, STEPS_HEAD_LEN, SetId, StepsHead, object_name, set_id, split,
 };
 
-/// Bytes of missing layers from which on steps are read. For fewer, requests would cost more than they
-/// save.
+/// Bytes of missing layers from which on steps are read. For fewer, requests would cost more than
+/// they save.
 const MISSING_LEN_MIN: u64 = 2 << 10;
 
 impl SetFetcher {
@@ -70,8 +70,8 @@ impl SetFetcher {
     }
 }
 
-/// Reads the start of an object with steps, up to the step from the set `from`. Returns `None` if there
-/// is no such step, it has more than `len_max` bytes, or the store fails.
+/// Reads the start of an object with steps, up to the step from the set `from`. Returns `None` if
+/// there is no such step, it has more than `len_max` bytes, or the store fails.
 fn read_steps(
     store: &dyn FleetStore,
     name: &str,

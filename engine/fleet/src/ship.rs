@@ -75,8 +75,8 @@ pub struct SetShipper {
     /// The statement that was last uploaded.
     stated: Option<SignedStatement>,
     steps: StepsWindow,
-    /// Objects that the last collection found to be without use for the grace time, and that are still
-    /// to be removed.
+    /// Objects that the last collection found to be without use for the grace time, and that are
+    /// still to be removed.
     unused: Vec<String>,
 }
 
@@ -316,9 +316,10 @@ impl SetShipper {
         Ok(self.look()?.map_or(0, |remote| remote.manifest.epoch))
     }
 
-    /// Looks for objects that neither the set in the store nor one of the last sets names, if this has
-    /// been so for the grace time, and removes some of them ([`remove_unused`](Self::remove_unused)).
-    /// Uploads layers that the set in the store names and that are missing there.
+    /// Looks for objects that neither the set in the store nor one of the last sets names, if this
+    /// has been so for the grace time, and removes some of them
+    /// ([`remove_unused`](Self::remove_unused)). Uploads layers that the set in the store names and
+    /// that are missing there.
     ///
     /// # Errors
     /// When the store fails, or has a set of another publisher.
@@ -350,8 +351,8 @@ impl SetShipper {
         self.remove_unused()
     }
 
-    /// Removes up to [`REMOVALS_MAX`] of the objects that the last collection found, and returns how
-    /// many; sets wait to be shipped meanwhile.
+    /// Removes up to [`REMOVALS_MAX`] of the objects that the last collection found, and returns
+    /// how many; sets wait to be shipped meanwhile.
     ///
     /// # Errors
     /// When the store fails, or has a set of another publisher.

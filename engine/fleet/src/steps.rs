@@ -8,8 +8,8 @@ use handle_snapshot::set::steps::{STEPS_MAX, SetStep, between, object_name, wind
 use std::collections::VecDeque;
 use std::path::Path;
 
-/// Number of the last sets whose objects with steps stay in the store. A machine that has read an older
-/// MANIFEST downloads whole layers.
+/// Number of the last sets whose objects with steps stay in the store. A machine that has read an
+/// older MANIFEST downloads whole layers.
 const OBJECTS_KEPT: usize = 32;
 
 /// The last steps of a publisher, and the objects that it has put into the store.
@@ -30,7 +30,8 @@ pub(crate) struct NewSteps {
 
 impl StepsWindow {
     /// Compares two sets in `dir`, puts an object with the steps to the new one into the store, and
-    /// removes one that is no longer kept. Machines do without the object, so errors are only logged.
+    /// removes one that is no longer kept. Machines do without the object, so errors are only
+    /// logged.
     pub(crate) fn put(
         &self,
         store: &dyn FleetStore,

@@ -48,8 +48,8 @@ impl ContentCoding {
         }
     }
 
-    /// The coding that a client prefers whose headers `Accept-Encoding` have these values; `None` for
-    /// an unencoded body.
+    /// The coding that a client prefers whose headers `Accept-Encoding` have these values; `None`
+    /// for an unencoded body.
     #[must_use]
     pub fn choose<'v>(lists: impl Iterator<Item = &'v str>) -> Option<Self> {
         let (mut weights, mut any, mut identity) = ([None; Self::ALL.len()], None, None);

@@ -15,8 +15,8 @@ handle_daemon::event_counters! {
         native_requests,
         /// Requests with a wrong secret key.
         secret_guesses,
-        /// Requests with a secret key that were refused, because their source had sent too many wrong
-        /// ones.
+        /// Requests with a secret key that were refused, because their source had sent too many
+        /// wrong ones.
         secret_guesses_refused,
         /// Requests for administration pages.
         admin_requests,

@@ -117,7 +117,8 @@ impl RequestRates {
         self.with_buckets(key, |buckets, source| take(buckets, source, self.nanoseconds(now), rate))
     }
 
-    /// Whether an event of the source that is identified by `key` is within the limit. Counts nothing.
+    /// Whether an event of the source that is identified by `key` is within the limit. Counts
+    /// nothing.
     ///
     /// # Errors
     /// When it exceeds the limit.

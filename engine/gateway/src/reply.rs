@@ -121,7 +121,8 @@ impl CacheableBody {
             && *request.method() != Method::HEAD
             && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
         let coding = is_compressible.then(|| ContentCoding::choose(request.accepted_codings())).flatten();
-        // The tag of an answer to PUT would be that of the new representation. RFC 9110 section 9.3.4.
+        // The tag of an answer to PUT would be that of the new representation. RFC 9110 section
+        // 9.3.4.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let has_tag = caching.headers && is_read && status == StatusCode::OK;
         let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };

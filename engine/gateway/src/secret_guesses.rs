@@ -1,8 +1,8 @@
 //! Limits on wrong secret keys, by source, and by source and identity.
 //!
-//! No limit is by identity alone: strangers could then keep an identity out. A request is counted when
-//! its key has proved wrong, so right keys are never refused on their own account, and requests of a
-//! source that are under way at the same time may exceed the limit by their number.
+//! No limit is by identity alone: strangers could then keep an identity out. A request is counted
+//! when its key has proved wrong, so right keys are never refused on their own account, and
+//! requests of a source that are under way at the same time may exceed the limit by their number.
 
 use crate::api::caller::basic;
 use crate::rate_limit::{RequestRateConfig, RequestRates, RetryAfter, SourceRate};

@@ -52,9 +52,9 @@ settings! {
         restart questions: usize = 1024, 1..=1 << 16;
         /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
         restart questions_per_source <= questions: usize = 256, 1..=1 << 16;
-        /// Networks in which no server is asked that a record or a referral names, because the owner of
-        /// any prefix chooses these addresses; `[]` in a laboratory or an intranet. Servers that are
-        /// configured, and those of the global service, may be in them.
+        /// Networks in which no server is asked that a record or a referral names, because the
+        /// owner of any prefix chooses these addresses; `[]` in a laboratory or an intranet.
+        /// Servers that are configured, and those of the global service, may be in them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
         /// Requests to servers for one question.
         restart requests: usize = 64, 1..=256;

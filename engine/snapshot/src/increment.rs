@@ -1,7 +1,8 @@
 //! What a layer has beyond layers of an earlier set, found by comparing their records.
 //!
 //! How the layer was made plays no role: whatever is found, merging it with its sources gives the
-//! bytes of the layer. A comparison that fails to find short increments costs transfer and nothing else.
+//! bytes of the layer. A comparison that fails to find short increments costs transfer and nothing
+//! else.
 
 use crate::format::hash_key;
 use crate::homed::HomedTable;
@@ -26,7 +27,8 @@ pub struct LayerIncrement {
     pub created_unix_ms: u64,
     /// Whether the new layer has none of the tombstones of its sources.
     pub drops_tombstones: bool,
-    /// The homed prefixes of the new layer, if they are not those of the first source that has some.
+    /// The homed prefixes of the new layer, if they are not those of the first source that has
+    /// some.
     pub homed: Option<HomedPrefixes>,
     /// Positions of the sources among the old layers, ascending.
     pub sources: Vec<usize>,
@@ -46,8 +48,8 @@ enum Comparison {
 
 /// Compares a new layer with layers of an earlier set that the new set does not name, newest first.
 ///
-/// `is_oldest`: whether the new layer is the oldest of its set. Returns `None` if the increment would be
-/// longer than `len_max` bytes, or not shorter than the layer.
+/// `is_oldest`: whether the new layer is the oldest of its set. Returns `None` if the increment
+/// would be longer than `len_max` bytes, or not shorter than the layer.
 ///
 /// # Errors
 /// When a layer is damaged.

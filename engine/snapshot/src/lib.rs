@@ -5,10 +5,10 @@
 //!   prefixes that a layer answers for. [`records`]: several layers as one, newest first.
 //! - `builder`, `set`, `verify`, `map` (feature `std`): from records to a published directory, and
 //!   back.
-//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose root is in the
-//!   MANIFEST, and proofs that a record is or is not in the set.
-//! - `increment`, `set::steps` (feature `std`): what a layer has beyond layers of an earlier set, with
-//!   which others that have those layers build it again.
+//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose root is in
+//!   the MANIFEST, and proofs that a record is or is not in the set.
+//! - `increment`, `set::steps` (feature `std`): what a layer has beyond layers of an earlier set,
+//!   with which others that have those layers build it again.
 //!
 //! The modules of the first two lines need neither an allocator nor an operating system, and they
 //! never panic: over damaged or invented bytes, a lookup returns an error or finds nothing.

@@ -211,8 +211,8 @@ pub fn merge<W: Write + Seek, B: AsRef<[u8]>>(
     merge_parts(parts, homed.as_ref(), keep_tombstones, out, progress)
 }
 
-/// Merges records of several sources, newest first, into one layer with this table of homed prefixes.
-/// The bytes of the layer depend on nothing else but the options of `out`.
+/// Merges records of several sources, newest first, into one layer with this table of homed
+/// prefixes. The bytes of the layer depend on nothing else but the options of `out`.
 ///
 /// # Errors
 /// As [`merge`], and when the records of a source are not in ascending order of (hash, key).

@@ -339,8 +339,8 @@ pub struct LayerRecords<'a> {
 }
 
 impl<'a> LayerRecords<'a> {
-    /// The records that `bytes` consist of, with offsets in them; `None` if their lengths contradict
-    /// each other.
+    /// The records that `bytes` consist of, with offsets in them; `None` if their lengths
+    /// contradict each other.
     #[cfg(feature = "std")]
     pub(crate) fn of_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (mut left, mut rest) = (0, bytes);

@@ -1,5 +1,5 @@
-//! Steps between sets: layers that are built again from layers of an earlier set have the same bytes,
-//! and what is not a step builds nothing else.
+//! Steps between sets: layers that are built again from layers of an earlier set have the same
+//! bytes, and what is not a step builds nothing else.
 #![cfg(feature = "std")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -21,7 +21,8 @@ use std::io::Cursor;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// A changed record: the number of its handle, and the number of its value, or `None` for a deletion.
+/// A changed record: the number of its handle, and the number of its value, or `None` for a
+/// deletion.
 type Change = (u8, Option<u8>);
 
 /// How the next set is made.
@@ -215,8 +216,8 @@ fn publications() -> impl Strategy<Value = Vec<Publication>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Ships every set, or every second or third one, and builds the layers of the last set from each
-    /// set before.
+    /// Ships every set, or every second or third one, and builds the layers of the last set from
+    /// each set before.
     #[test]
     fn layers_are_built_again_from_every_set_of_the_window(
         publications in publications(),

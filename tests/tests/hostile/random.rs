@@ -1,8 +1,8 @@
 //! Random and mutated datagrams and streams: the server keeps serving, and counts each of them
 //! once. A cache gets mutated answers as well, and believes none that says something else.
 //!
-//! `HANDLE_HOSTILE_DATAGRAMS`, `HANDLE_HOSTILE_STREAMS` and `HANDLE_HOSTILE_ANSWERS` set their numbers. `docs/fuzzing.md`
-//! tells how to send millions to a server that watches its memory.
+//! `HANDLE_HOSTILE_DATAGRAMS`, `HANDLE_HOSTILE_STREAMS` and `HANDLE_HOSTILE_ANSWERS` set their
+//! numbers. `docs/fuzzing.md` tells how to send millions to a server that watches its memory.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -279,8 +279,9 @@ fn a_cache_survives_hostile_streams() {
     check_streams(ServerKind::Cache, Datapath::Auto, 1_000);
 }
 
-/// The data of the public values that an answer about `handle` says it has, if it is one that may be
-/// believed: a whole message that decodes. Without values, it is one that says that there are none.
+/// The data of the public values that an answer about `handle` says it has, if it is one that may
+/// be believed: a whole message that decodes. Without values, it is one that says that there are
+/// none.
 fn believable(answer: &[u8], handle: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (envelope, rest) = Envelope::split(answer).ok()?;
     let message = Message::decode(rest).ok()?;

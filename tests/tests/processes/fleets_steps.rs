@@ -1,5 +1,6 @@
-//! Machines fetch little more than the records that have changed: what new layers have of older ones
-//! is built on the machine. Whatever is wrong with the steps for it, the same set is downloaded.
+//! Machines fetch little more than the records that have changed: what new layers have of older
+//! ones is built on the machine. Whatever is wrong with the steps for it, the same set is
+//! downloaded.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -57,8 +58,8 @@ impl<'f> ShippingServer<'f> {
         self.admin.server().shared().publisher.as_ref().unwrap()
     }
 
-    /// Changes so many records, from this one on, waits until the change is shipped, and returns the
-    /// bytes of the records in a layer.
+    /// Changes so many records, from this one on, waits until the change is shipped, and returns
+    /// the bytes of the records in a layer.
     fn change(&self, from: usize, count: usize, text: &str) -> u64 {
         let store = Arc::clone(&self.admin.server().shared().service.store);
         let records = move |text: &str| -> Vec<(String, String)> {
@@ -218,8 +219,8 @@ impl SteppedFleet {
         self.fleet.store().put(&name, Bytes::copy_from_slice(object), &PutCondition::Always).unwrap();
     }
 
-    /// Fetches with this object in the place of the steps; returns how many layers were built, and how
-    /// many failed.
+    /// Fetches with this object in the place of the steps; returns how many layers were built, and
+    /// how many failed.
     #[track_caller]
     fn fetch_with(&self, object: &[u8]) -> (u64, u64) {
         self.put(object);
@@ -289,7 +290,8 @@ fn a_machine_without_the_setting_or_the_set_before_downloads() {
     fetcher.set_limits(FetchLimits { rebuilds_layers: false, ..FetchLimits::default() });
     fetcher.fetch(RUNS).unwrap();
     assert_eq!((fetched(&fetcher).1, fetcher.counters().layers.get()), (0, 1));
-    // A layer of the set in the directory is damaged, so what is built from it is not the new layer.
+    // A layer of the set in the directory is damaged, so what is built from it is not the new
+    // layer.
     let damaged = || {
         let fetcher = stepped.reset();
         let file = stepped.fleet.path("set").join(&stepped.old.layers[0].file);
@@ -394,7 +396,8 @@ fn the_steps_of_the_last_sets_stay_in_the_store() {
         .collect();
     let names: Vec<_> = sets.iter().map(object_name).collect();
     assert_eq!(stored_steps(&fleet.store_dir()), names[names.len() - 32..]);
-    // Those of a publisher that was killed are without use, as are layers; sixteen are removed at a time.
+    // Those of a publisher that was killed are without use, as are layers; sixteen are removed at a
+    // time.
     let mut shipper = fleet.shipper_with_steps("published", STEPS_LEN);
     shipper.ship().unwrap();
     let mut removed = vec![shipper.collect(now_unix_ms() + 2000).unwrap()];

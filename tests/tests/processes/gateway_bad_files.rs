@@ -1,5 +1,5 @@
-//! Files that are missing or wrong, at the start of `handle-gateway` and at a reload: one sentence with
-//! the setting and the file, and what was served before is still served.
+//! Files that are missing or wrong, at the start of `handle-gateway` and at a reload: one sentence
+//! with the setting and the file, and what was served before is still served.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -119,8 +119,8 @@ const BROKEN: [BrokenFile; 9] = [
     },
 ];
 
-/// Requires one sentence that names everything. The line of a configuration that cannot be parsed is
-/// shown beside it.
+/// Requires one sentence that names everything. The line of a configuration that cannot be parsed
+/// is shown beside it.
 fn require_named(broken: &BrokenFile, when: &str, message: &str) {
     let name = broken.name;
     let is_parse_error = message.contains("TOML parse error at line");

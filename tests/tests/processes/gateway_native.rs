@@ -49,7 +49,8 @@ struct NativeClient {
 }
 
 impl NativeClient {
-    /// The plain answer to a request in the session, in one or more messages. It answers a challenge.
+    /// The plain answer to a request in the session, in one or more messages. It answers a
+    /// challenge.
     fn ask(&mut self, request: &Request<'_>) -> Vec<Vec<u8>> {
         let message = self.session.request(11, FLAGS, request);
         let plain = self.send(message);

@@ -1,5 +1,5 @@
-//! The reader of plain requests in front of hyper: the same bytes as from hyper, and the limits of a
-//! connection.
+//! The reader of plain requests in front of hyper: the same bytes as from hyper, and the limits of
+//! a connection.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -149,7 +149,8 @@ fn plain_request() -> impl Strategy<Value = Vec<u8>> {
         .prop_map(|(path, lines)| format!("GET {path} HTTP/1.1\r\nhost: x\r\n{lines}\r\n").into_bytes())
 }
 
-/// All answers to `pieces`, which are sent one after the other. The last request ends the connection.
+/// All answers to `pieces`, which are sent one after the other. The last request ends the
+/// connection.
 fn answers(served: &GatewayServer, pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(served.address()).unwrap();
     stream.set_nodelay(true).unwrap();

@@ -17,8 +17,8 @@ struct GuessedService {
     _directory: TempDir,
 }
 
-/// A gateway that accepts two wrong keys at once for a handle from a source, and believes the test about
-/// sources.
+/// A gateway that accepts two wrong keys at once for a handle from a source, and believes the test
+/// about sources.
 fn service() -> GuessedService {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("callers.sock");

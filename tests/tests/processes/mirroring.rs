@@ -132,7 +132,7 @@ fn status_and_metrics_show_the_lag() {
     service.primary.start_admin();
     until("the primary is followed again", || service.progress()["activity"] == "following");
     let (_, none) = fail(service.mirror.hdl(["mirror", "status", "--socket", &of_primary]));
-    assert!(none.contains("no mirror"), "{none}");
+    assert!(none.contains("not a mirror"), "{none}");
 }
 
 /// Loads records into the store of a stopped service. The log begins anew, so mirrors have to dump.

@@ -24,8 +24,8 @@ const KILLS: usize = 30;
 /// A record whose two values have the same number, which only grows.
 const COUNTED: &str = "10.1045/COUNTED";
 
-/// Asks a server for [`COUNTED`] until `is_over`: both values always belong together, and the number
-/// never goes back. Returns how many numbers it has seen.
+/// Asks a server for [`COUNTED`] until `is_over`: both values always belong together, and the
+/// number never goes back. Returns how many numbers it has seen.
 fn watch(server: SocketAddr, is_over: Arc<AtomicBool>) -> JoinHandle<u64> {
     std::thread::spawn(move || {
         let mut client = TestClient::new(server);

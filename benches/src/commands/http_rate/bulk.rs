@@ -114,7 +114,8 @@ impl BulkService {
         self.processes.iter().map(|process| Ok(Usage::of(process.0.id())?.total())).sum()
     }
 
-    /// Creates records in one request, and returns the time from its start to the end of the answer.
+    /// Creates records in one request, and returns the time from its start to the end of the
+    /// answer.
     fn create(&self, body: &str, key: Option<&str>, lines: usize) -> anyhow::Result<Duration> {
         let key = key.map_or_else(String::new, |key| format!("Idempotency-Key: {key}\r\n"));
         let head = format!(

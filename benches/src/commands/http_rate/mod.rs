@@ -75,8 +75,8 @@ enum Part {
     Batch,
     /// The rate beside idle and slow clients.
     Crowd,
-    /// Records created in one request. Build `hdl`, `handle-admin` and `handle-gateway` first, with the
-    /// same profile.
+    /// Records created in one request. Build `hdl`, `handle-admin` and `handle-gateway` first, with
+    /// the same profile.
     Bulk,
 }
 

@@ -1,9 +1,9 @@
 //! The order in which flows with waiting items are served, kept up to date with every change.
 //!
-//! Flows are the leaves of two trees, for connections and for datagrams: below the root are the widest
-//! networks, then the networks in them, then the sources. Each node is in an ordered set of its
-//! parent, by the work done for it. So the next flow is found by descending from the root, and a
-//! change of a flow or of an account concerns the nodes above it only: a pop compares a few dozen
+//! Flows are the leaves of two trees, for connections and for datagrams: below the root are the
+//! widest networks, then the networks in them, then the sources. Each node is in an ordered set of
+//! its parent, by the work done for it. So the next flow is found by descending from the root, and
+//! a change of a flow or of an account concerns the nodes above it only: a pop compares a few dozen
 //! claims among thousands of sources.
 
 use super::SourceFlow;
@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr};
 /// The levels of a tree: its root, which is the kind of transport, and three networks.
 pub(super) const LEVELS: usize = 4;
 
-/// What decides which child of a node comes first: the least work, level by level, and of equals the
-/// item that was added first.
+/// What decides which child of a node comes first: the least work, level by level, and of equals
+/// the item that was added first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowClaim {
     /// Scaled work, from the level of the node down to the first source below it; 0 above.

@@ -22,14 +22,14 @@ const ENTRY_FRACTION: usize = 2;
 const PREFETCHED_LINES: usize = 6;
 /// Uses in the small ring with which an entry moves to the main ring.
 const USES_TO_STAY: u8 = 1;
-/// An insertion moves used entries to the head of the main ring instead of evicting them: at most so
-/// many times its own words, but as many times [`MOVED_WORDS_MIN`] if it is shorter. After these it
-/// evicts used entries too, which bounds the time of an insertion.
+/// An insertion moves used entries to the head of the main ring instead of evicting them: at most
+/// so many times its own words, but as many times [`MOVED_WORDS_MIN`] if it is shorter. After these
+/// it evicts used entries too, which bounds the time of an insertion.
 const MOVES_MAX: usize = 64;
 /// The words of an entry of 512 bytes.
 const MOVED_WORDS_MIN: usize = 64;
-/// Buckets that a walk reads under the lock at a time. Even, because an entry may be in either of two
-/// neighbours.
+/// Buckets that a walk reads under the lock at a time. Even, because an entry may be in either of
+/// two neighbours.
 const BUCKETS_PER_PART: usize = 256;
 
 /// A part of the table.
@@ -174,8 +174,8 @@ impl Shard {
             self.slot_of(hash, key).inspect(|&(slot, place)| self.forget(writer, slot, place));
             return false;
         };
-        // An entry that is replaced keeps its ring, and its uses but for one: so the uses of an entry
-        // that is renewed again and again tell how often it is asked for meanwhile.
+        // An entry that is replaced keeps its ring, and its uses but for one: so the uses of an
+        // entry that is renewed again and again tell how often it is asked for meanwhile.
         let ring = match self.slot_of(hash, key) {
             Some((_, place)) => place.ring,
             None if writer.ghost.take(hash, writer.main_entries) => RingName::Main,
@@ -276,8 +276,8 @@ impl Shard {
         writer.moved = moved;
     }
 
-    /// Takes the oldest entry out of the main ring. While words are left that may be moved, an entry
-    /// that was used goes back to the head of the ring, with one use less.
+    /// Takes the oldest entry out of the main ring. While words are left that may be moved, an
+    /// entry that was used goes back to the head of the ring, with one use less.
     fn leave_main(&self, writer: &mut ShardWriter, oldest: &OldestEntry, moves_left: &mut usize) {
         let (hash, place) =
             (oldest.head.hash, EntryPlace { ring: RingName::Main, position: oldest.position });

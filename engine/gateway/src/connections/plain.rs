@@ -2,9 +2,9 @@
 //!
 //! A connection begins here. A request is plain if its head is one that [`PlainHead`] reads, and if
 //! the fast path has its answer. The first request that is not plain, the end of the stream, a
-//! timeout and the end of the process are left to hyper, with all bytes that are not answered. hyper
-//! keeps the connection until it ends, so each request is read by one of the two from its first
-//! byte, and what hyper promises about broken requests holds for all that are not plain.
+//! timeout and the end of the process are left to hyper, with all bytes that are not answered.
+//! hyper keeps the connection until it ends, so each request is read by one of the two from its
+//! first byte, and what hyper promises about broken requests holds for all that are not plain.
 //!
 //! The answers have the bytes that hyper sends for the same requests.
 
@@ -53,8 +53,8 @@ thread_local! {
     }));
 }
 
-/// Answers plain requests until the first other one. Returns the bytes of `stream` that were read and
-/// not answered.
+/// Answers plain requests until the first other one. Returns the bytes of `stream` that were read
+/// and not answered.
 ///
 /// # Errors
 /// When an answer cannot be written.
@@ -64,7 +64,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     wait: &mut RequestWait<'_>,
 ) -> Result<Vec<u8>, ConnectionError> {
     if served.is_trusted || served.state.set.is_none() {
-        // Its requests come from clients that only the general path knows, or none has an answer here.
+        // Its requests come from clients that only the general path knows, or none has an answer
+        // here.
         return Ok(Vec::new());
     }
     let mut connection = PlainConnection::new(stream, served);
@@ -180,8 +181,8 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         Ok(())
     }
 
-    /// Puts the bytes that are not answered into `input`, and further ones of the stream unless there
-    /// may be a complete head among the former. Completes with their number.
+    /// Puts the bytes that are not answered into `input`, and further ones of the stream unless
+    /// there may be a complete head among the former. Completes with their number.
     ///
     /// The end of the stream and errors are left to hyper, which gets them again.
     fn poll_received(&mut self, context: &mut Context<'_>, input: &mut [u8; INPUT_LEN]) -> Poll<usize> {

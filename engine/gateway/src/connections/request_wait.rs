@@ -5,8 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::time::Sleep;
 
-/// The timeout for the head of a request, and the signal that the process stops. One timer serves all
-/// requests of a connection.
+/// The timeout for the head of a request, and the signal that the process stops. One timer serves
+/// all requests of a connection.
 pub struct RequestWait<'w> {
     served: &'w ServedConnection,
     timer: Pin<&'w mut Sleep>,
@@ -30,8 +30,8 @@ impl<'w> RequestWait<'w> {
     /// Completes when no complete head of a request has arrived within the timeout. Wakes the task
     /// when it may have, and once when the process stops.
     ///
-    /// The timer and the stop signal keep the waker of their first poll, which is that of this task.
-    /// They are polled again only after they have changed.
+    /// The timer and the stop signal keep the waker of their first poll, which is that of this
+    /// task. They are polled again only after they have changed.
     pub fn poll_late(&mut self, context: &mut Context<'_>) -> Poll<()> {
         while !self.is_registered || self.timer.is_elapsed() {
             self.is_registered = true;

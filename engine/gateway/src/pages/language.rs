@@ -23,9 +23,9 @@ pub struct Language {
 /// All languages. The first one is for clients that accept none of the others.
 ///
 /// A new language is a file with all texts in each of `messages`, `admin_messages` and
-/// `registration_messages`, a line `mod` and a line `use` for it in each of the modules of these names,
-/// and a row here. The compiler names every text that is missing, and the tests of the pages those
-/// that lack a placeholder.
+/// `registration_messages`, a line `mod` and a line `use` for it in each of the modules of these
+/// names, and a row here. The compiler names every text that is missing, and the tests of the pages
+/// those that lack a placeholder.
 pub static LANGUAGES: [Language; 3] = [
     Language {
         tag: "en",

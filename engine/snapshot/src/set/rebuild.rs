@@ -20,9 +20,9 @@ const MAPPED_LEN_MAX: u64 = 1 << 20;
 const OTHER_LAYER: &str = "the steps of the publisher give another layer than the MANIFEST names";
 
 impl SetPublisher<DiskStorage> {
-    /// Builds the layer of `entry` in the file `part` of the directory, which is replaced. The recipe
-    /// has to be for the published set, and need not be trusted: the file stays only if its digest is
-    /// that of the entry.
+    /// Builds the layer of `entry` in the file `part` of the directory, which is replaced. The
+    /// recipe has to be for the published set, and need not be trusted: the file stays only if its
+    /// digest is that of the entry.
     ///
     /// # Errors
     /// When the recipe gives another layer, a system call fails, or `is_stopped` returned true.

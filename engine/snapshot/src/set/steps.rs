@@ -1,13 +1,14 @@
-//! Steps from one shipped set to the next: what a machine with an earlier set needs to build the new
-//! layers from layers that it has.
+//! Steps from one shipped set to the next: what a machine with an earlier set needs to build the
+//! new layers from layers that it has.
 //!
-//! Building a layer is deterministic, so a step need not be trusted: what is built from it is compared
-//! with the digest in the MANIFEST. A step is worth nothing more than the transfer that it saves.
+//! Building a layer is deterministic, so a step need not be trusted: what is built from it is
+//! compared with the digest in the MANIFEST. A step is worth nothing more than the transfer that it
+//! saves.
 //!
-//! - [`between`] makes a step by comparing layers, and [`window`] puts it with those before it into one
-//!   object, whose name follows from the MANIFEST of the new set ([`object_name`]).
-//! - [`StepsHead`], [`StepsHead::find`] and [`split`] read such an object, of which a machine needs the
-//!   start up to the step from its own set.
+//! - [`between`] makes a step by comparing layers, and [`window`] puts it with those before it into
+//!   one object, whose name follows from the MANIFEST of the new set ([`object_name`]).
+//! - [`StepsHead`], [`StepsHead::find`] and [`split`] read such an object, of which a machine needs
+//!   the start up to the step from its own set.
 //! - [`LayerRecipes`] puts several steps together: layers that only sets between had are not built.
 //!
 //! `docs/snapshot-format.md` describes the object.
@@ -86,8 +87,8 @@ pub struct SetStep {
     pub described_count: usize,
 }
 
-/// Compares two sets whose layers are in `dir`. The result has at most `len_max` bytes and a few for
-/// each layer. Layers for which more would be needed, that are missing or are damaged, are not
+/// Compares two sets whose layers are in `dir`. The result has at most `len_max` bytes and a few
+/// for each layer. Layers for which more would be needed, that are missing or are damaged, are not
 /// described.
 ///
 /// Returns `None` if the sets hash differently, so that nothing before the step is of use after it.
@@ -147,8 +148,8 @@ fn describe(increment: &LayerIncrement, sources: &[LayerId], bytes: &mut Vec<u8>
     }
 }
 
-/// The object with a step and those before it, newest first, as far as each continues the one before
-/// it and they fit into `len_max` bytes.
+/// The object with a step and those before it, newest first, as far as each continues the one
+/// before it and they fit into `len_max` bytes.
 #[must_use]
 pub fn window<'s>(new: &SetStep, earlier: impl IntoIterator<Item = &'s SetStep>, len_max: usize) -> Vec<u8> {
     let mut len = new.bytes.len();
@@ -226,8 +227,8 @@ impl StepsHead {
         STEPS_HEAD_LEN as u64..self.end as u64
     }
 
-    /// Up to where a machine with the set `from` needs the object; `None` if it has no step from there.
-    /// `table` is the table of the other steps, which is not needed for the first.
+    /// Up to where a machine with the set `from` needs the object; `None` if it has no step from
+    /// there. `table` is the table of the other steps, which is not needed for the first.
     #[must_use]
     pub fn find(&self, from: SetId, table: &[u8]) -> Option<u64> {
         if from == self.from {
@@ -247,8 +248,8 @@ fn rows(table: &[u8]) -> impl Iterator<Item = (SetId, usize)> {
     })
 }
 
-/// The steps from the set `from` to that of an object, oldest first. `bytes` is the start of the object,
-/// up to where [`StepsHead::find`] says; `None` if it is damaged.
+/// The steps from the set `from` to that of an object, oldest first. `bytes` is the start of the
+/// object, up to where [`StepsHead::find`] says; `None` if it is damaged.
 #[must_use]
 pub fn split(bytes: &[u8], from: SetId) -> Option<Vec<&[u8]>> {
     let head = StepsHead::parse(bytes)?;
@@ -357,7 +358,8 @@ impl<'a> LayerRecipes<'a> {
         step.is_empty().then_some(())
     }
 
-    /// Reads a layer of a step. Without a recipe for one of its sources there is none for the layer.
+    /// Reads a layer of a step. Without a recipe for one of its sources there is none for the
+    /// layer.
     #[expect(clippy::option_option, reason = "the outer one says whether the step is damaged")]
     fn take_layer(&mut self, flags: u8, step: &mut &'a [u8]) -> Option<Option<KnownLayer>> {
         if flags & !(FLAG_DROPS_TOMBSTONES | FLAG_HOMED_LIST) != 0 {
@@ -379,8 +381,8 @@ impl<'a> LayerRecipes<'a> {
         Some(parts.map(|parts| KnownLayer { created_unix_ms, drops_tombstones, parts }))
     }
 
-    /// The parts of a layer followed by those of its sources, each once. A part that comes again has
-    /// nothing that its first place has not.
+    /// The parts of a layer followed by those of its sources, each once. A part that comes again
+    /// has nothing that its first place has not.
     fn flatten(&self, own: Vec<u32>, sources: &[LayerId], drops_tombstones: bool) -> Option<Vec<u32>> {
         let mut parts = own;
         let is_homed = |at: u32| matches!(self.parts[at as usize], RecipePart::Homed(_));

@@ -144,8 +144,8 @@ impl ReplicaLab {
             all.push(self.program(&format!("{name}-server"), "handled", &format!("{name}/handled.toml"))?);
         }
         let place = format!("file://{}", self.place().display());
-        // With a short grace time, a lost layer is noticed within a second. Without steps, a machine
-        // downloads each layer, also one that was damaged on purpose.
+        // With a short grace time, a lost layer is noticed within a second. Without steps, a
+        // machine downloads each layer, also one that was damaged on purpose.
         let options = ["ship", "--follow", "--grace", "4", "--steps-len", "0"];
         let mut args: Vec<OsString> = options.map(OsString::from).into();
         args.extend([self.path("primary/snapshot").into_os_string(), place.into()]);
