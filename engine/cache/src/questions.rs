@@ -1,9 +1,9 @@
 //! The thread that asks other services. Any number of requests for one record wait for one
 //! question.
 //!
-//! A question waits for its [turn](crate::turns), and its time limit begins with it. If the cache
-//! has a record that has expired, it is shown when no server answers, and already when none answers
-//! soon (RFC 8767 section 5).
+//! A question waits for its turn, and its time limit begins with it. If the cache has a record that
+//! has expired, it is shown when no server answers, and already when none answers soon (RFC 8767
+//! section 5).
 
 use crate::entry::with_key;
 use crate::open_questions::{OpenQuestion, QuestionKey, QuestionRole};
