@@ -85,11 +85,14 @@ impl<'b> PlainHead<'b> {
         let rest = after(if is_head { b"HEAD /" } else { b"GET /" }, bytes)?;
         let target_at = bytes.len() - rest.len() - 1;
         let Some(target_len) = memchr(b' ', rest) else {
-            let is_path = rest.iter().all(u8::is_ascii_graphic);
-            return Err(if is_path { UnreadHead::Incomplete } else { UnreadHead::NotPlain });
+            return Err(incomplete_target(rest));
         };
         let target = text(&bytes[target_at..=target_at + target_len])?;
-        let mut rest = after(b" HTTP/1.1\r\n", &rest[target_len..])?;
+        // The target of a complete head is checked with its lines.
+        let mut rest = match after(b" HTTP/1.1\r\n", &rest[target_len..]) {
+            Err(UnreadHead::Incomplete) => return Err(incomplete_target(target.as_bytes())),
+            read => read?,
+        };
         let mut head =
             Self { len: 0, is_head, target, names_html: false, accept_encoding: None, origin: None };
         let (mut headers_count, mut has_host) = (0, false);
@@ -162,6 +165,12 @@ fn after<'b>(expected: &[u8], bytes: &'b [u8]) -> Result<&'b [u8], UnreadHead> {
     }
 }
 
+/// Why a head is not read that has ended in or soon after this part of a target.
+fn incomplete_target(target: &[u8]) -> UnreadHead {
+    let is_path = target.iter().all(u8::is_ascii_graphic);
+    if is_path { UnreadHead::Incomplete } else { UnreadHead::NotPlain }
+}
+
 fn text(bytes: &[u8]) -> Result<&str, UnreadHead> {
     str::from_utf8(bytes).map_err(|_| UnreadHead::NotPlain)
 }
@@ -224,6 +233,7 @@ mod tests {
         let host = "GET / HTTP/1.1\r\nHost: x\r\n";
         let mut heads: Vec<String> = [
             "GET / HTTP/1.1\r\n\r\n",
+            "GET /1\x10 HT",
             "GET / HTTP/1.0\r\nHost: x\r\n\r\n",
             "GET / HTTP/1.1\nHost: x\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: x\n\r\n",
