@@ -95,6 +95,9 @@ fn show(one: &Json) {
         let step = if one["dump_received"] == true { ", removing what it did not name" } else { "" };
         println!("  dump: {} so far{step}", output::counted(records, "record", "records"));
     }
+    if one["is_partial"] == true {
+        println!("  catching up: nothing is published before the end of a stream of transactions");
+    }
     let ago = |name: &str| {
         let ms = one[name].as_u64().map(|at| now_unix_ms().saturating_sub(at));
         ms.map_or_else(|| "never".to_owned(), |ms| format!("{} s ago", ms / 1000))

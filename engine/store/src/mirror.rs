@@ -63,7 +63,8 @@ impl Transaction<'_> {
         Ok(positions)
     }
 
-    /// Sets the position with `primary`. While a dump is in progress, nothing is published.
+    /// Sets the position with `primary`. Nothing is published while `is_dumping`: a dump is in
+    /// progress, or a stream of transactions has been applied in part.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -174,6 +174,7 @@ impl StreamApplier {
                 self.state.note_primary_has(id);
                 let change = self.change_of(handle, action, unix_ms);
                 self.position.last_id = id;
+                self.position.is_partial = true;
                 self.add(change)
             }
         }
@@ -236,7 +237,10 @@ impl StreamApplier {
         }
         match self.status {
             Some(TransactionStatus::NeedsDump) => self.position.needs_dump = true,
-            _ => self.position.complete_unix_ms = found_unix_ms,
+            _ => {
+                self.position.complete_unix_ms = found_unix_ms;
+                self.position.is_partial = false;
+            }
         }
         Ok(())
     }
@@ -475,6 +479,7 @@ impl StreamApplier {
             complete_unix_ms,
             needs_dump: false,
             dump: None,
+            is_partial: true,
             ..self.position.clone()
         };
         let position = self.position.clone();

@@ -16,6 +16,11 @@ pub struct MirrorPosition {
     pub complete_unix_ms: u64,
     /// Whether all records have to be requested.
     pub needs_dump: bool,
+    /// Whether records may be as of different moments: a stream of transactions has been applied
+    /// in part, or none since the last dump. A transaction comes with the values that the record
+    /// has when it is sent, so all records are as of one moment only at the end of a stream.
+    #[serde(default)]
+    pub is_partial: bool,
     /// The dump in progress.
     pub dump: Option<DumpProgress>,
     /// When the mirror was promoted, in milliseconds since 1970. From then on, nothing is taken
@@ -87,7 +92,7 @@ impl MirrorPosition {
     pub fn write(&self, transaction: &mut Transaction<'_>, primary: &str) -> Result<(), StoreError> {
         let stored = serde_json::to_vec(self);
         let stored = stored.map_err(|_| StoreError::Damaged("the position of a mirror does not encode"))?;
-        transaction.set_mirror_position(primary, &stored, self.dump.is_some())
+        transaction.set_mirror_position(primary, &stored, self.dump.is_some() || self.is_partial)
     }
 
     /// Whether this primary is followed.

@@ -113,7 +113,8 @@ pub fn promote(
         for (name, position) in positions {
             // Read again: a batch may have been applied meanwhile.
             let position = MirrorPosition::read(transaction, &name)?.unwrap_or(position);
-            let promoted = MirrorPosition { promoted_unix_ms: Some(now_unix_ms), dump: None, ..position };
+            let promoted_unix_ms = Some(now_unix_ms);
+            let promoted = MirrorPosition { promoted_unix_ms, dump: None, is_partial: false, ..position };
             promoted.write(transaction, &name)?;
         }
         Ok(())

@@ -55,6 +55,9 @@ pub struct SourceStatus {
     pub last_error_unix_ms: Option<u64>,
     /// Attempts that have failed since the last success.
     pub failures: u64,
+    /// Whether a stream of transactions has been applied in part. Until one is complete, nothing is
+    /// published.
+    pub is_partial: bool,
     /// Records of the dump in progress so far.
     pub dump_records: Option<u64>,
     /// Whether the dump in progress has been received, and what it did not name is being removed.
@@ -135,6 +138,7 @@ impl MirrorSourceState {
         if status.last_success_unix_ms.is_none() && position.complete_unix_ms > 0 {
             status.last_success_unix_ms = Some(position.complete_unix_ms);
         }
+        status.is_partial = position.is_partial;
         status.dump_records = position.dump.as_ref().map(|dump| dump.records);
         status.dump_received =
             position.dump.as_ref().is_some_and(|dump| dump.step != MirrorDumpStep::Receiving);
@@ -237,6 +241,9 @@ handle_daemon::metrics! {
         gauge failures [primary] = |all| by_primary(all, |one| Some(one.failures));
         /// 1 while a dump is in progress. Until it is complete, nothing is published.
         gauge dumping [primary] = |all| by_primary(all, |one| Some(one.dump_records.is_some()));
+        /// 1 while a stream of transactions has been applied in part. Until one is complete, nothing
+        /// is published.
+        gauge partial [primary] = |all| by_primary(all, |one| Some(one.is_partial));
         /// Streams of transactions that were received to their end.
         counter streams [primary] = |all| by_primary(all, |one| Some(one.counts.streams));
         /// Complete dumps.

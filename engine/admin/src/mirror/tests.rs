@@ -173,6 +173,37 @@ fn transactions_follow_a_dump() {
     assert!(!again.position().needs_dump);
 }
 
+fn can_be_published(store: &Store) -> bool {
+    !store.snapshot().unwrap().is_dumping().unwrap()
+}
+
+#[test]
+fn nothing_is_published_in_the_middle_of_a_stream() {
+    let (store, mut applier) = dumped();
+    transactions(&mut applier, &[Item::End(6000)]).unwrap();
+    assert!(can_be_published(&store));
+    let changes = [
+        Item::Create(11, "10.1/A", "new"),
+        Item::Create(12, "10.1/B", "new"),
+        Item::Create(13, "10.1/C", "new"),
+    ];
+    let begun = [&[Item::Header(TransactionStatus::Sending)], &changes[..]].concat();
+    take_all(&mut applier, &begun).unwrap();
+    assert!(content(&store).contains(&"10.1/A=new".to_owned()), "a full batch is committed");
+    assert!(!can_be_published(&store));
+    // The connection ends here, and later the process.
+    applier.end_cut_stream().unwrap();
+    assert!(!can_be_published(&store));
+    let mut applier = open(&store);
+    assert_eq!(applier.position().last_id, 13);
+    transactions(&mut applier, &[Item::End(7000)]).unwrap();
+    assert!(can_be_published(&store), "nothing else has changed");
+    // A stream that is out of order does not end.
+    let disordered = [Item::Create(15, "10.1/A", "a"), Item::Create(14, "10.1/B", "b")];
+    transactions(&mut applier, &disordered).unwrap_err();
+    assert!(can_be_published(&store), "nothing of it was committed");
+}
+
 #[test]
 fn a_dump_removes_what_it_does_not_name_at_its_end_and_not_before() {
     let (store, mut applier) = dumped();
@@ -205,8 +236,10 @@ fn a_dump_removes_what_it_does_not_name_at_its_end_and_not_before() {
         }
     }
     assert_eq!(content(&store), ["10.1/A=a", "10.1/C=changed", "10.1/E=e", "10.1"]);
-    assert!(!store.snapshot().unwrap().is_dumping().unwrap());
+    assert!(!can_be_published(&store), "a record may have changed while the dump was made");
     assert_eq!(applier.position().last_id, 20);
+    transactions(&mut applier, &[Item::End(8000)]).unwrap();
+    assert!(can_be_published(&store));
     let mut damage = Vec::new();
     store.check(|finding| damage.push(finding)).unwrap();
     assert!(damage.iter().all(|finding| !finding.is_damage()), "{damage:?}");
@@ -270,6 +303,8 @@ fn streams_without_transactions_are_written_once_a_minute() {
     let times = |applier: &StreamApplier| {
         (applier.position().complete_unix_ms, open(&store).position().complete_unix_ms)
     };
+    transactions(&mut applier, &[Item::End(5000)]).unwrap();
+    assert_eq!(times(&applier), (5000, 5000), "the first stream after a dump lets it be published");
     transactions(&mut applier, &[Item::End(6000)]).unwrap();
     assert_eq!(times(&applier), (6000, 5000));
     applier.abandon().unwrap();
