@@ -5,17 +5,23 @@ use handle_net::{Outbox, Peer};
 use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 use handle_resolver::batch::Scratch;
 use handle_resolver::{AnswerContext, AnswerOutcome, InBatch, ServiceFacts, WireReply, answer, answer_batch};
+use handle_server::cache::{BatchCache, ServerCache};
 use handle_snapshot::{MappedFile, PublishedSet};
 use std::net::SocketAddr;
 
 /// Requests answered together.
 pub const BATCH_LEN: usize = 32;
-/// Time of all answers; no answer depends on it.
+/// Time of all answers from a set; none of them depends on it.
 const NOW_UNIX_S: u32 = 1_700_000_000;
+/// Bytes for the copies of a batch.
+const COPY_ROOM: usize = 1 << 20;
 
 /// State of a worker that answers requests.
 pub struct Answerer<'a> {
-    context: AnswerContext<'a, MappedFile>,
+    set: &'a PublishedSet,
+    /// The cache, if it is one of `handle-cache`, and the room for its copies.
+    cache: Option<(&'a dyn ServerCache, Box<[u8]>)>,
+    now_unix_s: u32,
     scratch: Box<Scratch>,
     outbox: Outbox,
     peer: Peer,
@@ -26,11 +32,21 @@ impl<'a> Answerer<'a> {
     #[must_use]
     pub fn new(set: &'a PublishedSet) -> Self {
         Self {
-            context: context(set),
+            set,
+            cache: None,
+            now_unix_s: NOW_UNIX_S,
             scratch: Box::new(Scratch::new()),
             outbox: Outbox::new(1024, 1 << 20),
             peer: Peer::to(SocketAddr::from(([127, 0, 0, 1], 9))),
         }
+    }
+
+    /// Answers from `cache` what the set does not have, at the time `now_unix_s`.
+    #[must_use]
+    pub fn caching(mut self, cache: &'a dyn ServerCache, now_unix_s: u32) -> Self {
+        self.now_unix_s = now_unix_s;
+        self.cache = Some((cache, vec![0; COPY_ROOM].into_boxed_slice()));
+        self
     }
 
     /// Answers the [`BATCH_LEN`] requests from `first` on in stages; returns the bytes written.
@@ -38,7 +54,9 @@ impl<'a> Answerer<'a> {
         self.outbox.clear();
         let datagrams = (first..first + BATCH_LEN).map(|at| requests.get(at));
         let (mut len, outbox, peer) = (0, &mut self.outbox, self.peer);
-        answer_batch(&self.context, &mut self.scratch, datagrams, |_, outcome| {
+        let cached = self.cache.as_mut().map(|(cache, room)| BatchCache::new(*cache, room, self.now_unix_s));
+        let context = context(self.set).caching(cached.as_ref().map(|cached| cached as _));
+        answer_batch(&context, &mut self.scratch, datagrams, |_, outcome| {
             len += match outcome {
                 InBatch::Fast(reply) => push(outbox, peer, reply),
                 InBatch::Other(AnswerOutcome::Reply(reply)) => push(outbox, peer, reply),
@@ -51,7 +69,7 @@ impl<'a> Answerer<'a> {
     /// Answers the request at `at` by itself; returns the bytes written.
     pub fn one(&mut self, requests: &'a Requests, at: usize) -> usize {
         self.outbox.clear();
-        match answer(&self.context, requests.get(at)) {
+        match answer(&context(self.set), requests.get(at)) {
             AnswerOutcome::Reply(reply) => push(&mut self.outbox, self.peer, &reply),
             _ => 0,
         }

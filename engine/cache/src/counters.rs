@@ -54,8 +54,8 @@ handle_daemon::event_counters! {
     }
 }
 
-/// Number of parts of a counter.
-const PARTS_COUNT: usize = 32;
+/// Number of parts of a counter. Threads beyond so many share the last part.
+const PARTS_COUNT: usize = 256;
 
 /// A counter of an event that several threads see all the time: each thread adds to its own part.
 #[derive(Debug)]
@@ -67,22 +67,33 @@ impl Default for BusyCounter {
     }
 }
 
+/// The part of this thread in every counter.
+fn part_of_thread() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PART: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let mut part = PART.get();
+    if part == usize::MAX {
+        part = THREADS.fetch_add(1, Ordering::Relaxed).min(PARTS_COUNT - 1);
+        PART.set(part);
+    }
+    part
+}
+
 impl BusyCounter {
     /// Counts one event. Returns how many this part of the counter had before.
+    #[inline]
     pub fn add(&self) -> u64 {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static PART: Cell<usize> = const { Cell::new(usize::MAX) };
+        let at = part_of_thread();
+        let part = &self.0[at];
+        if at == PARTS_COUNT - 1 {
+            return part.fetch_add(1, Ordering::Relaxed);
         }
-        let part = PART.get();
-        let part = if part == usize::MAX {
-            let part = THREADS.fetch_add(1, Ordering::Relaxed) % PARTS_COUNT;
-            PART.set(part);
-            part
-        } else {
-            part
-        };
-        self.0[part].fetch_add(1, Ordering::Relaxed)
+        // No other thread writes this part, so this needs no locked instruction.
+        let before = part.load(Ordering::Relaxed);
+        part.store(before + 1, Ordering::Relaxed);
+        before
     }
 
     /// The number of events.

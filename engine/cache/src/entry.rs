@@ -21,6 +21,8 @@ pub const NOTIFIED: u8 = 4;
 const KEY_ROOM: usize = 512;
 /// Offset of the kind of TTL in a value; its seconds follow.
 const TTL_AT: usize = 8;
+/// Offset of the type of a value, which follows its permissions.
+const KIND_AT: usize = 14;
 
 /// Calls `with` with the key of `handle`: its prefix is folded, and the rest is as spelt, because
 /// services decide whether they fold it. Names of the global service are folded as a whole.
@@ -98,29 +100,59 @@ fn to_i32(seconds: u32) -> i32 {
     seconds.try_into().unwrap_or(i32::MAX)
 }
 
-/// Sets the relative TTL of each of the encoded `values`. RFC 3651 section 4.2.1.
+impl AnswerTtl {
+    /// The TTL of a value that had `seconds` when it was stored.
+    fn of(self, seconds: i32) -> i32 {
+        match self {
+            Self::Left { age_s: 0, max_s, .. } => seconds.min(to_i32(max_s)),
+            Self::Left { age_s, entry_left_s, max_s } => {
+                let left = seconds.saturating_sub(to_i32(age_s));
+                left.max(to_i32(entry_left_s)).min(to_i32(max_s))
+            }
+            Self::Stale(seconds) => to_i32(seconds),
+        }
+    }
+}
+
+/// The number at `at`, and the offset behind it.
+#[inline]
+fn number(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let number = u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?);
+    Some((number as usize, at + 4))
+}
+
+/// The offset behind the value at `at`, if there is a whole one.
+#[inline]
+fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let (kind_len, kind_at) = number(bytes, at + KIND_AT)?;
+    let (data_len, data_at) = number(bytes, kind_at + kind_len)?;
+    let (references, mut end) = number(bytes, data_at + data_len)?;
+    for _ in 0..references {
+        let (len, handle_at) = number(bytes, end)?;
+        end = handle_at + len + 4;
+    }
+    (end <= bytes.len()).then_some(end)
+}
+
+/// Sets the relative TTL of each of the encoded `values`, as far as they are whole. RFC 3651
+/// section 4.2.1.
 pub fn set_ttl(values: &mut [u8], ttl: AnswerTtl) {
     let mut at = 0;
-    while let Ok((value, rest)) = Value::split(&values[at..]) {
-        let next = values.len() - rest.len();
-        if value.ttl.kind == Ttl::RELATIVE {
-            let seconds = match ttl {
-                AnswerTtl::Left { age_s: 0, max_s, .. } => value.ttl.seconds.min(to_i32(max_s)),
-                AnswerTtl::Left { age_s, entry_left_s, max_s } => {
-                    let left = value.ttl.seconds.saturating_sub(to_i32(age_s));
-                    left.max(to_i32(entry_left_s)).min(to_i32(max_s))
-                }
-                AnswerTtl::Stale(seconds) => to_i32(seconds),
-            };
-            values[at + TTL_AT + 1..at + TTL_AT + 5].copy_from_slice(&seconds.to_be_bytes());
+    while let Some(end) = value_end(values, at) {
+        if let Some([Ttl::RELATIVE, seconds @ ..]) = values[at + TTL_AT..].first_chunk_mut::<5>() {
+            *seconds = ttl.of(i32::from_be_bytes(*seconds)).to_be_bytes();
         }
-        at = next;
+        at = end;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_proto::wire::list::Reference;
+    use handle_proto::wire::list::References;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     const LIMITS: TtlLimits = TtlLimits { min_s: 0, max_s: 172_800, negative_s: 30 };
     const NOW: u32 = 1_700_000_000;
@@ -166,6 +198,22 @@ mod tests {
         assert_eq!(ttl_s(&[absolute(0)], floor), 0);
         let stamp = stamp(RECORD, [value(absolute(50))].into_iter(), &LIMITS, NOW);
         assert_eq!((stamp.flags, stamp.values_count), (HAS_ABSOLUTE, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn values_end_where_they_do_for_the_codec(bytes in vec(any::<u8>(), 0..80), cut in 0..80_usize) {
+            let mut storage = Vec::new();
+            let reference = Reference { handle: b"0.NA/TST", index: 300 };
+            let references = References::build([reference; 2], &mut storage);
+            let mut encoded = Vec::new();
+            Value { references, ..Value::new(7, b"URL", &bytes) }.encode(&mut encoded);
+            encoded.truncate(encoded.len() - cut.min(encoded.len()));
+            for bytes in [&encoded, &bytes] {
+                let end = Value::split(bytes).ok().map(|(_, rest)| bytes.len() - rest.len());
+                prop_assert_eq!(value_end(bytes, 0), end);
+            }
+        }
     }
 
     #[test]

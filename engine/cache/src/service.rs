@@ -7,6 +7,7 @@ use crate::metrics;
 use crate::notices::{self, CacheNotices};
 use crate::policy::AuthenticatedRequests;
 use crate::questions::{self, QuestionTask};
+use crate::saved::SavedEntry;
 use crate::saver;
 use crate::state::CacheState;
 use anyhow::{Context as _, Result};
@@ -63,6 +64,12 @@ impl CacheService {
             shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
             configs: Mutex::new((config.clone(), None)),
         })
+    }
+
+    /// Stores an entry of an earlier process. Returns false if it can no longer be shown, a newer
+    /// one is known, or it was purged.
+    pub fn restore(&self, entry: &SavedEntry<'_>) -> bool {
+        self.state.restore(entry)
     }
 
     /// Offers a configuration that was read again; a [reload](ServerCache::reload) applies it.

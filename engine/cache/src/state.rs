@@ -40,6 +40,8 @@ const CLOCK_SLACK_S: u32 = 2;
 pub struct CacheState {
     pub(crate) config: Config,
     live: ArcSwap<CacheConfig>,
+    /// The setting `ttl_s_max` of `live`, which every answer needs.
+    ttl_s_max: AtomicU32,
     /// The settings of notices that are in force.
     pub(crate) notify: ArcSwap<NotifyConfig>,
     pub(crate) table: CachedRecordTable,
@@ -89,6 +91,7 @@ impl CacheState {
     pub fn open(config: &Config, tasks: UnboundedSender<QuestionTask>) -> anyhow::Result<Self> {
         Ok(Self {
             live: ArcSwap::from_pointee(config.cache.clone()),
+            ttl_s_max: AtomicU32::new(config.cache.ttl_s_max),
             notify: ArcSwap::from_pointee(config.notify.clone()),
             table: CachedRecordTable::new(config.cache.bytes),
             seed: RandomState::new().hash_one(0),
@@ -119,6 +122,7 @@ impl CacheState {
     /// Puts other settings in force.
     pub(crate) fn set_live(&self, config: &Config) {
         self.live.store(Arc::new(config.cache.clone()));
+        self.ttl_s_max.store(config.cache.ttl_s_max, Ordering::Relaxed);
         self.notify.store(Arc::new(config.notify.clone()));
     }
 
@@ -204,11 +208,11 @@ impl CacheState {
                 AnswerTtl::Stale(self.live.load().stale_ttl_s)
             }
             CacheEntryState::Fresh { age_s, left_s } => {
-                let live = self.live.load();
-                if left_s <= stamp.ttl_s / 10 && uses >= USES_TO_RENEW && live.renew_early {
+                if left_s <= stamp.ttl_s / 10 && uses >= USES_TO_RENEW && self.live.load().renew_early {
                     self.renew(hash, handle, now_unix_s);
                 }
-                AnswerTtl::Left { age_s, entry_left_s: left_s, max_s: live.ttl_s_max }
+                let max_s = self.ttl_s_max.load(Ordering::Relaxed);
+                AnswerTtl::Left { age_s, entry_left_s: left_s, max_s }
             }
         };
         if self.hits.add().is_multiple_of(SAMPLE_EVERY) {

@@ -18,6 +18,8 @@
 //!   arrival, which is what makes readers free of locks: a use only increments a byte.
 //! - **Shards bound the wait of writers.** Each shard has its rings, its buckets and one lock for
 //!   writers.
+//! - **Memory is in huge pages** where the system has them: a lookup reads the index at one random
+//!   place and a ring at another.
 
 mod entry;
 mod ghost;
@@ -32,8 +34,8 @@ pub use entry::{EntryStamp, KEY_LEN_MAX, VALUES_LEN_MAX};
 use shard::Shard;
 
 /// Bytes of memory for which the table creates one shard, as far as [`SHARDS_MAX`] allows. The
-/// longest entry is a part of the small ring of a shard, so shards are not made smaller.
-const SHARD_BYTES: usize = 8 << 20;
+/// index of a shard is a few huge pages long then, and lookups seldom wait for page tables.
+const SHARD_BYTES: usize = 512 << 20;
 /// Most shards.
 const SHARDS_MAX: usize = 64;
 
@@ -109,7 +111,8 @@ impl CachedRecordTable {
     #[must_use]
     pub fn new(bytes: usize) -> Self {
         let bytes = bytes.max(Self::BYTES_MIN);
-        let count = (bytes / SHARD_BYTES).next_power_of_two().clamp(1, SHARDS_MAX);
+        let count = (bytes / SHARD_BYTES).max(1).ilog2();
+        let count = (1 << count).min(SHARDS_MAX);
         let shards = (0..count).map(|_| Shard::new(bytes / count)).collect();
         Self { shards, bytes_max: bytes }
     }

@@ -137,8 +137,15 @@ impl<'a> StagedRequests<'a> {
             return Some(answer_request(context, parse(bytes)));
         }
         let key = &mut scratch.keys[self.requests.len()];
-        if let Some(request) = FastRequest::read(bytes)
-            && context.service.has(request.handle())
+        let fast = FastRequest::read(bytes).filter(|request| context.service.has(request.handle()));
+        if let Some(request) = fast
+            && context.knows_only_cached()
+        {
+            // The key is that of another request, and nothing will be found with it.
+            self.requests.push(StagedRequest { at, hash: 0, request: Ok(request) });
+            return None;
+        }
+        if let Some(request) = fast
             && key.write(request.handle(), context.records.folds())
         {
             let hash = RecordLookup::new(context, key.as_bytes()).hash;
@@ -193,6 +200,14 @@ impl<'a> StagedRequests<'a> {
     }
 }
 
+/// What a caching server has about the handle of a request.
+enum CachingLookup<'a> {
+    /// The result of the lookup in the set, which decides.
+    Local(Result<Option<EncodedRecord<'a>>, CorruptRecord>),
+    /// What the cache knows.
+    Cached(CachedLookup<'a>),
+}
+
 impl<'a> StagedRequests<'a> {
     /// The last stage on a caching server: a fast request is answered from the cache if the set
     /// does not have its handle. Separate, so that other servers do not pay for it.
@@ -210,33 +225,39 @@ impl<'a> StagedRequests<'a> {
             *hash = cached.prefetch(self.handle(staged));
         }
         hashes[..self.requests.len()].iter().for_each(|&hash| cached.prefetch_record(hash));
-        for (at, (staged, key)) in self.requests.iter().zip(&scratch.keys).enumerate() {
-            let found = context.records.resolve(lookups[at], staged.hash, key.as_bytes());
+        // All records are copied before the first answer is written: reading a copy that was
+        // written just before would wait for it.
+        let mut found = [const { CachingLookup::Cached(CachedLookup::Unknown) }; STAGED_COUNT];
+        for (at, ((staged, key), found)) in
+            self.requests.iter().zip(&scratch.keys).zip(&mut found).enumerate()
+        {
+            let local = context.records.resolve(lookups[at], staged.hash, key.as_bytes());
+            let is_local =
+                matches!(&local, Ok(Some(record)) if record.is_homed()) || is_homed(context, key.as_bytes());
+            *found = match staged.request {
+                Ok(request) if !is_local => {
+                    let is_authoritative = request.is_authoritative();
+                    CachingLookup::Cached(cached.find(hashes[at], request.handle(), is_authoritative))
+                }
+                _ => CachingLookup::Local(local),
+            };
+        }
+        for ((staged, key), found) in self.requests.iter().zip(&scratch.keys).zip(found) {
             let lookup = RecordLookup::hashed(key.as_bytes(), staged.hash);
-            let request = match staged.request {
-                Ok(request) => request,
-                Err(question) => {
+            let outcome = match (staged.request, found) {
+                (Ok(request), CachingLookup::Cached(known)) => answer_known(context, request, known),
+                (Ok(request), CachingLookup::Local(found)) => match answer_fast(context, request, &found) {
+                    Some(answer) => InBatch::Fast(answer),
+                    None => InBatch::Other(answer_other(context, request, &lookup, found)),
+                },
+                (Err(question), CachingLookup::Local(found)) => {
                     answer_question(context, &self.questions[question], &lookup, found, |outcome| {
                         sink(staged.at, outcome);
                     });
                     continue;
                 }
-            };
-            let is_local =
-                matches!(&found, Ok(Some(record)) if record.is_homed()) || is_homed(context, key.as_bytes());
-            let outcome = match is_local {
-                true => match answer_fast(context, request, &found) {
-                    Some(answer) => InBatch::Fast(answer),
-                    None => InBatch::Other(answer_other(context, request, &lookup, found)),
-                },
-                false => {
-                    let is_authoritative = request.is_authoritative();
-                    answer_known(
-                        context,
-                        request,
-                        cached.find(hashes[at], request.handle(), is_authoritative),
-                    )
-                }
+                // Unreachable: only fast requests are looked up in the cache here.
+                (Err(_), CachingLookup::Cached(_)) => continue,
             };
             sink(staged.at, &outcome);
         }

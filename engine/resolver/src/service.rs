@@ -146,6 +146,23 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
         self
     }
 
+    /// The same context with [`cached`](Self::caching) records, which may be there for a shorter
+    /// time: while a part of a batch is answered.
+    #[must_use]
+    pub const fn with_cached<'p>(&self, cached: &'p dyn RecordCache) -> AnswerContext<'p, B>
+    where
+        'a: 'p,
+    {
+        let Self { records, homed, service, now_unix_s, computed, sorting, cached: _ } = *self;
+        AnswerContext { records, homed, service, now_unix_s, computed, cached: Some(cached), sorting }
+    }
+
+    /// Whether all records are those of other services: the set is empty.
+    #[inline]
+    pub(crate) fn knows_only_cached(&self) -> bool {
+        self.cached.is_some() && self.records.layers().is_empty()
+    }
+
     /// Adds room to sort the lists of one query, which takes memory and time. Without it, requests
     /// that need it go to the slow path.
     #[must_use]

@@ -82,7 +82,7 @@ pub trait ServerCache: fmt::Debug + Send + Sync {
     fn add_metrics(&self, text: &mut MetricsText);
 }
 
-/// Room for copies of records that are used together: those of one batch.
+/// Room for copies of records that are used together: those of a batch, or of a part of one.
 pub struct CopyRoom<'r>(Cell<&'r mut [u8]>);
 
 impl<'r> CopyRoom<'r> {
@@ -114,14 +114,15 @@ impl fmt::Debug for CopyRoom<'_> {
 
 /// The cache as the resolver sees it, for one batch.
 #[derive(Debug)]
-pub(crate) struct BatchCache<'b> {
+pub struct BatchCache<'b> {
     cache: &'b dyn ServerCache,
     room: CopyRoom<'b>,
     now_unix_s: u32,
 }
 
 impl<'b> BatchCache<'b> {
-    pub(crate) const fn new(cache: &'b dyn ServerCache, room: &'b mut [u8], now_unix_s: u32) -> Self {
+    /// The cache at the time `now_unix_s`, with `room` for the copies of the batch.
+    pub const fn new(cache: &'b dyn ServerCache, room: &'b mut [u8], now_unix_s: u32) -> Self {
         Self { cache, room: CopyRoom::new(room), now_unix_s }
     }
 }
@@ -154,7 +155,7 @@ impl WorkerCache {
         Self { cache: Arc::clone(cache), room: vec![0; room_len].into_boxed_slice() }
     }
 
-    /// The cache for the next batch.
+    /// The cache for the next batch, or part of one.
     pub(crate) fn of_batch(&mut self, now_unix_s: u32) -> BatchCache<'_> {
         BatchCache::new(&*self.cache, &mut self.room, now_unix_s)
     }

@@ -5,17 +5,19 @@ mod leftovers;
 mod replies;
 mod requests;
 
+use crate::cache::WorkerCache;
 use crate::config::{ANSWER_LEN_MAX, Config};
 use crate::counters::{Counters, Transport};
 use crate::dispatch::{DispatchResult, dispatch};
 use crate::rate_limit::SlowRequest;
+use crate::sessions::sealer::SessionSealer;
 use crate::slow::queue::SlowJob;
 use crate::worker::{WorkerParts, flush};
 use fragments::RequestFragments;
 use handle_net::{Batch, Datagram, Datapath, Inbox, Outbox, Peer};
 use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
-use handle_resolver::batch::Scratch;
+use handle_resolver::batch::{STAGED_COUNT, Scratch};
 use handle_resolver::{AnswerContext, AnswerOutcome, InBatch, answer, answer_batch, answer_message};
 use handle_snapshot::map::MappedFile;
 use leftovers::LeftoverDatagrams;
@@ -76,6 +78,7 @@ impl UdpWorker {
         &mut self,
         batch: Batch<'_>,
         context: &AnswerContext<'_, MappedFile>,
+        cache: Option<&mut WorkerCache>,
         parts: &mut WorkerParts,
         counters: &Counters,
     ) -> bool {
@@ -88,19 +91,17 @@ impl UdpWorker {
         done.resize(batch.len(), false);
         // Once the outbox is full, the remaining datagrams are not looked up until there is room.
         let is_full = Cell::new(false);
+        let sink = UdpBatchSink { batch: &batch, sealer, replies: &mut replies, done, is_full: &is_full };
         // Answering has no side effects, so a panic leaves no broken state: the remaining datagrams
         // are retried one by one.
         let answered = catch_unwind(AssertUnwindSafe(|| {
             let datagrams = batch.datagrams().map(|(_, datagram)| datagram).take_while(|_| !is_full.get());
             #[cfg(test)]
             let datagrams = datagrams.inspect(|datagram| crate::tests::before_reading(datagram));
-            answer_batch(context, scratch, datagrams, |at, outcome| {
-                #[cfg(test)]
-                crate::tests::before_answering(batch.request(at).message());
-                let result = dispatch(outcome, batch.request(at), context, sealer.as_mut(), &mut replies);
-                done[at] = result == DispatchResult::Done;
-                is_full.set(result == DispatchResult::NoRoom);
-            });
+            match cache {
+                None => answer_part(context, scratch, datagrams, 0, sink),
+                Some(cache) => answer_caching((context, cache, clock.now_unix_s()), scratch, datagrams, sink),
+            }
         }));
         if answered.is_ok() && !done.contains(&false) {
             return true;
@@ -144,6 +145,58 @@ impl UdpWorker {
             }
         }
         flush(path, counters)
+    }
+}
+
+/// Where the answers to a batch of datagrams go.
+struct UdpBatchSink<'s, 'r, 'w> {
+    batch: &'r UdpBatch<'r>,
+    sealer: &'s mut Option<SessionSealer>,
+    replies: &'s mut UdpReplies<'w>,
+    /// For each datagram, whether nothing more is to be done for it.
+    done: &'s mut [bool],
+    /// Whether the outbox had no room for an answer.
+    is_full: &'s Cell<bool>,
+}
+
+/// Answers `datagrams`, the first of which is number `first` of the batch.
+#[inline(always)]
+fn answer_part<'a, 'd: 'a>(
+    context: &AnswerContext<'a, MappedFile>,
+    scratch: &mut Scratch,
+    datagrams: impl Iterator<Item = &'d [u8]>,
+    first: usize,
+    sink: UdpBatchSink<'_, '_, '_>,
+) {
+    let UdpBatchSink { batch, sealer, replies, done, is_full } = sink;
+    let datagrams = datagrams.map(|datagram| -> &'a [u8] { datagram });
+    answer_batch(context, scratch, datagrams, |at, outcome| {
+        let at = first + at;
+        #[cfg(test)]
+        crate::tests::before_answering(batch.request(at).message());
+        let result = dispatch(outcome, batch.request(at), context, sealer.as_mut(), replies);
+        done[at] = result == DispatchResult::Done;
+        is_full.set(result == DispatchResult::NoRoom);
+    });
+}
+
+/// Answers `datagrams` from the set and a cache, in parts that are answered together anyway. The
+/// copies of all parts are in the same room, which so stays in the caches of the processor.
+fn answer_caching<'r>(
+    (context, cache, now_unix_s): (&AnswerContext<'_, MappedFile>, &mut WorkerCache, u32),
+    scratch: &mut Scratch,
+    mut datagrams: impl Iterator<Item = &'r [u8]>,
+    sink: UdpBatchSink<'_, 'r, '_>,
+) {
+    let UdpBatchSink { batch, sealer, replies, done, is_full } = sink;
+    for first in (0..batch.len()).step_by(STAGED_COUNT) {
+        let cached = cache.of_batch(now_unix_s);
+        let part = UdpBatchSink { batch, sealer, replies, done, is_full };
+        let datagrams = datagrams.by_ref().take(STAGED_COUNT);
+        answer_part(&context.with_cached(&cached), scratch, datagrams, first, part);
+        if is_full.get() {
+            return;
+        }
     }
 }
 

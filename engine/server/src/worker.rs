@@ -369,13 +369,13 @@ impl Worker {
         }
         let parts = &mut self.parts;
         parts.telemetry.begin(parts.clock.now(), counters);
-        let cached = cached_of(&mut self.cache, &parts.clock);
         let context = context_of(set, self.in_force.site.service(), &parts.clock);
-        let context = context.caching(cached.as_ref().map(|cached| cached as _));
         let received = self.udp.receive(batch.inbox, counters);
-        let is_done = self.udp.answer(batch, &context, parts, counters);
+        let is_done = self.udp.answer(batch, &context, self.cache.as_mut(), parts, counters);
         flush(&mut *self.path, counters)?;
         if !is_done {
+            let cached = cached_of(&mut self.cache, &parts.clock);
+            let context = context.caching(cached.as_ref().map(|cached| cached as _));
             self.udp.answer_leftovers(&mut *self.path, &context, parts, counters)?;
         }
         parts.telemetry.end(counters);

@@ -34,6 +34,26 @@ pub enum LoadMode {
     CopyToMemory,
 }
 
+/// Asks the system for huge pages in `memory` that nothing has been written to yet, because random
+/// reads then seldom wait for page tables. The system may refuse without harm.
+pub fn prefer_huge_pages<T>(memory: &[T]) {
+    use rustix::mm::{Advice, madvise};
+    let (start, len) = (memory.as_ptr() as usize, size_of_val(memory));
+    let first = start.next_multiple_of(PAGE_LEN);
+    let len = (start + len).saturating_sub(first) / PAGE_LEN * PAGE_LEN;
+    if len >= HUGE_PAGE_LEN {
+        // SAFETY: The advice changes how the system provides the memory, not what is in it, and the
+        // range is within `memory`.
+        let _ = unsafe {
+            madvise(
+                memory.as_ptr().wrapping_byte_add(first - start).cast_mut().cast(),
+                len,
+                Advice::LinuxHugepage,
+            )
+        };
+    }
+}
+
 /// The bytes of a file, in memory until the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct MappedFile(Arc<Mapping>);
@@ -167,6 +187,17 @@ mod tests {
     use super::*;
     use std::io::Write as _;
     use std::vec;
+
+    #[test]
+    fn memory_in_huge_pages_keeps_its_bytes() {
+        for len in [0, 1, HUGE_PAGE_LEN - 1, 2 * HUGE_PAGE_LEN + 17] {
+            let mut memory = vec![0_u8; len];
+            prefer_huge_pages(&memory);
+            memory.iter_mut().zip((0..=255).cycle()).for_each(|(to, byte)| *to = byte);
+            prefer_huge_pages(&memory);
+            assert!(memory.iter().copied().eq((0..=255).cycle().take(len)), "{len}");
+        }
+    }
 
     #[test]
     fn both_ways_give_the_bytes() {

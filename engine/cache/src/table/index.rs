@@ -1,15 +1,18 @@
 //! The index of a shard: where the entry with a hash is.
 
 use super::ring::POSITION_MASK;
+use handle_snapshot::map::prefer_huge_pages;
 use handle_snapshot::prefetch::prefetch_line;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use zerocopy::FromZeros;
 
 /// Slots of a bucket, which with their uses fill a cache line.
 pub(super) const BUCKET_SLOTS: usize = 7;
 /// Bytes of a bucket.
 pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET_LEN == 64, "one line");
+
+/// Number of the first slot of the second bucket in the bits of a search.
+const SECOND_BUCKET: u32 = 8;
 
 /// The value of a slot without an entry.
 const FREE: u64 = 0;
@@ -23,7 +26,7 @@ const TAG_SET: u64 = MAIN_BIT << 1;
 const USES_MAX: u8 = 3;
 
 /// A cache line of the index.
-#[derive(Debug, FromZeros)]
+#[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
     slots: [AtomicU64; BUCKET_SLOTS],
@@ -105,14 +108,14 @@ impl<'i> Slot<'i> {
 impl Index {
     /// An empty index of `buckets_count` buckets, which is even and not 0.
     pub(super) fn new(buckets_count: usize) -> Self {
-        let empty = || {
-            let bucket = || Bucket {
-                slots: [const { AtomicU64::new(FREE) }; BUCKET_SLOTS],
-                uses: [const { AtomicU8::new(0) }; 8],
-            };
-            (0..buckets_count).map(|_| bucket()).collect()
+        let empty = || Bucket {
+            slots: [const { AtomicU64::new(FREE) }; BUCKET_SLOTS],
+            uses: [const { AtomicU8::new(0) }; 8],
         };
-        Self { buckets: <[Bucket]>::new_box_zeroed_with_elems(buckets_count).unwrap_or_else(|_| empty()) }
+        let mut buckets = Vec::with_capacity(buckets_count);
+        prefer_huge_pages(buckets.spare_capacity_mut());
+        buckets.extend((0..buckets_count).map(|_| empty()));
+        Self { buckets: buckets.into_boxed_slice() }
     }
 
     /// The number of the bucket for `hash`.
@@ -137,10 +140,27 @@ impl Index {
     /// The slots that may have the entry with `hash`, and its place.
     #[inline]
     pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
-        let tag = tag(hash);
-        self.slots(hash).filter_map(move |slot| {
-            let is_candidate = slot.word.load(Ordering::Relaxed) & TAG_MASK == tag;
-            Some((slot, is_candidate.then(|| slot.place())??))
+        let (tag, buckets) = (tag(hash), self.buckets(hash));
+        // A bit for each slot, so that the search has no branch for each.
+        let matches = |bucket: &Bucket| {
+            let words = bucket.slots.iter().enumerate();
+            words.fold(0_u32, |bits, (at, word)| {
+                bits | u32::from(word.load(Ordering::Relaxed) & TAG_MASK == tag) << at
+            })
+        };
+        let mut bits = matches(buckets[0]) | matches(buckets[1]) << SECOND_BUCKET;
+        std::iter::from_fn(move || {
+            while bits != 0 {
+                let at = bits.trailing_zeros();
+                bits &= bits - 1;
+                let bucket = buckets[usize::from(at >= SECOND_BUCKET)];
+                let at = (at % SECOND_BUCKET) as usize;
+                let slot = Slot { word: &bucket.slots[at], uses: &bucket.uses[at] };
+                if let Some(place) = slot.place() {
+                    return Some((slot, place));
+                }
+            }
+            None
         })
     }
 

@@ -1,6 +1,7 @@
 //! A ring of words that holds entries in the order of their arrival.
 
 use super::entry::{EntryHead, HEAD_WORDS};
+use handle_snapshot::map::prefer_huge_pages;
 use handle_snapshot::prefetch::prefetch_line;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use zerocopy::FromZeros as _;
@@ -33,6 +34,7 @@ impl Ring {
         // process ends, as with any other allocation.
         let words = <[AtomicU64]>::new_box_zeroed_with_elems(len)
             .unwrap_or_else(|_| (0..len).map(|_| AtomicU64::new(0)).collect());
+        prefer_huge_pages(&words);
         Self { words, tail: AtomicU64::new(0), head: AtomicU64::new(0) }
     }
 
