@@ -46,7 +46,8 @@
 //!
 //! - `live`: a reload applies a new value. The process reads it from the settings in force.
 //! - `restart`: a new value needs a new process.
-//! - `section`: a nested table, declared by another `settings!`. In an `Option`, it may be missing.
+//! - `section`: a nested table, declared by another `settings!`. In an `Option`, it may be missing;
+//!   in a `Vec`, there may be several.
 //! - `live_section`: the same, where a reload applies all settings of the section.
 //!
 //! What a line may have further:
@@ -116,11 +117,30 @@ impl<S: SettingSection> SettingSection for Option<S> {
     }
 }
 
+/// A list of sections, each a table `[[section]]`. In errors they have numbers, from 0.
+impl<S: SettingSection> SettingSection for Vec<S> {
+    fn tables(section: &str) -> Vec<SettingTable> {
+        let mut tables = S::tables(section);
+        tables.iter_mut().for_each(|table| table.is_list = true);
+        tables
+    }
+
+    fn resolve(&mut self, directory: &Path) {
+        self.iter_mut().for_each(|section| section.resolve(directory));
+    }
+
+    fn check_within(&self, section: &str) -> Result<(), SettingError> {
+        self.iter().enumerate().try_for_each(|(at, this)| this.check_within(&format!("{section}[{at}]")))
+    }
+}
+
 /// The settings of one section.
 #[derive(Clone, Debug)]
 pub struct SettingTable {
     /// The dotted name of the section; empty for the top of the configuration.
     pub section: String,
+    /// Whether a configuration may have several tables of this name.
+    pub is_list: bool,
     /// What the section is for: the lines of its doc comment.
     pub about: &'static [&'static str],
     /// The settings, in the order of their declaration.
@@ -415,7 +435,9 @@ macro_rules! settings {
                     [$($other)?] [$($($allowed)?)?] [$($what),*]
                 })*
                 let section = section.to_owned();
-                nested.insert(0, $crate::settings::SettingTable { section, about: &[$($about),*], rows });
+                nested.insert(0, $crate::settings::SettingTable {
+                    section, is_list: false, about: &[$($about),*], rows,
+                });
                 nested
             }
 

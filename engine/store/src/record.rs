@@ -65,6 +65,21 @@ impl RecordBuf {
         Ok(Self(bytes))
     }
 
+    /// A record with `values` that no transaction of this store has made.
+    #[must_use]
+    pub fn unlogged(values: Values<'_>) -> Self {
+        let mut bytes = Vec::new();
+        StoreRecord { id: 0, unix_ms: 0, values }.encode(&mut bytes);
+        Self(bytes)
+    }
+
+    /// Bytes of the stored form.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a record has a head, so it is never empty")]
+    pub const fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The record.
     #[must_use]
     pub fn view(&self) -> StoreRecord<'_> {

@@ -134,22 +134,32 @@ fn name(config: &Config) -> String {
 
 /// A client of TLS that verifies the certificate and the name of the server.
 fn tls(config: &Config, ca_file: Option<&Path>) -> Result<MakeRustlsConnect, String> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            let failed = |error: &dyn std::fmt::Display| format!("`store.postgres.ca_file`: {error}");
-            for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
-                let certificate = certificate.map_err(|error| failed(&error))?;
-                roots.add(certificate).map_err(|error| failed(&error))?;
-            }
-        }
-        None if config.get_ssl_mode() == SslMode::Disable => {}
-        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
-    }
+    let roots = match (ca_file, config.get_ssl_mode()) {
+        (None, SslMode::Disable) => RootCertStore::empty(),
+        _ => trusted_roots(ca_file).map_err(|why| format!("`store.postgres.ca_file`: {why}"))?,
+    };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(|error| error.to_string())?;
     Ok(MakeRustlsConnect::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
+/// The authorities in `ca_file` (PEM), or those that the host trusts.
+///
+/// # Errors
+/// When the file cannot be read, or has something else.
+pub fn trusted_roots(ca_file: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = ca_file else {
+        // Some hosts have certificates in forms that rustls does not know.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    for certificate in CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())? {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(roots)
 }
 
 #[cfg(test)]

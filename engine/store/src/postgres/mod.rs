@@ -12,7 +12,7 @@ mod schema;
 mod snapshot;
 mod write;
 
-pub use config::PostgresConfig;
+pub use config::{PostgresConfig, trusted_roots};
 pub use error::ServerError;
 pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};

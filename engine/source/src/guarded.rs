@@ -1,0 +1,210 @@
+//! A source with its limits: places, circuit breaker, cache and counters.
+
+use crate::RecordSource;
+use crate::breaker::{BreakerChange, SourceBreaker};
+use crate::cache::AnswerCache;
+use crate::config::SourceConfig;
+use crate::counts::SourceCounts;
+use crate::error::SourceError;
+use handle_store::RecordBuf;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a source says about a handle: its record, or that there is none.
+pub type SourceAnswer = Result<Option<RecordBuf>, SourceError>;
+
+/// A source behind its limits.
+#[derive(Debug)]
+pub struct GuardedSource {
+    name: String,
+    source: Box<dyn RecordSource>,
+    timeout: Duration,
+    outstanding_max: usize,
+    outstanding: AtomicUsize,
+    breaker: SourceBreaker,
+    cache: Mutex<AnswerCache>,
+    /// Questions under way, which others who ask the same wait for.
+    flights: Mutex<HashMap<Vec<u8>, Arc<SourceFlight>>>,
+    counts: SourceCounts,
+}
+
+/// A question under way.
+#[derive(Debug, Default)]
+struct SourceFlight {
+    answer: Mutex<Option<SourceAnswer>>,
+    landed: Condvar,
+}
+
+/// Ends a flight, also if the source panics.
+struct FlightGuard<'s> {
+    source: &'s GuardedSource,
+    flight: Arc<SourceFlight>,
+    key: &'s [u8],
+    answer: SourceAnswer,
+}
+
+impl Drop for FlightGuard<'_> {
+    fn drop(&mut self) {
+        let answer = std::mem::replace(&mut self.answer, Err(SourceError::Late));
+        lock(&self.source.flights).remove(self.key);
+        *lock(&self.flight.answer) = Some(answer);
+        self.flight.landed.notify_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl GuardedSource {
+    /// Puts `source` behind the limits of `config`.
+    #[must_use]
+    pub fn new(config: &SourceConfig, source: Box<dyn RecordSource>) -> Self {
+        let seconds = |s: u32| Duration::from_secs(s.into());
+        Self {
+            name: config.name.clone(),
+            source,
+            timeout: config.timeout(),
+            outstanding_max: config.outstanding,
+            outstanding: AtomicUsize::new(0),
+            breaker: SourceBreaker::new(config.failures, config.pause()),
+            cache: Mutex::new(AnswerCache::new(
+                config.cache_bytes,
+                seconds(config.cache_s),
+                seconds(config.negative_s),
+            )),
+            flights: Mutex::default(),
+            counts: SourceCounts::default(),
+        }
+    }
+
+    /// Its name in metrics and logs.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How requests have ended.
+    #[must_use]
+    pub const fn counts(&self) -> &SourceCounts {
+        &self.counts
+    }
+
+    /// Requests in progress.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is paused, because it has failed repeatedly.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        self.breaker.is_paused()
+    }
+
+    /// Bytes of cached answers.
+    #[must_use]
+    pub fn cache_bytes(&self) -> usize {
+        lock(&self.cache).bytes()
+    }
+
+    /// The record of `key`, a name as the store has it. Blocks for at most `timeout_ms`, or twice
+    /// that if somebody else asks the same.
+    ///
+    /// # Errors
+    /// When the source does not say, or may not be asked now.
+    pub fn record(&self, key: &[u8]) -> SourceAnswer {
+        if let Some(answer) = lock(&self.cache).get(key, Instant::now()) {
+            self.counts.cached();
+            return Ok(answer);
+        }
+        let answer = match self.join(key) {
+            Ok(flight) => self.await_landing(&flight),
+            Err(flight) => self.ask(key, flight),
+        };
+        match &answer {
+            Ok(Some(_)) => self.counts.found(),
+            Ok(None) => self.counts.absent(),
+            Err(error) => self.counts.failed(error),
+        }
+        answer
+    }
+
+    /// The flight of `key` that is under way, or as an error a new one.
+    fn join(&self, key: &[u8]) -> Result<Arc<SourceFlight>, Arc<SourceFlight>> {
+        let mut flights = lock(&self.flights);
+        if let Some(flight) = flights.get(key) {
+            return Ok(Arc::clone(flight));
+        }
+        let flight = Arc::new(SourceFlight::default());
+        flights.insert(key.to_vec(), Arc::clone(&flight));
+        Err(flight)
+    }
+
+    fn await_landing(&self, flight: &SourceFlight) -> SourceAnswer {
+        let answer = lock(&flight.answer);
+        let landed = flight.landed.wait_timeout_while(answer, self.timeout * 2, |answer| answer.is_none());
+        let (answer, _) = landed.unwrap_or_else(PoisonError::into_inner);
+        answer.clone().unwrap_or(Err(SourceError::Late))
+    }
+
+    fn ask(&self, key: &[u8], flight: Arc<SourceFlight>) -> SourceAnswer {
+        let mut guard = FlightGuard { source: self, flight, key, answer: Err(SourceError::Late) };
+        guard.answer = self.ask_within_limits(|| self.source.record(key));
+        if let Ok(record) = &guard.answer {
+            lock(&self.cache).insert(key, record.clone(), Instant::now());
+        }
+        guard.answer.clone()
+    }
+
+    /// Asks the source, if it has a place and is not paused.
+    fn ask_within_limits<T>(&self, ask: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+        let _place = SourcePlace::take(self)?;
+        if !self.breaker.admits(Instant::now()) {
+            return Err(SourceError::Paused);
+        }
+        let answer = ask();
+        self.note(answer.as_ref().err());
+        answer
+    }
+
+    /// Notes an outcome for the breaker and the log.
+    fn note(&self, error: Option<&SourceError>) {
+        let source = &self.name;
+        let change = match error {
+            Some(error) if error.is_silence() => self.breaker.failed(Instant::now()),
+            _ => self.breaker.answered(),
+        };
+        match (change, error) {
+            (BreakerChange::Paused, Some(error)) => {
+                tracing::warn!(source, %error, "a source of records does not answer and is paused");
+            }
+            (BreakerChange::Recovered, _) => tracing::info!(source, "a source of records answers again"),
+            (_, Some(error)) => tracing::debug!(source, %error, "a source of records did not answer"),
+            _ => {}
+        }
+    }
+}
+
+/// A place among the requests in progress.
+struct SourcePlace<'s>(&'s AtomicUsize);
+
+impl<'s> SourcePlace<'s> {
+    fn take(source: &'s GuardedSource) -> Result<Self, SourceError> {
+        let most = source.outstanding_max;
+        let take = |count: usize| (count < most).then_some(count + 1);
+        let taken = source.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        taken.map(|_| Self(&source.outstanding)).map_err(|_| SourceError::Busy)
+    }
+}
+
+impl Drop for SourcePlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests;

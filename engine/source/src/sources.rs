@@ -1,0 +1,96 @@
+//! All sources of a process.
+
+use crate::RecordSource;
+use crate::config::{SourceConfig, SourceKind};
+use crate::guarded::GuardedSource;
+use crate::http::HttpSource;
+use crate::program::ProgramSource;
+use handle_proto::{Handle, fold};
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use tokio::runtime::{Builder, Runtime};
+
+/// The sources by prefix.
+#[derive(Debug)]
+pub struct RecordSources {
+    sources: Vec<GuardedSource>,
+    /// Positions by folded prefix.
+    by_prefix: HashMap<Vec<u8>, usize>,
+    /// Keeps connections and programs; taken when it is shut down.
+    runtime: Option<Runtime>,
+}
+
+/// Why a source cannot be opened.
+#[derive(Debug)]
+pub enum OpenSourceError {
+    /// A setting of this source cannot be used, for this reason.
+    Setting(String, String),
+    /// The threads of the sources cannot be started.
+    Runtime(io::Error),
+}
+
+impl fmt::Display for OpenSourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Setting(name, why) => write!(f, "the source {name:?}: {why}"),
+            Self::Runtime(error) => write!(f, "cannot start the thread of the sources: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenSourceError {}
+
+impl RecordSources {
+    /// Opens all sources, of a service that folds local names if `folds`. Programs are started;
+    /// nothing else is asked yet.
+    ///
+    /// # Errors
+    /// When a file that a source names cannot be used.
+    pub fn open(configs: &[SourceConfig], folds: bool) -> Result<Self, OpenSourceError> {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(1).thread_name("sources").enable_all().build();
+        let runtime = runtime.map_err(OpenSourceError::Runtime)?;
+        let (mut sources, mut by_prefix) = (Vec::new(), HashMap::new());
+        for config in configs {
+            let handle = runtime.handle().clone();
+            let opened: Result<Box<dyn RecordSource>, String> = match config.kind {
+                SourceKind::Http => {
+                    HttpSource::open(config, folds, handle).map(|source| Box::new(source) as _)
+                }
+                SourceKind::Program => Ok(Box::new(ProgramSource::start(config, folds, handle))),
+            };
+            let opened = opened.map_err(|why| OpenSourceError::Setting(config.name.clone(), why))?;
+            let prefixes = config.prefixes.iter().map(|prefix| fold::folded(prefix.as_bytes()));
+            by_prefix.extend(prefixes.map(|prefix| (prefix, sources.len())));
+            sources.push(GuardedSource::new(config, opened));
+        }
+        Ok(Self { sources, by_prefix, runtime: Some(runtime) })
+    }
+
+    /// The source of the handles with the prefix of `key`.
+    #[must_use]
+    pub fn of(&self, key: &[u8]) -> Option<&GuardedSource> {
+        let prefix = Handle(key).naming_authority();
+        self.by_prefix.get(&fold::folded(prefix)).map(|&at| &self.sources[at])
+    }
+
+    /// The prefixes of all sources, folded.
+    pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
+        self.by_prefix.keys().map(Vec::as_slice)
+    }
+
+    /// All sources, in the order of the configuration.
+    pub fn iter(&self) -> impl Iterator<Item = &GuardedSource> {
+        self.sources.iter()
+    }
+}
+
+impl Drop for RecordSources {
+    fn drop(&mut self) {
+        // The last owner may be a task, which may not wait for the thread to end.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
