@@ -25,6 +25,7 @@ pub mod mutator;
 pub mod openapi;
 pub mod postgres_server;
 pub mod process;
+pub mod record_backend;
 pub mod records;
 pub mod records_server;
 pub mod registrar;

@@ -23,13 +23,14 @@ use handle_daemon::sessions::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::{DAY_MS, NETWORKS, SettingError};
 use handle_proto::limit;
+use handle_source::{SourceConfig, check_sources};
 use handle_store::StoreConfig;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 settings! {
     /// Configuration of `handle-admin`.
-    pub struct Config of process on port 2642 where each_address_once {
+    pub struct Config of process on port 2642 where settings_agree {
         /// Site record, as JSON; the same as that of `handled`.
         restart site: PathBuf = PathBuf::from("/etc/handled/siteinfo.json");
         /// Which server of the site this is, by its `serverId`. Required if the site has several
@@ -55,6 +56,7 @@ settings! {
         section server_key: Option<ServerKeyConfig>;
         live_section administrators: AdministratorsConfig;
         section sessions: SessionsConfig;
+        section sources: Vec<SourceConfig>;
         section remote: RemoteConfig;
         section replication: ReplicationConfig;
         section mirror: MirrorConfig;
@@ -68,8 +70,9 @@ settings! {
     }
 }
 
-fn each_address_once(config: &Config) -> Result<(), SettingError> {
-    each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))
+fn settings_agree(config: &Config) -> Result<(), SettingError> {
+    each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))?;
+    check_sources(&config.sources)
 }
 
 settings! {

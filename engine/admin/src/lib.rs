@@ -66,4 +66,5 @@ pub mod replication;
 pub mod server;
 pub mod service;
 pub mod settings;
+pub mod sourced;
 pub mod state;

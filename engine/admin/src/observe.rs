@@ -16,6 +16,7 @@ use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use handle_proto::printable::Printable;
+use handle_source::{GuardedSource, RecordSources};
 use handle_store::{StoreError, StoreStats};
 use std::time::Duration;
 
@@ -58,6 +59,9 @@ pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error +
     text.add_all(AdminCounters::rows(), reading.counters.values());
     text.add_table(process_metrics(), &reading);
     text.add_table(client_metrics(), &reading);
+    if let Some(sources) = reading.service.sources() {
+        text.add_table(source_metrics(), sources);
+    }
     if let Some(publisher) = &state.publisher {
         text.add_table(publisher_metrics(), &publisher.status());
         if let Some(status) = publisher.ship_status() {
@@ -81,6 +85,7 @@ pub fn metric_groups() -> Vec<MetricGroup> {
     let notices = [NoticeCounters::rows(), rows(notice_metrics())].concat();
     let groups = [
         ("process", process),
+        ("sources", rows(source_metrics())),
         ("publisher", rows(publisher_metrics())),
         ("ship", rows(ship_metrics())),
         ("notices", notices),
@@ -167,6 +172,35 @@ handle_daemon::metrics! {
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |reading| reading.state.started_unix_ms() / 1000;
     }
+}
+
+handle_daemon::metrics! {
+    /// Sources of records.
+    fn source_metrics<'s>(RecordSources), "handle_admin_source_" {
+        /// Requests for records of a source, by result: `found`, `absent` if there is no such
+        /// handle, `cached` answers; and without an answer, `busy` because of `outstanding`,
+        /// `paused` because of `failures`, `late` after `timeout_ms`, `unreachable`, `refused` by
+        /// the source, `too_long`, or `invalid` because an answer breaks the contract.
+        counter requests [source, result] = |sources| {
+            MetricSeries::by_labels(sources.iter().flat_map(|source| {
+                let name = source.name();
+                source.counts().by_result().map(|(result, count)| ([name.to_owned(), result.to_owned()], count))
+            }))
+        };
+        /// Requests in progress, at most `outstanding`.
+        gauge outstanding [source] = |sources| by_source(sources, GuardedSource::outstanding);
+        /// 1 while the source is paused, because it has not answered repeatedly.
+        gauge paused [source] = |sources| by_source(sources, GuardedSource::is_paused);
+        /// Bytes of cached answers, at most `cache_bytes`.
+        gauge cache_bytes [source] = |sources| by_source(sources, GuardedSource::cache_bytes);
+    }
+}
+
+fn by_source<N: Into<MetricNumber>>(
+    sources: &RecordSources,
+    number: fn(&GuardedSource) -> N,
+) -> MetricSeries {
+    MetricSeries::by_label(sources.iter().map(|source| (source.name(), number(source))))
 }
 
 handle_daemon::metrics! {

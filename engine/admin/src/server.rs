@@ -30,7 +30,9 @@ use handle_daemon::server_key;
 use handle_daemon::sessions::SessionEndpoint;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
-use handle_store::Store;
+use handle_proto::Handle;
+use handle_source::RecordSources;
+use handle_store::{Store, StoreRecords as _};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -243,6 +245,7 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     };
     let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
     let remote = RemoteServices::open(&config.remote)?;
+    let sources = open_sources(config, &store, mirror.is_some())?;
     let referrals = open_referrals(config)?;
     let rules = active_rules(config, Arc::new(site), primaries)?;
     if config.anonymous_full_access {
@@ -256,10 +259,33 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
         .with_costly(costly)
         .with_sessions(SessionEndpoint::new(&config.sessions))
         .with_remote(remote)
+        .with_sources(sources)
         .with_referrals(referrals);
     let replication = open_replication(config, &service)?;
     let service = service.with_replication(replication);
     Ok(OpenedService { service, publisher, mirror })
+}
+
+/// Opens the sources of records, and homes their prefixes. A mirror has the homed prefixes of its
+/// primary.
+fn open_sources(config: &Config, store: &Store, is_mirror: bool) -> anyhow::Result<Option<RecordSources>> {
+    if config.sources.is_empty() {
+        return Ok(None);
+    }
+    let sources = RecordSources::open(&config.sources, store.folds())?;
+    for prefix in sources.prefixes() {
+        let name = Handle(prefix);
+        match is_mirror {
+            true if !store.snapshot()?.is_homed(prefix)? => {
+                tracing::warn!(prefix = %name, "the prefix of a source of records is not homed at the primary");
+            }
+            false if store.home(prefix)? => {
+                tracing::info!(prefix = %name, "homed the prefix of a source of records");
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(sources))
 }
 
 /// Sets up streams for mirrors with the server key.

@@ -3,7 +3,7 @@
 //! Workers read it without a lock. If a newly published set does not open, the old one stays in
 //! service; the error stays visible in `status` until a set opens again.
 
-use crate::templates::{SetTemplates, TemplatesConfig};
+use crate::templates::{MissingHandles, SetTemplates, SourcePrefixes, TemplatesConfig};
 use crate::verification::{LayerState, RecordChecks, VerificationLedger};
 use crate::wakers::WorkerWakers;
 use arc_swap::{ArcSwap, Cache};
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct LiveSet {
     set: Arc<PublishedSet>,
-    templates: Option<SetTemplates>,
+    missing: MissingHandles,
 }
 
 impl LiveSet {
@@ -33,7 +33,7 @@ impl LiveSet {
         set: &PublishedSet,
         checks: RecordChecks,
         ledger: &VerificationLedger,
-        templates: Option<&TemplatesConfig>,
+        (templates, sources): (Option<&TemplatesConfig>, &Arc<SourcePrefixes>),
         refuses: bool,
     ) -> Self {
         let trust = |entry: &LayerEntry| match refuses {
@@ -42,13 +42,19 @@ impl LiveSet {
         };
         let set = Arc::new(set.with_trust(trust));
         let templates = templates.and_then(|config| SetTemplates::of(&set.records(), config));
-        Self { set, templates }
+        Self { set, missing: MissingHandles { templates, sources: Arc::clone(sources) } }
     }
 
     /// The templates that compute values for handles that are not stored, if there are any.
     #[must_use]
     pub const fn templates(&self) -> Option<&SetTemplates> {
-        self.templates.as_ref()
+        self.missing.templates.as_ref()
+    }
+
+    /// What is known about handles that are not stored.
+    #[must_use]
+    pub const fn missing(&self) -> &MissingHandles {
+        &self.missing
     }
 }
 
@@ -81,6 +87,7 @@ pub struct ServedSet {
 #[derive(Debug)]
 struct SetOpener {
     templates: Option<TemplatesConfig>,
+    sources: Arc<SourcePrefixes>,
     checks: RecordChecks,
     failure: Option<ReloadFailure>,
 }
@@ -117,7 +124,8 @@ impl ServedSet {
         let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
         let refuses = freshness.refuses(now_unix_ms());
-        let live = LiveSet::new(&set, checks, &ledger, templates.as_ref(), refuses);
+        let sources = Arc::default();
+        let live = LiveSet::new(&set, checks, &ledger, (templates.as_ref(), &sources), refuses);
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
@@ -126,7 +134,7 @@ impl ServedSet {
             reloads: AtomicU64::new(0),
             freshness,
             ledger,
-            opening: Mutex::new(SetOpener { templates, checks, failure: None }),
+            opening: Mutex::new(SetOpener { templates, sources, checks, failure: None }),
         }))
     }
 
@@ -135,7 +143,7 @@ impl ServedSet {
     pub fn empty() -> Arc<Self> {
         let ledger = VerificationLedger::default();
         let checks = RecordChecks::default();
-        let live = LiveSet::new(&PublishedSet::empty(), checks, &ledger, None, false);
+        let live = LiveSet::new(&PublishedSet::empty(), checks, &ledger, (None, &Arc::default()), false);
         Arc::new(Self {
             directory: PathBuf::new(),
             verify_new_layers: AtomicBool::new(false),
@@ -144,7 +152,12 @@ impl ServedSet {
             reloads: AtomicU64::new(0),
             freshness: SetFreshness::default(),
             ledger,
-            opening: Mutex::new(SetOpener { templates: None, checks, failure: None }),
+            opening: Mutex::new(SetOpener {
+                templates: None,
+                sources: Arc::default(),
+                checks,
+                failure: None,
+            }),
         })
     }
 
@@ -158,6 +171,15 @@ impl ServedSet {
         let mut opening = self.opening();
         if opening.templates != templates {
             opening.templates = templates;
+            self.renew(&opening);
+        }
+    }
+
+    /// Sets which handles a source of records may have, for the live set as well.
+    pub(crate) fn set_sources(&self, sources: SourcePrefixes) {
+        let mut opening = self.opening();
+        if *opening.sources != sources {
+            opening.sources = Arc::new(sources);
             self.renew(&opening);
         }
     }
@@ -188,7 +210,8 @@ impl ServedSet {
 
     fn live_set(&self, set: &PublishedSet, opening: &SetOpener) -> LiveSet {
         let refuses = self.freshness.refuses(now_unix_ms());
-        LiveSet::new(set, opening.checks, &self.ledger, opening.templates.as_ref(), refuses)
+        let missing = (opening.templates.as_ref(), &opening.sources);
+        LiveSet::new(set, opening.checks, &self.ledger, missing, refuses)
     }
 
     fn replace(&self, set: LiveSet) {

@@ -12,7 +12,7 @@ use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
 use crate::sources::Sources;
 use crate::tcp;
-use crate::templates::TemplatesConfig;
+use crate::templates::{SourcePrefixes, TemplatesConfig};
 use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
@@ -545,7 +545,7 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
         templates_of(config),
         freshness,
     );
-    opened.map_err(|error| {
+    let opened = opened.map_err(|error| {
         if matches!(error.kind, SetErrorKind::NotPublished) {
             let hint =
                 format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
@@ -561,7 +561,9 @@ pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
             _ => format!("check it with: hdl snapshot verify {directory}"),
         };
         anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
-    })
+    })?;
+    opened.set_sources(sources_of(config));
+    Ok(opened)
 }
 
 /// The publishers with these keys; `None` without keys.
@@ -577,6 +579,14 @@ fn accepted_publishers(files: &[PathBuf]) -> anyhow::Result<Option<AcceptedPubli
 /// The configured templates; `None` without slow path threads, which compute them.
 pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
     (config.slow.threads > 0).then(|| config.templates.clone())
+}
+
+/// The prefixes of sources of records; none without slow path threads, which forward requests.
+pub(crate) fn sources_of(config: &Config) -> SourcePrefixes {
+    match config.slow.threads {
+        0 => SourcePrefixes::default(),
+        _ => SourcePrefixes::new(&config.forward.sources),
+    }
 }
 
 /// Checks that this user can read the served files and the sets published later.

@@ -8,7 +8,7 @@
 //!   apply the new settings.
 
 use crate::config::Config;
-use crate::server::{ServerState, read_site, templates_of};
+use crate::server::{ServerState, read_site, sources_of, templates_of};
 use crate::site::OwnSite;
 use arc_swap::ArcSwap;
 use handle_daemon::log::SetLog;
@@ -113,6 +113,7 @@ fn reload_all(shared: &ServerState) -> Value {
                 shared.live.freshness().set_limits(publishers.age_max_s, publishers.refuse_stale);
                 shared.live.ledger.set_rate(in_force.config.verify_bytes_per_s);
                 shared.live.set_templates(templates_of(&in_force.config));
+                shared.live.set_sources(sources_of(&in_force.config));
                 shared.wake_workers();
                 changes.report(&mut report, "take over instead: hdl control restart");
                 if let Some(cache) = &hooks.cache {

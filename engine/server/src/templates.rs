@@ -18,7 +18,8 @@ use handle_resolver::{AnswerContext, MayCompute, RefusalReason};
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::{CorruptRecord, EncodedRecord, RecordSet, hash_key};
 use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 settings! {
     /// Values computed for handles that are not stored ([templates.md](../templates.md)).
@@ -59,6 +60,51 @@ const DELIMITER: SettingRule<Option<String>> = SettingRule {
 
 /// Maximum length in bytes of a prefix with a namespace of its own.
 const PREFIX_LEN_MAX: usize = 255;
+
+/// The prefixes whose handles `handle-admin` may find at a source of records, if they are not in
+/// the set.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct SourcePrefixes(HashSet<Box<[u8]>>);
+
+impl SourcePrefixes {
+    /// Holds `prefixes`, without `0.NA/`.
+    #[must_use]
+    pub fn new(prefixes: &[String]) -> Self {
+        Self(prefixes.iter().map(|prefix| fold::folded(prefix.as_bytes()).into()).collect())
+    }
+
+    /// Whether a source may have `handle`. Does not allocate, because workers call it.
+    #[must_use]
+    pub fn has(&self, handle: &[u8]) -> bool {
+        let prefix = Handle(handle).naming_authority();
+        let mut folded = [0; PREFIX_LEN_MAX];
+        let Some(folded) = folded.get_mut(..prefix.len()).filter(|_| !self.0.is_empty()) else {
+            return false;
+        };
+        folded.copy_from_slice(prefix);
+        fold::fold(folded);
+        self.0.contains(&*folded)
+    }
+}
+
+/// What is known about handles that are not stored in one published set.
+#[derive(Debug)]
+pub struct MissingHandles {
+    /// The templates that compute their values, if there are any.
+    pub templates: Option<SetTemplates>,
+    /// The prefixes of sources of records.
+    pub sources: Arc<SourcePrefixes>,
+}
+
+/// A handle of a source goes the way of one with computed values, and is forwarded on it.
+impl MayCompute for MissingHandles {
+    fn base_of<'h>(&self, handle: &'h [u8]) -> Option<&'h [u8]> {
+        match self.sources.has(handle) {
+            true => Some(handle),
+            false => self.templates.as_ref()?.base_of(handle),
+        }
+    }
+}
 
 /// The templates for the handles of one published set.
 #[derive(Debug)]
@@ -202,5 +248,28 @@ impl Templates for StoredReferences<'_> {
         let mut public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);
         let value = public.find(|value| value.index == index)?;
         Some(ReferencedTemplates::parse(value.data, self.folds).unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_of_sources_are_known_by_their_prefix() {
+        let sources = SourcePrefixes::new(&["10.1/x".to_owned(), "10.a".to_owned(), "0.NA".to_owned()]);
+        for (handle, is_at_source) in [
+            (&b"10.A/x"[..], true),
+            (b"10.a/", true),
+            (b"0.na/10.1", true),
+            (b"10.b/x", false),
+            (b"10.1/x", false),
+            // A name without a slash is that of a prefix.
+            (b"10.b", true),
+        ] {
+            assert_eq!(sources.has(handle), is_at_source, "{}", Handle(handle));
+        }
+        assert!(!sources.has(&[&[b'1'; PREFIX_LEN_MAX + 1][..], b"/x"].concat()));
+        assert!(!SourcePrefixes::default().has(b"/x"));
     }
 }

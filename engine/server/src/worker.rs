@@ -398,8 +398,8 @@ fn context_of<'a>(
     service: ServiceFacts<'a>,
     clock: &WorkerClock,
 ) -> AnswerContext<'a, MappedFile> {
-    let templates = set.templates().map(|templates| templates as &dyn MayCompute);
-    AnswerContext::new(set.records(), service, clock.now_unix_s()).computing(templates)
+    let missing: &dyn MayCompute = set.missing();
+    AnswerContext::new(set.records(), service, clock.now_unix_s()).computing(Some(missing))
 }
 
 /// Sends what is in the outbox, and counts it.

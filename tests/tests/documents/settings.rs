@@ -37,10 +37,21 @@ impl Process {
         Self { package, name, page, tables: C::tables(""), defaults, check, reread }
     }
 
+    /// Adds one table for each list of sections to the defaults.
+    fn with_lists(mut self, lists: &str) -> Self {
+        let lists: Table = lists.parse().unwrap();
+        let mut table = self.defaults.clone();
+        table.extend(lists);
+        self.defaults = (self.reread)(&table);
+        self
+    }
+
     fn all() -> [Self; 5] {
+        let source = "[[sources]]\nname = \"a\"\nprefixes = [\"10.1\"]\nurl = \"http://a.example\"";
         [
             Self::new::<handle_server::config::Config>("handle-server", "handled", "settings.md"),
-            Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin-settings.md"),
+            Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin-settings.md")
+                .with_lists(source),
             Self::new::<handle_gateway::Config>("handle-gateway", "handle-gateway", "gateway-settings.md"),
             Self::new::<handle_fetch::Config>("handle-fetch", "handle-fetch", "fetch-settings.md"),
             Self::new::<handle_cache::Config>("handle-cache", "handle-cache", "cache-settings.md"),
@@ -83,7 +94,10 @@ impl Process {
 
 fn get<'t>(table: &'t Table, name: &str) -> Option<&'t Value> {
     match name.split_once('.') {
-        Some((section, rest)) => get(table.get(section)?.as_table()?, rest),
+        Some((section, rest)) => {
+            let section = table.get(section)?;
+            get(section.as_array().map_or(section, |list| &list[0]).as_table()?, rest)
+        }
         None => table.get(name),
     }
 }
@@ -91,7 +105,10 @@ fn get<'t>(table: &'t Table, name: &str) -> Option<&'t Value> {
 fn put(table: &mut Table, name: &str, value: Value) {
     match name.split_once('.') {
         Some((section, rest)) => {
-            let section = table.entry(section).or_insert_with(|| Table::new().into());
+            let section = match table.entry(section).or_insert_with(|| Table::new().into()) {
+                Value::Array(list) => &mut list[0],
+                section => section,
+            };
             put(section.as_table_mut().unwrap(), rest, value);
         }
         None => drop(table.insert(name.to_owned(), value)),
@@ -189,7 +206,8 @@ fn the_printed_configuration_has_every_setting_and_reads_back() {
         let (table, unset) = printed.split_once("# Not set: ").unwrap();
         let (table, unset): (Table, Vec<&str>) = (table.parse().unwrap(), unset.trim().split(", ").collect());
         assert_eq!((process.check)(&table), Ok(()));
-        for SettingRow { name, .. } in process.rows() {
+        let tables = process.tables.iter().filter(|table| !table.is_list);
+        for SettingRow { name, .. } in tables.flat_map(|table| &table.rows) {
             // An unset section is named instead of its settings.
             let is_unset = unset.iter().any(|unset| name == unset || name.starts_with(&format!("{unset}.")));
             assert!(is_unset != get(&table, name).is_some(), "{name}\n{printed}");
@@ -228,10 +246,11 @@ fn allowed(row: &SettingRow) -> String {
 /// The tables of a page, in Markdown.
 fn rendered(tables: &[SettingTable]) -> String {
     let mut text = String::new();
-    for SettingTable { section, about, rows } in tables {
+    for SettingTable { section, is_list, about, rows } in tables {
         if !section.is_empty() {
             let about: Vec<_> = about.iter().map(|line| line.trim()).collect();
-            write!(text, "\n## `[{section}]`\n\n{}\n", about.join("\n")).unwrap();
+            let name = if *is_list { format!("[[{section}]]") } else { format!("[{section}]") };
+            write!(text, "\n## `{name}`\n\n{}\n", about.join("\n")).unwrap();
         }
         text.push_str(
             "\n| setting | type | default | allowed | takes effect | what |\n|---|---|---|---|---|---|\n",

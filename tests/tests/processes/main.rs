@@ -80,6 +80,7 @@ mod replication_killed;
 mod running;
 mod sessions;
 mod signed_sets;
+mod sources;
 mod takeover;
 mod tcp;
 mod templates;

@@ -122,18 +122,20 @@ fn the_dashboard_and_the_alerts_use_existing_metrics_of_handle_admin() {
         include_str!("../../../docs/operations/handled-dashboard.json"),
         include_str!("../../../docs/operations/alerts.yml"),
     );
-    // This process is not a mirror, and has none of their metrics.
+    // This process is not a mirror and has no sources, and has none of their metrics.
     let groups = handle_admin::observe::metric_groups();
-    let of_mirrors = groups.iter().filter(|group| group.name == "mirror").flat_map(|group| &group.rows);
-    let of_mirrors: Vec<String> =
-        of_mirrors.map(|row| format!("{}{}", row.name, row.kind.suffix())).collect();
+    let of_others = groups.iter().filter(|group| ["mirror", "sources"].contains(&group.name));
+    let of_others: Vec<String> = of_others
+        .flat_map(|group| &group.rows)
+        .map(|row| format!("{}{}", row.name, row.kind.suffix()))
+        .collect();
     for text in [board, alerts] {
         assert!(
             metrics_in(text).contains(&"handle_admin_publish_pending_transactions"),
             "no lag of publication"
         );
         for name in metrics_in(text) {
-            let is_known = metric_names.contains(&name) || of_mirrors.iter().any(|known| known == name);
+            let is_known = metric_names.contains(&name) || of_others.iter().any(|known| known == name);
             assert!(is_known, "{name} is not among the metrics");
         }
     }

@@ -14,6 +14,7 @@ use crate::operation::{
     OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, Requester, decide,
 };
 use crate::permission::view::RemoteFacts;
+use crate::sourced::{SourceFacts, SourcedRecords};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
@@ -28,6 +29,7 @@ use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
+use handle_source::RecordSources;
 use handle_store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -144,6 +146,8 @@ struct ChangeGroup {
     /// Position of the change whose facts were gathered. Another change that lacks facts ends the
     /// group. `None` if other services are not asked.
     gathered: Option<usize>,
+    /// Sources of records, which are not asked in a transaction.
+    sources: Option<Arc<RecordSources>>,
     now_unix_s: u32,
 }
 
@@ -304,6 +308,7 @@ impl AdminService {
                 changes: Arc::clone(&changes),
                 range: first..last,
                 facts: facts.take().unwrap_or_default(),
+                sources: self.sources.clone(),
                 gathered: self.remote().map(|_| gathered.take().unwrap_or(usize::MAX)),
                 now_unix_s: now_unix_s(),
             };
@@ -328,7 +333,7 @@ impl AdminService {
         let request = opened.operation_request(Version::CURRENT, change.random, now_unix_s());
         let mut decider = self.decider_of(request)?;
         decider.decide(Requester::Is(caller.reference()))?;
-        Ok(decider.into_facts())
+        Ok(decider.into_facts().0)
     }
 
     /// Counts results, and writes them to the audit log.
@@ -450,7 +455,13 @@ impl ChangeGroup {
             true => Requester::FullAccess,
             false => Requester::Is(Reference { handle, index: *index }),
         };
-        match decide(transaction, &self.in_force.rules, &request, requester, &self.facts) {
+        let source_facts = SourceFacts::new(self.sources.clone());
+        let records = SourcedRecords::new(transaction, &source_facts);
+        let decided = decide(&records, &self.in_force.rules, &request, requester, &self.facts);
+        if source_facts.take_incomplete() {
+            return Ok(OperationDecision::Answer(OperationAnswer::Refused(ONE_BY_ONE)));
+        }
+        match decided {
             // The changes before it remain valid.
             Err(StoreError::Damaged(what)) => {
                 tracing::error!(what, "cannot decide a change");
@@ -463,6 +474,11 @@ impl ChangeGroup {
 
 const NOT_A_CHANGE: OperationRefusal =
     OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, "This is not a change of a record.");
+/// A transaction does not wait for sources.
+const ONE_BY_ONE: OperationRefusal = OperationRefusal::new(
+    ResponseCode::OPERATION_NOT_SUPPORTED,
+    "Handles of this prefix may come from a source; change them one by one.",
+);
 const CANNOT_DECIDE: OperationRefusal =
     OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs");
 

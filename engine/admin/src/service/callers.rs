@@ -3,10 +3,11 @@
 use super::AdminService;
 use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
+use super::decide::{NoKeys, keys_with_sources};
 use super::prove::{ProofOutcome, wrong_key};
 use crate::audit::AuditLine;
 use crate::caller_sessions::{CallerSessionLimits, ProvenKey};
-use crate::operation::{NotHere, OperationRefusal, keys};
+use crate::operation::OperationRefusal;
 use crate::remote::{RemoteFailure, RemoteInquiry};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
@@ -79,11 +80,13 @@ impl AdminService {
         let identity = Reference { index: proven.index, ..identity };
         let snapshot = self.store.snapshot().map_err(|error| self.store_refusal(&error))?;
         let (in_force, most) = (self.in_force(), self.in_force().effort.keys_tried);
-        match keys(&snapshot, &in_force.rules, identity, proven.kind, most) {
+        let wanted = (proven.kind, most);
+        match keys_with_sources(&snapshot, &mut self.source_facts(), &in_force.rules, identity, wanted) {
             Ok(keys) => return Ok(keys.iter().any(|key| proven.is(key))),
-            Err(NotHere::Store(error)) => return Err(self.store_refusal(&error)),
-            Err(NotHere::Remote) if !is_due => return Ok(true),
-            Err(NotHere::Remote) => {}
+            Err(NoKeys::Store(error)) => return Err(self.store_refusal(&error)),
+            Err(NoKeys::Source(refused)) => return Err(refused),
+            Err(NoKeys::Remote) if !is_due => return Ok(true),
+            Err(NoKeys::Remote) => {}
         }
         let Some(remote) = &self.remote else { return Ok(false) };
         let values = remote.begin_inquiry().public_keys(identity).map_err(|_| NOT_CHECKED)?;
@@ -176,10 +179,11 @@ impl AdminService {
         let (in_force, snapshot) = (self.in_force(), self.store.snapshot().map_err(failed)?);
         let (rules, effort) = (&in_force.rules, in_force.effort);
         let most = cost::keys_max(kind, proof.signed_response, &effort.pbkdf2, effort.keys_tried);
-        match keys(&snapshot, rules, proof.identity, kind, most) {
+        match keys_with_sources(&snapshot, &mut self.source_facts(), rules, proof.identity, (kind, most)) {
             Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
-            Err(NotHere::Store(error)) => Err(failed(error)),
-            Err(NotHere::Remote) => {
+            Err(NoKeys::Store(error)) => Err(failed(error)),
+            Err(NoKeys::Source(_)) => Err(CallerRefusal::Unanswered),
+            Err(NoKeys::Remote) => {
                 let Some(remote) = &self.remote else { return Err(CallerRefusal::Wrong) };
                 let asked = remote_candidates(&mut remote.begin_inquiry(), proof, kind, most);
                 asked.map_err(|failure| match failure {

@@ -5,6 +5,7 @@ use super::open::open;
 use super::{AdminService, hidden};
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite, decide};
 use crate::permission::view::RemoteFacts;
+use crate::sourced::{NOT_GATHERED, SourceFacts, SourcedRecords};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, Values};
 use handle_store::{StoreError, Transaction};
@@ -16,7 +17,7 @@ impl AdminService {
         &self,
         case: &RequestCase<'_>,
         requester: Requester<'_>,
-        facts: RemoteFacts,
+        (facts, source_facts): (RemoteFacts, SourceFacts),
     ) -> Result<OperationAnswer, StoreError> {
         let (in_force, message) = (self.in_force(), hidden(case.message));
         let (random, now_unix_s, version) = (case.random, case.now_unix_s, case.to.version());
@@ -33,7 +34,12 @@ impl AdminService {
                 None if is_anyone => Requester::FullAccess,
                 None => Requester::Unidentified,
             };
-            Ok(match decide(transaction, &in_force.rules, &request, requester, &facts)? {
+            let records = SourcedRecords::new(&*transaction, &source_facts);
+            let decision = decide(&records, &in_force.rules, &request, requester, &facts)?;
+            if source_facts.take_incomplete() {
+                return Ok(OperationAnswer::Refused(NOT_GATHERED));
+            }
+            Ok(match decision {
                 OperationDecision::Change(writes, answer) => {
                     writes.into_iter().try_for_each(|write| apply(transaction, write))?;
                     answer

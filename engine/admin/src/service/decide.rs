@@ -3,11 +3,13 @@
 
 use super::case::RequestCase;
 use super::{ActiveRules, AdminService, ChallengeEffort};
+use crate::operation::{CandidateKey, NotHere, keys};
 use crate::operation::{
     OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, OperationRules, Requester, decide,
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry};
+use crate::sourced::{SourceFacts, SourcedRecords, source_refusal};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, ValueBuf};
 use handle_store::{StoreError, StoreSnapshot};
@@ -21,6 +23,8 @@ pub(super) struct Decider<'s, 'a> {
     in_force: Arc<ActiveRules>,
     /// The facts about other services that the request has gathered.
     facts: RemoteFacts,
+    /// The records of sources that the request has needed.
+    pub(super) source_facts: SourceFacts,
     /// The means to ask for more facts; `None` if other services are not asked.
     pub(super) inquiry: Option<RemoteInquiry<'s>>,
     /// Why the first missing fact could not be found out.
@@ -49,6 +53,7 @@ impl AdminService {
             snapshot: self.store.snapshot()?,
             in_force: self.in_force(),
             facts: RemoteFacts::default(),
+            source_facts: self.source_facts(),
             inquiry: self.remote.as_ref().map(|remote| remote.begin_inquiry()),
             first_failure: None,
         })
@@ -68,8 +73,8 @@ impl Decider<'_, '_> {
 
     /// The gathered facts. The place for asking other services is released, so that the next
     /// request need not wait while the facts are used.
-    pub(super) fn into_facts(self) -> RemoteFacts {
-        self.facts
+    pub(super) fn into_facts(self) -> (RemoteFacts, SourceFacts) {
+        (self.facts, self.source_facts)
     }
 
     /// The snapshot of the store.
@@ -84,7 +89,18 @@ impl Decider<'_, '_> {
     pub(super) fn decide(&mut self, requester: Requester<'_>) -> Result<OperationDecision, StoreError> {
         loop {
             let rules = &self.in_force.rules;
-            let decision = decide(&self.snapshot, rules, &self.request, requester, &self.facts)?;
+            let records = SourcedRecords::new(&self.snapshot, &self.source_facts);
+            let decision = decide(&records, rules, &self.request, requester, &self.facts)?;
+            match self.source_facts.fetch_missing() {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.facts.take_missing();
+                    continue;
+                }
+                Err(error) => {
+                    return Ok(OperationDecision::Answer(OperationAnswer::Refused(source_refusal(&error))));
+                }
+            }
             let missing = self.facts.take_missing().into_iter().next();
             let (Some(inquiry), Some(wanted), true) =
                 (&mut self.inquiry, missing, decision.is_not_permitted())
@@ -116,6 +132,21 @@ impl Decider<'_, '_> {
         }
     }
 
+    /// The keys of `identity` here, as [`keys`] finds them.
+    ///
+    /// # Errors
+    /// When this server does not have the handle, the store cannot be read, or a source does not
+    /// say.
+    pub(super) fn keys(
+        &mut self,
+        identity: Reference<'_>,
+        kind: &[u8],
+        most: usize,
+    ) -> Result<Vec<CandidateKey>, NoKeys> {
+        let rules = &self.in_force.rules;
+        keys_with_sources(&self.snapshot, &mut self.source_facts, rules, identity, (kind, most))
+    }
+
     /// A refusal which says that not all facts could be found out. The name of the record concerned
     /// goes to the log only: the requester may have no right to know whom a record names.
     fn with_failure(&self, decision: OperationDecision) -> OperationDecision {
@@ -143,5 +174,39 @@ impl Decider<'_, '_> {
     /// the records name another value of the same handle.
     pub(super) fn may_promote_remote_key(&self) -> bool {
         self.inquiry.is_some() && self.facts.names_identity()
+    }
+}
+
+/// Why keys of an identity are not known.
+pub(super) enum NoKeys {
+    /// Another server or another service has the handle.
+    Remote,
+    /// A source does not say.
+    Source(OperationRefusal),
+    /// The store cannot be read.
+    Store(StoreError),
+}
+
+/// The keys of `identity` in `snapshot` or at a source, as [`keys`] finds them, of one kind and at
+/// most so many.
+pub(super) fn keys_with_sources(
+    snapshot: &StoreSnapshot,
+    source_facts: &mut SourceFacts,
+    rules: &OperationRules,
+    identity: Reference<'_>,
+    (kind, most): (&[u8], usize),
+) -> Result<Vec<CandidateKey>, NoKeys> {
+    loop {
+        let found = keys(&SourcedRecords::new(snapshot, source_facts), rules, identity, kind, most);
+        match source_facts.fetch_missing() {
+            Ok(true) => {}
+            Ok(false) => {
+                return found.map_err(|error| match error {
+                    NotHere::Remote => NoKeys::Remote,
+                    NotHere::Store(error) => NoKeys::Store(error),
+                });
+            }
+            Err(error) => return Err(NoKeys::Source(source_refusal(&error))),
+        }
     }
 }

@@ -40,10 +40,11 @@ use crate::audit::Audit;
 use crate::caller_sessions::CallerSessions;
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
-use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester};
+use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester, StoreWrite};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::Replication;
+use crate::sourced::{READ_ONLY_SOURCE, SourceFacts};
 use case::{ChallengeClaim, RequestCase};
 use handle_auth::challenges::{Challenges, IssuedChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
@@ -52,6 +53,7 @@ use handle_daemon::sessions::{IncomingMessage, SessionEndpoint, TakenChallenge};
 use handle_daemon::site::SiteRecord;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
+use handle_source::RecordSources;
 use handle_store::{Store, StoreError};
 use prove::ProofOutcome;
 use reply::{ReplySealer, ReplyTo};
@@ -74,6 +76,8 @@ pub struct AdminService {
     challenges: Mutex<Challenges>,
     sessions: Option<SessionEndpoint>,
     remote: Option<RemoteServices>,
+    /// Sources of records that the store does not have.
+    sources: Option<Arc<RecordSources>>,
     /// Resolves referrals for clients that do not understand them.
     referrals: Option<ReferralResolver>,
     /// The sessions of callers of `handle-gateway`.
@@ -203,6 +207,9 @@ impl AdminService {
         }
         match decision {
             OperationDecision::Challenge | OperationDecision::Prove => Ok(self.challenge(case)),
+            OperationDecision::Change(writes, _) if changes_source(&writes, &decider.source_facts) => {
+                Ok(READ_ONLY_SOURCE.into())
+            }
             OperationDecision::Change(..) => {
                 self.commit(case, requester, decider.into_facts()).map(PreparedResponse::from)
             }
@@ -212,7 +219,7 @@ impl AdminService {
             }
             OperationDecision::Replicate => self.begin_stream(case, requester),
             OperationDecision::Status => self.status(&decider).map(PreparedResponse::from),
-            OperationDecision::Verify => self.verify(&decider, case.origin()),
+            OperationDecision::Verify => self.verify(&mut decider, case.origin()),
         }
     }
 
@@ -244,6 +251,14 @@ impl AdminService {
     }
 }
 
+/// Whether one of `writes` is to a record that a source has.
+fn changes_source(writes: &[StoreWrite], source_facts: &SourceFacts) -> bool {
+    writes.iter().any(|write| match write {
+        StoreWrite::Put(key, ..) | StoreWrite::Delete(key) => source_facts.is_of_source(key),
+        StoreWrite::Home(_) | StoreWrite::Unhome(_) => false,
+    })
+}
+
 /// The parts of the service.
 impl AdminService {
     /// A service over `store`.
@@ -264,6 +279,7 @@ impl AdminService {
             challenges: Mutex::new(challenges),
             sessions: None,
             remote: None,
+            sources: None,
             referrals: None,
             caller_sessions,
             bulk_requests: bulk::RequestsInProgress::default(),
@@ -309,6 +325,23 @@ impl AdminService {
     #[must_use]
     pub fn with_remote(self, remote: Option<RemoteServices>) -> Self {
         Self { remote, ..self }
+    }
+
+    /// The sources of records, if there are any.
+    #[must_use]
+    pub fn sources(&self) -> Option<&RecordSources> {
+        self.sources.as_deref()
+    }
+
+    /// Sets the sources of records.
+    #[must_use]
+    pub fn with_sources(self, sources: Option<RecordSources>) -> Self {
+        Self { sources: sources.map(Arc::new), ..self }
+    }
+
+    /// What sources have said for a request, which is nothing at its beginning.
+    fn source_facts(&self) -> SourceFacts {
+        SourceFacts::new(self.sources.clone())
     }
 
     /// The resolver for clients that do not understand referrals, if there is one.

@@ -3,10 +3,10 @@
 use super::AdminService;
 use super::candidates::{KeyCandidate, UNREADABLE_ANSWER};
 use super::case::{ChallengeClaim, RequestCase};
-use super::decide::Decider;
+use super::decide::{Decider, NoKeys};
 use super::response::PreparedResponse;
 use super::verify::TOO_MUCH_WAITS;
-use crate::operation::{NotHere, OperationDecision, OperationRefusal, Requester, keys};
+use crate::operation::{OperationDecision, OperationRefusal, Requester};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::{VerifyError, cost};
 use handle_proto::wire::auth;
@@ -99,11 +99,12 @@ impl AdminService {
         let kind = claim.answer.auth_type;
         let keys_tried =
             cost::keys_max(kind, claim.answer.signed_response, &effort.pbkdf2, effort.keys_tried);
-        Ok(match keys(&decider.snapshot, decider.rules(), identity, kind, keys_tried) {
+        Ok(match decider.keys(identity, kind, keys_tried) {
             Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
-            Err(NotHere::Store(error)) => return Err(error),
-            Err(NotHere::Remote) if promotes && !decider.may_promote_remote_key() => Ok(Vec::new()),
-            Err(NotHere::Remote) => decider.remote_candidates(claim),
+            Err(NoKeys::Store(error)) => return Err(error),
+            Err(NoKeys::Source(refused)) => Err(refused),
+            Err(NoKeys::Remote) if promotes && !decider.may_promote_remote_key() => Ok(Vec::new()),
+            Err(NoKeys::Remote) => decider.remote_candidates(claim),
         })
     }
 

@@ -1,10 +1,10 @@
 //! Verifying answers to challenges, for this server and for others.
 
 use super::AdminService;
-use super::decide::Decider;
+use super::decide::{Decider, NoKeys};
 use super::open::UNREADABLE;
 use super::response::PreparedResponse;
-use crate::operation::{CandidateKey, NotHere, OperationAnswer, OperationRefusal, keys};
+use crate::operation::{CandidateKey, OperationAnswer, OperationRefusal};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{VerifyError, cost};
@@ -24,7 +24,7 @@ impl AdminService {
     /// 3.5.3.
     pub(super) fn verify(
         &self,
-        decider: &Decider<'_, '_>,
+        decider: &mut Decider<'_, '_>,
         origin: RequestOrigin,
     ) -> Result<PreparedResponse, StoreError> {
         let Request::VerifyChallenge(VerificationRequest { identity, nonce, digest, signed_response }) =
@@ -34,10 +34,11 @@ impl AdminService {
         };
         let (kind, effort) = (auth::SECRET_KEY, decider.effort());
         let keys_tried = cost::keys_max(kind, signed_response, &effort.pbkdf2, effort.keys_tried);
-        let keys = match keys(&decider.snapshot, decider.rules(), identity, kind, keys_tried) {
+        let keys = match decider.keys(identity, kind, keys_tried) {
             Ok(keys) => keys,
-            Err(NotHere::Remote) => Vec::new(),
-            Err(NotHere::Store(error)) => return Err(error),
+            Err(NoKeys::Remote) => Vec::new(),
+            Err(NoKeys::Source(refused)) => return Ok(refused.into()),
+            Err(NoKeys::Store(error)) => return Err(error),
         };
         let proof = ChallengeProof {
             version: decider.request.version,

@@ -65,6 +65,17 @@ impl JobContext<'_> {
         }
     }
 
+    /// Forwards a request for a handle that a source of records may have. The reply is used if
+    /// there is no other.
+    pub(crate) fn ask_source<'a>(
+        &self,
+        context: &AnswerContext<'a, MappedFile>,
+        slow: &SlowPathRequest<'a>,
+    ) -> ReplyParts<'a> {
+        self.note(Task::Answer, None);
+        slow.refuse(context, RefusalReason::Busy)
+    }
+
     /// Returns `reply`. When it is a referral that the client does not understand, also requests
     /// resolution by the other process.
     pub(crate) fn or_resolved<'a>(

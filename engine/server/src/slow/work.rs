@@ -11,7 +11,7 @@ use super::stats::SlowCounters;
 use crate::server::ServerState;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{refusing, too_long};
-use crate::templates::SetTemplates;
+use crate::templates::MissingHandles;
 use handle_auth::VerifyError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
@@ -148,10 +148,10 @@ impl SlowThread {
             true => in_force.site.service(),
             false => in_force.site.stream_service(),
         };
-        let (templates, sorting) = (set.templates(), SortingRoom::new());
+        let (missing_handles, sorting) = (set.missing(), SortingRoom::new());
         let cached = RequestCache::of(missing.as_deref(), shared.hooks.cache.as_deref(), copies);
         let context = AnswerContext::new(set.records(), service, path.answer_time(envelope.answer_version()))
-            .computing(templates.map(|templates| templates as _))
+            .computing(Some(missing_handles))
             .caching(cached.as_ref().map(|cached| cached as _))
             .sorting_in(&sorting);
         let len = request.len().min(Envelope::LEN + envelope.message_len as usize);
@@ -163,7 +163,7 @@ impl SlowThread {
             request: &request[..len],
             was_encrypted: decrypted.is_some(),
             session: session.as_deref(),
-            templates,
+            missing_handles,
             forward: None.into(),
             depends_on_remote: false.into(),
             has_mac: false.into(),
@@ -215,8 +215,8 @@ pub(crate) struct JobContext<'w> {
     pub(crate) was_encrypted: bool,
     /// The session of the request, if it is in one.
     pub(crate) session: Option<&'w Session>,
-    /// The templates of the set.
-    templates: Option<&'w SetTemplates>,
+    /// What is known about handles that are not in the set.
+    missing_handles: &'w MissingHandles,
     /// Set when another process is to answer instead.
     pub(crate) forward: Cell<Option<ForwardNote>>,
     /// Whether the last decision may change when other services are asked.
@@ -372,8 +372,8 @@ impl JobContext<'_> {
         }
     }
 
-    /// Computes the values of a handle that is not stored. `identify` continues when not all of
-    /// them are public.
+    /// Computes the values of a handle that is not stored, or forwards the request if a source may
+    /// have it. `identify` continues when not all of the computed values are public.
     pub(crate) fn compute<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
@@ -381,7 +381,10 @@ impl JobContext<'_> {
         buffers: &'a mut AnswerBuffers,
         identify: impl FnOnce(&'a mut AnswerBuffers) -> ReplyParts<'a>,
     ) -> ReplyParts<'a> {
-        let Some(templates) = self.templates else { return slow.not_computed(context) };
+        if self.missing_handles.sources.has(slow.handle()) {
+            return self.ask_source(context, slow);
+        }
+        let Some(templates) = &self.missing_handles.templates else { return slow.not_computed(context) };
         let (bytes, count) = match templates.compute(context, slow.handle()) {
             Ok(BuildOutcome::Values { bytes, count }) => (bytes, count),
             Ok(BuildOutcome::NotFound) => return slow.not_computed(context),
@@ -409,7 +412,8 @@ impl JobContext<'_> {
     ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
-        match self.templates.map(|templates| templates.compute(context, handle)) {
+        let templates = self.missing_handles.templates.as_ref();
+        match templates.map(|templates| templates.compute(context, handle)) {
             Some(Ok(BuildOutcome::Values { bytes, .. })) => {
                 self.counters.computed.add(1);
                 *room = bytes;
