@@ -55,10 +55,22 @@ impl SourceFacts {
         !self.missing.take().is_empty()
     }
 
-    /// Whether the record of `key` is that of a source.
+    /// Where a change of the record of `key` is made.
     #[must_use]
-    pub fn is_of_source(&self, key: &[u8]) -> bool {
-        matches!(self.records.get(key), Some(Some(_)))
+    pub fn place_of_change(&self, key: &[u8]) -> ChangePlace<'_> {
+        match (self.records.get(key), self.source(key)) {
+            (Some(_), Some(source)) if source.is_writable() => ChangePlace::Source(source),
+            (Some(Some(_)), _) => ChangePlace::Nowhere,
+            _ => ChangePlace::Store,
+        }
+    }
+
+    /// These facts, with `record` as that of `key`.
+    #[must_use]
+    pub fn with(&self, key: &[u8], record: Option<&RecordBuf>) -> Self {
+        let mut facts = self.clone();
+        facts.records.insert(key.to_vec(), record.cloned());
+        facts
     }
 
     fn source(&self, key: &[u8]) -> Option<&GuardedSource> {
@@ -74,6 +86,17 @@ impl SourceFacts {
         }
         None
     }
+}
+
+/// Where a change is made.
+#[derive(Clone, Copy, Debug)]
+pub enum ChangePlace<'s> {
+    /// In the store: it has the record, or no source has it.
+    Store,
+    /// At this source.
+    Source(&'s GuardedSource),
+    /// The record is that of a source that is changed elsewhere.
+    Nowhere,
 }
 
 /// The records of `R`, and those that a source has.
@@ -112,6 +135,9 @@ pub fn source_refusal(error: &SourceError) -> OperationRefusal {
             ResponseCode::SERVER_BUSY,
             "Too many requests wait for the source of this record; ask again later.",
         ),
+        SourceError::Conflict => {
+            OperationRefusal::new(ResponseCode::SERVER_BUSY, "The handle was changed meanwhile; ask again.")
+        }
         error if error.is_temporary() => OperationRefusal::new(
             ResponseCode::SERVER_BUSY,
             "The source of this record does not answer; ask again later.",
@@ -127,6 +153,12 @@ pub fn source_refusal(error: &SourceError) -> OperationRefusal {
 pub const READ_ONLY_SOURCE: OperationRefusal = OperationRefusal::new(
     ResponseCode::OPERATION_NOT_SUPPORTED,
     "This record comes from a source that is changed elsewhere.",
+);
+
+/// The refusal of a record without values at a source.
+pub const NO_EMPTY_RECORDS: OperationRefusal = OperationRefusal::new(
+    ResponseCode::INVALID_VALUE,
+    "The source of this record stores handles with at least one value.",
 );
 
 /// The refusal where facts would be needed that have not been gathered.
@@ -165,7 +197,11 @@ mod tests {
         facts.records.insert(b"10.1/A".to_vec(), Some(RecordBuf::unlogged(Values::EMPTY)));
         facts.records.insert(b"10.1/B".to_vec(), None);
         assert!(has(&facts, b"10.1/A") && !has(&facts, b"10.1/B") && !facts.take_incomplete());
-        assert!(facts.is_of_source(b"10.1/A") && !facts.is_of_source(b"10.1/B"));
+        assert!(matches!(facts.place_of_change(b"10.1/A"), ChangePlace::Nowhere));
+        for key in [&b"10.1/B"[..], b"10.1/STORED", b"10.2/OTHER"] {
+            assert!(matches!(facts.place_of_change(key), ChangePlace::Store));
+        }
+        assert!(facts.with(b"10.1/A", None).records[&b"10.1/A"[..]].is_none());
         for at in facts.records.len()..RECORDS_MAX {
             facts.records.insert(format!("10.1/{at}").into_bytes(), None);
         }
@@ -181,6 +217,7 @@ mod tests {
             SourceError::Late,
             SourceError::Unreachable("refused by 10.0.0.1".to_owned()),
             SourceError::Refused("no".to_owned()),
+            SourceError::Conflict,
             SourceError::TooLong,
             SourceError::Invalid("a secret".to_owned()),
         ] {

@@ -4,6 +4,7 @@ use handle_daemon::settings;
 use handle_daemon::settings::{SettingError, SettingRule, SettingType};
 use handle_proto::fold;
 use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_store::DATABASE_URL;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,11 +19,15 @@ pub enum SourceKind {
     Http,
     /// A program that answers on its standard output.
     Program,
+    /// A query to a database of PostgreSQL.
+    Sql,
+    /// The tables of a reference server in a database of PostgreSQL.
+    Tables,
 }
 
 impl SettingType for SourceKind {
     fn type_name() -> String {
-        "`http`, `program`".to_owned()
+        "`http`, `program`, `sql`, `tables`".to_owned()
     }
 }
 
@@ -76,19 +81,31 @@ settings! {
         restart name: String = String::new(), NAME;
         /// Prefixes whose handles the source has, without `0.NA/`. They are homed at the start.
         restart prefixes: Vec<String> = Vec::new(), PREFIXES;
-        /// What answers: a server over HTTP (`url`), or a program (`command`).
+        /// What answers: a server over HTTP (`url`), a program (`command`), a query to a database
+        /// (`database`, `query`), or the tables of a reference server in a database (`database`).
         restart kind: SourceKind = SourceKind::Http;
         /// Of `http`: URL to which a slash and the handle are appended, percent-encoded.
         restart url: String = String::new(), URL;
         /// Of `http`: file with a token that is sent as `Authorization: Bearer`, for which only its
         /// owner may have permissions.
         restart token_file: Option<PathBuf> = None;
-        /// File with the authorities (PEM) that certify a server over TLS; without it, those that
-        /// the host trusts.
+        /// File with the authorities (PEM) that certify a server or a database over TLS; without
+        /// it, those that the host trusts.
         restart ca_file: Option<PathBuf> = None;
+        /// Of `sql` and `tables`: URL of a database of PostgreSQL, as of `psql`. Servers on other
+        /// machines are asked over TLS, unless `sslmode=disable` is in the URL.
+        restart database: String = String::new(), DATABASE_URL;
+        /// Of `sql` and `tables`: file with the password, for which only its owner may have
+        /// permissions. Without it, the password is in the environment variable `PGPASSWORD`, if
+        /// the database asks for one.
+        restart password_file: Option<PathBuf> = None;
+        /// Of `sql`: a SELECT that yields the values of the handle `$1`, one a row.
+        restart query: String = String::new();
+        /// Of `tables`: make the changes of administrators in the tables.
+        restart writable: bool = false;
         /// Of `program`: the program, as an absolute path, and its arguments.
         restart command: Vec<String> = Vec::new();
-        /// Time for an answer.
+        /// Time for an answer; of a database, each for connecting, preparing and answering.
         restart timeout_ms: u32 = 2000, 10..=120_000;
         /// Requests at a time; one more gets RC 3. A source that hangs keeps as many threads
         /// waiting, so it belongs below `forward.requests` of `handled`.
@@ -109,23 +126,31 @@ settings! {
     }
 }
 
-/// Checks that a source has what its kind needs.
+/// Checks that a source has what its kind needs, and nothing of other kinds.
 fn is_complete(config: &SourceConfig) -> Result<(), SettingError> {
-    let (missing, foreign) = match config.kind {
-        SourceKind::Http => (config.url.is_empty().then_some("url"), !config.command.is_empty()),
-        SourceKind::Program => {
-            let is_path = config.command.first().is_some_and(|program| program.starts_with('/'));
-            ((!is_path).then_some("command"), !config.url.is_empty())
+    let is_path = config.command.first().is_some_and(|program| program.starts_with('/'));
+    // Each setting, whether it is there, and the kinds that need it.
+    let settings: [(&str, bool, &[SourceKind]); 4] = [
+        ("url", !config.url.is_empty(), &[SourceKind::Http]),
+        ("command", !config.command.is_empty(), &[SourceKind::Program]),
+        ("database", !config.database.is_empty(), &[SourceKind::Sql, SourceKind::Tables]),
+        ("query", !config.query.is_empty(), &[SourceKind::Sql]),
+    ];
+    let refuse = |why: String| Err(SettingError::Together(format!("the source {:?} {why}", config.name)));
+    for (name, is_there, kinds) in settings {
+        match (is_there, kinds.contains(&config.kind)) {
+            (false, true) => return refuse(format!("has no `{name}`")),
+            (true, false) => return refuse(format!("has `{name}`, which belongs to another kind")),
+            _ => {}
         }
-    };
-    let name = &config.name;
-    let refuse = |why: String| Err(SettingError::Together(format!("the source {name:?} {why}")));
-    match missing {
-        Some("command") => refuse("has no `command` that begins with an absolute path".to_owned()),
-        Some(missing) => refuse(format!("has no `{missing}`")),
-        None if foreign => refuse("has settings of another kind".to_owned()),
-        None => Ok(()),
     }
+    if config.kind == SourceKind::Program && !is_path {
+        return refuse("has a `command` that does not begin with an absolute path".to_owned());
+    }
+    if config.writable && config.kind != SourceKind::Tables {
+        return refuse("is `writable`, which only one of kind `tables` can be".to_owned());
+    }
+    Ok(())
 }
 
 /// Checks that sources do not share names or prefixes.
@@ -188,6 +213,12 @@ mod tests {
             ("kind = \"program\"\ncommand = [\"records\"]", Some("absolute path")),
             ("kind = \"program\"\ncommand = [\"/a\"]\nurl = \"http://a\"", Some("another kind")),
             ("kind = \"telepathy\"", Some("`telepathy`")),
+            ("kind = \"sql\"\ndatabase = \"postgresql://u@h/d\"\nquery = \"SELECT\"", None),
+            ("kind = \"sql\"\ndatabase = \"postgresql://u@h/d\"", Some("no `query`")),
+            ("kind = \"tables\"\ndatabase = \"postgresql://u@h/d\"\nwritable = true", None),
+            ("kind = \"tables\"\ndatabase = \"postgresql://u:secret@h/d\"", Some("has a password")),
+            ("kind = \"tables\"", Some("no `database`")),
+            ("url = \"http://a\"\nwritable = true", Some("`writable`")),
         ] {
             let parsed = parse(&format!("{start}{text}"));
             match expected {

@@ -9,7 +9,7 @@ pub struct SourceCounts([AtomicU64; SourceCounts::RESULTS.len()]);
 
 impl SourceCounts {
     /// The results, in the order of the counters.
-    pub const RESULTS: [&'static str; 10] = [
+    pub const RESULTS: [&'static str; 12] = [
         "found",
         "absent",
         "cached",
@@ -20,6 +20,8 @@ impl SourceCounts {
         "refused",
         "too_long",
         "invalid",
+        "conflict",
+        "changed",
     ];
 
     /// The counts, by result.
@@ -46,6 +48,10 @@ impl SourceCounts {
         self.add(2);
     }
 
+    pub(crate) fn changed(&self) {
+        self.add(11);
+    }
+
     pub(crate) fn failed(&self, error: &SourceError) {
         self.add(match error {
             SourceError::Busy => 3,
@@ -55,6 +61,7 @@ impl SourceCounts {
             SourceError::Refused(_) => 7,
             SourceError::TooLong => 8,
             SourceError::Invalid(_) => 9,
+            SourceError::Conflict => 10,
         });
     }
 

@@ -17,6 +17,8 @@ pub enum SourceError {
     Unreachable(String),
     /// The source answered that it cannot answer.
     Refused(String),
+    /// Another transaction has changed the same record.
+    Conflict,
     /// The answer exceeds a limit.
     TooLong,
     /// The answer breaks the contract: it is no record, or that of another handle.
@@ -35,7 +37,7 @@ impl SourceError {
     /// Whether the same request may succeed soon.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
-        matches!(self, Self::Busy | Self::Paused | Self::Late | Self::Unreachable(_))
+        matches!(self, Self::Busy | Self::Paused | Self::Late | Self::Unreachable(_) | Self::Conflict)
     }
 }
 
@@ -47,6 +49,7 @@ impl fmt::Display for SourceError {
             Self::Late => f.write_str("no answer within `timeout_ms`"),
             Self::Unreachable(why) => write!(f, "cannot be reached: {why}"),
             Self::Refused(why) => write!(f, "refused to answer: {why}"),
+            Self::Conflict => f.write_str("another transaction has changed the same record"),
             Self::TooLong => {
                 f.write_str("the answer is longer than `answer_bytes`, or no record can be so long")
             }

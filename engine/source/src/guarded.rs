@@ -1,14 +1,14 @@
 //! A source with its limits: places, circuit breaker, cache and counters.
 
-use crate::RecordSource;
 use crate::breaker::{BreakerChange, SourceBreaker};
 use crate::cache::AnswerCache;
 use crate::config::SourceConfig;
 use crate::counts::SourceCounts;
 use crate::error::SourceError;
+use crate::{RecordSource, SourceChange};
 use handle_store::RecordBuf;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub struct GuardedSource {
     cache: Mutex<AnswerCache>,
     /// Questions under way, which others who ask the same wait for.
     flights: Mutex<HashMap<Vec<u8>, Arc<SourceFlight>>>,
+    /// Changes that were made here, or may have been.
+    changes: AtomicU64,
     counts: SourceCounts,
 }
 
@@ -76,6 +78,7 @@ impl GuardedSource {
                 seconds(config.negative_s),
             )),
             flights: Mutex::default(),
+            changes: AtomicU64::new(0),
             counts: SourceCounts::default(),
         }
     }
@@ -132,6 +135,36 @@ impl GuardedSource {
         answer
     }
 
+    /// Whether its records can be changed here.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.source.is_writable()
+    }
+
+    /// Has `decide` decide on the record of `key`, and makes the change, as
+    /// [`RecordSource::change`] does.
+    ///
+    /// # Errors
+    /// When the change cannot be made, or the source may not be asked now.
+    pub fn change(
+        &self,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<&RecordBuf>) -> SourceChange,
+    ) -> Result<(), SourceError> {
+        let changed = self.ask_within_limits(|| self.source.change(key, decide));
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        lock(&self.cache).remove(key);
+        match changed {
+            Ok(true) => self.counts.changed(),
+            Ok(false) => {}
+            Err(error) => {
+                self.counts.failed(&error);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// The flight of `key` that is under way, or as an error a new one.
     fn join(&self, key: &[u8]) -> Result<Arc<SourceFlight>, Arc<SourceFlight>> {
         let mut flights = lock(&self.flights);
@@ -152,9 +185,14 @@ impl GuardedSource {
 
     fn ask(&self, key: &[u8], flight: Arc<SourceFlight>) -> SourceAnswer {
         let mut guard = FlightGuard { source: self, flight, key, answer: Err(SourceError::Late) };
+        let changes = self.changes.load(Ordering::Acquire);
         guard.answer = self.ask_within_limits(|| self.source.record(key));
         if let Ok(record) = &guard.answer {
-            lock(&self.cache).insert(key, record.clone(), Instant::now());
+            let mut cache = lock(&self.cache);
+            // What was read before a change does not count after it.
+            if self.changes.load(Ordering::Acquire) == changes {
+                cache.insert(key, record.clone(), Instant::now());
+            }
         }
         guard.answer.clone()
     }

@@ -2,7 +2,7 @@
 //! describes one.
 //!
 //! - [`RecordSource`] is what a source does: it says what the record of a handle is. Back ends over
-//!   HTTP and programs implement it here.
+//!   HTTP, programs and databases of PostgreSQL implement it here.
 //! - [`GuardedSource`] puts a source behind its limits: requests at a time, time, bytes, a circuit
 //!   breaker, and a cache. Every request is counted by its result.
 //! - [`RecordSources`] are all sources of a process, by prefix; [`SourceConfig`] is one table
@@ -43,10 +43,12 @@ mod cache;
 pub mod config;
 pub mod contract;
 mod counts;
+mod database;
 mod error;
 mod guarded;
 mod http;
 mod program;
+mod rows;
 mod sources;
 
 pub use config::{SourceConfig, SourceKind, check_sources};
@@ -55,6 +57,7 @@ pub use error::SourceError;
 pub use guarded::{GuardedSource, SourceAnswer};
 pub use sources::{OpenSourceError, RecordSources};
 
+use handle_store::RecordBuf;
 use std::fmt;
 
 /// A source of records.
@@ -65,4 +68,35 @@ pub trait RecordSource: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the source does not say, or not what could be a record.
     fn record(&self, key: &[u8]) -> SourceAnswer;
+
+    /// Whether [`change`](Self::change) makes changes.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Has `decide` decide on the record of `key`, which nobody else changes meanwhile, and makes
+    /// the change durable. Returns whether anything was changed.
+    ///
+    /// # Errors
+    /// When the change cannot be made. If the source was [silent](SourceError::is_silence), it may
+    /// have been made.
+    fn change(
+        &self,
+        key: &[u8],
+        decide: &mut dyn FnMut(Option<&RecordBuf>) -> SourceChange,
+    ) -> Result<bool, SourceError> {
+        let _ = (key, decide);
+        Err(SourceError::Refused("it is changed elsewhere".to_owned()))
+    }
+}
+
+/// What is decided about a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SourceChange {
+    /// It stays.
+    Keep,
+    /// It becomes this one.
+    Put(RecordBuf),
+    /// It is deleted.
+    Delete,
 }

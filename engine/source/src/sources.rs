@@ -2,6 +2,7 @@
 
 use crate::RecordSource;
 use crate::config::{SourceConfig, SourceKind};
+use crate::database::DatabaseSource;
 use crate::guarded::GuardedSource;
 use crate::http::HttpSource;
 use crate::program::ProgramSource;
@@ -59,6 +60,9 @@ impl RecordSources {
                     HttpSource::open(config, folds, handle).map(|source| Box::new(source) as _)
                 }
                 SourceKind::Program => Ok(Box::new(ProgramSource::start(config, folds, handle))),
+                SourceKind::Sql | SourceKind::Tables => {
+                    DatabaseSource::open(config).map(|source| Box::new(source) as _)
+                }
             };
             let opened = opened.map_err(|why| OpenSourceError::Setting(config.name.clone(), why))?;
             let prefixes = config.prefixes.iter().map(|prefix| fold::folded(prefix.as_bytes()));

@@ -70,7 +70,10 @@ pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use mirror::{DumpScope, NamedKind};
-pub use postgres::{PostgresConfig, ServerError, trusted_roots};
+pub use postgres::{
+    DATABASE_URL, Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction, PostgresConfig,
+    ServerError, trusted_roots,
+};
 pub use record::{RecordBuf, StoreRecord};
 pub use removals::{LastChange, RemovalKind};
 pub use snapshot::{

@@ -81,6 +81,7 @@ mod running;
 mod sessions;
 mod signed_sets;
 mod sources;
+mod sources_tables;
 mod takeover;
 mod tcp;
 mod templates;

@@ -5,12 +5,71 @@ use super::open::open;
 use super::{AdminService, hidden};
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite, decide};
 use crate::permission::view::RemoteFacts;
-use crate::sourced::{NOT_GATHERED, SourceFacts, SourcedRecords};
+use crate::sourced::{
+    ChangePlace, NO_EMPTY_RECORDS, NOT_GATHERED, READ_ONLY_SOURCE, SourceFacts, SourcedRecords,
+    source_refusal,
+};
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, Values};
-use handle_store::{StoreError, Transaction};
+use handle_source::{GuardedSource, SourceChange};
+use handle_store::{RecordBuf, StoreError, Transaction};
 
 impl AdminService {
+    /// Makes the change that was decided on, where its record is.
+    pub(super) fn make_change(
+        &self,
+        case: &RequestCase<'_>,
+        requester: Requester<'_>,
+        writes: &[StoreWrite],
+        facts: (RemoteFacts, SourceFacts),
+    ) -> Result<OperationAnswer, StoreError> {
+        let [StoreWrite::Put(key, ..) | StoreWrite::Delete(key)] = writes else {
+            return self.commit(case, requester, facts);
+        };
+        match facts.1.place_of_change(key) {
+            ChangePlace::Store => self.commit(case, requester, facts),
+            ChangePlace::Nowhere => Ok(OperationAnswer::Refused(READ_ONLY_SOURCE)),
+            ChangePlace::Source(source) => self.commit_at_source(source, key, (case, requester), &facts),
+        }
+    }
+
+    /// Has `source` make the change of the record of `key`, decided again on the state that nobody
+    /// else changes meanwhile. Blocks until it is durable.
+    fn commit_at_source(
+        &self,
+        source: &GuardedSource,
+        key: &[u8],
+        (case, requester): (&RequestCase<'_>, Requester<'_>),
+        (facts, source_facts): &(RemoteFacts, SourceFacts),
+    ) -> Result<OperationAnswer, StoreError> {
+        let (in_force, snapshot) = (self.in_force(), self.store.snapshot()?);
+        let request = case.operation_request();
+        let mut decided = Ok(OperationAnswer::Refused(CHANGED_MEANWHILE));
+        let made = source.change(key, &mut |record| {
+            let facts_now = source_facts.with(key, record);
+            let records = SourcedRecords::new(&snapshot, &facts_now);
+            let decision = decide(&records, &in_force.rules, &request, requester, facts);
+            let (change, answer) = match decision {
+                Ok(_) if facts_now.take_incomplete() => {
+                    (SourceChange::Keep, Ok(OperationAnswer::Refused(NOT_GATHERED)))
+                }
+                Ok(OperationDecision::Change(writes, answer)) => source_change(writes, answer),
+                Ok(OperationDecision::Answer(answer)) => (SourceChange::Keep, Ok(answer)),
+                Ok(_) => (SourceChange::Keep, Ok(OperationAnswer::Refused(CHANGED_MEANWHILE))),
+                Err(error) => (SourceChange::Keep, Err(error)),
+            };
+            decided = answer;
+            change
+        });
+        match made {
+            Ok(()) => decided,
+            Err(error) => {
+                tracing::warn!(source = source.name(), %error, "a source of records has not made a change");
+                Ok(OperationAnswer::Refused(source_refusal(&error)))
+            }
+        }
+    }
+
     /// Has the writer decide again, on the state of the store at that time and under the rules in
     /// force, and make the changes. Blocks until they are durable.
     pub(super) fn commit(
@@ -47,12 +106,31 @@ impl AdminService {
                 OperationDecision::Answer(answer) => answer,
                 // Values that were public have become hidden since, and the requester was never
                 // authenticated.
-                _ => {
-                    let text = "The handle was changed meanwhile; ask again.";
-                    OperationAnswer::Refused(OperationRefusal::new(ResponseCode::SERVER_BUSY, text))
-                }
+                _ => OperationAnswer::Refused(CHANGED_MEANWHILE),
             })
         })
+    }
+}
+
+/// The refusal if a decision would need more than the requester has shown.
+const CHANGED_MEANWHILE: OperationRefusal =
+    OperationRefusal::new(ResponseCode::SERVER_BUSY, "The handle was changed meanwhile; ask again.");
+
+/// What `writes` are for a source, and the answer that goes with them.
+fn source_change(
+    writes: Vec<StoreWrite>,
+    answer: OperationAnswer,
+) -> (SourceChange, Result<OperationAnswer, StoreError>) {
+    match writes.into_iter().next() {
+        Some(StoreWrite::Put(_, 0, _)) => {
+            (SourceChange::Keep, Ok(OperationAnswer::Refused(NO_EMPTY_RECORDS)))
+        }
+        Some(StoreWrite::Put(_, count, bytes)) => match Values::from_encoded(count, &bytes) {
+            Ok(values) => (SourceChange::Put(RecordBuf::unlogged(values)), Ok(answer)),
+            Err(_) => (SourceChange::Keep, Err(StoreError::Damaged("values that were encoded before"))),
+        },
+        Some(StoreWrite::Delete(_)) => (SourceChange::Delete, Ok(answer)),
+        Some(StoreWrite::Home(_) | StoreWrite::Unhome(_)) | None => (SourceChange::Keep, Ok(answer)),
     }
 }
 

@@ -40,11 +40,11 @@ use crate::audit::Audit;
 use crate::caller_sessions::CallerSessions;
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
-use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester, StoreWrite};
+use crate::operation::{OperationDecision, OperationRefusal, OperationRules, Requester};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::Replication;
-use crate::sourced::{READ_ONLY_SOURCE, SourceFacts};
+use crate::sourced::SourceFacts;
 use case::{ChallengeClaim, RequestCase};
 use handle_auth::challenges::{Challenges, IssuedChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
@@ -207,11 +207,8 @@ impl AdminService {
         }
         match decision {
             OperationDecision::Challenge | OperationDecision::Prove => Ok(self.challenge(case)),
-            OperationDecision::Change(writes, _) if changes_source(&writes, &decider.source_facts) => {
-                Ok(READ_ONLY_SOURCE.into())
-            }
-            OperationDecision::Change(..) => {
-                self.commit(case, requester, decider.into_facts()).map(PreparedResponse::from)
+            OperationDecision::Change(writes, _) => {
+                self.make_change(case, requester, &writes, decider.into_facts()).map(PreparedResponse::from)
             }
             OperationDecision::Answer(answer) => Ok(answer.into()),
             OperationDecision::List(lister) => {
@@ -249,14 +246,6 @@ impl AdminService {
             }
         }
     }
-}
-
-/// Whether one of `writes` is to a record that a source has.
-fn changes_source(writes: &[StoreWrite], source_facts: &SourceFacts) -> bool {
-    writes.iter().any(|write| match write {
-        StoreWrite::Put(key, ..) | StoreWrite::Delete(key) => source_facts.is_of_source(key),
-        StoreWrite::Home(_) | StoreWrite::Unhome(_) => false,
-    })
 }
 
 /// The parts of the service.

@@ -16,8 +16,8 @@ use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-/// The URL of a database, without a password.
-const DATABASE_URL: SettingRule<String> = SettingRule {
+/// The rule for the URL of a database, which has no password in it; it may be empty.
+pub const DATABASE_URL: SettingRule<String> = SettingRule {
     words: "postgresql://USER@HOST/DATABASE",
     check: |url| match url.is_empty() {
         true => Ok(()),
@@ -57,7 +57,7 @@ fn parse(url: &str) -> Result<Config, String> {
         format!("is not the URL of a database ({why}): write postgresql://USER@HOST/DATABASE")
     })?;
     if config.get_password().is_some() {
-        return Err("has a password: put it into `store.postgres.password_file` or PGPASSWORD".to_owned());
+        return Err("has a password: put it into `password_file` or PGPASSWORD".to_owned());
     }
     if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
         return Err("names no host: write postgresql://USER@HOST/DATABASE".to_owned());
@@ -86,8 +86,8 @@ impl DatabaseAddress {
         let refused = |doing: &str, why: String| {
             StoreError::Server(ServerError::new(Arc::from(&*settings.url), doing, why).into())
         };
-        let mut config = parse(&settings.url)
-            .map_err(|why| refused("read the settings of", format!("`store.postgres.url` {why}")))?;
+        let mut config =
+            parse(&settings.url).map_err(|why| refused("read the settings of", format!("`url` {why}")))?;
         let password = match &settings.password_file {
             Some(path) => {
                 let secret = open_secret_file(path)
@@ -136,7 +136,7 @@ fn name(config: &Config) -> String {
 fn tls(config: &Config, ca_file: Option<&Path>) -> Result<MakeRustlsConnect, String> {
     let roots = match (ca_file, config.get_ssl_mode()) {
         (None, SslMode::Disable) => RootCertStore::empty(),
-        _ => trusted_roots(ca_file).map_err(|why| format!("`store.postgres.ca_file`: {why}"))?,
+        _ => trusted_roots(ca_file).map_err(|why| format!("`ca_file`: {why}"))?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();

@@ -15,11 +15,21 @@ pub struct ServerError {
     why: String,
     hint: &'static str,
     is_lost: bool,
+    is_late: bool,
+    is_conflict: bool,
 }
 
 impl ServerError {
     pub(super) fn new(server: Arc<str>, doing: &str, why: String) -> Self {
-        Self { server, doing: doing.to_owned(), why, hint: "", is_lost: false }
+        Self {
+            server,
+            doing: doing.to_owned(),
+            why,
+            hint: "",
+            is_lost: false,
+            is_late: false,
+            is_conflict: false,
+        }
     }
 
     pub(super) fn of(server: Arc<str>, doing: &str, error: &tokio_postgres::Error) -> Self {
@@ -44,28 +54,50 @@ impl ServerError {
         let hint = match code {
             None => "is the server running: pg_isready",
             Some(code) if *code == SqlState::TOO_MANY_CONNECTIONS => {
-                "lower `store.postgres.connections`, or raise max_connections of the server"
+                "lower the number of connections in the settings, or raise max_connections of the server"
             }
             Some(code) if code.code().starts_with("28") => "check pg_hba.conf of the server",
             Some(code) if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
-                "grant the rights on the tables handle_*"
+                "grant the rights on the tables to its user"
             }
-            Some(code) if *code == SqlState::UNDEFINED_TABLE => "`hdl store create` makes the tables",
+            Some(code) if *code == SqlState::UNDEFINED_TABLE => {
+                "are the tables there, in the search path of the user"
+            }
             Some(code) if *code == SqlState::DISK_FULL => "the disk of the server is full",
             Some(_) => "",
         };
-        Self { server, doing: doing.to_owned(), why, hint, is_lost }
+        let is_one_of = |codes: &[&SqlState]| code.is_some_and(|code| codes.contains(&code));
+        let is_conflict = is_one_of(&[
+            &SqlState::UNIQUE_VIOLATION,
+            &SqlState::T_R_SERIALIZATION_FAILURE,
+            &SqlState::T_R_DEADLOCK_DETECTED,
+        ]);
+        let is_late = is_one_of(&[&SqlState::QUERY_CANCELED, &SqlState::LOCK_NOT_AVAILABLE]);
+        Self { server, doing: doing.to_owned(), why, hint, is_lost, is_late, is_conflict }
     }
 
     pub(super) fn timeout(server: Arc<str>, doing: &str) -> Self {
         let mut error = Self::new(server, doing, "no answer in time".to_owned());
-        error.hint = "raise `store.postgres.timeout_ms`, if the server is slow";
-        error.is_lost = true;
+        error.hint = "raise `timeout_ms` in the settings, if the server is slow";
+        (error.is_lost, error.is_late) = (true, true);
         error
     }
 
+    /// Whether the time for an answer was over.
+    #[must_use]
+    pub const fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Whether another transaction has changed the same rows.
+    #[must_use]
+    pub const fn is_conflict(&self) -> bool {
+        self.is_conflict
+    }
+
     /// Whether the connection is of no more use.
-    pub(super) const fn is_lost(&self) -> bool {
+    #[must_use]
+    pub const fn is_lost(&self) -> bool {
         self.is_lost
     }
 }

@@ -5,6 +5,7 @@
 
 mod config;
 mod connection;
+mod database;
 mod error;
 mod pool;
 mod query;
@@ -12,7 +13,8 @@ mod schema;
 mod snapshot;
 mod write;
 
-pub use config::{PostgresConfig, trusted_roots};
+pub use config::{DATABASE_URL, PostgresConfig, trusted_roots};
+pub use database::{Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction};
 pub use error::ServerError;
 pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};
@@ -95,7 +97,7 @@ impl PostgresStore {
     fn new(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
         let address = Arc::new(DatabaseAddress::new(&config.postgres)?);
         Ok(Self {
-            pool: ConnectionPool::new(Arc::clone(&address), config.postgres.connections),
+            pool: ConnectionPool::new(Arc::clone(&address), config.postgres.connections, ""),
             address,
             writer: Mutex::new(None),
             writer_id: rand::random(),

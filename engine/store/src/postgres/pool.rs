@@ -11,6 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub(super) struct ConnectionPool {
     address: Arc<DatabaseAddress>,
     most: usize,
+    /// Statements that each new connection runs.
+    setup: Box<str>,
     state: Mutex<PoolState>,
     returned: Condvar,
 }
@@ -22,8 +24,9 @@ struct PoolState {
 }
 
 impl ConnectionPool {
-    pub(super) fn new(address: Arc<DatabaseAddress>, most: usize) -> Arc<Self> {
-        Arc::new(Self { address, most, state: Mutex::default(), returned: Condvar::new() })
+    pub(super) fn new(address: Arc<DatabaseAddress>, most: usize, setup: &str) -> Arc<Self> {
+        let (state, returned) = (Mutex::default(), Condvar::new());
+        Arc::new(Self { address, most, setup: setup.into(), state, returned })
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
@@ -59,9 +62,9 @@ impl ConnectionPool {
         drop(state);
         let was_idle = idle.is_some();
         // From here on, dropping it lowers the count.
-        let mut pooled = PooledConnection { connection: idle, pool: Arc::clone(self) };
+        let mut pooled = PooledConnection { connection: idle, rolls_back: true, pool: Arc::clone(self) };
         if !was_idle {
-            pooled.connection = Some(Connection::open(&self.address, "")?);
+            pooled.connection = Some(Connection::open(&self.address, &self.setup)?);
         }
         Ok((pooled, was_idle))
     }
@@ -71,6 +74,8 @@ impl ConnectionPool {
 #[derive(Debug)]
 pub(super) struct PooledConnection {
     connection: Option<Connection>,
+    /// Whether it may be in a transaction, which is rolled back at the end.
+    rolls_back: bool,
     pool: Arc<ConnectionPool>,
 }
 
@@ -78,11 +83,20 @@ impl PooledConnection {
     pub(super) fn get(&self) -> &Connection {
         self.connection.as_ref().expect("present until dropped")
     }
+
+    /// Ends the use of a connection that is in no transaction.
+    pub(super) fn give_back_at_once(mut self) {
+        self.rolls_back = false;
+    }
 }
 
 impl Drop for PooledConnection {
     fn drop(&mut self) {
+        let rolls_back = self.rolls_back;
         let ended = self.connection.take().filter(|connection| {
+            if !rolls_back {
+                return !connection.is_lost();
+            }
             // Also after an error, of which the server has told.
             let end = connection.client().batch_execute("ROLLBACK");
             !connection.is_lost() && connection.run("end a transaction in", end).is_ok()
