@@ -295,6 +295,8 @@ fn records(seeds: &mut Seeds) {
         let record = serde_json::json!({"handle": record["handle"], "values": record["values"]});
         seeds.text("record_line", &record);
         seeds.text("values_json", &record);
+        let handle = record["handle"].as_str().expect("a handle");
+        seeds.add("source_answer", format!("{handle}\n{record}"));
     }
     for record in load("dois.jsonl").iter().step_by(100) {
         seeds.text("record_line", record);

@@ -36,6 +36,7 @@ mod saved;
 mod sessions;
 mod snapshot;
 mod sockets;
+mod source;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ pub use saved::saved_cache;
 pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest, proof, proof_examples, steps, steps_examples};
 pub use sockets::{bulk_socket, caller_socket};
+pub use source::source_answer;
 pub use template::template;
 pub use train::train;
 pub use transport::{fragments, reassembly, stream};
@@ -91,7 +93,7 @@ targets! {
     challenges connections administration permission
     session_table session_socket caller_socket bulk_socket
     rate_limit template
-    batch_file json_export sql_dump settings site_bundle
+    batch_file json_export sql_dump settings site_bundle source_answer
     reference bootstrap lookup jws
     location proxy_path plain_head http_request http_credentials http_batch
     capture access_log http_answer json_answer schedule_file

@@ -55,6 +55,7 @@ pub use config::{SourceConfig, SourceKind, check_sources};
 pub use counts::SourceCounts;
 pub use error::SourceError;
 pub use guarded::{GuardedSource, SourceAnswer};
+pub use rows::{read_references, write_references};
 pub use sources::{OpenSourceError, RecordSources};
 
 use handle_store::RecordBuf;

@@ -170,11 +170,12 @@ fn read_bit(at: usize, text: &str) -> Result<bool, SourceError> {
     }
 }
 
-/// References as the reference's tables have them: `index:handle`, with tabs between them.
-pub(crate) fn read_references<'s>(
-    text: &[u8],
-    storage: &'s mut Vec<u8>,
-) -> Result<References<'s>, SourceError> {
+/// Reads references as the tables of a reference server have them: `index:handle`, with tabs
+/// between them. Their wire form is appended to `storage`, which is empty.
+///
+/// # Errors
+/// When the text is no such list.
+pub fn read_references<'s>(text: &[u8], storage: &'s mut Vec<u8>) -> Result<References<'s>, SourceError> {
     let invalid = || SourceError::Invalid("the column `refs` is no list of index:handle".to_owned());
     let mut count = 0;
     for part in text.split(|&byte| byte == b'\t').filter(|part| !part.is_empty()) {
@@ -187,7 +188,8 @@ pub(crate) fn read_references<'s>(
 }
 
 /// References as [`read_references`] reads them; `None` if a handle has a tab.
-pub(crate) fn write_references(references: References<'_>) -> Option<Vec<u8>> {
+#[must_use]
+pub fn write_references(references: References<'_>) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     for Reference { handle, index } in references.iter() {
         if handle.contains(&b'\t') {
