@@ -263,12 +263,20 @@ impl GatewayState {
         let set = self.set.as_ref()?.current();
         match find(&set, &self.service(), http_question, &mut render) {
             Ok(rendered) => Some(rendered),
-            Err(answer) if !is_elsewhere(answer.code) || self.upstream.is_none() => {
+            Err(answer) if !self.asks_upstream(&answer) => {
                 let origin = RecordOrigin::Set { generation: set.generation() };
                 Some(render(&RecordAnswer::of(&answer, origin)))
             }
             Err(_) => None,
         }
+    }
+
+    /// Whether upstream is to answer instead of the set.
+    fn asks_upstream(&self, answer: &LookupAnswer) -> bool {
+        let is_missing = answer.code == ResponseCode::HANDLE_NOT_FOUND;
+        let may_be_there = is_elsewhere(answer.code)
+            || is_missing && self.settings.current().upstream.may_have(&answer.handle);
+        may_be_there && self.upstream.is_some()
     }
 
     /// Answers `http_question` from the set, or from upstream if another server has the handle.

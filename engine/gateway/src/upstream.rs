@@ -23,8 +23,8 @@ use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, LookupAnswer, LookupError, Question, SharedAnswer};
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
-use handle_proto::ResponseCode;
 use handle_proto::data::SiteBuf;
+use handle_proto::{Handle, ResponseCode, fold};
 use hyper::StatusCode;
 use std::collections::HashSet;
 use std::fmt;
@@ -46,6 +46,10 @@ settings! {
         /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
         /// site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
+        /// Prefixes, without `0.NA/`, whose handles are asked for upstream if the set does not have
+        /// them, although the prefix is homed: `handle-admin` has a source of records for them
+        /// ([sources.md](../sources.md)).
+        live sources: Vec<String> = Vec::new();
         /// Longest duration of one question.
         restart timeout_ms: u32 = 10_000, 1..=120_000;
         /// Questions at a time. Further requests get status 503.
@@ -82,6 +86,13 @@ settings! {
 }
 
 impl UpstreamConfig {
+    /// Whether a source of records may have `handle`, which is not in the set.
+    #[must_use]
+    pub fn may_have(&self, handle: &[u8]) -> bool {
+        let prefix = Handle(handle).naming_authority();
+        self.sources.iter().any(|source| fold::eq(source.as_bytes(), prefix))
+    }
+
     /// Whether an upstream is configured.
     #[must_use]
     pub const fn is_configured(&self) -> bool {

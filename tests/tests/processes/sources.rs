@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_gateway::Gateway;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
@@ -16,7 +17,7 @@ use handle_tests::process::until;
 use handle_tests::record_backend::{BackendBehaviour, RecordBackend};
 use handle_tests::services::{ServicesPlan, admin, secret};
 use handle_tests::session::ClientSession;
-use handle_tests::{http, json_schema};
+use handle_tests::{gateway_server, http, json_schema};
 use serde_json::Value as Json;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -358,4 +359,28 @@ fn the_contract_describes_what_is_read() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn handles_of_a_source_are_found_over_http() {
+    let backend = RecordBackend::start(&records());
+    let processes = start(&backend, |_| ());
+    let directory = processes.admin.directory.path();
+    let mut config = gateway_server::config();
+    config.snapshot = Some(directory.join("set"));
+    config.upstream.resolver_site = Some(directory.join("siteinfo.json"));
+    (config.upstream.sources, config.upstream.cache_s) = (vec!["10.1".to_owned()], 0);
+    let gateway = Gateway::start(&config).unwrap();
+    let get = |path: &str| gateway_server::get(gateway.addresses()[0], path, "");
+    let shown = get("/api/handles/10.1/item");
+    assert_eq!(
+        (shown.status, &shown.json()["values"][0]["data"]["value"]),
+        (200, &"https://source.example/".into())
+    );
+    assert!(!shown.text().contains("not for all"));
+    assert_eq!(get("/10.1/item").header("location"), Some("https://source.example/"));
+    assert_eq!(get("/api/handles/10.1/none").status, 404);
+    backend.behave(BackendBehaviour::Failing);
+    assert_eq!(get("/api/handles/10.1/other").status, 502);
+    assert_eq!(get("/10.1/stored").header("location"), Some("https://stored.example/"));
 }
