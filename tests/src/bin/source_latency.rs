@@ -1,6 +1,7 @@
-//! Measures how long stored handles take while a source of records is honest, hangs, floods, lies or
-//! fails, and clients keep asking for its handles: `cargo run --release -p handle-tests --bin
-//! source_latency`. Prints quantiles for each, and the ratio to the honest source of the same round.
+//! Measures how long stored handles take while a source of records is honest, hangs, floods, lies
+//! or fails, and clients keep asking for its handles:
+//! `cargo run --release -p handle-tests --bin source_latency`. Prints quantiles for each, and their
+//! ratio to those with the honest source in the same round.
 
 use handle_proto::{Value, ValueBuf};
 use handle_source::SourceConfig;
