@@ -13,6 +13,7 @@ use handle_source::{RecordSources, SourceConfig, SourceError, SourceKind};
 use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::forwarding::{BothProcesses, answer_to, code, message};
 use handle_tests::postgres_server::PostgresServer;
+use handle_tests::process::until;
 use handle_tests::services::{ServicesPlan, admin, secret};
 
 const SECRET: &[u8] = b"a secret of this service";
@@ -39,6 +40,10 @@ const TEXT_TABLES: &str = "
         pub_read INTEGER, pub_write SMALLINT, note TEXT DEFAULT 'new', PRIMARY KEY (handle, idx));
     INSERT INTO nas VALUES ('0.NA/10.1');";
 
+/// The transactions of a database with an advisory lock.
+const HOLDERS: &str = "FROM pg_locks WHERE locktype = 'advisory' AND granted \
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+
 /// A database with tables, and its name.
 struct TestDatabase {
     server: &'static PostgresServer,
@@ -58,6 +63,11 @@ impl TestDatabase {
 
     fn psql(&self, statement: &str) -> String {
         self.server.psql(&self.name, statement)
+    }
+
+    /// Waits until a transaction in this database holds an advisory lock.
+    fn await_holder(&self) {
+        until("a transaction is there", || self.psql(&format!("SELECT count(*) {HOLDERS}")) == "1");
     }
 
     fn source(&self, kind: SourceKind) -> SourceConfig {
@@ -263,16 +273,45 @@ fn a_change_waits_for_another_transaction_for_its_time_at_most() {
     let held = "BEGIN; UPDATE handles SET ttl = 61; SELECT pg_advisory_lock(1); SELECT pg_sleep(20)";
     std::thread::scope(|scope| {
         let holder = scope.spawn(|| database.psql(held));
-        let is_held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted";
-        handle_tests::process::until("the row is locked", || database.psql(is_held) == "1");
+        database.await_holder();
         let delete = Request::DeleteHandle(HandleBody { handle: b"10.1/item" });
         assert_eq!(change(&processes, ADMIN, &delete), Code::SERVER_BUSY);
         // Reading does not wait.
         assert_eq!(resolve(&processes, "10.1/item").unwrap().len(), 1);
-        database.psql("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'");
+        database.psql(&format!("SELECT pg_terminate_backend(pid) {HOLDERS}"));
         assert!(holder.join().is_err(), "its connection was closed");
         assert_eq!(change(&processes, ADMIN, &delete), Code::SUCCESS);
     });
+}
+
+#[test]
+fn one_of_two_creations_of_a_handle_is_told_to_ask_again() {
+    let Some(database) = TestDatabase::new(TABLES) else { return };
+    let source = SourceConfig { writable: true, ..database.source(SourceKind::Tables) };
+    let processes = database.start(source);
+    // Commits as soon as another transaction waits for it.
+    let other = "BEGIN; SELECT pg_advisory_lock(1);
+        INSERT INTO handles VALUES ('10.1/NEW', 1, 'URL', 'x', 0, 60, 0, '', true, true, true, false);
+        DO $$ BEGIN FOR turn IN 1..400 LOOP
+            EXIT WHEN EXISTS (SELECT FROM pg_locks
+                WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid)));
+            PERFORM pg_sleep(0.05);
+        END LOOP; END $$;
+        COMMIT";
+    let create = || {
+        with_values(&[url(1, "https://a/")], |values| {
+            let body = HandleValues { handle: b"10.1/new", values };
+            change(&processes, ADMIN, &Request::CreateHandle(body))
+        })
+    };
+    std::thread::scope(|scope| {
+        let holder = scope.spawn(|| database.psql(other));
+        database.await_holder();
+        assert_eq!(create(), Code::SERVER_BUSY);
+        holder.join().unwrap();
+    });
+    assert_eq!(create(), Code::HANDLE_ALREADY_EXISTS);
+    assert_eq!(database.psql("SELECT count(*) FROM handles"), "1");
 }
 
 #[test]
