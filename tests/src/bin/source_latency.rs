@@ -95,6 +95,6 @@ fn measure(server: SocketAddr) -> (f64, f64, u64) {
         stop.store(true, Ordering::Relaxed);
     });
     times.sort();
-    let at = |share: f64| times[(QUERIES as f64 * share) as usize].as_secs_f64() * 1e6;
-    (at(0.5), at(0.99), asked.load(Ordering::Relaxed))
+    let at = |percent: usize| times[QUERIES * percent / 100].as_secs_f64() * 1e6;
+    (at(50), at(99), asked.load(Ordering::Relaxed))
 }
