@@ -1,6 +1,6 @@
 //! Measures how long stored handles take while a source of records is honest, hangs, floods, lies
 //! or fails, and clients keep asking for its handles:
-//! `cargo run --release -p handle-tests --bin source_latency`. Prints quantiles for each, and their
+//! `cargo run -p handle-tests --bin source_latency`. Prints quantiles for each, and their
 //! ratio to those with the honest source in the same round.
 
 use handle_proto::{Value, ValueBuf};
@@ -11,10 +11,13 @@ use handle_tests::record_backend::{BackendBehaviour, RecordBackend};
 use handle_tests::services::ServicesPlan;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 7;
 const QUERIES: usize = 20_000;
+/// Time between two questions of a client about the source, so that those who get an answer at once
+/// do not ask more than others.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Clients that ask for handles of the source.
 const SOURCE_CLIENTS: u32 = 4;
 
@@ -83,6 +86,7 @@ fn measure(server: SocketAddr) -> (f64, f64, u64) {
                         format!("10.1/{number}-{count}")
                     };
                     client.resolve(handle.as_bytes()).expect("an answer, whatever the source does");
+                    std::thread::sleep(PAUSE);
                 }
             });
         }
