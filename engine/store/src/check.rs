@@ -1,6 +1,7 @@
 //! Consistency checks of a store, and its statistics.
 
 use super::StoreRecords as _;
+use super::index::IndexCheck;
 use super::record::StoreRecord;
 use super::snapshot::StoreSnapshot;
 use super::{StoreError, check_record, is_responsible, key};
@@ -40,6 +41,8 @@ pub enum StoreFinding {
     NotHomed(Vec<u8>),
     /// The record names a transaction after the last one.
     FromTheFuture(Vec<u8>),
+    /// The index of this type does not have the rows of the records.
+    WrongIndex(Vec<u8>),
     /// An entry of the log does not decode.
     DamagedLog,
     /// A transaction is missing in the log, or is after the last one.
@@ -66,6 +69,12 @@ impl fmt::Display for StoreFinding {
             Self::UnfitRecord(name, why) => write!(f, "{}: {why}", Handle(name)),
             Self::NotHomed(name) => write!(f, "{}: the prefix is not homed", Handle(name)),
             Self::FromTheFuture(name) => write!(f, "{}: names a transaction after the last", Handle(name)),
+            Self::WrongIndex(kind) => write!(
+                f,
+                "the index of type {} differs from the records: take the type out of `index.types`, start handle-admin, \
+                 and add it again",
+                Handle(kind)
+            ),
             Self::DamagedLog => f.write_str("log: an entry does not decode"),
             Self::LogGap(id) => write!(f, "log: transaction {id} is where another should be"),
             Self::LogTime(id) => write!(f, "log: transaction {id} is earlier than the one before"),
@@ -94,6 +103,7 @@ pub(super) fn check(
     mut found: impl FnMut(StoreFinding),
 ) -> Result<StoreStats, StoreError> {
     let mut stats = StoreStats { values: 0, bytes: 0, ..stats(snapshot)? };
+    let mut index = IndexCheck::new(snapshot)?;
     for stored in snapshot.records()? {
         let stored = stored?;
         let name = stored.handle();
@@ -103,8 +113,10 @@ pub(super) fn check(
         };
         stats.values += record.values.len() as u64;
         stats.bytes += (name.len() + record.values.as_bytes().len()) as u64;
+        index.add_record(&stored);
         check_one(snapshot, name, &record, stats.last_transaction, &mut found)?;
     }
+    index.finish(snapshot, &mut found)?;
     check_log(snapshot, &stats, found)?;
     Ok(stats)
 }

@@ -51,6 +51,7 @@ mod check;
 mod embedded;
 mod error;
 mod feed;
+mod index;
 mod log;
 mod mirror;
 mod postgres;
@@ -68,6 +69,10 @@ pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
 pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
+pub use index::{
+    BadPattern, FoundHandles, INDEX_TYPE_LEN_MAX, IndexProgress, IndexState, PATTERN_LEN_MAX,
+    PATTERN_STARS_MAX, SearchBounds, SearchCondition, SearchError, StoreSearch, ValuePattern, is_index_type,
+};
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use mirror::{DumpScope, NamedKind};
 pub use postgres::{

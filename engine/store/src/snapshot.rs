@@ -34,7 +34,7 @@ pub trait StoreRecords {
 /// in a file, the old pages.
 #[derive(Debug)]
 pub struct StoreSnapshot {
-    tables: SnapshotTables,
+    pub(super) tables: SnapshotTables,
     folds: bool,
 }
 
@@ -59,7 +59,12 @@ impl StoredRecord {
     /// # Errors
     /// When the record is damaged.
     pub fn record(&self) -> Result<StoreRecord<'_>, StoreError> {
-        StoreRecord::decode(self.0.record())
+        StoreRecord::decode(self.as_bytes())
+    }
+
+    /// The stored form of the record, which may be damaged.
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.0.record()
     }
 }
 

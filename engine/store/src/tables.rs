@@ -42,6 +42,8 @@ pub(crate) enum StoreTable {
     BulkOwned,
     /// Numbers of keys and results of each identity.
     BulkOwners,
+    /// The index of values (`index/mod.rs`): type, value and handle; empty values.
+    Index,
 }
 
 /// The names of numbers in [`StoreTable::Meta`].
@@ -76,6 +78,10 @@ pub(crate) mod names {
     pub(crate) const RENUMBERED_FROM: &str = "renumbered_from";
     /// The last transaction right after a promotion.
     pub(crate) const RENUMBERED_TO: &str = "renumbered_to";
+    /// Begins the names of the states of indexed types; the type follows.
+    pub(crate) const INDEX_STATE: &str = "index:";
+    /// Begins the names of how many records the build of an index has read; the type follows.
+    pub(crate) const INDEX_RECORDS: &str = "index_records:";
     /// The number that health checks write and read back.
     pub(crate) const PROBE: &str = "probe";
 }
@@ -234,6 +240,17 @@ impl WriteTables<'_> {
         }
     }
 
+    /// Removes a row of `Index`, if there is one, without reading it.
+    pub(crate) fn discard(&mut self, table: StoreTable, key: &[u8]) -> Result<(), StoreError> {
+        match self {
+            Self::Embedded(tables) => tables.remove(table, key).map(drop),
+            Self::Postgres(tables) => {
+                tables.discard(table, key);
+                Ok(())
+            }
+        }
+    }
+
     /// Removes all rows of a range, and returns their number.
     pub(crate) fn remove_range(&mut self, table: StoreTable, range: KeyRange<'_>) -> Result<u64, StoreError> {
         match self {
@@ -264,7 +281,7 @@ impl WriteTables<'_> {
     }
 }
 
-/// The tables at one moment: `Records`, `Homed`, `Log`, `Removals`, `HomedDates` and `Meta`.
+/// The tables at one moment: `Records`, `Homed`, `Log`, `Removals`, `HomedDates`, `Meta` and `Index`.
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 #[derive(Debug)]
 pub(crate) enum SnapshotTables {

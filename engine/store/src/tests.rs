@@ -3,6 +3,7 @@
 mod damage;
 mod dates;
 mod disk_failures;
+mod index;
 mod postgres;
 #[path = "../../../tests/src/postgres_server.rs"]
 #[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]

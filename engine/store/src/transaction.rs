@@ -1,6 +1,7 @@
 //! Changes to the store: the steps of a transaction on the writer's thread.
 
 use super::StoreError;
+use super::index::{IndexedType, indexed_types, keys_of};
 use super::log::{LogAction, LogBounds, LogEntry};
 use super::record::{HEAD_LEN, RecordBuf, StoreRecord};
 use super::removals::{LastChange, OWN_PRIORITY, RemovalKey};
@@ -10,6 +11,7 @@ use handle_daemon::clock::now_unix_ms;
 use handle_proto::Values;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
+use std::collections::BTreeSet;
 use std::ops::{Bound, ControlFlow};
 
 /// A transaction in progress. Reads through it see its own changes.
@@ -24,6 +26,8 @@ pub struct Transaction<'t> {
     /// The number of values and bytes of all records.
     content: RecordContent,
     room: Vec<u8>,
+    /// The types with an index.
+    pub(super) indexed: Vec<IndexedType>,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -66,6 +70,7 @@ impl<'t> Transaction<'t> {
         };
         let (last_id, last_unix_ms) = (number(names::LAST_ID)?, number(names::LAST_MS)?);
         let content = RecordContent { values: number(names::VALUES)?, bytes: number(names::BYTES)? };
+        let indexed = indexed_types(&tables)?;
         Ok(Self {
             tables,
             folds,
@@ -75,6 +80,7 @@ impl<'t> Transaction<'t> {
             writes_count: 0,
             content,
             room: Vec::new(),
+            indexed,
         })
     }
 
@@ -124,6 +130,7 @@ impl<'t> Transaction<'t> {
         // A damaged record can be deleted too.
         let before_ms = StoreRecord::decode(&removed).map_or(0, |record| record.unix_ms);
         self.content.subtract(RecordContent::of(key, &removed));
+        self.change_index(&self.index_keys(key, &removed), &BTreeSet::new())?;
         let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms + 1);
         self.record_removal(&RemovalKey::handle(key), unix_ms)?;
         Ok(true)
@@ -228,13 +235,17 @@ impl<'t> Transaction<'t> {
     fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<(), StoreError> {
         self.room.clear();
         record.encode(&mut self.room);
-        let content_of = |stored: &[u8]| RecordContent::of(key, stored);
-        let replaced = self.tables.replace(StoreTable::Records, key, &self.room, content_of)?;
-        if replaced.is_none() && !self.has_no_removals()? {
+        let types = &self.indexed;
+        let read = |stored: &[u8]| (RecordContent::of(key, stored), keys_of(types, key, stored));
+        let replaced = self.tables.replace(StoreTable::Records, key, &self.room, read)?;
+        let is_new = replaced.is_none();
+        let (replaced, rows_before) = replaced.unwrap_or_default();
+        self.change_index(&rows_before, &self.index_keys(key, &self.room))?;
+        if is_new && !self.has_no_removals()? {
             self.drop_removal(&RemovalKey::handle(key))?;
         }
         self.content.add(RecordContent::of(key, &self.room));
-        self.content.subtract(replaced.unwrap_or_default());
+        self.content.subtract(replaced);
         Ok(())
     }
 

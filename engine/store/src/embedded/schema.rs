@@ -33,6 +33,8 @@ pub(crate) const HOMED_DATES: TableDefinition<'_, &[u8], (u64, u64, u32)> =
 pub(crate) const MIRRORS: TableDefinition<'_, &str, (bool, &[u8])> = TableDefinition::new("mirrors");
 /// Names that a dump in progress has named without a change: see `mirror.rs`.
 pub(crate) const MIRROR_NAMED: TableDefinition<'_, &[u8], ()> = TableDefinition::new("mirror_named");
+/// The index of values: see `index/mod.rs`.
+pub(crate) const INDEX: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("index");
 /// Numbers by name: see `tables.rs`.
 pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
@@ -40,7 +42,11 @@ pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("me
 pub(crate) type SchemaUpgrade = fn(&WriteTransaction) -> Result<(), StoreError>;
 
 /// The upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(crate) const UPGRADES: &[SchemaUpgrade] = &[];
+pub(crate) const UPGRADES: &[SchemaUpgrade] = &[|transaction| {
+    // Snapshots open it.
+    transaction.open_table(INDEX)?;
+    Ok(())
+}];
 
 /// Creates the tables of a new file.
 pub(crate) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
@@ -51,6 +57,7 @@ pub(crate) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
     transaction.open_table(REMOVALS)?;
     transaction.open_table(REMOVAL_IDS)?;
     transaction.open_table(HOMED_DATES)?;
+    transaction.open_table(INDEX)?;
     {
         let mut meta = transaction.open_table(META)?;
         meta.insert(SCHEMA, current(UPGRADES))?;
@@ -106,11 +113,20 @@ mod tests {
         Database::create(directory.join("store")).unwrap()
     }
 
+    /// Makes the tables of schema 1.
+    fn begin_first(database: &Database, folds: bool) {
+        begin(database, folds).unwrap();
+        let transaction = database.begin_write().unwrap();
+        transaction.delete_table(INDEX).unwrap();
+        transaction.open_table(META).unwrap().insert(SCHEMA, 1).unwrap();
+        transaction.commit().unwrap();
+    }
+
     #[test]
     fn an_older_file_is_upgraded_step_by_step_and_once() {
         let directory = tempfile::tempdir().unwrap();
         let database = database(directory.path());
-        begin(&database, true).unwrap();
+        begin_first(&database, true);
         let step: SchemaUpgrade = |transaction| {
             let mut meta = transaction.open_table(META)?;
             let steps = meta.get("steps")?.map_or(0, |steps| steps.value());
@@ -123,15 +139,25 @@ mod tests {
             assert_eq!(number(&database, "steps").unwrap(), steps);
         }
         let error = upgrade(&database, UPGRADES).unwrap_err();
-        assert!(matches!(error, StoreError::Newer { found: 4, known: 1 }), "{error}");
+        assert!(matches!(error, StoreError::Newer { found: 4, known: 2 }), "{error}");
         assert!(folds(&database).unwrap());
+    }
+
+    #[test]
+    fn a_file_of_the_first_schema_gets_the_tables_that_it_lacks() {
+        let directory = tempfile::tempdir().unwrap();
+        let database = database(directory.path());
+        begin_first(&database, true);
+        upgrade(&database, UPGRADES).unwrap();
+        database.begin_read().unwrap().open_table(INDEX).unwrap();
+        assert_eq!(number(&database, SCHEMA).unwrap(), current(UPGRADES));
     }
 
     #[test]
     fn an_upgrade_that_fails_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let database = database(directory.path());
-        begin(&database, false).unwrap();
+        begin_first(&database, false);
         let fails: SchemaUpgrade = |transaction| {
             transaction.open_table(META)?.insert("half", 1)?;
             Err(StoreError::Failed)

@@ -62,7 +62,8 @@ macro_rules! with_table {
             StoreTable::BulkNumbers => with_table!(@begun $tables, schema::BULK_NUMBERS, $name, $work),
             StoreTable::BulkResults => with_table!(@begun $tables, schema::BULK_RESULTS, $name, $work),
             StoreTable::BulkOwned => with_table!(@begun $tables, schema::BULK_OWNED, $name, $work),
-            _ => with_table!(@begun $tables, schema::BULK_OWNERS, $name, $work),
+            StoreTable::BulkOwners => with_table!(@begun $tables, schema::BULK_OWNERS, $name, $work),
+            _ => with_table!(@begun $tables, schema::INDEX, $name, $work),
         }
     };
     (@begun $tables:expr, $definition:expr, $name:ident, $work:expr) => {{
@@ -215,6 +216,7 @@ pub(crate) struct EmbeddedSnapshot {
     removals: ReadOnlyTable<Bytes, (u64, u64, u32)>,
     homed_dates: ReadOnlyTable<Bytes, (u64, u64, u32)>,
     meta: ReadOnlyTable<&'static str, u64>,
+    index: ReadOnlyTable<Bytes, Bytes>,
     /// The path of the file, for errors.
     file: PathBuf,
 }
@@ -236,6 +238,7 @@ macro_rules! with_snapshot_table {
             StoreTable::Removals => with_table!(@open &$tables.removals, $name, $work),
             StoreTable::HomedDates => with_table!(@open &$tables.homed_dates, $name, $work),
             StoreTable::Meta => with_table!(@open &$tables.meta, $name, $work),
+            StoreTable::Index => with_table!(@open &$tables.index, $name, $work),
             table => unreachable!("snapshots do not have {table:?}"),
         }
     };
@@ -256,6 +259,7 @@ impl EmbeddedSnapshot {
             removals: open(transaction, schema::REMOVALS)?,
             homed_dates: open(transaction, schema::HOMED_DATES)?,
             meta: open(transaction, schema::META)?,
+            index: open(transaction, schema::INDEX)?,
             file: file.to_owned(),
         })
     }

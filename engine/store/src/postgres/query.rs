@@ -68,6 +68,11 @@ impl KeySpan {
         }
     }
 
+    /// Whether `key` is in the range.
+    pub(super) fn contains(&self, key: &[u8]) -> bool {
+        key >= &*self.start && self.end.as_ref().is_none_or(|end| key < &**end)
+    }
+
     /// Moves the start behind `key`.
     pub(super) fn go_past(&mut self, key: &[u8]) {
         self.start = after(key);

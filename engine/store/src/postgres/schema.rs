@@ -3,7 +3,7 @@
 use super::super::tables::{StoreTable, names};
 
 /// All tables.
-pub(super) const TABLES: [StoreTable; 14] = [
+pub(super) const TABLES: [StoreTable; 15] = [
     StoreTable::Records,
     StoreTable::Homed,
     StoreTable::Log,
@@ -18,6 +18,7 @@ pub(super) const TABLES: [StoreTable; 14] = [
     StoreTable::BulkResults,
     StoreTable::BulkOwned,
     StoreTable::BulkOwners,
+    StoreTable::Index,
 ];
 
 /// The name of a table.
@@ -37,6 +38,7 @@ pub(super) const fn name(table: StoreTable) -> &'static str {
         StoreTable::BulkResults => "handle_bulk_results",
         StoreTable::BulkOwned => "handle_bulk_owned",
         StoreTable::BulkOwners => "handle_bulk_owners",
+        StoreTable::Index => "handle_index",
     }
 }
 
@@ -58,7 +60,8 @@ pub(super) const LOCK: &str = "lock";
 /// The schema of new tables. The first upgrade is from 1 to 2.
 pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
 /// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[&str] = &[];
+pub(super) const UPGRADES: &[&str] =
+    &["CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n"];
 
 /// The statements that make the tables of a new store.
 pub(super) fn creation(folds: bool, identity: u64) -> String {

@@ -4,7 +4,7 @@ use super::super::StoreError;
 use super::super::tables::{KeyRange, RowIterator, StoreTable, number_in};
 use super::connection::Connection;
 use super::pool::{ConnectionPool, PooledConnection};
-use super::query::{PageReader, get, get_all};
+use super::query::{KeySpan, PageReader, get, get_all};
 use super::schema;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,6 +83,13 @@ impl PostgresSnapshot {
         range: KeyRange<'_>,
         mut read: impl FnMut(&[u8], &[u8]) -> Result<T, StoreError> + Send + 'static,
     ) -> RowIterator<T> {
+        if table == StoreTable::Meta {
+            let span = KeySpan::of(range);
+            let named = self.meta.iter().filter(|(name, _)| span.contains(name));
+            let mut rows: Vec<_> = named.map(|(name, number)| (name.clone(), number.clone())).collect();
+            rows.sort_unstable();
+            return Box::new(rows.into_iter().map(move |(name, number)| read(&name, &number)));
+        }
         Box::new(self.read(table, range).map(move |row| row.and_then(|row| read(row.get(0), row.get(1)))))
     }
 

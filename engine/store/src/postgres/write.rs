@@ -278,6 +278,11 @@ impl PostgresTables<'_> {
         Ok(before)
     }
 
+    /// Removes a row of a table whose rows are not counted.
+    pub(crate) fn discard(&self, table: StoreTable, key: &[u8]) {
+        self.know(table, key, None, true);
+    }
+
     pub(crate) fn remove_range(&self, table: StoreTable, range: KeyRange<'_>) -> Result<u64, StoreError> {
         self.0.flush("write", None)?;
         self.0.known.borrow_mut()[table as usize].clear();
@@ -292,6 +297,9 @@ impl PostgresTables<'_> {
         range: KeyRange<'_>,
         visit: &mut RowVisitor<'_>,
     ) -> Result<(), StoreError> {
+        if table == StoreTable::Meta {
+            return self.each_number(range, visit);
+        }
         self.0.flush("write", None)?;
         let mut pages = PageReader::new(table, range);
         loop {
@@ -305,6 +313,24 @@ impl PostgresTables<'_> {
                 }
             }
         }
+    }
+
+    /// All numbers are known from the beginning.
+    fn each_number(&self, range: KeyRange<'_>, visit: &mut RowVisitor<'_>) -> Result<(), StoreError> {
+        let span = KeySpan::of(range);
+        let known = self.0.known.borrow();
+        let known = known[StoreTable::Meta as usize].iter();
+        let mut rows: Vec<(&[u8], &[u8])> = known
+            .filter(|(name, _)| span.contains(name))
+            .filter_map(|(name, row)| Some((&**name, row.value.as_deref()?)))
+            .collect();
+        rows.sort_unstable();
+        for (name, number) in rows {
+            if visit(name, number)?.is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn last(&self, table: StoreTable, range: KeyRange<'_>) -> Result<Option<Vec<u8>>, StoreError> {
