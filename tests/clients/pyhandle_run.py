@@ -1,8 +1,8 @@
 """Runs the tests of pyhandle for its REST client against handle-admin and handle-gateway over TLS.
 
-The tests are those of the source distribution, which the installed package has too. Tests of reverse
-lookup need a servlet that is no part of handle servers, and are left out; so is the test that a
-handle of the public Handle System is found.
+The tests are those of the source distribution, which the installed package has too: reading, writing,
+and reverse lookup at `/hrls/handles`. The test that a handle of the public Handle System is found is
+left out.
 
     pip install pyhandle==1.5.0 pytest mock
     python3 tests/clients/pyhandle_run.py TESTS
@@ -22,7 +22,11 @@ from service import SECRET, Service, administrator, text
 PREFIX = "21.T14999"
 ADMINISTRATOR = f"{PREFIX}/B2HANDLE_INTEGRATION_TESTS"
 # The modules that talk to a server over HTTP.
-MODULES = ["handleclient_read_integration_test", "handleclient_write_integration_test"]
+MODULES = ["handleclient_read_integration_test", "handleclient_write_integration_test",
+           "handleclient_search_integration_test"]
+# What reverse lookup needs of the processes.
+SEARCH = "admin.search = true"
+INDEX = 'index.types = ["URL", "CHECKSUM"]'
 
 
 def records():
@@ -30,17 +34,45 @@ def records():
     secret = text(300, "HS_SECKEY", SECRET, permissions="1100")
     values = [text(4, "TEST4", "val4"), own, text(111, "TEST1", "val1"), text(333, "TEST3", "val3"),
               text(2222, "TEST2", "val2")]
+    found = [own, text(1, "URL", "https://data.dkrz.example/1"), text(2, "CHECKSUM", "99")]
     return [
         {"handle": f"0.NA/{PREFIX}", "values": [own]},
         {"handle": ADMINISTRATOR, "values": [own, secret]},
         {"handle": f"{PREFIX}/READ", "values": values},
         {"handle": f"{PREFIX}/MODIFY", "values": values},
+        {"handle": f"{PREFIX}/FOUND", "values": found},
     ]
+
+
+def check_search(service):
+    """Finds the record by its URL and checksum, which the tests of pyhandle themselves do not do."""
+    from pyhandle.handleclient import RESTHandleClient
+
+    client = RESTHandleClient.instantiate_for_read_and_search(
+        service.url, f"300:{ADMINISTRATOR}", SECRET, reverselookup_baseuri=service.url,
+        HTTPS_verify=str(service.certificate))
+    search = {"URL": "https://data.dkrz.example/*", "CHECKSUM": "99"}
+    # The index is built after the start.
+    service.wait(lambda: is_indexed(client, search))
+    assert client.search_handle(**search) == [f"{PREFIX}/FOUND"], client.search_handle(**search)
+    assert client.search_handle(URL="https://data.dkrz.example/2") == []
+
+
+def is_indexed(client, search):
+    from pyhandle.handleexceptions import ReverseLookupException
+
+    try:
+        client.search_handle(**search)
+        return True
+    except ReverseLookupException as error:
+        assert "being built" in str(error), error
+        return False
 
 
 def main():
     tests = pathlib.Path(sys.argv[1]).resolve()
-    with Service(records(), [PREFIX]) as service:
+    with Service(records(), [PREFIX], SEARCH, INDEX) as service:
+        check_search(service)
         (tests / "resources" / "testvalues_for_integration_tests_IGNORE.json").write_text(json.dumps({
             "user": f"300:{ADMINISTRATOR}", "password": SECRET,
             "handle_server_url_read": service.url, "handle_server_url_write": service.url,
@@ -48,6 +80,8 @@ def main():
             "handle_for_read_tests": f"{PREFIX}/READ", "handle_globally_resolvable": f"{PREFIX}/READ",
             "handle_to_be_created": f"{PREFIX}/CREATED", "handle_to_be_modified": f"{PREFIX}/MODIFY",
             "HTTPS_verify": str(service.certificate),
+            "reverselookup_username": f"300:{ADMINISTRATOR}", "reverselookup_password": SECRET,
+            "reverselookup_baseuri": service.url, "reverselookup_baseuri_wrong": f"{service.url}/wrong",
         }))
         files = [str(tests / "testcases" / f"{module}.py") for module in MODULES]
         environment = {**os.environ, "PYTHONPATH": str(tests.parents[1])}

@@ -64,14 +64,15 @@ def records():
 class Service:
     """The running processes. A context: they end with it, and their files are removed."""
 
-    def __init__(self, further_records=(), further_prefixes=(), further_settings=""):
+    def __init__(self, further_records=(), further_prefixes=(), further_settings="", further_admin_settings=""):
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="handle-clients-"))
         self.port = free_port()
         self.processes = []
         self.records = [*records(), *further_records]
         self.prefixes = [PREFIX, *further_prefixes]
-        # Lines of the configuration of the gateway.
+        # Lines of the configurations of the gateway and of handle-admin.
         self.further_settings = further_settings
+        self.further_admin_settings = further_admin_settings
 
     @property
     def url(self):
@@ -118,6 +119,7 @@ publish.directory = "{here}/set"
 publish.interval_ms = 1
 bulk.socket = "{here}/bulk.sock"
 callers.socket = "{here}/callers.sock"
+{self.further_admin_settings}
 """)
         self.wait(lambda: (here / "set" / "MANIFEST").exists())
         self.start("handle-gateway", f"""

@@ -7,10 +7,14 @@
 
 use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, BulkCaller, BulkRefusal};
+use crate::state::AdminState;
 use handle_daemon::bulk::{
-    BEGIN_LEN_MAX, BulkReply, BulkRequest, FRAME_CHANGES_MAX, FRAME_LEN_MAX, put_frame,
+    BEGIN_LEN_MAX, BulkReply, BulkRequest, BulkResult, FRAME_CHANGES_MAX, FRAME_LEN_MAX, SEARCH_LEN_MAX,
+    put_frame,
 };
 use handle_daemon::settings;
+use handle_proto::wire::admin::StorePosition;
+use handle_store::FoundHandles;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,22 +70,17 @@ pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<LocalSocket> {
     LocalSocket::bind(path, config)
 }
 
-/// Has `service` carry out the changes at `socket` until `stopping` is true.
+/// Carries out the changes at `socket`, and answers searches, until the server stops.
 ///
 /// # Errors
 /// When the runtime cannot watch the socket.
-pub fn serve(
-    socket: LocalSocket,
-    service: &Arc<AdminService>,
-    config: &BulkConfig,
-    stopping: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
-    let (counting, service) = (Arc::clone(service), Arc::clone(service));
-    let config = Arc::new(config.clone());
+pub fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> anyhow::Result<()> {
+    let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
+    let (config, stopping) = (Arc::new(state.config().bulk.clone()), state.stopping());
     let refuse = move || counting.counters.bulk_refused.add();
     socket.serve(stopping, refuse, move |stream, stopping| {
-        let (service, config) = (Arc::clone(&service), Arc::clone(&config));
-        async move { carry_out(stream, &service, &config, stopping).await }
+        let (state, config) = (Arc::clone(&state), Arc::clone(&config));
+        async move { carry_out(stream, &state, &config, stopping).await }
     })
 }
 
@@ -94,32 +93,86 @@ fn malformed() -> io::Error {
 /// stops.
 async fn carry_out(
     mut stream: UnixStream,
-    service: &Arc<AdminService>,
+    state: &Arc<AdminState>,
     config: &Arc<BulkConfig>,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let patience = Duration::from_millis(config.idle_ms.into());
-    let Some(caller) = prove(&mut stream, service, config, patience).await? else { return Ok(()) };
+    let (service, patience) = (&state.service, Duration::from_millis(config.idle_ms.into()));
+    let begin = receive(&mut stream, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), patience).await?;
+    if let Some(BulkRequest::Search(_)) = BulkRequest::decode(&begin) {
+        return search_without_caller(stream, state, begin, patience).await;
+    }
+    let Some(caller) = prove(&mut stream, service, &begin, config, patience).await? else { return Ok(()) };
     let caller = Arc::new(caller);
     loop {
         let frame = tokio::select! {
             frame = receive(&mut stream, FRAME_LEN_MAX, patience) => frame?,
             _ = stopping.wait_for(|&stops| stops) => return Ok(()),
         };
-        let (answering, config, caller) = (Arc::clone(service), Arc::clone(config), Arc::clone(&caller));
-        let carried_out = run(service, move || match BulkRequest::decode(&frame) {
-            Some(BulkRequest::Changes(changes)) if changes.len() <= FRAME_CHANGES_MAX => {
-                Ok(answering.change_many(&caller, &changes, &config))
+        let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
+        let carried_out = run(service, move || {
+            let service = &answering.service;
+            Ok(match BulkRequest::decode(&frame) {
+                Some(BulkRequest::Changes(changes)) if changes.len() <= FRAME_CHANGES_MAX => {
+                    let results = service.change_many(&caller, &changes, &config);
+                    results.map(|results| BulkDone::Changed(service.store.position(), results))
+                }
+                Some(BulkRequest::Search(search)) => {
+                    let found = service.find(Some(caller.reference()), &search, &answering.config().index);
+                    found.map(BulkDone::Found).map_err(BulkRefusal::from)
+                }
+                _ => return Err(malformed()),
+            })
+        });
+        match carried_out.await?? {
+            Ok(done) => done.send(&mut stream, patience).await?,
+            Err(refusal) => return refuse(&mut stream, &refusal, patience).await,
+        }
+    }
+}
+
+/// What was done for one frame.
+enum BulkDone {
+    Changed(StorePosition, Vec<BulkResult>),
+    Found(FoundHandles),
+}
+
+impl BulkDone {
+    async fn send(self, stream: &mut UnixStream, patience: Duration) -> io::Result<()> {
+        match self {
+            Self::Changed(position, results) => {
+                send(stream, &BulkReply::Results(position, results), patience).await
+            }
+            Self::Found(found) => {
+                let handles = found.handles.iter().map(Vec::as_slice).collect();
+                let next = found.next.as_deref().unwrap_or_default();
+                send(stream, &BulkReply::Found(handles, next), patience).await
+            }
+        }
+    }
+}
+
+/// Answers searches of a caller without credentials, which the settings may allow.
+async fn search_without_caller(
+    mut stream: UnixStream,
+    state: &Arc<AdminState>,
+    first: Zeroizing<Vec<u8>>,
+    patience: Duration,
+) -> io::Result<()> {
+    let mut frame = first;
+    loop {
+        let answering = Arc::clone(state);
+        let found = run(&state.service, move || match BulkRequest::decode(&frame) {
+            Some(BulkRequest::Search(search)) => {
+                Ok(answering.service.find(None, &search, &answering.config().index))
             }
             _ => Err(malformed()),
         });
-        match carried_out.await?? {
-            Ok(results) => {
-                let reply = BulkReply::Results(service.store.position(), results);
-                send(&mut stream, &reply, patience).await?;
-            }
-            Err(refusal) => return refuse(&mut stream, &refusal, patience).await,
+        match found.await?? {
+            Ok(found) => BulkDone::Found(found).send(&mut stream, patience).await?,
+            Err(refused) => return refuse(&mut stream, &refused.into(), patience).await,
         }
+        frame = receive(&mut stream, SEARCH_LEN_MAX, patience).await?;
     }
 }
 
@@ -139,10 +192,11 @@ async fn run<T: Send + 'static>(
 async fn prove(
     stream: &mut UnixStream,
     service: &Arc<AdminService>,
+    begin: &[u8],
     config: &Arc<BulkConfig>,
     patience: Duration,
 ) -> io::Result<Option<BulkCaller>> {
-    let begin = receive(stream, BEGIN_LEN_MAX, patience).await?;
+    let begin = Zeroizing::new(begin.to_vec());
     let nonce = handle_auth::random();
     send(stream, &BulkReply::Challenge(nonce), patience).await?;
     let proof = receive(stream, BEGIN_LEN_MAX, patience).await?;

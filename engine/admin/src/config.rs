@@ -5,6 +5,7 @@ use crate::bulk::BulkConfig;
 use crate::callers::CallersConfig;
 use crate::costly::CostlyConfig;
 use crate::forward::ForwardConfig;
+use crate::index::IndexConfig;
 use crate::mirror::MirrorConfig;
 use crate::operation::OperationBounds;
 use crate::permission::Administrators;
@@ -63,6 +64,7 @@ settings! {
         section forward: ForwardConfig;
         section callers: CallersConfig;
         section bulk: BulkConfig;
+        section index: IndexConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
         section tcp: TcpConfig;

@@ -1,6 +1,7 @@
 //! The commands of `handle-admin` on its control socket.
 
 use crate::costly::CostlyWork;
+use crate::index;
 use crate::mirror::{Mirror, promote};
 use crate::publish::{Command, NoCommand, StorePublisher};
 use crate::service::AdminService;
@@ -11,12 +12,13 @@ use handle_daemon::site::SiteRecord;
 use serde_json::{Value, json};
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 6] = [
+const COMMANDS: [CommandHelp; 7] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
     ("promote", "make this mirror the primary; with \"force\" also while a dump is in progress"),
+    ("find", "handles with public values, as find {\"where\":[[\"URL\",\"https://*\"]]}"),
     ("drain", "answer what has arrived, then exit"),
 ];
 
@@ -40,6 +42,7 @@ impl ControlCommands for AdminState {
                 self.drain();
                 json!({ "ok": true })
             }
+            _ if command.starts_with("find ") => index::find(self, &command["find ".len()..]),
             _ => match command.parse::<Command>() {
                 Ok(command) => publish(command, self),
                 Err(error @ NoCommand::Rest { .. }) => json!({ "error": error.to_string() }),
@@ -106,6 +109,10 @@ fn status(shared: &AdminState) -> Value {
             "folds": service.store.folds(),
             "content": store,
             "failure": service.store.failure(),
+        },
+        "index": match service.store.index_progress() {
+            Ok(progress) => json!(progress),
+            Err(error) => json!({ "error": error.to_string() }),
         },
         "disks": shared.disks.look(&config),
         "publish": shared.publisher.as_ref().map(StorePublisher::status),

@@ -29,6 +29,8 @@ handle_daemon::event_counters! {
         /// Connections to `bulk.socket` that were refused, because of another user or too many
         /// connections.
         bulk_refused,
+        /// Searches of callers of `handle-gateway` for handles, by values.
+        searches,
         /// Streams for mirrors that were begun.
         streams,
         /// Streams for mirrors that were refused because of `replication.streams`.

@@ -52,6 +52,7 @@ pub mod counters;
 pub mod disk;
 pub mod forward;
 pub mod health;
+pub mod index;
 pub mod local_socket;
 pub mod maintenance;
 pub mod mirror;

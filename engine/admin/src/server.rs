@@ -5,6 +5,7 @@ use crate::callers;
 use crate::config::Config;
 use crate::connections;
 use crate::costly::CostlyWork;
+use crate::index::keep_index;
 use crate::local_socket::LocalSocket;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
@@ -317,13 +318,14 @@ fn start_tasks(
         forward::serve(socket, &state.service, &config.forward, state.stopping())?;
     }
     if let Some(socket) = sockets.bulk {
-        bulk::serve(socket, &state.service, &config.bulk, state.stopping())?;
+        bulk::serve(socket, state)?;
     }
     if let Some(socket) = sockets.relay {
         relay::serve(socket, &state.service, &config.replication, state.stopping())?;
     }
     tokio::spawn(check_disks(Arc::clone(state)));
     tokio::spawn(prune_log(Arc::clone(state)));
+    tokio::spawn(keep_index(Arc::clone(state)));
     if config.sessions.enabled {
         tokio::spawn(expire_sessions(Arc::clone(state)));
     }

@@ -15,6 +15,7 @@ mod control;
 mod demo;
 mod dump;
 mod exchange;
+mod find;
 mod handle;
 mod homed_prefixes;
 mod init;
@@ -94,6 +95,7 @@ enum Command {
     Key(key::Args),
     Import(Box<store::import::Args>),
     Export(store::export::Args),
+    Find(find::Args),
     Reconcile(Box<reconcile::Args>),
     /// Manage the store of handle-admin.
     Store(store::Args),
@@ -191,6 +193,7 @@ fn main() -> ExitCode {
         Command::Key(args) => key::run(&args),
         Command::Import(args) => store::import::run(&args),
         Command::Export(args) => store::export::run(&args),
+        Command::Find(args) => find::run(&args),
         Command::Reconcile(args) => reconcile::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
@@ -257,7 +260,9 @@ mod tests {
     #[test]
     fn long_descriptions_are_shown() {
         let command = Args::command();
-        for name in ["reference", "root", "site", "check", "handle", "import", "export", "ship", "demo"] {
+        for name in
+            ["reference", "root", "site", "check", "handle", "import", "export", "find", "ship", "demo"]
+        {
             let described = command.find_subcommand(name).expect("a command");
             let long = described.get_long_about().map(ToString::to_string).unwrap_or_default();
             assert!(long.contains("\n\n"), "{name}: {long}");

@@ -7,6 +7,9 @@
 //! of the handle protocol, each with a number, and each is answered by one frame of results. Frames
 //! may be sent before earlier ones are answered.
 //!
+//! Instead of changes, a frame may have a search for handles ([`BulkSearch`]). It may also be the
+//! first frame of a connection without a caller, if everybody may search.
+//!
 //! A frame is a four-byte length, a byte for its kind, and its fields; numbers are big-endian.
 
 use handle_auth::Digest;
@@ -28,6 +31,8 @@ pub const FRAME_CHANGES_MAX: usize = 1024;
 pub const FRAME_LEN_MAX: usize = FRAME_LEN + CHANGE_LEN_MAX + 16;
 /// Maximum length of a frame before the caller is authenticated.
 pub const BEGIN_LEN_MAX: usize = HANDLE_LEN_MAX + KEY_LEN_MAX + 2048;
+/// Maximum length of a frame with a search.
+pub const SEARCH_LEN_MAX: usize = 128 << 10;
 /// Maximum bytes of the name of a key.
 pub const KEY_LEN_MAX: usize = 255;
 /// Maximum bytes of the text of a result.
@@ -67,6 +72,21 @@ pub struct BulkChange<'a> {
     pub message: &'a [u8],
 }
 
+/// A search for handles by the public values of their records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkSearch<'a> {
+    /// Address of the caller.
+    pub source: IpAddr,
+    /// Only handles with this prefix; empty for all.
+    pub prefix: &'a [u8],
+    /// Where an earlier answer ended; empty at the beginning.
+    pub after: &'a [u8],
+    /// Maximum number of handles in the answer.
+    pub handles: u32,
+    /// Types, and the patterns of their values, of which a record has to have all.
+    pub conditions: Vec<(&'a [u8], &'a [u8])>,
+}
+
 /// A frame to `handle-admin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BulkRequest<'a> {
@@ -81,6 +101,8 @@ pub enum BulkRequest<'a> {
     },
     /// Changes to carry out.
     Changes(Vec<BulkChange<'a>>),
+    /// Find handles.
+    Search(BulkSearch<'a>),
 }
 
 /// The result of a change.
@@ -107,6 +129,8 @@ pub enum BulkReply<'a> {
     Refused(ResponseCode, &'a [u8]),
     /// A state of the store that includes the changes of one frame, and their results.
     Results(StorePosition, Vec<BulkResult>),
+    /// Handles that were found, and where the next ones begin; empty if there are no others.
+    Found(Vec<&'a [u8]>, &'a [u8]),
 }
 
 /// The bytes that a proof covers beside the nonce: a digest of the first frame, without its length.
@@ -124,6 +148,8 @@ mod kind {
     pub(super) const OTHER_BODY: u8 = 6;
     pub(super) const REFUSED: u8 = 7;
     pub(super) const RESULTS: u8 = 8;
+    pub(super) const SEARCH: u8 = 9;
+    pub(super) const FOUND: u8 = 10;
 }
 
 /// Appends a frame with its length; `encode` appends its kind and fields.
@@ -143,11 +169,7 @@ impl BulkRequest<'_> {
                 out.push(kind::BEGIN);
                 out.extend_from_slice(&begin.identity.index.to_be_bytes());
                 put::string(out, begin.identity.handle);
-                let source = match begin.source {
-                    IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-                    IpAddr::V6(ip) => ip,
-                };
-                out.extend_from_slice(&source.octets());
+                put_source(out, begin.source);
                 if let Some(key) = &begin.key {
                     put::string(out, key.name);
                     out.extend_from_slice(&key.digest);
@@ -165,8 +187,27 @@ impl BulkRequest<'_> {
                     put::string(out, change.message);
                 }
             }
+            Self::Search(search) => {
+                out.push(kind::SEARCH);
+                put_source(out, search.source);
+                put::string(out, search.prefix);
+                put::string(out, search.after);
+                out.extend_from_slice(&search.handles.to_be_bytes());
+                for (kind, pattern) in &search.conditions {
+                    put::string(out, kind);
+                    put::string(out, pattern);
+                }
+            }
         }
     }
+}
+
+fn put_source(out: &mut Vec<u8>, source: IpAddr) {
+    let source = match source {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    out.extend_from_slice(&source.octets());
 }
 
 impl<'a> BulkRequest<'a> {
@@ -178,7 +219,7 @@ impl<'a> BulkRequest<'a> {
             kind::BEGIN => {
                 let index = fields.number()?.cast_signed();
                 let identity = Reference { handle: fields.string()?, index };
-                let source = IpAddr::V6(Ipv6Addr::from(*fields.array::<16>()?)).to_canonical();
+                let source = fields.source()?;
                 let key = match fields.0 {
                     [] => None,
                     _ => Some(BulkKey { name: fields.string()?, digest: *fields.array()? }),
@@ -192,6 +233,14 @@ impl<'a> BulkRequest<'a> {
                     changes.push(BulkChange { number: fields.number()?, message: fields.string()? });
                 }
                 Self::Changes(changes)
+            }
+            kind::SEARCH => {
+                let (source, prefix, after) = (fields.source()?, fields.string()?, fields.string()?);
+                let (handles, mut conditions) = (fields.number()?, Vec::new());
+                while !fields.0.is_empty() {
+                    conditions.push((fields.string()?, fields.string()?));
+                }
+                Self::Search(BulkSearch { source, prefix, after, handles, conditions })
             }
             _ => return None,
         };
@@ -241,6 +290,11 @@ impl BulkReply<'_> {
                 position.encode(out);
                 results.iter().for_each(|result| result.encode(out));
             }
+            Self::Found(handles, next) => {
+                out.push(kind::FOUND);
+                put::string(out, next);
+                handles.iter().for_each(|handle| put::string(out, handle));
+            }
         }
     }
 }
@@ -262,6 +316,13 @@ impl<'a> BulkReply<'a> {
                 let (store, transaction) = (fields.long()?, fields.long()?);
                 let position = StorePosition { store, transaction };
                 BulkResult::decode_all(fields.0).map(|results| Self::Results(position, results))
+            }
+            kind::FOUND => {
+                let (next, mut handles) = (fields.string()?, Vec::new());
+                while !fields.0.is_empty() {
+                    handles.push(fields.string()?);
+                }
+                Some(Self::Found(handles, next))
             }
             _ => None,
         }
@@ -292,6 +353,10 @@ impl<'a> BulkFields<'a> {
         self.array().copied().map(u64::from_be_bytes)
     }
 
+    fn source(&mut self) -> Option<IpAddr> {
+        self.array::<16>().map(|octets| IpAddr::V6(Ipv6Addr::from(*octets)).to_canonical())
+    }
+
     fn string(&mut self) -> Option<&'a [u8]> {
         let len = self.number()? as usize;
         let (string, rest) = self.0.split_at_checked(len)?;
@@ -320,6 +385,13 @@ mod tests {
                 BulkChange { number: 1, message: b"" },
                 BulkChange { number: 7, message: b"abc" },
             ]),
+            BulkRequest::Search(BulkSearch {
+                source: [192, 0, 2, 1].into(),
+                prefix: b"10.1",
+                after: b"",
+                handles: 7,
+                conditions: vec![(b"URL", b"http://*"), (b"CHECKSUM", b"")],
+            }),
         ]
     }
 
@@ -336,6 +408,8 @@ mod tests {
                 StorePosition { store: u64::MAX, transaction: 0 },
                 vec![result(1, ""), result(9, "text")],
             ),
+            BulkReply::Found(vec![b"10.1/a", b""], b"next"),
+            BulkReply::Found(vec![], b""),
         ]
     }
 

@@ -32,6 +32,9 @@ settings! {
         /// UNIX socket at which `handle-admin` accepts changes of many records: its `bulk.socket`.
         /// Without it there is no `/api/batch`.
         restart bulk_socket: Option<PathBuf> = None;
+        /// Answer searches for handles by their values at `/hrls/handles`, for which `handle-admin`
+        /// has an index (`index.types`). Needs `bulk_socket`.
+        restart search: bool = false;
         /// UNIX socket at which `handle-admin` accepts relayed messages: its `replication.socket`.
         /// Without it, mirrors get no streams over HTTP.
         restart relay_socket: Option<PathBuf> = None;

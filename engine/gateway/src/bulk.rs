@@ -6,8 +6,8 @@
 use handle_auth::challenge::{answer_in_session, answer_with_secret};
 use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_daemon::bulk::{
-    BEGIN_LEN_MAX, BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult, RESULTS_LEN_MAX,
-    covered, put_frame,
+    BEGIN_LEN_MAX, BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult, BulkSearch,
+    RESULTS_LEN_MAX, covered, put_frame,
 };
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::admin::StorePosition;
@@ -120,6 +120,42 @@ pub async fn receive_results(
     let frame = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
     match BulkReply::decode(&frame) {
         Some(BulkReply::Results(position, results)) => Ok((position, results)),
+        Some(BulkReply::Refused(code, text)) => {
+            Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
+        }
+        _ => Err(malformed().into()),
+    }
+}
+
+/// A part of the handles that a search finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundPart {
+    /// The handles.
+    pub handles: Vec<String>,
+    /// Where the next part begins; `None` if there is no other.
+    pub next: Option<Vec<u8>>,
+}
+
+/// Sends a search and receives its answer.
+///
+/// # Errors
+/// When the connection fails, or `handle-admin` refuses.
+pub async fn search(
+    stream: &mut UnixStream,
+    patience: Duration,
+    search: BulkSearch<'_>,
+) -> Result<FoundPart, BulkError> {
+    let request = BulkRequest::Search(search);
+    let exchanged = tokio::time::timeout(patience, async {
+        send(stream, |out| request.encode(out)).await?;
+        receive(stream, RESULTS_LEN_MAX).await
+    });
+    let frame = exchanged.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+    match BulkReply::decode(&frame) {
+        Some(BulkReply::Found(handles, next)) => Ok(FoundPart {
+            handles: handles.into_iter().map(|it| String::from_utf8_lossy(it).into_owned()).collect(),
+            next: Some(next.to_vec()).filter(|next| !next.is_empty()),
+        }),
         Some(BulkReply::Refused(code, text)) => {
             Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
         }

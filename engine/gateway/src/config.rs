@@ -197,6 +197,9 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
     if config.admin.bulk_socket.is_some() && config.admin.address.is_none() {
         return Err(SettingError::Together("`admin.bulk_socket` needs `admin.address`".to_owned()));
     }
+    if config.admin.search && config.admin.bulk_socket.is_none() {
+        return Err(SettingError::Together("`admin.search` needs `admin.bulk_socket`".to_owned()));
+    }
     if config.proxies.credentials && config.proxies.scheme == SchemeHeader::Off {
         return Err(SettingError::Together("`proxies.credentials` needs `proxies.scheme`".to_owned()));
     }
@@ -249,6 +252,7 @@ mod tests {
         let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\ncallers = \"callers.sock\"";
         assert!(says(both).contains("on this host"));
         assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
+        assert!(says("admin.search = true").contains("`admin.bulk_socket`"));
         assert!(says("proxies.credentials = true").contains("`proxies.scheme`"));
         let whole = "registration.directory = \"requests\"\nregistration.reviewers = [\"300:0.NA/10\"]\n\
                      admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\

@@ -31,6 +31,11 @@ impl<'q> Parameters<'q> {
         self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
     }
 
+    /// All names and values.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (&**name, &**value))
+    }
+
     /// The first value of `name`.
     #[must_use]
     pub fn first(&self, name: &str) -> Option<&str> {

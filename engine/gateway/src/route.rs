@@ -1,7 +1,7 @@
 //! Which part of the process answers a request: the JSON API, the handle protocol, or the proxy.
 
 use crate::api::body::{ApiBody, ApiFormat};
-use crate::api::{self, ApiRequest};
+use crate::api::{self, ApiRequest, search};
 use crate::parameters::Parameters;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::{HttpRefusal, is_api};
@@ -70,7 +70,11 @@ async fn dispatch(
     let path = parts.uri.path();
     if is_api(path) {
         state.counters.api_requests.add();
-        return api(state, peer, parts, &path["/api".len()..], body).await;
+        return api(state, peer, parts, &path["/api".len()..], Some(body)).await;
+    }
+    if search::is_served(state, path) {
+        state.counters.api_requests.add();
+        return api(state, peer, parts, path, None).await;
     }
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
@@ -94,12 +98,13 @@ async fn dispatch(
     proxy::answer(state, peer, parts, body).await
 }
 
+/// Answers a request to the API, or a search, which has no body.
 async fn api(
     state: &Arc<GatewayState>,
     peer: HttpPeer,
     parts: &Parts,
     path: &str,
-    body: Incoming,
+    body: Option<Incoming>,
 ) -> GatewayResponse {
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
     let format = ApiFormat::of(&parameters);
@@ -117,7 +122,10 @@ async fn api(
         let settings = &state.settings.current();
         return body.respond(StatusCode::BAD_REQUEST, Freshness::NoStore, &request, settings);
     }
-    api::answer(state, &request, body).await
+    match body {
+        Some(body) => api::answer(state, &request, body).await,
+        None => search::answer(state, &request).await,
+    }
 }
 
 /// Reads the body of a request of a client at `source`: at most `len_max` bytes and what

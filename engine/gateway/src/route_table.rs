@@ -74,6 +74,8 @@ impl HttpRoute {
     pub const THIS_SESSION: Self = Self::new("/api/sessions/this", "GET, HEAD, PUT, DELETE, OPTIONS");
     /// Verifying a MAC.
     pub const VERIFICATIONS: Self = Self::new("/api/verifications/{identity}", READ_OR_SEND);
+    /// Handles by the values of their records.
+    pub const SEARCH: Self = Self::new("/hrls/handles", READ);
     /// [`OPENAPI`].
     pub const DOCUMENT: Self = Self::new("/api/openapi.json", READ);
     /// A path below `/api` that is none of these.
@@ -82,7 +84,7 @@ impl HttpRoute {
     pub const PROXY: Self = Self::new("/{handle}", READ_OR_SEND);
 
     /// Every route.
-    pub const TABLE: [Self; 33] = [
+    pub const TABLE: [Self; 34] = [
         Self::HANDLE,
         Self::HANDLES,
         Self::PREFIXES,
@@ -92,6 +94,7 @@ impl HttpRoute {
         Self::SESSIONS,
         Self::THIS_SESSION,
         Self::VERIFICATIONS,
+        Self::SEARCH,
         Self::DOCUMENT,
         Self::PROXY,
         Self::new("/", READ_OR_SEND),

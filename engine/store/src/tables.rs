@@ -281,7 +281,8 @@ impl WriteTables<'_> {
     }
 }
 
-/// The tables at one moment: `Records`, `Homed`, `Log`, `Removals`, `HomedDates`, `Meta` and `Index`.
+/// The tables at one moment: `Records`, `Homed`, `Log`, `Removals`, `HomedDates`, `Meta` and
+/// `Index`.
 #[expect(clippy::large_enum_variant, reason = "a box would be an allocation for each request")]
 #[derive(Debug)]
 pub(crate) enum SnapshotTables {

@@ -78,6 +78,7 @@ mod replication;
 mod replication_http;
 mod replication_killed;
 mod running;
+mod searching;
 mod sessions;
 mod signed_sets;
 mod sources;

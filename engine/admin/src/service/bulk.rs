@@ -110,7 +110,9 @@ fn is_key_name(name: &[u8]) -> bool {
 }
 
 impl BulkCaller {
-    fn reference(&self) -> Reference<'_> {
+    /// The identity.
+    #[must_use]
+    pub fn reference(&self) -> Reference<'_> {
         Reference { handle: &self.identity.1, index: self.identity.0 }
     }
 }

@@ -10,6 +10,7 @@ use crate::operation::{
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry};
 use crate::sourced::{SourceFacts, SourcedRecords, source_refusal};
+use handle_proto::wire::Request;
 use handle_proto::wire::list::Reference;
 use handle_proto::{ResponseCode, ValueBuf};
 use handle_store::{StoreError, StoreSnapshot};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 /// Decides one request, on one snapshot of the store and under one set of rules.
 pub(super) struct Decider<'s, 'a> {
     pub(super) request: OperationRequest<'a>,
-    pub(super) snapshot: StoreSnapshot,
+    pub(super) snapshot: Arc<StoreSnapshot>,
     in_force: Arc<ActiveRules>,
     /// The facts about other services that the request has gathered.
     facts: RemoteFacts,
@@ -50,7 +51,7 @@ impl AdminService {
     ) -> Result<Decider<'_, 'a>, StoreError> {
         Ok(Decider {
             request,
-            snapshot: self.store.snapshot()?,
+            snapshot: Arc::new(self.store.snapshot()?),
             in_force: self.in_force(),
             facts: RemoteFacts::default(),
             source_facts: self.source_facts(),
@@ -78,7 +79,7 @@ impl Decider<'_, '_> {
     }
 
     /// The snapshot of the store.
-    pub(super) fn into_snapshot(self) -> StoreSnapshot {
+    pub(super) fn into_snapshot(self) -> Arc<StoreSnapshot> {
         self.snapshot
     }
 
@@ -87,10 +88,20 @@ impl Decider<'_, '_> {
     /// # Errors
     /// When the store cannot be read.
     pub(super) fn decide(&mut self, requester: Requester<'_>) -> Result<OperationDecision, StoreError> {
+        self.decide_other(self.request.request, requester)
+    }
+
+    /// Like [`decide`](Self::decide), about another request with the same circumstances.
+    pub(super) fn decide_other(
+        &mut self,
+        request: Request<'_>,
+        requester: Requester<'_>,
+    ) -> Result<OperationDecision, StoreError> {
+        let request = OperationRequest { request, ..self.request };
         loop {
             let rules = &self.in_force.rules;
-            let records = SourcedRecords::new(&self.snapshot, &self.source_facts);
-            let decision = decide(&records, rules, &self.request, requester, &self.facts)?;
+            let records = SourcedRecords::new(&*self.snapshot, &self.source_facts);
+            let decision = decide(&records, rules, &request, requester, &self.facts)?;
             match self.source_facts.fetch_missing() {
                 Ok(false) => {}
                 Ok(true) => {

@@ -28,6 +28,7 @@ mod replicate;
 pub mod reply;
 mod response;
 mod seal;
+mod search;
 mod sessions;
 mod status;
 mod verify;
@@ -35,6 +36,7 @@ mod verify;
 pub use bulk::{BulkCaller, BulkRefusal};
 pub use open::ReceivedMessage;
 pub use pages::{ListPages, ReplyMessages};
+pub use search::{FoundPage, HandleSearch};
 
 use crate::audit::Audit;
 use crate::caller_sessions::CallerSessions;
@@ -211,9 +213,7 @@ impl AdminService {
                 self.make_change(case, requester, &writes, decider.into_facts()).map(PreparedResponse::from)
             }
             OperationDecision::Answer(answer) => Ok(answer.into()),
-            OperationDecision::List(lister) => {
-                Ok(PreparedResponse::List(lister, Box::new(decider.into_snapshot())))
-            }
+            OperationDecision::List(lister) => Ok(PreparedResponse::List(lister, decider.into_snapshot())),
             OperationDecision::Replicate => self.begin_stream(case, requester),
             OperationDecision::Status => self.status(&decider).map(PreparedResponse::from),
             OperationDecision::Verify => self.verify(&mut decider, case.origin()),

@@ -32,7 +32,7 @@ impl ReplyMessages {
 #[derive(Debug)]
 pub struct ListPages {
     pub(super) service: Arc<AdminService>,
-    pub(super) snapshot: Box<StoreSnapshot>,
+    pub(super) snapshot: Arc<StoreSnapshot>,
     pub(super) lister: Lister,
     pub(super) to: ReplyTo,
     pub(super) has_more: bool,

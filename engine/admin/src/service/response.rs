@@ -6,11 +6,12 @@ use handle_auth::challenges::SessionChallenge;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::wire::list::Reference;
 use handle_store::StoreSnapshot;
+use std::sync::Arc;
 
 /// A response that has not been encoded yet.
 pub(super) enum PreparedResponse {
     Answer(OperationAnswer),
-    List(Lister, Box<StoreSnapshot>),
+    List(Lister, Arc<StoreSnapshot>),
     /// A message that announces a stream, and the stream.
     Stream(Box<ReplicationStream>),
     /// A challenge: its number and its content.

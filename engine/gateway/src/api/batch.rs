@@ -151,7 +151,7 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiRefusal> {
 }
 
 /// The answer to a request of which no change was handed over.
-fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> GatewayResponse {
+pub(super) fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> GatewayResponse {
     match error {
         // The identity is unknown, or its proof is wrong.
         BulkError::Refused(ResponseCode(403..=406), _) | BulkError::NoSecret => unauthorized(),

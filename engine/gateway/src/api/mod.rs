@@ -5,6 +5,7 @@
 //! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
 //!   a nonce.
 //! - [`verifications`]: whether a proof was made with a secret key.
+//! - [`search`]: handles by their values, at a path outside `/api`.
 //! - [`body`]: the bodies of all answers. [`route_table`](crate::route_table): the paths.
 //!
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
@@ -18,6 +19,7 @@ pub mod handles;
 pub mod listing;
 pub mod resolve;
 pub mod scheme;
+pub mod search;
 pub mod sessions;
 pub mod verifications;
 
@@ -119,6 +121,16 @@ impl<'r> ApiEndpoint<'r> {
 
 /// Answers a request to the API.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+    guarded(state, request, answer_endpoint(state, request, body)).await
+}
+
+/// Has `answer` answer a request, unless its source has guessed too many secrets; a refusal tells
+/// how to authenticate.
+async fn guarded(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    answer: impl Future<Output = GatewayResponse>,
+) -> GatewayResponse {
     let headers = &request.head.headers;
     let guess =
         SecretGuess::of_headers(request.peer.address, headers).filter(|_| request.peer.is_confidential);
@@ -126,7 +138,7 @@ pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: I
         let settings = state.settings.current();
         return HttpRefusal::TooManySecrets(retry_after).respond("/api", headers, &settings);
     }
-    let mut response = answer_endpoint(state, request, body).await;
+    let mut response = answer.await;
     if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
         guess.count(state);
     }
