@@ -3,6 +3,7 @@
 use crate::audit::{AuditBounds, FileBounds};
 use crate::bulk::BulkConfig;
 use crate::callers::CallersConfig;
+use crate::changes::ChangesConfig;
 use crate::costly::CostlyConfig;
 use crate::forward::ForwardConfig;
 use crate::index::IndexConfig;
@@ -65,6 +66,7 @@ settings! {
         section callers: CallersConfig;
         section bulk: BulkConfig;
         section index: IndexConfig;
+        section changes: ChangesConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
         section tcp: TcpConfig;

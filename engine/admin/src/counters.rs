@@ -31,6 +31,11 @@ handle_daemon::event_counters! {
         bulk_refused,
         /// Searches of callers of `handle-gateway` for handles, by values.
         searches,
+        /// Connections to `changes.socket` that were refused, because of another user or too many
+        /// connections.
+        changes_refused,
+        /// Connections to `changes.socket` whose program did not read in time.
+        changes_late,
         /// Streams for mirrors that were begun.
         streams,
         /// Streams for mirrors that were refused because of `replication.streams`.

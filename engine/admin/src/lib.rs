@@ -44,6 +44,7 @@ pub mod audit;
 pub mod bulk;
 pub mod caller_sessions;
 pub mod callers;
+pub mod changes;
 pub mod config;
 pub mod connections;
 pub mod control;

@@ -17,7 +17,7 @@ use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
-use crate::{bulk, forward};
+use crate::{bulk, changes, forward};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
@@ -210,6 +210,7 @@ struct LocalSockets {
     forward: Option<LocalSocket>,
     bulk: Option<LocalSocket>,
     relay: Option<LocalSocket>,
+    changes: Option<LocalSocket>,
 }
 
 impl LocalSockets {
@@ -220,7 +221,9 @@ impl LocalSockets {
         let bulk = bulk.map(|path| bulk::bind(path, &config.bulk)).transpose()?;
         let relay = config.replication.socket.as_deref();
         let relay = relay.map(|path| relay::bind(path, &config.replication)).transpose()?;
-        Ok(Self { forward, bulk, relay })
+        let changes = config.changes.socket.as_deref();
+        let changes = changes.map(|path| changes::bind(path, &config.changes)).transpose()?;
+        Ok(Self { forward, bulk, relay, changes })
     }
 }
 
@@ -323,6 +326,9 @@ fn start_tasks(
     if let Some(socket) = sockets.relay {
         relay::serve(socket, &state.service, &config.replication, state.stopping())?;
     }
+    if let Some(socket) = sockets.changes {
+        changes::serve(socket, state)?;
+    }
     tokio::spawn(check_disks(Arc::clone(state)));
     tokio::spawn(prune_log(Arc::clone(state)));
     tokio::spawn(keep_index(Arc::clone(state)));
@@ -402,7 +408,8 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
         + config.replication.socket_connections
         + config.tcp.requests
         + config.forward.requests
-        + config.bulk.connections;
+        + config.bulk.connections
+        + config.changes.connections;
     builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
 }

@@ -10,6 +10,7 @@ mod output;
 mod advice;
 mod batch;
 mod cache;
+mod changes;
 mod client;
 mod control;
 mod demo;
@@ -96,6 +97,7 @@ enum Command {
     Import(Box<store::import::Args>),
     Export(store::export::Args),
     Find(find::Args),
+    Changes(changes::Args),
     Reconcile(Box<reconcile::Args>),
     /// Manage the store of handle-admin.
     Store(store::Args),
@@ -194,6 +196,7 @@ fn main() -> ExitCode {
         Command::Import(args) => store::import::run(&args),
         Command::Export(args) => store::export::run(&args),
         Command::Find(args) => find::run(&args),
+        Command::Changes(args) => changes::run(&args),
         Command::Reconcile(args) => reconcile::run(&args),
         Command::Store(args) => store::run(&args),
         Command::Snapshot(args) => snapshot::run(args),
@@ -260,9 +263,19 @@ mod tests {
     #[test]
     fn long_descriptions_are_shown() {
         let command = Args::command();
-        for name in
-            ["reference", "root", "site", "check", "handle", "import", "export", "find", "ship", "demo"]
-        {
+        for name in [
+            "reference",
+            "root",
+            "site",
+            "check",
+            "handle",
+            "import",
+            "export",
+            "find",
+            "changes",
+            "ship",
+            "demo",
+        ] {
             let described = command.find_subcommand(name).expect("a command");
             let long = described.get_long_about().map(ToString::to_string).unwrap_or_default();
             assert!(long.contains("\n\n"), "{name}: {long}");

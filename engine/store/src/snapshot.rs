@@ -9,7 +9,7 @@ use super::tables::{
 };
 use handle_proto::Handle;
 use handle_proto::name::PREFIX_RECORDS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 /// Access to records and homed prefixes, on which operations are decided.
@@ -283,6 +283,20 @@ impl StoreSnapshot {
         self.tables.rows(StoreTable::Log, keys_after(Some(&after)), |id, entry| {
             LogEntry::decode(number_in(id), entry)
         })
+    }
+
+    /// The records stored under these keys, each `None` if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or is damaged.
+    pub fn records_of(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<RecordBuf>>, StoreError> {
+        let unique: BTreeSet<&Vec<u8>> = keys.iter().collect();
+        let unique: Vec<Vec<u8>> = unique.into_iter().cloned().collect();
+        let found = self.tables.get_all(StoreTable::Records, &unique)?;
+        let found = found.into_iter().map(|record| record.map(RecordBuf::from_bytes).transpose());
+        let found: BTreeMap<Vec<u8>, Option<RecordBuf>> =
+            unique.into_iter().zip(found.collect::<Result<Vec<_>, _>>()?).collect();
+        Ok(keys.iter().map(|key| found.get(key).cloned().flatten()).collect())
     }
 
     /// The number of transactions in the log.

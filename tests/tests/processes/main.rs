@@ -13,6 +13,7 @@ mod caching;
 mod caching_faults;
 mod caching_notices;
 mod caching_relay;
+mod changes;
 mod deployed_servers;
 mod fleets;
 mod fleets_admin;
