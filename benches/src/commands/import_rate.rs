@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// Records to import.
     #[arg(long, default_value_t = 1_000_000)]
     records: u64,
+    /// Import into this empty database of PostgreSQL instead of a file, given by its URL.
+    #[arg(long)]
+    database: Option<String>,
     /// Path of `hdl`; by default the program beside this one.
     #[arg(long)]
     hdl: Option<PathBuf>,
@@ -30,7 +33,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let hdl = args.hdl.unwrap_or(default_hdl);
     ensure!(hdl.exists(), "there is no {}: cargo build --release -p handle-cli", hdl.display());
     let directory = tempfile::tempdir()?;
-    let (lines, store) = (directory.path().join("records.jsonl"), directory.path().join("store.redb"));
+    let (lines, file) = (directory.path().join("records.jsonl"), directory.path().join("store.redb"));
+    let store = args.database.map_or_else(|| file.clone(), PathBuf::from);
     write_lines(&lines, args.records)?;
     let mut command = Command::new(hdl);
     command.arg("import").arg(&store).arg(&lines).args(["--create", "--home", "--json"]);
@@ -41,7 +45,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let report: Value = serde_json::from_slice(&output.stdout)?;
     let seconds = report["seconds"].as_f64().context("the duration of the import")?;
     let rate = args.records as f64 / seconds;
-    let (lines_len, store_len) = (fs::metadata(&lines)?.len(), fs::metadata(&store)?.len());
+    // A database does not tell the space that it takes.
+    let (lines_len, store_len) = (fs::metadata(&lines)?.len(), fs::metadata(&file).map_or(0, |it| it.len()));
     if args.json {
         let figures = json!({
             "records": args.records, "seconds": seconds, "records_per_s": rate, "memory_bytes": memory,

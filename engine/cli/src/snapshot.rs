@@ -272,6 +272,8 @@ fn build_layer<W: Write + Seek>(
             InputEntry::Deleted(handle) => {
                 bail!("{}: {handle}: deletions are allowed only in a delta (--delta)", inputs.place(origin))
             }
+            // These inputs stop at such a line.
+            InputEntry::Refused(..) => return Ok(()),
         };
         added.map_err(|error| inputs.explain(error))
     })?;

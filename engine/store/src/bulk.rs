@@ -1,5 +1,9 @@
 //! Loads many records at once: sorts them first, then writes them in the order of the file.
 
+mod checkpoint;
+
+pub use checkpoint::UnfinishedImport;
+
 use super::sorter::Sorter;
 use super::tables::StoreTable;
 use super::transaction::Transaction;
@@ -8,14 +12,15 @@ use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::{Value, Values};
 use std::path::Path;
 
-/// Bytes of records in one commit.
+/// Bytes of records in one commit, unless others are set.
 const COMMIT_BYTES: usize = 64 << 20;
 
 /// Loads records and homed prefixes in any order, with bounded memory.
 ///
 /// The store does not change until [`finish`](Self::finish), which writes in several commits of
 /// whole records. The log has no entries for them; it only starts again, so mirrors and the
-/// publisher reload everything.
+/// publisher reload everything. An import that is interrupted between these commits can be resumed
+/// with the same input.
 #[derive(Debug)]
 #[must_use = "without `finish` nothing is taken in"]
 pub struct Bulk<'s> {
@@ -23,6 +28,11 @@ pub struct Bulk<'s> {
     sorter: Sorter,
     homed: Vec<Vec<u8>>,
     keeps_existing: bool,
+    resumes: bool,
+    commit_bytes: usize,
+    dated_unix_s: u32,
+    /// The hash of the records so far.
+    input: InputHash,
     room: Vec<u8>,
 }
 
@@ -33,6 +43,8 @@ pub struct BulkCounts {
     pub written: u64,
     /// Existing records left unchanged because of [`Bulk::keep_existing`].
     pub kept: u64,
+    /// Records that the interrupted import has written or kept ([`Bulk::resume`]).
+    pub resumed: u64,
 }
 
 /// Why a record cannot be loaded.
@@ -88,12 +100,41 @@ pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) 
 impl<'s> Bulk<'s> {
     pub(super) fn new(store: &'s Store, temp_dir: &Path, memory_bytes: usize) -> Self {
         let sorter = Sorter::new(temp_dir, memory_bytes);
-        Self { store, sorter, homed: Vec::new(), keeps_existing: false, room: Vec::new() }
+        Self {
+            store,
+            sorter,
+            homed: Vec::new(),
+            keeps_existing: false,
+            resumes: false,
+            commit_bytes: COMMIT_BYTES,
+            dated_unix_s: 0,
+            input: InputHash::default(),
+            room: Vec::new(),
+        }
     }
 
     /// Leaves existing records unchanged; otherwise they are replaced.
     pub const fn keep_existing(mut self) -> Self {
         self.keeps_existing = true;
+        self
+    }
+
+    /// Goes on with the import that was interrupted, if there is one: it must have had the same
+    /// records in the same order. Records that it has written are not written again.
+    pub const fn resume(mut self) -> Self {
+        self.resumes = true;
+        self
+    }
+
+    /// Sets the bytes of records in one commit; one record may go beyond.
+    pub const fn commit_bytes(mut self, commit_bytes: usize) -> Self {
+        self.commit_bytes = commit_bytes;
+        self
+    }
+
+    /// Notes the timestamp that values without one get, so that a resumed import can use it again.
+    pub const fn dated(mut self, dated_unix_s: u32) -> Self {
+        self.dated_unix_s = dated_unix_s;
         self
     }
 
@@ -106,7 +147,10 @@ impl<'s> Bulk<'s> {
     pub fn add(&mut self, handle: &[u8], values: Values<'_>) -> Result<(), StoreError> {
         self.room.clear();
         values.encode(&mut self.room);
-        self.sorter.add(&key(handle, self.store.folds()), &self.room)
+        let key = key(handle, self.store.folds());
+        self.input.add(&key);
+        self.input.add(&self.room);
+        self.sorter.add(&key, &self.room)
     }
 
     /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`.
@@ -117,51 +161,144 @@ impl<'s> Bulk<'s> {
     /// Writes everything.
     ///
     /// # Errors
-    /// When a file cannot be read or written. Some of the records are then in the store; loading
-    /// them again does no harm.
+    /// When a file cannot be read or written, or the import to resume had other records. Some of
+    /// the records are then in the store; loading them again does no harm.
     pub fn finish(self, mut progress: impl FnMut(&BulkCounts)) -> Result<BulkCounts, StoreError> {
-        let inner = &self.store.inner;
-        let mut counts = BulkCounts::default();
-        let homed = self.homed;
+        let Self { store, sorter, homed, keeps_existing, resumes, commit_bytes, dated_unix_s, input, .. } =
+            self;
+        let input = input.0;
         // Done first, so that no reader relies on a log without the records that follow.
-        self.store.change(move |transaction| {
+        let import = store.change(move |transaction| {
+            let import = transaction.begin_import(input, dated_unix_s, resumes)?;
             transaction.begin_log_anew()?;
-            homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))
+            homed.iter().try_for_each(|prefix| transaction.home_unlogged(prefix))?;
+            Ok(import)
         })?;
+        let counts = BulkCounts { resumed: import.records, ..BulkCounts::default() };
+        let snapshot = store.snapshot()?;
+        let (starts_empty, last_id) = (snapshot.records_count()? == 0, snapshot.last_id()?);
+        drop(snapshot);
+        let mut writer = BulkWriter { store, keeps_existing, import, counts, starts_empty, last_id };
+        let written = writer.import.last.clone();
         let mut batch = BulkBatch::default();
-        let keeps_existing = self.keeps_existing;
-        let mut write = |batch: &mut BulkBatch| {
-            let begun = inner.engine.begin_write()?;
-            {
-                let mut transaction = Transaction::new(begun.tables()?, inner.folds)?;
-                let keys = batch.records().map(|(key, _)| key);
-                transaction.tables.prefetch(StoreTable::Records, keys)?;
-                for (key, values) in batch.records() {
-                    if keeps_existing && transaction.record(key)?.is_some() {
-                        counts.kept += 1;
-                        continue;
-                    }
-                    let count = values.first_chunk().map_or(0, |count| u32::from_be_bytes(*count));
-                    let values = Values::from_encoded(count as usize, values.get(4..).unwrap_or_default());
-                    let damaged = |_| StoreError::Damaged("a sorted record does not decode");
-                    transaction.put_unlogged(key, values.map_err(damaged)?)?;
-                    counts.written += 1;
-                }
-                transaction.finish()?;
+        sorter.finish(|key, values| {
+            if !written.is_empty() && key <= &*written {
+                return Ok(());
             }
-            begun.commit()?;
-            batch.clear();
-            progress(&counts);
-            Ok::<_, StoreError>(())
-        };
-        self.sorter.finish(|key, values| {
             batch.push(key, values);
-            if batch.bytes.len() >= COMMIT_BYTES { write(&mut batch) } else { Ok(()) }
+            if batch.bytes.len() < commit_bytes {
+                return Ok(());
+            }
+            writer.write(&mut batch)?;
+            progress(&writer.counts);
+            Ok(())
         })?;
-        write(&mut batch)?;
+        writer.write(&mut batch)?;
+        progress(&writer.counts);
         // Done again, so that a reader which looked in between reloads.
-        self.store.change(|transaction| transaction.begin_log_anew())?;
-        Ok(counts)
+        store.change(|transaction| {
+            transaction.end_import()?;
+            transaction.begin_log_anew()
+        })?;
+        Ok(writer.counts)
+    }
+}
+
+/// A hash of the input, which tells another input from the same one. Nobody gains from two with the
+/// same hash, so it is a fast one; a version of the program that changes it cannot resume imports
+/// of the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct InputHash(u64);
+
+impl InputHash {
+    fn add(&mut self, part: &[u8]) {
+        // The length separates the parts, and the zeros of the last word from those of the part.
+        self.add_word(part.len() as u64);
+        let (words, rest) = part.as_chunks();
+        words.iter().for_each(|word| self.add_word(u64::from_le_bytes(*word)));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.add_word(u64::from_le_bytes(last));
+    }
+
+    const fn add_word(&mut self, word: u64) {
+        /// An odd number with as many ones as zeros: the fraction of the golden ratio.
+        const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+        // Zeros change it too.
+        let mixed = (self.0.rotate_left(26) ^ word).wrapping_add(1).wrapping_mul(FACTOR);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+/// Writes batches of sorted records.
+struct BulkWriter<'s> {
+    store: &'s Store,
+    keeps_existing: bool,
+    import: UnfinishedImport,
+    counts: BulkCounts,
+    /// Whether there were no records when the import began.
+    starts_empty: bool,
+    /// The last transaction when the import began.
+    last_id: u64,
+}
+
+impl BulkWriter<'_> {
+    /// Writes the records of `batch` in one commit, with the progress, and empties it.
+    fn write(&mut self, batch: &mut BulkBatch) -> Result<(), StoreError> {
+        let Some((last, _)) = batch.records().last() else { return Ok(()) };
+        let import = UnfinishedImport {
+            last: last.to_vec(),
+            records: self.import.records + batch.ends.len() as u64,
+            ..self.import.clone()
+        };
+        let inner = &self.store.inner;
+        let begun = inner.engine.begin_write()?;
+        let mut counts = self.counts;
+        {
+            let mut transaction = Transaction::new(begun.tables()?, inner.folds)?;
+            let keys = batch.records().map(|(key, _)| key);
+            // Every other change of a database would have made a transaction.
+            if self.starts_empty && transaction.last_id() == self.last_id {
+                transaction.tables.assume_absent(StoreTable::Records, keys);
+            } else {
+                transaction.tables.prefetch(StoreTable::Records, keys)?;
+            }
+            for (key, values) in batch.records() {
+                if self.keeps_existing && transaction.record(key)?.is_some() {
+                    counts.kept += 1;
+                    continue;
+                }
+                let count = values.first_chunk().map_or(0, |count| u32::from_be_bytes(*count));
+                let values = Values::from_encoded(count as usize, values.get(4..).unwrap_or_default());
+                let damaged = |_| StoreError::Damaged("a sorted record does not decode");
+                transaction.put_unlogged(key, values.map_err(damaged)?)?;
+                counts.written += 1;
+            }
+            transaction.put_unfinished_import(&import)?;
+            transaction.finish()?;
+        }
+        begun.commit()?;
+        (self.import, self.counts) = (import, counts);
+        batch.clear();
+        Ok(())
+    }
+}
+
+impl Transaction<'_> {
+    /// Notes that an import of `input` begins; with `resumes`, goes on with the one that was
+    /// interrupted.
+    fn begin_import(
+        &mut self,
+        input: u64,
+        dated_unix_s: u32,
+        resumes: bool,
+    ) -> Result<UnfinishedImport, StoreError> {
+        if let Some(import) = self.unfinished_import()?.filter(|_| resumes) {
+            return if import.input == input { Ok(import) } else { Err(StoreError::OtherImport) };
+        }
+        let import = UnfinishedImport { input, dated_unix_s, records: 0, last: Vec::new() };
+        self.put_unfinished_import(&import)?;
+        Ok(import)
     }
 }
 
@@ -191,5 +328,40 @@ impl BulkBatch {
     fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn inputs_that_differ_in_order_length_or_a_bit_have_other_hashes() {
+        let hash = |parts: &[&[u8]]| {
+            let mut hash = InputHash::default();
+            parts.iter().for_each(|part| hash.add(part));
+            hash.0
+        };
+        let base: Vec<u8> = (0..40).collect();
+        let mut hashes = BTreeSet::from([hash(&[&base])]);
+        let mut count = 1;
+        let mut add = |parts: &[&[u8]]| {
+            hashes.insert(hash(parts));
+            count += 1;
+            assert_eq!(hashes.len(), count, "{parts:?}");
+        };
+        for bit in 0..base.len() * 8 {
+            let mut other = base.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            add(&[&other]);
+        }
+        for len in 0..base.len() {
+            add(&[&base[..len]]);
+            add(&[&base[..len], &base[len..]]);
+        }
+        for parts in [&[b"a".as_slice(), b"b"][..], &[b"b", b"a"], &[b"\xff"], &[b"\xff\0"], &[]] {
+            add(parts);
+        }
     }
 }

@@ -42,6 +42,8 @@ pub enum StoreError {
     NoThread(io::Error),
     /// The queue of changes is full.
     Busy,
+    /// The import that was interrupted had other records.
+    OtherImport,
     /// The writer has failed; no change is possible until the store is opened again.
     Failed,
     /// The file could not be read or written.
@@ -99,6 +101,10 @@ impl fmt::Display for StoreError {
                 write!(f, "cannot start a thread for the store: {error} (`ulimit -u` shows the limit)")
             }
             Self::Busy => f.write_str("too many changes wait to be written"),
+            Self::OtherImport => f.write_str(
+                "the import that was interrupted in this store had other records, or the same in another order: give the \
+                 same input, or import without resuming",
+            ),
             Self::Failed => {
                 f.write_str("an earlier change could not be written, so the store has to be reopened")
             }

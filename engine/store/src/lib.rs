@@ -65,7 +65,7 @@ mod tests;
 mod transaction;
 mod writer;
 
-pub use bulk::{Bulk, BulkCounts, UnfitRecord, check_record};
+pub use bulk::{Bulk, BulkCounts, UnfinishedImport, UnfitRecord, check_record};
 pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;

@@ -44,6 +44,8 @@ pub(crate) enum StoreTable {
     BulkOwners,
     /// The index of values (`index/mod.rs`): type, value and handle; empty values.
     Index,
+    /// The progress of an unfinished import, under an empty key (`bulk/checkpoint.rs`).
+    Imports,
 }
 
 /// The names of numbers in [`StoreTable::Meta`].
@@ -199,6 +201,13 @@ impl WriteTables<'_> {
         match self {
             Self::Embedded(_) => Ok(()),
             Self::Postgres(tables) => tables.prefetch(table, keys),
+        }
+    }
+
+    /// Takes it as known that the table has no rows with these keys.
+    pub(crate) fn assume_absent<'k>(&self, table: StoreTable, keys: impl Iterator<Item = &'k [u8]>) {
+        if let Self::Postgres(tables) = self {
+            tables.assume_absent(table, keys);
         }
     }
 

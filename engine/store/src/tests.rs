@@ -1,5 +1,6 @@
 //! Tests of the public interface: acknowledged changes are stored, and nothing else.
 
+mod bulk;
 mod damage;
 mod dates;
 mod disk_failures;
@@ -298,7 +299,7 @@ fn bulk_import_takes_any_order_and_marks_everything_as_changed(engine: TestEngin
         }
         let counts = bulk.finish(|_| ()).unwrap();
         let kept = u64::from(keeps);
-        assert_eq!(counts, BulkCounts { written: 100 - kept, kept });
+        assert_eq!(counts, BulkCounts { written: 100 - kept, kept, resumed: 0 });
         let snapshot = store.snapshot().unwrap();
         assert_eq!(data(&snapshot, b"10.1/OLD").unwrap(), shown.as_bytes());
         assert_eq!(data(&snapshot, b"10.1/X99").unwrap(), b"99");

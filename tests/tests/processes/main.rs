@@ -56,6 +56,7 @@ mod gateway_upstream;
 mod gateway_visibility;
 mod handled;
 mod idle;
+mod importing;
 mod lab;
 mod lab_faults;
 mod lab_gateway;

@@ -2,6 +2,7 @@
 //! or those of other files, sorted in a temporary layer.
 
 use super::{Args, NamedIdentity};
+use crate::input::InputPlace;
 use crate::snapshot::{OpenedSource, now_unix_ms};
 use crate::store::files::{RecordFiles, RecordFormat, RecordSink, recognise};
 use crate::store::remote::{RemoteListing, RemoteSink};
@@ -240,7 +241,7 @@ impl RecordSink for TableBuilder {
         &mut self,
         handle: &[u8],
         values: Values<'_>,
-        place: &dyn Fn() -> String,
+        place: &dyn Fn() -> InputPlace,
     ) -> anyhow::Result<()> {
         self.has_records = true;
         self.add(handle, values).with_context(place)

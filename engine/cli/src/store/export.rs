@@ -29,7 +29,7 @@ use tempfile::NamedTempFile;
 
 A record that JSON cannot represent, as with a name that is not UTF-8, is an error; no file is written then.")]
 pub(crate) struct Args {
-    /// The file of a store, or the directory of a published set.
+    /// A store, as a file or the URL of a database, or the directory of a published set.
     source: PathBuf,
     /// New file to write; `-` is standard output.
     file: PathBuf,
@@ -49,7 +49,8 @@ enum ExportFormat {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    ensure!(args.source.exists(), "{} does not exist", args.source.display());
+    let is_database = StoreConfig::at(&args.source).is_in_database();
+    ensure!(is_database || args.source.exists(), "{} does not exist", args.source.display());
     if args.file == Path::new("-") {
         let mut out = ExportWriter::new(std::io::stdout().lock(), args.format);
         records(&args.source, &mut out)?;

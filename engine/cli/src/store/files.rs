@@ -1,7 +1,7 @@
 //! Reads records from files: lines of JSON, exports and SQL tables of reference servers, and lists
 //! of names.
 
-use crate::input::{InputEntry, ValueInputs};
+use crate::input::{InputEntry, InputPlace, ValueInputs};
 use crate::progress;
 use anyhow::{Context as _, bail, ensure};
 use handle_formats::dump::{self, Dump};
@@ -33,8 +33,23 @@ pub(crate) enum RecordFormat {
 /// Takes what is read from files.
 pub(crate) trait RecordSink {
     /// Takes a record; `place` tells its origin.
-    fn record(&mut self, handle: &[u8], values: Values<'_>, place: &dyn Fn() -> String)
-    -> anyhow::Result<()>;
+    fn record(
+        &mut self,
+        handle: &[u8],
+        values: Values<'_>,
+        place: &dyn Fn() -> InputPlace,
+    ) -> anyhow::Result<()>;
+
+    /// Whether entries that cannot be read are passed on instead of being errors.
+    fn refuses(&self) -> bool {
+        false
+    }
+
+    /// Takes note of an entry that cannot be read, of `handle` if it names one.
+    fn refused(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+        let handle = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
+        bail!("{place}: {handle}{why}")
+    }
 
     /// Takes a homed prefix.
     fn homed(&mut self, prefix: &[u8]);
@@ -68,7 +83,7 @@ impl RecordFiles<'_> {
     }
 
     fn lines(&self, sink: &mut impl RecordSink) -> anyhow::Result<()> {
-        let inputs = ValueInputs::new(self.paths).dated(self.default_timestamp);
+        let inputs = ValueInputs::new(self.paths).dated(self.default_timestamp).refusing(sink.refuses());
         let reading = progress::bar("reading", inputs.len());
         inputs.each(&reading, |origin, entry| match entry {
             InputEntry::Record(handle, values) => {
@@ -79,8 +94,9 @@ impl RecordFiles<'_> {
                 Ok(())
             }
             InputEntry::Deleted(handle) => {
-                bail!("{}: {handle}: a deletion is not a record", inputs.place(origin))
+                sink.refused(&inputs.place(origin), Some(handle), "a deletion is not a record")
             }
+            InputEntry::Refused(handle, why) => sink.refused(&inputs.place(origin), handle, &why),
         })?;
         reading.finish_and_clear();
         Ok(())
@@ -97,10 +113,14 @@ impl RecordFiles<'_> {
                 export::Item::Record(text) => {
                     count += 1;
                     encoded.clear();
-                    let record = RecordLine::parse_dated(text, &mut encoded, self.default_timestamp);
-                    let record = record.with_context(|| format!("{shown}: record {count}"))?;
-                    let values = Values::from_encoded(record.values_count, &encoded)?;
-                    sink.record(record.handle.as_bytes(), values, &|| format!("{shown}: record {count}"))?;
+                    let place = || InputPlace::record(&shown, count);
+                    match RecordLine::parse_dated(text, &mut encoded, self.default_timestamp) {
+                        Ok(record) => {
+                            let values = Values::from_encoded(record.values_count, &encoded)?;
+                            sink.record(record.handle.as_bytes(), values, &place)?;
+                        }
+                        Err(error) => sink.refused(&place(), None, &error.to_string())?,
+                    }
                 }
             }
         }
@@ -132,7 +152,7 @@ impl RecordFiles<'_> {
                     Handle(&handle)
                 );
                 let values = Values::build(values.iter().map(ValueBuf::view), &mut storage);
-                sink.record(&handle, values, &|| format!("{shown}:{line}"))?;
+                sink.record(&handle, values, &|| InputPlace::line(&shown, line))?;
             }
         }
         Ok(())

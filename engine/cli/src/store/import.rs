@@ -4,21 +4,26 @@ use super::files::{RecordFiles, RecordFormat, RecordSink, recognise};
 use super::foreign;
 use super::remote::{self, RemoteArgs, RemoteSink};
 use crate::homed_prefixes::prefix_name;
+use crate::input::InputPlace;
 use crate::snapshot::now_unix_ms;
-use crate::{ExitOutcome, output, progress};
-use anyhow::ensure;
+use crate::{ExitOutcome, UsageError, output, progress};
+use anyhow::{Context as _, ensure};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
 use handle_store::{Bulk, BulkCounts, Store, StoreConfig, StoreError, check_record};
 use std::collections::HashSet;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{BufWriter, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Import records into a store.
 ///
 /// The records are sorted and written directly into the file, not over the network: stop
-/// handle-admin first. Nothing is written until all input has been read and is valid.
+/// handle-admin first. Nothing is written until all input has been read and is valid. In a
+/// database, records are copied, and handle-admin may run.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl import store.redb records.jsonl backup.jsonl
@@ -29,15 +34,22 @@ use std::time::{Duration, Instant};
 
   hdl import store.redb prefixes.txt            a list of prefixes to home, one per line
   hdl import store.redb records.jsonl --homed 10.1045 --homed 20.500.12345
+  hdl import --into postgresql://handle@db.example/handles records.jsonl \\
+      --skip-refused --report refused.jsonl
+  hdl import store.redb records.jsonl --resume        after an interrupted import of the same file
 
 Lines are {\"handle\": ..., \"values\": [...]}, as in the handle REST API, or
-{\"homed\": \"0.NA/10.1045\"}. Values without a timestamp get the time of the import.")]
+{\"homed\": \"0.NA/10.1045\"}. Values without a timestamp get the time of the import.
+
+Exit codes: 0 everything is imported, 1 failed, or something was refused.")]
 pub(crate) struct Args {
+    /// The store, a file or the URL of a database of PostgreSQL, unless --into names it; then files
+    /// to read, all of one format. `-` is standard input.
+    #[arg(value_name = "STORE] [FILE", required_unless_present = "into")]
+    paths: Vec<PathBuf>,
     /// The store: a file, or the URL of a database of PostgreSQL.
-    store: PathBuf,
-    /// Files to read, all of one format; `-` is standard input.
-    #[arg(value_name = "FILE", required_unless_present_any = ["server", "homed"], conflicts_with = "server")]
-    files: Vec<PathBuf>,
+    #[arg(long, value_name = "STORE")]
+    into: Option<PathBuf>,
     /// The format of the files. Default: detected from the first file.
     #[arg(long, value_enum)]
     from: Option<RecordFormat>,
@@ -58,10 +70,21 @@ pub(crate) struct Args {
     /// Keep existing records instead of replacing them.
     #[arg(long)]
     keep_existing: bool,
-    /// Skip records that exceed a limit, or that the other server does not release, instead of
-    /// stopping.
-    #[arg(long)]
+    /// Skip lines that are not records, records that exceed a limit, and those that the other
+    /// server does not release, instead of stopping.
+    #[arg(long, visible_alias = "skip-refused")]
     keep_going: bool,
+    /// Write a line of JSON about each record that is skipped into this new file: `file`, `line` or
+    /// `record`, `handle` and `reason`.
+    #[arg(long, value_name = "FILE", requires = "keep_going")]
+    report: Option<PathBuf>,
+    /// Go on with an interrupted import of the same input: records that it has written are not
+    /// written again.
+    #[arg(long)]
+    resume: bool,
+    /// Records in one commit, in MiB. An interrupted import loses at most one commit.
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    commit: u32,
     /// Memory for sorting, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=16384))]
     memory: u32,
@@ -77,30 +100,28 @@ fn parse_prefix(text: &str) -> Result<String, String> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
-    args.files.iter().try_for_each(|path| foreign::refuse(path))?;
+    let (store_path, files) = args.places()?;
+    files.iter().try_for_each(|path| foreign::refuse(path))?;
     // First, so that an unreadable input does not create a store.
-    let form = match (args.from, args.files.first()) {
+    let form = match (args.from, files.first()) {
         (None, Some(first)) => Some(recognise(first)?),
         (given, _) => given,
     };
-    let config = StoreConfig::at(&args.store);
+    let report = args.report.as_deref().map(RefusalReport::create).transpose()?;
+    let config = StoreConfig::at(store_path);
     let store = match Store::open(&config) {
         Err(StoreError::Missing(_)) if args.create => Store::create(&config, !args.case_sensitive)?,
         opened => opened?,
     };
     let directory = match config.is_in_database() {
         true => std::env::temp_dir(),
-        false => match args.store.parent() {
+        false => match store_path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
             _ => PathBuf::from("."),
         },
     };
-    let mut bulk = store.bulk(&directory, usize::try_from(u64::from(args.memory) << 20)?);
-    if args.keep_existing {
-        bulk = bulk.keep_existing();
-    }
     let folds = store.folds();
-    let now_unix_s = u32::try_from(now_unix_ms() / 1000).unwrap_or(u32::MAX);
+    let (bulk, dated_unix_s) = args.bulk(&store, &directory)?;
     let mut taken = ImportState {
         bulk,
         args,
@@ -109,26 +130,68 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         passed_over: 0,
         withheld: 0,
         unreadable: 0,
+        report,
     };
     args.homed.iter().for_each(|prefix| taken.homed(prefix.as_bytes()));
-    match form.filter(|_| !args.files.is_empty()) {
+    match form.filter(|_| !files.is_empty()) {
         Some(format) => {
-            RecordFiles { paths: &args.files, format, default_timestamp: now_unix_s, folds }
-                .read(&mut taken)?;
+            RecordFiles { paths: files, format, default_timestamp: dated_unix_s, folds }.read(&mut taken)?;
         }
         None if args.remote.is_named() => remote::each(&args.remote, args.keep_going, &mut taken)?,
         None => {}
     }
-    let ImportState { bulk, read, passed_over, homed, withheld, unreadable, .. } = taken;
-    ensure!(read > 0 || !homed.is_empty(), "{}", nothing_read(form));
+    let ImportState { bulk, read, passed_over, homed, withheld, unreadable, report, .. } = taken;
+    ensure!(read > 0 || passed_over > 0 || !homed.is_empty(), "{}", nothing_read(form));
+    // Complete before anything is written, so that an import that is interrupted then has it too.
+    report.map_or(Ok(()), RefusalReport::finish)?;
     let homed = homed.len() as u64;
     let writing = progress::bar("writing", Some(read));
-    let counts = bulk.finish(|counts| writing.set_position(counts.written + counts.kept))?;
+    let counts = bulk.finish(|counts| {
+        writing.set_position(counts.written + counts.kept + counts.resumed);
+    })?;
     writing.finish_and_clear();
     let summary =
         ImportSummary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
     summary.show(args.json);
     Ok(if passed_over + withheld + unreadable == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
+}
+
+impl Args {
+    /// The store, and the files to read.
+    fn places(&self) -> anyhow::Result<(&Path, &[PathBuf])> {
+        let usage = |text: &str| anyhow::Error::from(UsageError(text.to_owned()));
+        let (store, files) = match (&self.into, self.paths.split_first()) {
+            (Some(store), _) => (store, &*self.paths),
+            (None, Some((store, files))) => (store, files),
+            (None, None) => return Err(usage("no store is named")),
+        };
+        match (files.is_empty(), self.remote.is_named()) {
+            (false, true) => Err(usage("name files or --server, not both")),
+            (true, false) if self.homed.is_empty() => {
+                Err(usage("no input: name files behind the store, or --server, or --homed"))
+            }
+            _ => Ok((store, files)),
+        }
+    }
+
+    /// The load into `store`, and the timestamp of values without one: that of the import to
+    /// resume.
+    fn bulk<'s>(&self, store: &'s Store, directory: &Path) -> anyhow::Result<(Bulk<'s>, u32)> {
+        let mut bulk = store.bulk(directory, usize::try_from(u64::from(self.memory) << 20)?);
+        bulk = bulk.commit_bytes(usize::try_from(u64::from(self.commit) << 20)?);
+        if self.keep_existing {
+            bulk = bulk.keep_existing();
+        }
+        let mut dated_unix_s = u32::try_from(now_unix_ms() / 1000).unwrap_or(u32::MAX);
+        if self.resume {
+            bulk = bulk.resume();
+            match store.unfinished_import()? {
+                Some(unfinished) => dated_unix_s = unfinished.dated_unix_s,
+                None => eprintln!("hdl: no interrupted import: everything is imported"),
+            }
+        }
+        Ok((bulk.dated(dated_unix_s), dated_unix_s))
+    }
 }
 
 /// The result of an import.
@@ -147,7 +210,8 @@ impl ImportSummary {
         let Self { read, passed_over, homed, withheld, unreadable, counts, took } = self;
         if is_json {
             let json = serde_json::json!({
-                "read": read, "written": counts.written, "kept": counts.kept, "passed_over": passed_over,
+                "read": read, "written": counts.written, "kept": counts.kept, "resumed": counts.resumed,
+                "passed_over": passed_over,
                 "homed": homed, "public_values_only": withheld, "unreadable": unreadable,
                 "seconds": took.as_secs_f64(),
             });
@@ -167,6 +231,9 @@ impl ImportSummary {
                 took.as_secs_f64(),
                 output::rate(*read, *took),
             );
+        }
+        if counts.resumed > 0 {
+            println!("{} before the interruption", output::counted(counts.resumed, "record", "records"));
         }
         if withheld + unreadable > 0 {
             println!(
@@ -190,6 +257,52 @@ pub(super) struct ImportState<'a> {
     withheld: u64,
     /// Number of handles and prefixes of another server that are not readable at all.
     unreadable: u64,
+    report: Option<RefusalReport>,
+}
+
+/// The file with a line for each record that is skipped.
+struct RefusalReport {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl RefusalReport {
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        let file = File::options().write(true).create_new(true).mode(0o600).open(path);
+        let file = file.with_context(|| format!("cannot create {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
+    }
+
+    fn add(&mut self, place: &InputPlace, handle: Option<&str>, reason: &str) -> anyhow::Result<()> {
+        let line = serde_json::json!({
+            "file": place.file, "line": place.line, "record": place.record, "handle": handle, "reason": reason,
+        });
+        writeln!(self.out, "{line}").with_context(|| format!("cannot write {}", self.path.display()))
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let Self { path, out } = self;
+        let written = out.into_inner().map_err(std::io::IntoInnerError::into_error);
+        let written = written.and_then(|file| file.sync_all());
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+impl ImportState<'_> {
+    /// Skips a record.
+    fn pass_over(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+        let shown = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
+        let text = format!("{place}: {shown}{why}");
+        ensure!(self.args.keep_going, "{text} (--keep-going skips it)");
+        self.passed_over += 1;
+        match &mut self.report {
+            Some(report) => report.add(place, handle, why),
+            None => {
+                eprintln!("hdl: {text}");
+                Ok(())
+            }
+        }
+    }
 }
 
 impl RecordSink for ImportState<'_> {
@@ -197,20 +310,25 @@ impl RecordSink for ImportState<'_> {
         &mut self,
         handle: &[u8],
         values: Values<'_>,
-        place: &dyn Fn() -> String,
+        place: &dyn Fn() -> InputPlace,
     ) -> anyhow::Result<()> {
         self.read += 1;
         if let Err(unfit) = check_record(handle, values.iter()) {
-            let text = format!("{}: {}: {unfit}", place(), Handle(handle));
-            ensure!(self.args.keep_going, "{text} (--keep-going skips it)");
-            eprintln!("hdl: {text}");
-            self.passed_over += 1;
-            return Ok(());
+            return self.pass_over(&place(), Some(&Handle(handle).to_string()), &unfit.to_string());
         }
         if self.args.home {
             self.homed(Handle(handle).naming_authority());
         }
         Ok(self.bulk.add(handle, values)?)
+    }
+
+    fn refuses(&self) -> bool {
+        self.args.keep_going
+    }
+
+    fn refused(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+        self.read += 1;
+        self.pass_over(place, handle, why)
     }
 
     fn homed(&mut self, prefix: &[u8]) {

@@ -3,6 +3,7 @@
 use super::files::RecordSink;
 use super::import::ImportState;
 use crate::handle::prefix_handle;
+use crate::input::InputPlace;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
 use crate::{exchange, key, progress};
@@ -174,7 +175,8 @@ impl RemoteListing<'_> {
                         if let Some(why) = withheld {
                             taken.withheld(&handle, values_count, &why);
                         }
-                        taken.record(&handle, values, &|| server.to_owned())?;
+                        let place = || InputPlace { file: server.to_owned(), line: None, record: None };
+                        taken.record(&handle, values, &place)?;
                     }
                     FetchedHandle::Unreadable { handle, why } => taken.unreadable(&handle, &why),
                     FetchedHandle::Gone => {}

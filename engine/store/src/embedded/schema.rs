@@ -35,6 +35,8 @@ pub(crate) const MIRRORS: TableDefinition<'_, &str, (bool, &[u8])> = TableDefini
 pub(crate) const MIRROR_NAMED: TableDefinition<'_, &[u8], ()> = TableDefinition::new("mirror_named");
 /// The index of values: see `index/mod.rs`.
 pub(crate) const INDEX: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("index");
+/// The progress of an unfinished import: see `bulk/checkpoint.rs`.
+pub(crate) const IMPORTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("imports");
 /// Numbers by name: see `tables.rs`.
 pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 

@@ -63,6 +63,7 @@ macro_rules! with_table {
             StoreTable::BulkResults => with_table!(@begun $tables, schema::BULK_RESULTS, $name, $work),
             StoreTable::BulkOwned => with_table!(@begun $tables, schema::BULK_OWNED, $name, $work),
             StoreTable::BulkOwners => with_table!(@begun $tables, schema::BULK_OWNERS, $name, $work),
+            StoreTable::Imports => with_table!(@begun $tables, schema::IMPORTS, $name, $work),
             _ => with_table!(@begun $tables, schema::INDEX, $name, $work),
         }
     };

@@ -5,6 +5,7 @@
 
 mod config;
 mod connection;
+mod copy;
 mod database;
 mod error;
 mod pool;

@@ -3,7 +3,7 @@
 use super::super::tables::{StoreTable, names};
 
 /// All tables.
-pub(super) const TABLES: [StoreTable; 15] = [
+pub(super) const TABLES: [StoreTable; 16] = [
     StoreTable::Records,
     StoreTable::Homed,
     StoreTable::Log,
@@ -19,6 +19,7 @@ pub(super) const TABLES: [StoreTable; 15] = [
     StoreTable::BulkOwned,
     StoreTable::BulkOwners,
     StoreTable::Index,
+    StoreTable::Imports,
 ];
 
 /// The name of a table.
@@ -39,6 +40,7 @@ pub(super) const fn name(table: StoreTable) -> &'static str {
         StoreTable::BulkOwned => "handle_bulk_owned",
         StoreTable::BulkOwners => "handle_bulk_owners",
         StoreTable::Index => "handle_index",
+        StoreTable::Imports => "handle_imports",
     }
 }
 
@@ -61,7 +63,8 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
 /// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
 pub(super) const UPGRADES: &[&str] =
-    &["CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n"];
+    &["CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n\
+      CREATE TABLE handle_imports (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n"];
 
 /// The statements that make the tables of a new store.
 pub(super) fn creation(folds: bool, identity: u64) -> String {

@@ -9,6 +9,7 @@ use super::super::StoreError;
 use super::super::tables::{KeyRange, RowVisitor, StoreTable, number_in};
 use super::PostgresStore;
 use super::connection::Connection;
+use super::copy::{COPY_ROWS_MIN, copy_rows};
 use super::query::{KeySpan, PageReader, get, get_all};
 use super::schema;
 use super::snapshot::read_meta;
@@ -31,6 +32,8 @@ struct KnownRow {
     value: Option<Vec<u8>>,
     /// Whether the server does not know it.
     is_changed: bool,
+    /// Whether the server has no row with this key.
+    is_new: bool,
 }
 
 /// A transaction that has begun.
@@ -63,8 +66,9 @@ impl<'s> PostgresWrite<'s> {
             "BEGIN ISOLATION LEVEL READ COMMITTED; SELECT 1 FROM handle_meta WHERE key = 'lock' FOR UPDATE";
         let meta = read_meta(&connection, begin)?;
         let known = RefCell::<[KnownRows; schema::TABLES.len()]>::default();
-        let rows =
-            meta.into_iter().map(|(key, value)| (key, KnownRow { value: Some(value), is_changed: false }));
+        let rows = meta
+            .into_iter()
+            .map(|(key, value)| (key, KnownRow { value: Some(value), is_changed: false, is_new: false }));
         known.borrow_mut()[StoreTable::Meta as usize] = rows.collect();
         Ok(Self { store, connection: Some(connection), known, sequence })
     }
@@ -82,6 +86,7 @@ impl<'s> PostgresWrite<'s> {
     fn flush(&self, doing: &str, writer_row: Option<&Statement>) -> Result<(), StoreError> {
         type RequestFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
         let connection = self.connection();
+        self.copy_new_rows()?;
         let mut changes = Vec::new();
         for table in schema::TABLES {
             changes.extend(row_changes(connection, table, &mut self.known.borrow_mut()[table as usize])?);
@@ -108,6 +113,17 @@ impl<'s> PostgresWrite<'s> {
             sent.push(Box::pin(client.batch_execute("COMMIT")));
         }
         connection.run(doing, send_all(sent))
+    }
+
+    /// Copies the new rows of each table to which many were added.
+    fn copy_new_rows(&self) -> Result<(), StoreError> {
+        for table in schema::TABLES {
+            let rows = new_rows(&mut self.known.borrow_mut()[table as usize]);
+            if !rows.is_empty() {
+                copy_rows(self.connection(), schema::name(table), rows)?;
+            }
+        }
+        Ok(())
     }
 
     /// Makes the changes durable. If the connection is lost meanwhile, another one tells whether
@@ -160,6 +176,20 @@ async fn send_all<F: Future<Output = Result<(), Error>> + Unpin>(sent: Vec<F>) -
     failed.map_or(Ok(()), Err)
 }
 
+/// Takes the new rows of a table, if there are many, which the server knows afterwards.
+fn new_rows(known: &mut KnownRows) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let is_new = |row: &KnownRow| row.is_changed && row.is_new && row.value.is_some();
+    if known.values().filter(|row| is_new(row)).count() < COPY_ROWS_MIN {
+        return Vec::new();
+    }
+    let mut rows = Vec::new();
+    for (key, row) in known.iter_mut().filter(|(_, row)| is_new(row)) {
+        (row.is_changed, row.is_new) = (false, false);
+        rows.push((key.clone(), row.value.clone().unwrap_or_default()));
+    }
+    rows
+}
+
 /// The statements for the changed rows of a table, which the server knows afterwards.
 fn row_changes(
     connection: &Connection,
@@ -168,7 +198,7 @@ fn row_changes(
 ) -> Result<Option<RowChanges>, StoreError> {
     let (mut keys, mut values, mut removed) = (Vec::new(), Vec::new(), Vec::new());
     for (key, row) in known.iter_mut().filter(|(_, row)| row.is_changed) {
-        row.is_changed = false;
+        (row.is_changed, row.is_new) = (false, false);
         match &row.value {
             Some(value) => {
                 keys.push(key.clone());
@@ -215,7 +245,19 @@ impl PostgresTables<'_> {
     }
 
     fn know(&self, table: StoreTable, key: &[u8], value: Option<Vec<u8>>, is_changed: bool) {
-        self.0.known.borrow_mut()[table as usize].insert(key.to_vec(), KnownRow { value, is_changed });
+        let known = &mut self.0.known.borrow_mut()[table as usize];
+        match known.get_mut(key) {
+            Some(row) => {
+                let is_absent = row.is_new || (row.value.is_none() && !row.is_changed);
+                *row = KnownRow { is_new: is_changed && is_absent && value.is_some(), value, is_changed };
+            }
+            None => _ = known.insert(key.to_vec(), KnownRow { value, is_changed, is_new: false }),
+        }
+    }
+
+    /// Takes it as known that the table has no rows with these keys.
+    pub(crate) fn assume_absent<'k>(&self, table: StoreTable, keys: impl Iterator<Item = &'k [u8]>) {
+        keys.for_each(|key| self.know(table, key, None, false));
     }
 
     /// Reads the rows of these keys at once.
