@@ -88,7 +88,15 @@ pub fn exchange(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
 /// If the connection fails, or the answer is invalid.
 #[must_use]
 pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> {
-    let mut stream = TcpStream::connect(server).expect("a connection");
+    exchange_on(TcpStream::connect(server).expect("a connection"), message)
+}
+
+/// Sends a message on a connection and returns the answer; `None` if the server closes first.
+///
+/// # Panics
+/// If the connection has no timeouts.
+#[must_use]
+pub fn exchange_on(mut stream: TcpStream, message: &[u8]) -> Option<Vec<u8>> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.write_all(message).ok()?;
     let mut answer = vec![0; Envelope::LEN];

@@ -4,21 +4,25 @@ use crate::costly::CostlyWork;
 use crate::index;
 use crate::mirror::{Mirror, promote};
 use crate::publish::{Command, NoCommand, StorePublisher};
+use crate::relocate;
 use crate::service::AdminService;
 use crate::state::AdminState;
 use handle_daemon::clock::now_unix_ms;
-use handle_daemon::control::{CommandHelp, ControlCommands};
+use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::site::SiteRecord;
 use serde_json::{Value, json};
+use std::io;
+use std::os::unix::net::UnixStream;
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 7] = [
+const COMMANDS: [CommandHelp; 8] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
     ("promote", "make this mirror the primary; with \"force\" also while a dump is in progress"),
     ("find", "handles with public values, as find {\"where\":[[\"URL\",\"https://*\"]]}"),
+    ("move-store", "move the store, as move-store {\"to\":\"PATH OR URL\"}; the answer has several lines"),
     ("drain", "answer what has arrived, then exit"),
 ];
 
@@ -49,6 +53,16 @@ impl ControlCommands for AdminState {
                 Err(NoCommand::Word(_)) => return None,
             },
         })
+    }
+
+    fn converse(
+        &self,
+        command: &str,
+        client: &UnixStream,
+        _reader: &mut ControlReader<'_>,
+    ) -> Option<io::Result<()>> {
+        let argument = command.strip_prefix(relocate::COMMAND)?;
+        Some(relocate::converse(self, argument, client))
     }
 
     fn line_len_max(&self) -> usize {

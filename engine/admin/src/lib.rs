@@ -63,6 +63,7 @@ pub mod permission;
 pub mod program;
 pub mod publish;
 pub mod referral;
+pub(crate) mod relocate;
 pub mod remote;
 pub mod replication;
 pub mod server;

@@ -11,7 +11,7 @@ use crate::settings::{self, AdminSettings, ReloadTargets};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::shutdown::Shutdown;
 use serde_json::Value;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -34,6 +34,8 @@ pub struct AdminState {
     pub notices: NoticeState,
     /// The settings in force.
     pub settings: AdminSettings,
+    /// Held while the store is being moved.
+    pub moving: Mutex<()>,
     stop: watch::Sender<bool>,
     shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
@@ -59,6 +61,7 @@ impl AdminState {
             mirror,
             notices: NoticeState::default(),
             settings,
+            moving: Mutex::new(()),
             stop,
             shutdown,
             started_unix_ms: now_unix_ms(),

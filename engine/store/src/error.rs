@@ -42,6 +42,14 @@ pub enum StoreError {
     NoThread(io::Error),
     /// The queue of changes is full.
     Busy,
+    /// The store was moved, or is being moved: it takes no changes.
+    Moved,
+    /// The store is the copy of a move that is not finished.
+    UnfinishedCopy(PathBuf),
+    /// The copy of a move is that of another store.
+    OtherCopy,
+    /// The copy of a move has other rows than the store.
+    CopyDiffers,
     /// The import that was interrupted had other records.
     OtherImport,
     /// The writer has failed; no change is possible until the store is opened again.
@@ -101,10 +109,6 @@ impl fmt::Display for StoreError {
                 write!(f, "cannot start a thread for the store: {error} (`ulimit -u` shows the limit)")
             }
             Self::Busy => f.write_str("too many changes wait to be written"),
-            Self::OtherImport => f.write_str(
-                "the import that was interrupted in this store had other records, or the same in another order: give the \
-                 same input, or import without resuming",
-            ),
             Self::Failed => {
                 f.write_str("an earlier change could not be written, so the store has to be reopened")
             }
@@ -124,6 +128,39 @@ impl fmt::Display for StoreError {
                     _ => Ok(()),
                 }
             }
+            Self::Moved
+            | Self::UnfinishedCopy(_)
+            | Self::OtherCopy
+            | Self::CopyDiffers
+            | Self::OtherImport => self.fmt_work(f),
+        }
+    }
+}
+
+impl StoreError {
+    /// Writes the errors of imports and moves.
+    fn fmt_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Moved => f.write_str(
+                "the store was moved and takes no changes: set `store` to the new place and restart handle-admin \
+                 (`hdl store move` finishes a move that was interrupted at its end)",
+            ),
+            Self::UnfinishedCopy(path) => write!(
+                f,
+                "the store {} is the copy of a move that is not finished: `hdl store move` goes on with it",
+                path.display()
+            ),
+            Self::OtherCopy => {
+                f.write_str("the place has the unfinished copy of another store: remove it, or choose another place")
+            }
+            Self::CopyDiffers => f.write_str(
+                "the copy differs from the store: remove it and move again (is something else writing to it?)",
+            ),
+            Self::OtherImport => f.write_str(
+                "the import that was interrupted in this store had other records, or the same in another order: give the \
+                 same input, or import without resuming",
+            ),
+            _ => Ok(()),
         }
     }
 }

@@ -56,6 +56,7 @@ mod log;
 mod mirror;
 mod postgres;
 mod record;
+mod relocate;
 mod removals;
 mod snapshot;
 mod sorter;
@@ -80,6 +81,7 @@ pub use postgres::{
     ServerError, trusted_roots,
 };
 pub use record::{RecordBuf, StoreRecord};
+pub use relocate::{MoveSummary, StoreMove};
 pub use removals::{LastChange, RemovalKind};
 pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
@@ -95,9 +97,8 @@ use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::admin::StorePosition;
-use postgres::PostgresStore;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tables::{StoreEngine, StoreTable, names, number_in};
@@ -202,6 +203,8 @@ struct Inner {
     /// The last transactions before and after a promotion; zeros if there was none.
     renumbered: Mutex<(u64, u64)>,
     commits: CommitQueue,
+    /// Whether changes are refused because the store is being moved.
+    is_held: AtomicBool,
 }
 
 impl Store {
@@ -211,11 +214,7 @@ impl Store {
     /// # Errors
     /// When the file exists or cannot be written.
     pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        let engine = match config.is_in_database() {
-            true => StoreEngine::Postgres(PostgresStore::create(config, folds)?),
-            false => StoreEngine::Embedded(EmbeddedStore::create(config, folds)?),
-        };
-        Self::start(engine, config)
+        Self::start(StoreEngine::create(config, folds)?, config, false)
     }
 
     /// Creates an empty store in memory, which is lost when dropped.
@@ -223,7 +222,7 @@ impl Store {
     /// # Errors
     /// When memory is exhausted.
     pub fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        Self::start(StoreEngine::Embedded(EmbeddedStore::in_memory(config, folds)?), config)
+        Self::start(StoreEngine::Embedded(EmbeddedStore::in_memory(config, folds)?), config, false)
     }
 
     /// Opens the store, and upgrades it from an older schema.
@@ -244,12 +243,8 @@ impl Store {
     }
 
     fn open_as(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
-        let engine = match (config.is_in_database(), reads_only) {
-            (true, _) => PostgresStore::open(config, reads_only).map(StoreEngine::Postgres),
-            (false, true) => EmbeddedStore::open_to_read(config).map(StoreEngine::Embedded),
-            (false, false) => EmbeddedStore::open(config).map(StoreEngine::Embedded),
-        };
-        engine.and_then(|engine| Self::start(engine, config)).map_err(|error| match error {
+        let engine = StoreEngine::open(config, reads_only);
+        engine.and_then(|engine| Self::start(engine, config, reads_only)).map_err(|error| match error {
             StoreError::Damaged(what) => {
                 StoreError::Broken { file: config.location().into(), what: what.to_owned() }
             }
@@ -257,19 +252,27 @@ impl Store {
         })
     }
 
-    fn start(engine: StoreEngine, config: &StoreConfig) -> Result<Self, StoreError> {
+    fn start(engine: StoreEngine, config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
         let tables = engine.snapshot()?;
         let number = |name: &str| {
             let number = tables.get(StoreTable::Meta, name.as_bytes())?;
             Ok::<_, StoreError>(number.map_or(0, |number| number_in(&number)))
         };
         let (folds, identity) = (number(names::FOLDS)? != 0, number(names::IDENTITY)?.into());
+        if number(names::COPY_STATE)? != 0 {
+            return Err(StoreError::UnfinishedCopy(config.location().into()));
+        }
+        if number(names::MOVED)? != 0 && !reads_only {
+            return Err(StoreError::Moved);
+        }
         let snapshot = StoreSnapshot::new(tables, folds);
         let last_id = snapshot.last_id()?;
         let renumbered = Mutex::new(snapshot.renumbered()?);
         drop(snapshot);
         let commits = CommitQueue::new(last_id);
-        let inner = Arc::new(Inner { engine, config: config.clone(), folds, identity, renumbered, commits });
+        let is_held = AtomicBool::new(false);
+        let config = config.clone();
+        let inner = Arc::new(Inner { engine, config, folds, identity, renumbered, commits, is_held });
         let _feed = match &inner.engine {
             StoreEngine::Embedded(_) => None,
             StoreEngine::Postgres(_) => Some(StoreFeed::start(&inner)?),
@@ -322,7 +325,16 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
+        if self.inner.is_held.load(Ordering::SeqCst) {
+            return Err(StoreError::Moved);
+        }
         self.writer.change(&self.inner.commits, decide)
+    }
+
+    /// Holds changes back, until the result is dropped.
+    fn hold(&self) -> HeldStore<'_> {
+        self.inner.is_held.store(true, Ordering::SeqCst);
+        HeldStore { store: self, is_kept: false }
     }
 
     /// The number of the last durable transaction.
@@ -445,5 +457,32 @@ impl Store {
     /// When the file cannot be read.
     pub fn stats(&self) -> Result<StoreStats, StoreError> {
         check::stats(&self.snapshot()?)
+    }
+}
+
+/// A store whose changes are held back, except those made here.
+struct HeldStore<'s> {
+    store: &'s Store,
+    is_kept: bool,
+}
+
+impl HeldStore<'_> {
+    fn change<T, F>(&self, decide: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
+        self.store.writer.change(&self.store.inner.commits, decide)
+    }
+
+    /// Keeps changes back for good.
+    fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for HeldStore<'_> {
+    fn drop(&mut self) {
+        self.store.inner.is_held.store(self.is_kept, Ordering::SeqCst);
     }
 }

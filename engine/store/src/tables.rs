@@ -4,9 +4,9 @@
 //! keys of requests and positions of mirrors are written once, above it. Numbers in keys are
 //! big-endian, so that the order of the bytes is that of the numbers.
 
-use super::StoreError;
 use super::embedded::{EmbeddedRecord, EmbeddedSnapshot, EmbeddedStore, EmbeddedTables, EmbeddedWrite};
 use super::postgres::{PostgresRecord, PostgresSnapshot, PostgresStore, PostgresTables, PostgresWrite};
+use super::{StoreConfig, StoreError};
 use std::ops::{Bound, ControlFlow};
 
 /// A table of a store.
@@ -84,6 +84,10 @@ pub(crate) mod names {
     pub(crate) const INDEX_STATE: &str = "index:";
     /// Begins the names of how many records the build of an index has read; the type follows.
     pub(crate) const INDEX_RECORDS: &str = "index_records:";
+    /// How far the copy of a store is that is being moved here: see `relocate.rs`.
+    pub(crate) const COPY_STATE: &str = "copy_state";
+    /// 1 if the store was moved elsewhere.
+    pub(crate) const MOVED: &str = "moved";
     /// The number that health checks write and read back.
     pub(crate) const PROBE: &str = "probe";
 }
@@ -118,6 +122,23 @@ pub(crate) enum StoreEngine {
 }
 
 impl StoreEngine {
+    /// Creates an empty store.
+    pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+        Ok(match config.is_in_database() {
+            true => Self::Postgres(PostgresStore::create(config, folds)?),
+            false => Self::Embedded(EmbeddedStore::create(config, folds)?),
+        })
+    }
+
+    /// Opens a store, and upgrades it from an older schema.
+    pub(crate) fn open(config: &StoreConfig, reads_only: bool) -> Result<Self, StoreError> {
+        match (config.is_in_database(), reads_only) {
+            (true, _) => PostgresStore::open(config, reads_only).map(Self::Postgres),
+            (false, true) => EmbeddedStore::open_to_read(config).map(Self::Embedded),
+            (false, false) => EmbeddedStore::open(config).map(Self::Embedded),
+        }
+    }
+
     /// The tables at this moment: with all committed changes, and without later ones.
     pub(crate) fn snapshot(&self) -> Result<SnapshotTables, StoreError> {
         match self {

@@ -70,6 +70,10 @@ impl<'t> Transaction<'t> {
         };
         let (last_id, last_unix_ms) = (number(names::LAST_ID)?, number(names::LAST_MS)?);
         let content = RecordContent { values: number(names::VALUES)?, bytes: number(names::BYTES)? };
+        // Another process may have moved a database.
+        if number(names::MOVED)? != 0 {
+            return Err(StoreError::Moved);
+        }
         let indexed = indexed_types(&tables)?;
         Ok(Self {
             tables,

@@ -68,6 +68,7 @@ mod metrics;
 mod mirroring;
 mod mirroring_compared;
 mod mirroring_killed;
+mod moving;
 mod odd_sites;
 mod operators;
 mod privileges;

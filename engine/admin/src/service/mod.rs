@@ -235,7 +235,7 @@ impl AdminService {
                     "The records cannot be reached at the moment; ask again later.",
                 )
             }
-            StoreError::Failed => OperationRefusal::new(
+            StoreError::Failed | StoreError::Moved => OperationRefusal::new(
                 ResponseCode::SERVER_READ_ONLY,
                 "This server cannot write at the moment.",
             ),

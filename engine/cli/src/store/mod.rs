@@ -5,6 +5,7 @@ pub(crate) mod export;
 pub(crate) mod files;
 mod foreign;
 pub(crate) mod import;
+mod relocate;
 pub(crate) mod remote;
 
 use crate::{ExitOutcome, output};
@@ -37,6 +38,8 @@ Exit codes: 0 intact, 1 damaged or missing.")]
     #[command(after_help = "Example:
   hdl store stats store.redb --json")]
     Stats(StoreArgs),
+    /// Move it to another file or database, also while handle-admin runs.
+    Move(relocate::Args),
     /// Export all records as lines of JSON; the same as `hdl export`.
     Export(export::Args),
     /// Import records; the same as `hdl import`.
@@ -74,6 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
             show(&stats, args.json, None);
             Ok(ExitOutcome::Good)
         }
+        Command::Move(args) => relocate::run(args),
         Command::Export(args) => export::run(args),
         Command::Import(args) => import::run(args),
     }

@@ -145,7 +145,7 @@ impl FailingDisk {
             schema::begin(&database, true)?;
         }
         schema::upgrade(&database, schema::UPGRADES)?;
-        Store::start(StoreEngine::Embedded(EmbeddedStore::new(database, &config)), &config)
+        Store::start(StoreEngine::Embedded(EmbeddedStore::new(database, &config)), &config, false)
     }
 }
 

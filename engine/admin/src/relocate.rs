@@ -1,0 +1,110 @@
+//! Moving the store to another place while the server runs: a conversation on the control socket.
+//!
+//! The client sends one line and reads lines with the progress until the last one, which has `ok`.
+//! When it closes the connection, or the server stops, the copy stays for another move.
+
+use crate::state::AdminState;
+use handle_store::{MoveSummary, StoreConfig, StoreError, StoreMove};
+use serde::Deserialize;
+use serde_json::json;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// The command, before its argument.
+pub(crate) const COMMAND: &str = "move-store ";
+/// Time between two lines of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
+/// Transactions that the copy may lag behind when it is compared.
+const BEHIND_MAX: u64 = 100;
+
+/// A move.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveCommand {
+    /// The file, or the URL of a database.
+    to: String,
+    /// Whether to stop when the copy is level, without moving the store.
+    #[serde(default)]
+    prepare: bool,
+}
+
+/// Moves the store as the line `argument` says.
+pub(crate) fn converse(state: &AdminState, argument: &str, client: &UnixStream) -> io::Result<()> {
+    let mut progress = MoveProgress { client, state, last: None };
+    let moved = match serde_json::from_str::<MoveCommand>(argument) {
+        Ok(command) => relocate(state, &command, &mut progress),
+        Err(error) => Err(format!("{error}: write move-store {{\"to\":\"PATH OR URL\"}}")),
+    };
+    let line = match moved {
+        Ok(summary) => json!({ "ok": true, "done": summary }),
+        Err(error) => json!({ "ok": false, "error": error }),
+    };
+    progress.send(&line)
+}
+
+fn relocate(
+    state: &AdminState,
+    command: &MoveCommand,
+    progress: &mut MoveProgress<'_>,
+) -> Result<MoveSummary, String> {
+    let store = &state.service.store;
+    // Only one at a time can open the copy for writing, and the second would not know of the first.
+    let Ok(_only) = state.moving.try_lock() else {
+        return Err("the store is being moved already".to_owned());
+    };
+    let text = |error: StoreError| error.to_string();
+    let mut moving = StoreMove::begin(store, &place(state, &command.to)).map_err(text)?;
+    loop {
+        let behind = moving.step(|records| progress.tell("copied", records)).map_err(text)?;
+        let Some(behind) = behind.filter(|_| progress.tell("behind", behind.unwrap_or(0))) else {
+            return Err("the move was interrupted; another one goes on with the copy".to_owned());
+        };
+        if behind <= BEHIND_MAX {
+            break;
+        }
+    }
+    match command.prepare {
+        true => moving.verify().map_err(text),
+        false => {
+            let summary = moving.finish().map_err(text)?;
+            tracing::warn!(
+                to = command.to,
+                ?summary,
+                "the store was moved: changes are refused until this process starts with the new store"
+            );
+            Ok(summary)
+        }
+    }
+}
+
+/// The settings of the new place: those of this store, but for the place.
+fn place(state: &AdminState, to: &str) -> StoreConfig {
+    let (mut config, named) = (state.config().store.clone(), StoreConfig::at(Path::new(to)));
+    config.postgres.url = named.postgres.url;
+    config.file = named.file;
+    config
+}
+
+/// The client, which is told of the progress.
+struct MoveProgress<'c> {
+    client: &'c UnixStream,
+    state: &'c AdminState,
+    last: Option<Instant>,
+}
+
+impl MoveProgress<'_> {
+    /// Tells the client a number, if it is time to; false if the move should stop.
+    fn tell(&mut self, what: &str, number: u64) -> bool {
+        if self.last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
+            return true;
+        }
+        self.last = Some(Instant::now());
+        !self.state.is_draining() && self.send(&json!({ what: number })).is_ok()
+    }
+
+    fn send(&mut self, line: &serde_json::Value) -> io::Result<()> {
+        writeln!(self.client, "{line}")
+    }
+}
