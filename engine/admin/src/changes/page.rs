@@ -78,7 +78,9 @@ fn cursor(position: StorePosition) -> String {
 
 fn parse_cursor(text: &str) -> Option<StorePosition> {
     let (store, transaction) = text.split_once('-')?;
-    let is_written_so = store.len() == 16 && transaction.bytes().all(|byte| byte.is_ascii_digit());
+    let is_written_so = store.len() == 16
+        && store.bytes().all(|byte| byte.is_ascii_hexdigit() && !byte.is_ascii_uppercase())
+        && transaction.bytes().all(|byte| byte.is_ascii_digit());
     let store = u64::from_str_radix(store, 16).ok().filter(|_| is_written_so)?;
     Some(StorePosition { store, transaction: transaction.parse().ok()? })
 }
