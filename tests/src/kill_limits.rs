@@ -26,6 +26,9 @@ pub fn publish_config(directory: &Path) -> PublishConfig {
         grace_s: 1,
         keep_every_s: 1,
         keep_count: 2,
+        // A process that is killed after some milliseconds would always wait for the lease of the
+        // one before.
+        lease_ms: 0,
         ..PublishConfig::default()
     }
 }

@@ -33,6 +33,7 @@ pub mod replication;
 pub mod service_directory;
 pub mod services;
 pub mod session;
+pub mod several_admins;
 pub mod site;
 pub mod source_addresses;
 pub mod test_server;

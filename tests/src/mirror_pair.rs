@@ -102,7 +102,11 @@ pub struct RecordAdministrator {
 }
 
 /// The key in a file.
-fn private_key(path: &Path) -> PrivateKey {
+///
+/// # Panics
+/// If the file has no key.
+#[must_use]
+pub fn private_key(path: &Path) -> PrivateKey {
     let key = file::open_key_file(path, None).expect("a key file");
     PrivateKey::from_record(key.as_bytes()).expect("a key")
 }

@@ -13,8 +13,8 @@ use crate::publish::{self, StorePublisher, explain_set};
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::{Replication, relay, tls};
-use crate::service::AdminService;
 use crate::service::reply::ReplySealer;
+use crate::service::{AdminService, ChallengeSharing};
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
 use crate::{bulk, changes, forward};
@@ -124,6 +124,10 @@ impl Server {
         if let Some(socket) = callers {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("callers", move || callers::serve(socket, &shutdown, state))?;
+        }
+        if shared.service.sharing().is_some() {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("challenges", move || share_challenges(&state, &shutdown))?;
         }
         for worker in shared.mirror.iter().flat_map(Mirror::take_workers) {
             let shutdown = Arc::clone(&helpers.shutdown);
@@ -265,6 +269,8 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
         .with_remote(remote)
         .with_sources(sources)
         .with_referrals(referrals);
+    let sharing = open_sharing(config, &service)?;
+    let service = service.with_sharing(sharing);
     let replication = open_replication(config, &service)?;
     let service = service.with_replication(replication);
     Ok(OpenedService { service, publisher, mirror })
@@ -290,6 +296,15 @@ fn open_sources(config: &Config, store: &Store, is_mirror: bool) -> anyhow::Resu
         }
     }
     Ok(Some(sources))
+}
+
+/// Shares challenges with other processes over the same database, which have the same server key.
+fn open_sharing(config: &Config, service: &AdminService) -> anyhow::Result<Option<ChallengeSharing>> {
+    let (Some(rows), Some(key)) = (service.store.shared_challenges(), &config.server_key) else {
+        return Ok(None);
+    };
+    let record = server_key::read_record(key)?;
+    Ok(ChallengeSharing::new(rows, record.as_bytes()))
 }
 
 /// Sets up streams for mirrors with the server key.
@@ -336,6 +351,14 @@ fn start_tasks(
         tokio::spawn(expire_sessions(Arc::clone(state)));
     }
     Ok(())
+}
+
+/// Shares challenges until the process stops.
+fn share_challenges(state: &AdminState, shutdown: &Shutdown) {
+    let lasts = || Duration::from_millis(state.config().limits.challenge_ms.into());
+    if let Some(sharing) = state.service.sharing() {
+        sharing.run(&state.service, lasts, shutdown);
+    }
 }
 
 /// Starts the task that tells machines of new sets. Called inside the runtime.

@@ -239,6 +239,12 @@ impl Challenges {
         Ok(SessionChallenge { nonce, suggested })
     }
 
+    /// The challenge that waits under this number.
+    #[must_use]
+    pub fn get(&self, id: i32) -> Option<&IssuedChallenge> {
+        self.waiting.get(&id).map(|waiting| &waiting.challenge)
+    }
+
     /// Whether a challenge waits under this number.
     #[must_use]
     pub fn has(&self, id: i32) -> bool {

@@ -4,6 +4,7 @@
 //! in one step, so a reader sees either the old set or the new one, complete, also after a power
 //! failure.
 
+mod fence;
 pub mod freshness;
 mod history;
 pub mod last_served;

@@ -1,9 +1,10 @@
 //! Follows the transactions that other processes make in the same store.
 
-use super::tables::StoreEngine;
+use super::tables::{StoreEngine, StoreTable, names, number_in};
 use super::{Inner, StoreError};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -51,9 +52,18 @@ impl Drop for StoreFeed {
     }
 }
 
-fn look(inner: &Inner) -> Result<(), StoreError> {
+/// Reads what other processes may have changed of the numbers that are kept in memory.
+pub(super) fn look(inner: &Inner) -> Result<(), StoreError> {
     if let StoreEngine::Postgres(store) = &inner.engine {
-        inner.commits.committed_elsewhere(store.last_id()?);
+        let snapshot = store.snapshot()?;
+        let number = |name: &str| {
+            let number = snapshot.get(StoreTable::Meta, name.as_bytes())?;
+            Ok::<_, StoreError>(number.map_or(0, |number| number_in(&number)))
+        };
+        inner.identity.store(number(names::IDENTITY)?, Ordering::Relaxed);
+        let renumbered = (number(names::RENUMBERED_FROM)?, number(names::RENUMBERED_TO)?);
+        *inner.renumbered.lock().unwrap_or_else(PoisonError::into_inner) = renumbered;
+        inner.commits.committed_elsewhere(number(names::LAST_ID)?);
     }
     Ok(())
 }

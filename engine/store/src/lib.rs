@@ -52,12 +52,14 @@ mod embedded;
 mod error;
 mod feed;
 mod index;
+mod lease;
 mod log;
 mod mirror;
 mod postgres;
 mod record;
 mod relocate;
 mod removals;
+mod shared;
 mod snapshot;
 mod sorter;
 mod tables;
@@ -74,6 +76,7 @@ pub use index::{
     BadPattern, FoundHandles, INDEX_TYPE_LEN_MAX, IndexProgress, IndexState, PATTERN_LEN_MAX,
     PATTERN_STARS_MAX, SearchBounds, SearchCondition, SearchError, StoreSearch, ValuePattern, is_index_type,
 };
+pub use lease::{LeaseHolder, LeaseTurn, PUBLISH_LEASE, StoreLease};
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use mirror::{DumpScope, NamedKind};
 pub use postgres::{
@@ -83,6 +86,7 @@ pub use postgres::{
 pub use record::{RecordBuf, StoreRecord};
 pub use relocate::{MoveSummary, StoreMove};
 pub use removals::{LastChange, RemovalKind};
+pub use shared::SharedChallenges;
 pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
     is_responsible,
@@ -335,6 +339,36 @@ impl Store {
     fn hold(&self) -> HeldStore<'_> {
         self.inner.is_held.store(true, Ordering::SeqCst);
         HeldStore { store: self, is_kept: false }
+    }
+
+    /// Reads what other processes have done since: they may have made transactions, or given the
+    /// store a new identity. Without a call, this is known a moment later
+    /// (`store.postgres.poll_ms`).
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn catch_up(&self) -> Result<(), StoreError> {
+        feed::look(&self.inner)
+    }
+
+    /// The lease of the process that publishes, which lasts for `length` after each renewal. `None`
+    /// if no other process can have the store open.
+    #[must_use]
+    pub fn publish_lease(&self, holder: LeaseHolder, length: Duration) -> Option<StoreLease> {
+        match &self.inner.engine {
+            StoreEngine::Embedded(_) => None,
+            StoreEngine::Postgres(store) => Some(StoreLease(store.publish_lease(holder, length))),
+        }
+    }
+
+    /// The challenges that processes over one database share; `None` if no other process can have
+    /// the store open.
+    #[must_use]
+    pub fn shared_challenges(&self) -> Option<SharedChallenges> {
+        match &self.inner.engine {
+            StoreEngine::Embedded(_) => None,
+            StoreEngine::Postgres(store) => Some(SharedChallenges(store.challenges())),
+        }
     }
 
     /// The number of the last durable transaction.

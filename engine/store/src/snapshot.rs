@@ -186,7 +186,7 @@ impl StoreSnapshot {
         self.tables.len(StoreTable::Removals)
     }
 
-    /// The number last written by the health check.
+    /// The number that health checks raise.
     ///
     /// # Errors
     /// When the file cannot be read.

@@ -174,14 +174,16 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Writes an arbitrary number, which the health check reads back.
+    /// Raises the number that health checks read back, and returns it. Those of other processes
+    /// raise it too.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn put_probe(&mut self, number: u64) -> Result<(), StoreError> {
+    pub fn raise_probe(&mut self) -> Result<u64, StoreError> {
+        let number = self.number(names::PROBE)?.wrapping_add(1);
         self.put_number(names::PROBE, number)?;
         self.writes_count += 1;
-        Ok(())
+        Ok(number)
     }
 
     /// See [`Store::renew_identity`](super::Store::renew_identity).

@@ -83,6 +83,8 @@ mod replication_killed;
 mod running;
 mod searching;
 mod sessions;
+mod several_admins;
+mod several_figures;
 mod signed_sets;
 mod sources;
 mod sources_tables;

@@ -15,6 +15,14 @@ handle_daemon::metrics! {
         gauge bytes = |status| status.set.as_ref().map_or(0, |set| set.layers.iter().sum::<u64>());
         /// Transactions not published yet.
         gauge pending_transactions = |status| status.pending;
+        /// 1 if this process publishes: it has the lease, or needs none.
+        gauge leading = |status| status.lease.as_ref().is_none_or(|lease| lease.held);
+        /// Epoch of the process that publishes; 0 without a lease.
+        gauge lease_epoch = |status| status.lease.as_ref().map_or(0, |lease| lease.epoch);
+        /// Times that this process has taken over publishing.
+        counter lease_taken = |status| status.lease.as_ref().map_or(0, |lease| lease.taken);
+        /// 1 while the lease can be neither taken nor renewed.
+        gauge lease_failing = |status| status.lease.as_ref().is_some_and(|lease| lease.last_error.is_some());
         /// 1 while an operator holds publishing.
         gauge held = |status| status.held.is_some();
         /// 1 while the last attempt to publish has failed.
@@ -55,7 +63,7 @@ handle_daemon::metrics! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::{PublishCounts, SetStatus};
+    use crate::publish::{LeaseStatus, PublishCounts, SetStatus};
     use handle_daemon::metrics::MetricsText;
 
     #[test]
@@ -83,9 +91,12 @@ mod tests {
             files_removed: 212,
             statements: 213,
         };
+        let no = Some("no".to_owned());
+        let lease = LeaseStatus { held: true, epoch: 105, taken: 106, last_error: no, ..Default::default() };
         let status = PublishStatus {
             set: Some(set),
             pending: 104,
+            lease: Some(lease),
             held: Some("yes".to_owned()),
             last_error: Some("no".to_owned()),
             counts,
@@ -100,6 +111,10 @@ mod tests {
             "layers 2",
             "bytes 103",
             "pending_transactions 104",
+            "leading 1",
+            "lease_epoch 105",
+            "lease_taken_total 106",
+            "lease_failing 1",
             "held 1",
             "failing 1",
             "running_jobs 0",

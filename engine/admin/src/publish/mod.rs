@@ -6,6 +6,8 @@
 //!   and a byte is rewritten a bounded number of times. No long task delays a change.
 //! - The MANIFEST records the store and the transaction that the set shows. After a restart,
 //!   publishing continues from there alone, so no change is lost and no record goes back in time.
+//! - Of several processes over one database, one publishes (`lease.rs`). The others follow the set,
+//!   and take over when that one does not renew its lease.
 //! - After a failure the published set stays, the changes wait in the store, and `status` reports
 //!   the reason.
 
@@ -15,6 +17,7 @@ mod delta;
 mod directory;
 mod error;
 mod jobs;
+mod lease;
 mod metrics;
 mod notices;
 mod planner;
@@ -30,6 +33,7 @@ pub use check::CheckError;
 pub use command::{Command, NoCommand};
 pub use directory::{check_set, explain_set};
 pub use error::PublishError;
+pub use lease::LeaseStatus;
 pub use metrics::publisher_metrics;
 pub(crate) use notices::serve as serve_notices;
 pub use notices::{NoticeCounters, NoticeServerConfig, NoticeState, notice_metrics};
@@ -43,6 +47,7 @@ use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_store::Store;
 use jobs::JobOutput;
+use lease::{LeaseState, PublishLease, this_process};
 use planner::PublisherPlan;
 use shipping::{SetShipping, ShippingState};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,6 +79,8 @@ pub struct StorePublisher {
     shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
     shipping: Option<SetShipping>,
+    /// Dropped last, when nothing is published any more.
+    lease: Option<PublishLease>,
 }
 
 #[derive(Debug, Default)]
@@ -86,7 +93,9 @@ struct PublisherState {
 }
 
 impl StorePublisher {
-    /// Locks the directory, and publishes there the records of `store` and all later changes.
+    /// Locks the directory, and publishes there the records of `store` and all later changes. If
+    /// other processes may use the store, the directory is shared with them, and published to while
+    /// this process has the lease.
     ///
     /// # Errors
     /// When no directory is configured, it cannot be used, or another process publishes there.
@@ -94,23 +103,36 @@ impl StorePublisher {
         let dir = config.directory.as_deref();
         let dir = dir.ok_or(PublishError::Refused("`publish.directory` is not set"))?;
         create_directory(dir)?;
-        let mut publisher = SetPublisher::open(dir)?;
+        let lease = config.lease().and_then(|length| {
+            let holder = this_process();
+            let host = holder.host.clone();
+            Some((store.publish_lease(holder, length)?, host, length))
+        });
+        let mut publisher =
+            if lease.is_some() { SetPublisher::open_shared(dir)? } else { SetPublisher::open(dir)? };
         if let Some(signer) = signer::open(config)? {
             publisher.sign_with(signer);
         }
-        check::clean(dir)?;
+        if lease.is_none() {
+            check::clean(dir)?;
+        }
         let config = Arc::new(config.clone());
         let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
         let told = Arc::clone(&notices);
-        let shipping = SetShipping::start(dir, &config.ship, move |notice| tell_machines(&told, notice))?;
+        let lease =
+            lease.map(|(lease, host, length)| PublishLease::start(lease, host, length)).transpose()?;
+        let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
+        let tell = move |notice| tell_machines(&told, notice);
+        let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), tell)?;
         let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
         let shared = Arc::new(PublisherState { shipping: state, notices, ..PublisherState::default() });
         shared.put(engine.status());
-        let driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
+        let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
+        driver.lease = lease_state;
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
-        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping })
+        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping, lease })
     }
 
     /// The set that machines can fetch: the shipped one or, without shipping, the published one.
@@ -167,7 +189,7 @@ impl StorePublisher {
         thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Publishes the remaining changes, ships the last set, and ends.
+    /// Publishes the remaining changes, ships the last set, releases the lease, and ends.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -177,6 +199,9 @@ impl StorePublisher {
         }
         if let Some(shipping) = &self.shipping {
             shipping.stop();
+        }
+        if let Some(lease) = &self.lease {
+            lease.stop();
         }
     }
 
@@ -261,6 +286,10 @@ struct PublisherThread<S: Storage> {
     /// The time of the newest statement about the set.
     stated_at: Option<Instant>,
     statement_trouble: LastError,
+    /// `None` if no other process can publish to the directory.
+    lease: Option<Arc<LeaseState>>,
+    /// The epoch with which this process has taken over.
+    led_epoch: Option<u64>,
 }
 
 impl<S: Storage + 'static> PublisherThread<S> {
@@ -287,6 +316,8 @@ impl<S: Storage + 'static> PublisherThread<S> {
             prune_at,
             stated_at: None,
             statement_trouble: LastError::default(),
+            lease: None,
+            led_epoch: None,
         }
     }
 
@@ -298,7 +329,54 @@ impl<S: Storage + 'static> PublisherThread<S> {
         for worker in std::mem::take(&mut self.workers) {
             self.finish(worker);
         }
-        while self.publish() {}
+        while self.leads() && self.publish() {}
+    }
+
+    /// Whether this process may publish now. If it may from now on, it takes over first.
+    fn leads(&mut self) -> bool {
+        let Some(lease) = self.lease.clone() else { return true };
+        let epoch = lease.epoch();
+        if epoch.is_some() && epoch == self.led_epoch {
+            return true;
+        }
+        if let Some(led) = self.led_epoch.take() {
+            tracing::warn!(epoch = led, "the lease of the publisher is over; another process may take over");
+            self.engine.stop();
+            (self.delta_trouble, self.job_trouble) = Default::default();
+            self.retry_at = None;
+        }
+        // Jobs of the last turn end first.
+        let Some(epoch) = epoch.filter(|_| self.workers.is_empty()) else {
+            self.follow(&lease);
+            return false;
+        };
+        let is_begun = self.engine.take_over(epoch, now_unix_ms());
+        match self.note(is_begun, true) {
+            Some(true) => {
+                tracing::info!(epoch, "this process publishes from now on");
+                (self.led_epoch, self.retry_at, self.stated_at) = (Some(epoch), None, None);
+                true
+            }
+            Some(false) => {
+                self.follow(&lease);
+                lease.give_up();
+                false
+            }
+            // Another process may be able to.
+            None => {
+                lease.give_up();
+                false
+            }
+        }
+    }
+
+    /// Reads which set another process has published.
+    fn follow(&mut self, lease: &LeaseState) {
+        match self.engine.follow() {
+            Ok(epoch) => lease.note_published(epoch),
+            // It is reported once this process has to publish.
+            Err(error) => tracing::debug!(%error, "cannot read the published set"),
+        }
     }
 
     fn turn(&mut self) {
@@ -311,7 +389,12 @@ impl<S: Storage + 'static> PublisherThread<S> {
                     continue;
                 }
             };
-            let done = self.handle_command(command);
+            let done = match self.leads() {
+                true => self.handle_command(command),
+                false => Err(PublishError::Refused(
+                    "another process publishes, as `lease` in the status says: give the command there",
+                )),
+            };
             // The status is updated first, for the next reader.
             self.tell();
             // The receiver is gone if the caller no longer waits.
@@ -327,6 +410,11 @@ impl<S: Storage + 'static> PublisherThread<S> {
             return;
         }
         self.retry_at = None;
+        if !self.leads() {
+            self.tell();
+            std::thread::sleep(PATIENCE);
+            return;
+        }
         while let Some(job) = self.engine.due(now_unix_ms()) {
             let number = job.number;
             let run = move || job.run();
@@ -409,6 +497,9 @@ impl<S: Storage + 'static> PublisherThread<S> {
             // A bug, already logged where it happened; it stops this thread too.
             Err(panic) => std::panic::resume_unwind(panic),
         };
+        // What another process publishes now needs no layers of this one.
+        let is_over = self.lease.is_some() && self.led_epoch.is_none();
+        let made = if is_over { Err(PublishError::Stopped) } else { made };
         let finished = self.engine.finish(worker.number, made, now_unix_ms());
         if !matches!(finished, Err(PublishError::Stopped)) {
             self.note(finished, false);
@@ -460,6 +551,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
 
     fn tell(&self) {
         let mut status = self.engine.status();
+        status.lease = self.lease.as_ref().map(|lease| lease.status());
         if let Some((error, at)) = self
             .delta_trouble
             .0

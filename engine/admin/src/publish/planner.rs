@@ -76,6 +76,8 @@ impl<S: Storage> PublisherPlan<S> {
             kept_manifests: kept,
             counts: PublishCounts::default(),
         };
+        // After the sets were read: another process may have published what it has just changed.
+        engine.store.catch_up()?;
         // Checked before any change is acknowledged: the transactions of an older copy of the store
         // would soon exceed the number in the set.
         let published = engine.published();
@@ -98,6 +100,33 @@ impl<S: Storage> PublisherPlan<S> {
             self.store.renew_identity()?;
         }
         Ok(())
+    }
+
+    /// Begins the turn of this process, which has the lease with this epoch, with the set that is
+    /// published now. False if a higher epoch has been published.
+    pub(super) fn take_over(&mut self, epoch: u64, now_unix_ms: u64) -> Result<bool, PublishError> {
+        if !self.publisher.take_over(epoch, now_unix_ms)? {
+            return Ok(false);
+        }
+        check::clean(self.publisher.dir())?;
+        (self.hold_reason, self.kept_manifests) =
+            (self.publisher.hold_reason()?, self.publisher.kept_manifests()?);
+        // After the set was read, which shows what another process has just changed.
+        self.store.catch_up()?;
+        let published = self.published();
+        self.part_from_what_is_ahead()?;
+        self.unfit = None;
+        if let Err(why) = published.and(self.published()) {
+            self.wait_for_rebuild(why);
+        }
+        Ok(true)
+    }
+
+    /// Reads which set another process has published; returns its epoch.
+    pub(super) fn follow(&mut self) -> Result<u64, PublishError> {
+        self.publisher.refresh()?;
+        self.hold_reason = self.publisher.hold_reason()?;
+        Ok(self.publisher.manifest().map_or(0, |set| set.epoch))
     }
 
     /// The last published transaction, if changes can be put on top of it; otherwise the reason why
@@ -481,6 +510,7 @@ impl<S: Storage> PublisherPlan<S> {
             rebuild: self.unfit.or(self.rebuild_wanted.then_some("wanted")).map(str::to_owned),
             running: self.running_jobs.iter().map(RunningJob::status).collect(),
             kept: self.kept_manifests.iter().map(KeptStatus::from).collect(),
+            lease: None,
             last_error: None,
             last_error_unix_ms: None,
             counts: self.counts,

@@ -49,6 +49,11 @@ settings! {
         /// Interval of signed statements, in the file `HEARTBEAT`, that the set is still current.
         /// No statement is made while changes cannot be published. 0 for never.
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
+        /// Over PostgreSQL, one of all processes publishes
+        /// ([store.md](../store.md#several-handle-admin)): time after which another one takes over
+        /// if it does not answer. 0: this process always publishes, to a directory that no other
+        /// one uses.
+        restart lease_ms: u64 = 3000, or_zero(500..=60_000);
         section check: CheckConfig;
         section ship: ShipConfig;
         section notify: NoticeServerConfig;
@@ -136,6 +141,11 @@ impl PublishConfig {
     /// Interval of statements; `None` for never.
     pub(crate) fn heartbeat(&self) -> Option<Duration> {
         (self.heartbeat_ms > 0).then(|| Duration::from_millis(self.heartbeat_ms))
+    }
+
+    /// Length of the lease of the process that publishes; `None` if there is none.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        (self.lease_ms > 0).then(|| Duration::from_millis(self.lease_ms))
     }
 
     pub(crate) const fn interval(&self) -> Duration {

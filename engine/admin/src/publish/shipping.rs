@@ -5,6 +5,7 @@
 //! shipping stops until the process is started again; publishing here goes on.
 
 use super::PublishError;
+use super::lease::LeaseState;
 use super::settings::ShipConfig;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::PublicationNotice;
@@ -197,6 +198,7 @@ impl SetShipping {
     pub(super) fn start(
         dir: &Path,
         config: &ShipConfig,
+        lease: Option<Arc<LeaseState>>,
         tell: impl Fn(PublicationNotice) + Send + 'static,
     ) -> Result<Option<Self>, PublishError> {
         if config.url.is_empty() {
@@ -218,11 +220,11 @@ impl SetShipping {
             has_ended: false,
         };
         let state = Arc::new(ShippingState { inner: Mutex::new(inner), wake: Condvar::new() });
-        let follower = ShipFollower::new(route, config.limits());
+        let turns = ShippingTurns { route, lease };
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new().name("ship".to_owned());
         let thread = thread.spawn(move || {
-            run(follower, &shared, &tell);
+            turns.run(&shared, &tell);
             shared.lock().has_ended = true;
             shared.wake.notify_all();
         })?;
@@ -258,42 +260,82 @@ impl Drop for SetShipping {
     }
 }
 
-/// Ships until the process stops.
-fn run(mut follower: ShipFollower, state: &ShippingState, tell: &dyn Fn(PublicationNotice)) {
-    let mut failures = 0_u32;
-    loop {
-        let (stops, config) = {
-            let inner = state.lock();
-            (inner.stops, inner.config.clone())
-        };
-        if stops && failures > 0 {
-            return;
-        }
-        follower.set_limits(config.limits());
-        match follower.turn() {
-            Ok(turn) => {
-                failures = 0;
-                let shipped = follower.shipped();
-                let shipped =
-                    shipped.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
-                state.note_turn(turn, shipped);
-                if let (Some(shipped), Some(_)) = (shipped, turn.outcome) {
-                    tell(shipped);
-                } else if !stops {
-                    state.wait(LOOK_INTERVAL, true);
-                }
+/// What ships, while this process has the lease, if there is one.
+struct ShippingTurns {
+    route: ShipRoute,
+    lease: Option<Arc<LeaseState>>,
+}
+
+impl ShippingTurns {
+    /// The epoch of this process, while it may ship; 0 without a lease.
+    fn epoch(&self) -> Option<u64> {
+        self.lease.as_ref().map_or(Some(0), |lease| lease.epoch())
+    }
+
+    /// Ships until the process stops.
+    fn run(self, state: &ShippingState, tell: &dyn Fn(PublicationNotice)) {
+        loop {
+            match self.epoch() {
+                Some(epoch) => self.ship(epoch, state, tell),
+                None => state.wait(LOOK_INTERVAL, false),
             }
-            Err(error) => {
-                state.note_error(&error);
-                failures = failures.saturating_add(1);
-                match error.is_final() {
-                    true => state.wait(Duration::MAX, false),
-                    false => state.wait(config.pause(failures), false),
-                }
+            if state.lock().stops {
+                return;
             }
         }
-        if stops {
-            return;
+    }
+
+    /// Ships until the process stops, or its lease is over.
+    fn ship(&self, epoch: u64, state: &ShippingState, tell: &dyn Fn(PublicationNotice)) {
+        // Another process may have shipped meanwhile, so nothing is known of the place.
+        let limits = state.lock().config.limits();
+        let mut follower = ShipFollower::new(self.route.clone(), limits);
+        let mut failures = 0_u32;
+        state.lock().status.stopped = false;
+        while self.epoch() == Some(epoch) {
+            let (stops, config) = {
+                let inner = state.lock();
+                (inner.stops, inner.config.clone())
+            };
+            if stops && failures > 0 {
+                return;
+            }
+            follower.set_limits(config.limits());
+            match follower.turn() {
+                Ok(turn) => {
+                    failures = 0;
+                    let shipped = follower.shipped();
+                    let shipped =
+                        shipped.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
+                    state.note_turn(turn, shipped);
+                    if let (Some(shipped), Some(_)) = (shipped, turn.outcome) {
+                        tell(shipped);
+                    } else if !stops {
+                        state.wait(LOOK_INTERVAL, true);
+                    }
+                }
+                Err(error) => {
+                    state.note_error(&error);
+                    failures = failures.saturating_add(1);
+                    self.pause(epoch, &error, config.pause(failures), state);
+                }
+            }
+            if stops {
+                return;
+            }
+        }
+    }
+
+    /// Waits after a failed attempt. If another publisher has taken over, nothing is shipped any
+    /// more with this epoch.
+    fn pause(&self, epoch: u64, error: &ShipError, pause: Duration, state: &ShippingState) {
+        if !error.is_final() {
+            state.wait(pause, false);
+        } else if self.lease.is_none() {
+            state.wait(Duration::MAX, false);
+        }
+        while error.is_final() && self.epoch() == Some(epoch) && !state.lock().stops {
+            state.wait(LOOK_INTERVAL, false);
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The status of publishing.
 
+use super::lease::LeaseStatus;
 use handle_snapshot::set::manifest::Manifest;
 use serde::Serialize;
 
@@ -20,6 +21,9 @@ pub struct PublishStatus {
     pub running: Vec<JobStatus>,
     /// Kept generations, oldest first.
     pub kept: Vec<KeptStatus>,
+    /// Which process publishes; none if only this one can have the store open, or each publishes
+    /// for itself.
+    pub lease: Option<LeaseStatus>,
     /// The error of the last attempt, if it failed.
     pub last_error: Option<String>,
     /// When this error first occurred.

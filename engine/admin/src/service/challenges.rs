@@ -102,7 +102,9 @@ impl AdminService {
         // The number 0 stands for no challenge, and an answer to it is refused.
         let number = || free.unwrap_or(0);
         let issued = self.challenges().issue(origin, challenge, number, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |id| PreparedResponse::Challenge(id, pending))
+        let Ok(id) = issued else { return TOO_MANY_CHALLENGES.into() };
+        self.note_issued(id);
+        PreparedResponse::Challenge(id, pending)
     }
 
     /// Makes `challenge` the open challenge of session `id`. A repeated request gets the challenge
@@ -114,20 +116,47 @@ impl AdminService {
         origin: RequestOrigin,
     ) -> PreparedResponse {
         let issued = self.challenges().issue_in_session(id, origin, challenge, self.now_ms());
-        issued.map_or_else(|_| TOO_MANY_CHALLENGES.into(), |pending| PreparedResponse::Challenge(id, pending))
+        let Ok(pending) = issued else { return TOO_MANY_CHALLENGES.into() };
+        self.note_issued(id);
+        PreparedResponse::Challenge(id, pending)
+    }
+
+    fn note_issued(&self, id: i32) {
+        if let Some(sharing) = &self.sharing {
+            sharing.note_issued(id);
+        }
+    }
+
+    /// Takes a challenge of this process. One that is also in the database may have been taken by
+    /// another process.
+    fn take_own(&self, id: i32) -> Option<TakenChallenge> {
+        let (challenge, is_shared) = {
+            let mut challenges = self.challenges();
+            let challenge = challenges.take(id, self.now_ms())?;
+            (challenge, self.sharing.as_ref().is_some_and(|sharing| sharing.forget(id)))
+        };
+        let is_ours = !is_shared || self.sharing.as_ref().is_none_or(|sharing| sharing.claim(id));
+        Some(if is_ours { TakenChallenge::Waiting(challenge) } else { TakenChallenge::Over })
+    }
+
+    /// Takes a challenge that another process over the same database has issued.
+    fn take_from_others(&self, id: i32) -> TakenChallenge {
+        let taken = self.sharing.as_ref().filter(|_| id > 0).and_then(|sharing| sharing.take(id));
+        taken.map_or(TakenChallenge::Unknown, TakenChallenge::Waiting)
     }
 
     /// Takes the challenge `id` from this process or from the process that holds the sessions. A
     /// challenge can be taken only once.
     pub(super) fn take_challenge(&self, id: i32, is_in_session: bool) -> TakenChallenge {
-        if let Some(challenge) = self.challenges().take(id, self.now_ms()) {
-            return TakenChallenge::Waiting(challenge);
+        if let Some(taken) = self.take_own(id) {
+            return taken;
         }
         // In a session, either process may have issued a challenge under the session's number.
         let may_be_shared = id > 0 && (is_in_session || !numbers::is_of_admin(id));
         let sessions = self.sessions.as_ref().filter(|_| may_be_shared);
         match sessions.map_or(TakenChallenge::Unknown, |sessions| sessions.take_challenge(id)) {
             TakenChallenge::Unknown if self.challenges().was_retired(id) => TakenChallenge::Over,
+            TakenChallenge::Unknown => self.take_from_others(id),
             taken => taken,
         }
     }

@@ -30,6 +30,7 @@ mod response;
 mod seal;
 mod search;
 mod sessions;
+mod shared_challenges;
 mod status;
 mod verify;
 
@@ -37,6 +38,7 @@ pub use bulk::{BulkCaller, BulkRefusal};
 pub use open::ReceivedMessage;
 pub use pages::{ListPages, ReplyMessages};
 pub use search::{FoundPage, HandleSearch};
+pub use shared_challenges::ChallengeSharing;
 
 use crate::audit::Audit;
 use crate::caller_sessions::CallerSessions;
@@ -76,6 +78,8 @@ pub struct AdminService {
     /// Counters of the service.
     pub counters: AdminCounters,
     challenges: Mutex<Challenges>,
+    /// Shares challenges with other processes over the same database.
+    sharing: Option<ChallengeSharing>,
     sessions: Option<SessionEndpoint>,
     remote: Option<RemoteServices>,
     /// Sources of records that the store does not have.
@@ -266,6 +270,7 @@ impl AdminService {
             audit,
             counters: AdminCounters::default(),
             challenges: Mutex::new(challenges),
+            sharing: None,
             sessions: None,
             remote: None,
             sources: None,
@@ -368,6 +373,18 @@ impl AdminService {
     #[must_use]
     pub fn with_replication(self, replication: Option<Arc<Replication>>) -> Self {
         Self { replication, ..self }
+    }
+
+    /// Shares challenges with other processes, if they can be over the same database.
+    #[must_use]
+    pub const fn sharing(&self) -> Option<&ChallengeSharing> {
+        self.sharing.as_ref()
+    }
+
+    /// Sets what shares challenges with other processes.
+    #[must_use]
+    pub fn with_sharing(self, sharing: Option<ChallengeSharing>) -> Self {
+        Self { sharing, ..self }
     }
 
     /// The session endpoint, if sessions are enabled.

@@ -261,7 +261,7 @@ fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
 }
 
 /// Appends a challenge: its versions, nonce, digest with its length, and the request.
-pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
+pub fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
     let IssuedChallenge { version, suggested, nonce, digest, request } = challenge;
     out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
     out.extend_from_slice(nonce);
@@ -271,7 +271,8 @@ pub(crate) fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
 }
 
 /// Decodes a challenge that takes up all of `bytes`.
-pub(crate) fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
+#[must_use]
+pub fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
     let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
     let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
     let (&len, rest) = rest.split_first()?;

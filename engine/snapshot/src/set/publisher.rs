@@ -47,6 +47,8 @@ pub struct SetPublisher<S: Storage = DiskStorage> {
     /// Kept, because what it hides private values with takes milliseconds to make.
     hasher: Arc<RecordHasher>,
     signer: Option<Arc<dyn StatementSigner>>,
+    /// Least epoch of sets that are published.
+    epoch_min: u64,
 }
 
 /// The file that is renamed to the HEARTBEAT.
@@ -93,6 +95,21 @@ impl SetPublisher<DiskStorage> {
     }
 }
 
+impl SetPublisher<DiskStorage> {
+    /// Opens a directory in which several publishers take turns, and reads the set that is
+    /// published there. Nothing can be published before [`take_over`](Self::take_over).
+    ///
+    /// # Errors
+    /// When a process has the lock that does not share it, or the published set is not complete.
+    pub fn open_shared(dir: &Path) -> Result<Self, SetError> {
+        match DiskStorage::share(dir) {
+            Ok(Some(disk)) => Self::with_storage(disk),
+            Ok(None) => Err(SetError::new(dir, SetErrorKind::Locked)),
+            Err(error) => Err(SetError::io(dir, "lock", error)),
+        }
+    }
+}
+
 impl<S: Storage> SetPublisher<S> {
     /// Publishes to any storage that behaves like a directory and has no other writer.
     ///
@@ -114,6 +131,29 @@ impl<S: Storage> SetPublisher<S> {
             keys: BTreeMap::new(),
             hasher: Arc::new(RecordHasher::new(0)),
             signer: None,
+            epoch_min: 1,
+        }
+    }
+
+    /// Begins the turn of this publisher: no publisher with a lower epoch publishes from now on,
+    /// and sets published here have at least this epoch. The set that was published last gets it
+    /// at once, so that it counts as newer than what a former publisher ships elsewhere. False if a
+    /// publisher or the published set has a higher epoch.
+    ///
+    /// # Errors
+    /// When the published set is not complete, or a system call fails.
+    pub fn take_over(&mut self, epoch: u64, now_unix_ms: u64) -> Result<bool, SetError> {
+        let storage = &*self.stager.storage;
+        let begun = storage.take_over(epoch);
+        if !begun.map_err(|error| SetError::io(storage.dir(), "take over", error))? {
+            return Ok(false);
+        }
+        self.refresh()?;
+        self.epoch_min = epoch;
+        match self.manifest().map(|set| set.epoch) {
+            Some(published) if published > epoch => Ok(false),
+            Some(published) if published < epoch => self.raise_epoch(epoch, now_unix_ms).map(|_| true),
+            _ => Ok(true),
         }
     }
 
@@ -466,7 +506,8 @@ impl<S: Storage> SetPublisher<S> {
         if layers.len() > LAYERS_MAX {
             return Err(SetErrorKind::Refused("the set has the maximum number of layers; merge some first"));
         }
-        let (epoch, root) = old.map_or((1, EMPTY), |old| (old.manifest.epoch, old.manifest.root));
+        let (epoch, root) =
+            old.map_or((self.epoch_min, EMPTY), |old| (old.manifest.epoch, old.manifest.root));
         let manifest =
             Manifest { epoch, generation, created_unix_ms, handles_count, root, source, layers, seal: None };
         Ok(PlannedLayer { manifest, changed_keys })

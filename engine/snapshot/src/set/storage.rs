@@ -1,5 +1,6 @@
 //! The few file operations that publishing needs, as a trait, so that tests can stop after each.
 
+use super::fence::PublisherFence;
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use core::ops::Range;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -12,6 +13,9 @@ use std::vec::Vec;
 
 /// Length of a file from which on reading it back pays off: a few huge pages.
 const LARGE_LEN: u64 = 16 << 20;
+
+/// End of the names of files that are renamed to replace others.
+const TMP_SUFFIX: &str = ".tmp";
 
 /// Name of the file that a publisher locks.
 pub const LOCK: &str = "LOCK";
@@ -96,6 +100,15 @@ pub trait Storage: Send + Sync {
     /// # Errors
     /// The error of the system.
     fn open(&self, name: &str) -> io::Result<Self::Bytes>;
+    /// Lets only this process, and only with this epoch, replace files from now on. False if
+    /// another one has a higher epoch already. Storage with one publisher does nothing.
+    ///
+    /// # Errors
+    /// The error of the system.
+    fn take_over(&self, epoch: u64) -> io::Result<bool> {
+        let _ = epoch;
+        Ok(true)
+    }
     /// Advises that these bytes will not be read again soon, and need not stay in memory.
     fn forget(&self, bytes: &Self::Bytes, range: Range<u64>) {
         let _ = (bytes, range);
@@ -104,12 +117,15 @@ pub trait Storage: Send + Sync {
     fn dir(&self) -> &Path;
 }
 
-/// A directory of the file system, locked against other publishers.
+/// A directory of the file system, locked against other publishers, or shared with those that take
+/// turns ([`fence`](super::fence)).
 #[derive(Debug)]
 pub struct DiskStorage {
     dir: PathBuf,
     /// Held open: the lock ends with the descriptor, however the process ends.
     _lock: File,
+    /// `None` if the directory has one publisher.
+    fence: Option<PublisherFence>,
 }
 
 impl DiskStorage {
@@ -118,19 +134,49 @@ impl DiskStorage {
     /// # Errors
     /// When the directory does not exist or is not writable.
     pub fn lock(dir: &Path) -> io::Result<Option<Self>> {
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(LOCK_MODE);
-        let file = options.open(dir.join(LOCK))?;
-        if file.metadata()?.permissions().mode() & 0o777 != LOCK_MODE {
-            // Only the owner can change the mode. A publisher that runs as another user can still
-            // use the file.
-            let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
+        let lock = open_lock(dir)?;
+        Ok(is_locked(lock.try_lock())?.then(|| Self { dir: dir.into(), _lock: lock, fence: None }))
+    }
+
+    /// Shares a directory with publishers that take turns; `None` if a process holds the lock that
+    /// does not share it. Nothing can be published before [`take_over`](Storage::take_over).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub fn share(dir: &Path) -> io::Result<Option<Self>> {
+        let lock = open_lock(dir)?;
+        let fence = Some(PublisherFence::new(dir));
+        Ok(is_locked(lock.try_lock_shared())?.then(|| Self { dir: dir.into(), _lock: lock, fence }))
+    }
+
+    /// The path of a file. Those that replace others are in a directory of the publisher that has
+    /// its turn.
+    fn path(&self, name: &str) -> io::Result<PathBuf> {
+        match &self.fence {
+            Some(fence) if name.ends_with(TMP_SUFFIX) => fence.path(name),
+            _ => Ok(self.dir.join(name)),
         }
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Self { dir: dir.into(), _lock: file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+    }
+}
+
+/// Opens the file to lock.
+fn open_lock(dir: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.create(true).truncate(false).write(true).mode(LOCK_MODE);
+    let file = options.open(dir.join(LOCK))?;
+    if file.metadata()?.permissions().mode() & 0o777 != LOCK_MODE {
+        // Only the owner can change the mode. A publisher that runs as another user can still
+        // use the file.
+        let _ = file.set_permissions(Permissions::from_mode(LOCK_MODE));
+    }
+    Ok(file)
+}
+
+fn is_locked(tried: Result<(), TryLockError>) -> io::Result<bool> {
+    match tried {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
     }
 }
 
@@ -147,8 +193,7 @@ impl Storage for DiskStorage {
 
     fn create(&self, name: &str) -> io::Result<File> {
         let mut options = OpenOptions::new();
-        let file =
-            options.read(true).write(true).create_new(true).mode(NEW_MODE).open(self.dir.join(name))?;
+        let file = options.read(true).write(true).create_new(true).mode(NEW_MODE).open(self.path(name)?)?;
         // The mode that `open` sets is reduced by the umask.
         file.set_permissions(Permissions::from_mode(FILE_MODE))?;
         Ok(file)
@@ -171,11 +216,14 @@ impl Storage for DiskStorage {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.dir.join(from), self.dir.join(to))
+        std::fs::rename(self.path(from)?, self.dir.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.dir.join(name))
+        if let Some(fence) = &self.fence {
+            fence.check()?;
+        }
+        std::fs::remove_file(self.path(name)?)
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64, SystemTime)>> {
@@ -203,6 +251,10 @@ impl Storage for DiskStorage {
 
     fn forget(&self, bytes: &MappedFile, range: Range<u64>) {
         bytes.forget(range);
+    }
+
+    fn take_over(&self, epoch: u64) -> io::Result<bool> {
+        self.fence.as_ref().map_or(Ok(true), |fence| fence.take_over(epoch))
     }
 
     fn dir(&self) -> &Path {

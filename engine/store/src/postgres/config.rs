@@ -108,6 +108,14 @@ impl DatabaseAddress {
         let tls = tls(&config, settings.ca_file.as_deref()).map_err(|why| refused("set up TLS to", why))?;
         Ok(Self { server: name(&config).into(), config, tls, timeout })
     }
+
+    /// The same address, with a shorter time for an answer.
+    pub(super) fn with_timeout(&self, timeout: Duration) -> Self {
+        let timeout = self.timeout.min(timeout);
+        let mut config = self.config.clone();
+        config.connect_timeout(timeout).tcp_user_timeout(timeout);
+        Self { server: Arc::clone(&self.server), config, tls: self.tls.clone(), timeout }
+    }
 }
 
 /// Whether a host is this machine, so that no third party can listen.

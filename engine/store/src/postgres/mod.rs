@@ -3,24 +3,29 @@
 //! Every table of the store is a table of keys and values. Only statements of the common dialect
 //! are used: no notifications, no replication slots, no numbers of the server's transactions.
 
+mod challenges;
 mod config;
 mod connection;
 mod copy;
 mod database;
 mod error;
+mod lease;
 mod pool;
 mod query;
 mod schema;
 mod snapshot;
 mod write;
 
+pub(crate) use challenges::PostgresChallenges;
 pub use config::{DATABASE_URL, PostgresConfig, trusted_roots};
 pub use database::{Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction};
 pub use error::ServerError;
+pub(crate) use lease::PostgresLease;
 pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};
 
-use super::tables::{StoreTable, names, number_in};
+use super::lease::{LeaseHolder, PUBLISH_LEASE};
+use super::tables::{names, number_in};
 use super::{StoreConfig, StoreError};
 use config::DatabaseAddress;
 use connection::Connection;
@@ -33,6 +38,11 @@ use std::time::{Duration, Instant};
 
 /// Time between two tries to find out whether a transaction was committed.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Longest time for which the server waits within a transaction for the next statement of a
+/// process. A process that is stopped there, or whose machine has crashed, holds up the changes of
+/// all others for so long; one that is slower than that has to make its changes again.
+const IDLE_TRANSACTION_MAX: Duration = Duration::from_secs(2);
 
 /// An open store.
 #[derive(Debug)]
@@ -110,7 +120,7 @@ impl PostgresStore {
     /// Connects for transactions. A process that stops in one does not hold up the others for
     /// longer than the server waits for it.
     fn connect_writer(&self) -> Result<Connection, StoreError> {
-        let timeout_ms = self.address.timeout.as_millis();
+        let timeout_ms = self.address.timeout.min(IDLE_TRANSACTION_MAX).as_millis();
         let setup = format!("SET idle_in_transaction_session_timeout = {timeout_ms}");
         Connection::open(&self.address, &setup)
     }
@@ -187,10 +197,14 @@ impl PostgresStore {
         }
     }
 
-    /// The number of the last transaction, of whichever process.
-    pub(crate) fn last_id(&self) -> Result<u64, StoreError> {
-        let number = self.snapshot()?.get(StoreTable::Meta, names::LAST_ID.as_bytes())?;
-        Ok(number.map_or(0, |number| number_in(&number)))
+    /// The challenges that processes share.
+    pub(crate) fn challenges(&self) -> PostgresChallenges {
+        PostgresChallenges(Arc::clone(&self.pool))
+    }
+
+    /// The lease of the process that publishes.
+    pub(crate) fn publish_lease(&self, holder: LeaseHolder, length: Duration) -> PostgresLease {
+        PostgresLease::new(&self.address, PUBLISH_LEASE, holder, length)
     }
 }
 

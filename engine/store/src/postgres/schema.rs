@@ -62,9 +62,25 @@ pub(super) const LOCK: &str = "lock";
 /// The schema of new tables. The first upgrade is from 1 to 2.
 pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
 /// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[&str] =
-    &["CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n\
-      CREATE TABLE handle_imports (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n"];
+pub(super) const UPGRADES: &[&str] = &[SCHEMA_2];
+
+/// The index of values, the progress of imports, and what several processes share. The row of the
+/// lease is made with its table, so that holding the lease is always an update. Challenges are lost
+/// if the database crashes.
+const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);
+\
+     CREATE TABLE handle_imports (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);
+\
+     CREATE TABLE handle_leases (name TEXT PRIMARY KEY, holder BIGINT NOT NULL, \
+     host TEXT NOT NULL, epoch BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL);
+\
+     INSERT INTO handle_leases VALUES ('publish', 0, '', 0, '1970-01-01 00:00:00+00');
+\
+     CREATE UNLOGGED TABLE handle_challenges (id INT4 PRIMARY KEY, value BYTEA NOT NULL, \
+     until TIMESTAMPTZ NOT NULL);
+\
+     CREATE INDEX handle_challenges_until ON handle_challenges (until);
+";
 
 /// The statements that make the tables of a new store.
 pub(super) fn creation(folds: bool, identity: u64) -> String {
@@ -74,6 +90,7 @@ pub(super) fn creation(folds: bool, identity: u64) -> String {
         sql += &format!("CREATE TABLE {name} (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n");
     }
     sql += "CREATE TABLE handle_writers (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
+    sql += &UPGRADES.concat();
     let numbers =
         [(names::SCHEMA, CURRENT), (names::FOLDS, u64::from(folds)), (names::IDENTITY, identity), (LOCK, 0)];
     for (name, number) in numbers {

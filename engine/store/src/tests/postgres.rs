@@ -123,3 +123,112 @@ fn acknowledged_changes_are_there_and_once_when_connections_are_lost() {
     assert_eq!(store.stats().unwrap().records, created.len() as u64);
     assert_eq!(findings(&store), []);
 }
+
+fn holder(id: u64) -> LeaseHolder {
+    LeaseHolder { id, host: format!("host{id}") }
+}
+
+#[test]
+fn a_lease_has_one_holder_and_its_epoch_grows_with_each_change() {
+    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let lease = |id, length| store.publish_lease(holder(id), length).unwrap();
+    let epoch = |turn| match turn {
+        LeaseTurn::Held { epoch, .. } => Some(epoch),
+        LeaseTurn::Elsewhere { .. } => None,
+    };
+    let long = Duration::from_secs(600);
+    let (mut first, mut second) = (lease(1, long), lease(2, long));
+    let before = std::time::Instant::now();
+    let held = first.hold(0).unwrap();
+    assert!(matches!(held, LeaseTurn::Held { epoch: 1, until } if until >= before + long), "{held:?}");
+    assert_eq!(second.hold(0).unwrap(), LeaseTurn::Elsewhere { host: "host1".to_owned(), epoch: 1 });
+    assert_eq!(epoch(first.hold(7).unwrap()), Some(1), "renewing it changes no epoch");
+    second.release().unwrap();
+    assert_eq!(epoch(second.hold(0).unwrap()), None, "only the holder releases it");
+    first.release().unwrap();
+    assert_eq!(epoch(second.hold(0).unwrap()), Some(2));
+    second.release().unwrap();
+    assert_eq!(epoch(first.hold(10).unwrap()), Some(11), "above what the set has");
+    first.release().unwrap();
+    // Over by itself, also while the connections of the holder are lost.
+    let mut short = lease(3, Duration::from_millis(300));
+    assert_eq!(epoch(short.hold(0).unwrap()), Some(12));
+    end_connections(PostgresServer::shared().unwrap(), &place);
+    let since = std::time::Instant::now();
+    let taken = loop {
+        if let Ok(LeaseTurn::Held { epoch, .. }) = second.hold(0) {
+            break epoch;
+        }
+        std::thread::yield_now();
+    };
+    assert!(taken == 13 && since.elapsed() >= Duration::from_millis(200), "{taken} {:?}", since.elapsed());
+}
+
+#[test]
+fn of_two_processes_that_want_a_lease_at_once_one_gets_it() {
+    const RACES: u64 = 1000;
+    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&place.config).unwrap();
+    let long = Duration::from_secs(600);
+    let leases =
+        [store.publish_lease(holder(1), long).unwrap(), other.publish_lease(holder(2), long).unwrap()];
+    let barrier = std::sync::Barrier::new(2);
+    let won = std::thread::scope(|scope| {
+        let racers = leases.map(|mut lease| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                let mut won = Vec::new();
+                for _ in 0..RACES {
+                    barrier.wait();
+                    if let LeaseTurn::Held { epoch, .. } = lease.hold(0).unwrap() {
+                        won.push(epoch);
+                    }
+                    barrier.wait();
+                    lease.release().unwrap();
+                }
+                won
+            })
+        });
+        racers.map(|racer| racer.join().unwrap())
+    });
+    let mut epochs = won.concat();
+    epochs.sort_unstable();
+    assert_eq!(epochs, (1..=RACES).collect::<Vec<_>>(), "one winner of each race");
+    println!("{} and {} races won", won[0].len(), won[1].len());
+}
+
+#[test]
+fn stores_of_schema_1_get_the_table_of_leases() {
+    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    put(&store, "10.1/a", "x");
+    drop(store);
+    let server = PostgresServer::shared().unwrap();
+    let older = "DROP TABLE handle_leases, handle_challenges; \
+                 UPDATE handle_meta SET value = '\\x0000000000000001' WHERE key = 'schema'";
+    server.psql(&database(&place), older);
+    for _ in 0..2 {
+        let store = Store::open(&place.config).unwrap();
+        assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"x");
+        let mut lease = store.publish_lease(holder(1), Duration::from_secs(600)).unwrap();
+        assert!(matches!(lease.hold(0).unwrap(), LeaseTurn::Held { epoch: 1, .. }));
+    }
+    let schema = "SELECT encode(value, 'hex') FROM handle_meta WHERE key = 'schema'";
+    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 2));
+}
+
+#[test]
+fn what_another_process_has_changed_is_known_after_catching_up() {
+    let Some((mut place, first)) = new_store(TestEngine::Postgres) else { return };
+    place.config.postgres.poll_ms = 60_000;
+    let second = Store::open(&place.config).unwrap();
+    put(&first, "10.1/a", "x");
+    first.renew_identity().unwrap();
+    assert!(second.last_id() == 0 && second.identity() != first.identity());
+    second.catch_up().unwrap();
+    assert_eq!((second.last_id(), second.identity()), (1, first.identity()));
+    let promoted = first.promote(100, 0, |_| Ok(())).unwrap();
+    second.catch_up().unwrap();
+    assert_eq!((second.renumbered(1), second.last_id()), (promoted, promoted));
+    let probes = [&first, &second].map(|store| store.change(|it| it.raise_probe()).unwrap());
+    assert_eq!(probes, [1, 2], "each process raises the number");
+}

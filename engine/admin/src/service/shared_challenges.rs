@@ -1,0 +1,253 @@
+//! Challenges that another process over the same database may get the answer to.
+//!
+//! Nearly all clients answer over the connection over which they were challenged, within
+//! milliseconds. So a challenge stays in this process at first, and one that waits for longer is
+//! also put into the database, together with others. From then on, whoever removes the row has
+//! taken the challenge, also this process. An answer that arrives elsewhere before the row is there
+//! waits for it.
+//!
+//! Rows are encrypted with a key that is derived from the server key, which all processes have:
+//! requests may have been sent encrypted.
+
+use super::AdminService;
+use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::sessions::protocol::{challenge, put_challenge};
+use handle_daemon::shutdown::Shutdown;
+use handle_store::{SharedChallenges, StoreError};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::hkdf::{HKDF_SHA256, Salt};
+use std::collections::{HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+/// Time for which a challenge stays in its process alone.
+const OWN_TIME: Duration = Duration::from_millis(10);
+/// Pauses before an unknown challenge is looked for again: its process may be writing it.
+const LOOK_AGAIN: [Duration; 3] =
+    [Duration::from_millis(15), Duration::from_millis(30), Duration::from_millis(60)];
+/// Answers that may wait for a challenge at a time; others are looked for once.
+const LOOKS_MAX: usize = 16;
+/// Most challenges in one statement.
+const BATCH_MAX: usize = 256;
+/// Interval at which challenges whose time is over are removed.
+const EXPIRE_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest time without looking whether the process stops.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Encrypts the rows.
+struct RowCipher(LessSafeKey);
+
+impl RowCipher {
+    /// With a key that only those have who have the server key.
+    fn new(server_key: &[u8]) -> Option<Self> {
+        let secret = Salt::new(HKDF_SHA256, b"handle challenges of several processes").extract(server_key);
+        let key = secret.expand(&[b"chacha20-poly1305"], &CHACHA20_POLY1305).ok()?;
+        Some(Self(LessSafeKey::new(UnboundKey::from(key))))
+    }
+
+    /// A nonce and the encrypted challenge `id`.
+    fn seal(&self, id: i32, challenge: &IssuedChallenge) -> Option<Vec<u8>> {
+        let mut text = Zeroizing::new(Vec::with_capacity(challenge.request.len() + 128));
+        put_challenge(&mut text, challenge);
+        let nonce: [u8; NONCE_LEN] = handle_auth::random();
+        let sealing = Nonce::assume_unique_for_key(nonce);
+        let tag = self.0.seal_in_place_separate_tag(sealing, Aad::from(id.to_be_bytes()), &mut text).ok()?;
+        Some([&nonce, &text[..], tag.as_ref()].concat())
+    }
+
+    /// The challenge in a row; `None` if it was made with another key.
+    fn open(&self, id: i32, row: &[u8]) -> Option<IssuedChallenge> {
+        let (nonce, sealed) = row.split_first_chunk::<NONCE_LEN>()?;
+        let mut text = Zeroizing::new(sealed.to_vec());
+        let opening = Nonce::assume_unique_for_key(*nonce);
+        let text = self.0.open_in_place(opening, Aad::from(id.to_be_bytes()), &mut text).ok()?;
+        challenge(text)
+    }
+}
+
+/// The challenges of this process that are shared, and those of others.
+pub struct ChallengeSharing {
+    rows: SharedChallenges,
+    cipher: RowCipher,
+    state: Mutex<SharingState>,
+    wake: Condvar,
+    /// Held while rows are written.
+    writing: Mutex<()>,
+    /// Answers that wait for challenges of other processes.
+    looks: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct SharingState {
+    /// Challenges that are in this process alone, and until when.
+    own: VecDeque<(Instant, i32)>,
+    /// Challenges that are, or are just being, written, oldest first.
+    written: VecDeque<i32>,
+    is_written: HashSet<i32>,
+}
+
+impl std::fmt::Debug for ChallengeSharing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChallengeSharing").field("rows", &self.rows).finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ChallengeSharing {
+    /// Shares challenges by `rows` with the processes that have the same server key.
+    #[must_use]
+    pub fn new(rows: SharedChallenges, server_key: &[u8]) -> Option<Self> {
+        Some(Self {
+            rows,
+            cipher: RowCipher::new(server_key)?,
+            state: Mutex::default(),
+            wake: Condvar::new(),
+            writing: Mutex::default(),
+            looks: AtomicUsize::new(0),
+        })
+    }
+
+    /// Notes that this process has issued a challenge.
+    pub(super) fn note_issued(&self, id: i32) {
+        lock(&self.state).own.push_back((Instant::now() + OWN_TIME, id));
+        self.wake.notify_one();
+    }
+
+    /// Whether a challenge that is taken from the table of this process is in the database, too.
+    /// Called with the table locked, as the challenge is marked.
+    pub(super) fn forget(&self, id: i32) -> bool {
+        lock(&self.state).is_written.remove(&id)
+    }
+
+    /// Removes the row of a challenge that this process has issued. False if another process has
+    /// done so, which then has taken the challenge.
+    pub(super) fn claim(&self, id: i32) -> bool {
+        // It may just be written.
+        drop(lock(&self.writing));
+        self.log(self.rows.take(id)).flatten().is_some()
+    }
+
+    /// Takes a challenge of another process.
+    pub(super) fn take(&self, id: i32) -> Option<IssuedChallenge> {
+        let waits = self.looks.fetch_add(1, Ordering::Relaxed) < LOOKS_MAX;
+        let mut pauses = LOOK_AGAIN.iter().filter(|_| waits);
+        let row = loop {
+            match self.log(self.rows.take(id)) {
+                Some(Some(row)) => break Some(row),
+                Some(None) => {}
+                None => break None,
+            }
+            let Some(pause) = pauses.next() else { break None };
+            std::thread::sleep(*pause);
+        };
+        self.looks.fetch_sub(1, Ordering::Relaxed);
+        self.cipher.open(id, &row?)
+    }
+
+    fn log<T>(&self, done: Result<T, StoreError>) -> Option<T> {
+        done.inspect_err(|error| tracing::warn!(%error, "cannot share challenges with other processes")).ok()
+    }
+
+    /// Puts challenges that wait for an answer into the database until the process stops.
+    pub fn run(&self, service: &AdminService, lasts: impl Fn() -> Duration, shutdown: &Shutdown) {
+        let mut expire_at = Instant::now();
+        while !shutdown.is_stopped() {
+            let due = self.wait_for_due();
+            if !due.is_empty() {
+                self.write(service, &due, lasts());
+            }
+            if Instant::now() >= expire_at {
+                expire_at = Instant::now() + EXPIRE_INTERVAL;
+                self.log(self.rows.expire());
+            }
+        }
+    }
+
+    /// Waits for a while for challenges that have been in this process alone for long enough.
+    fn wait_for_due(&self) -> Vec<i32> {
+        let mut state = lock(&self.state);
+        let now = Instant::now();
+        let wait = state.own.front().map_or(PATIENCE, |(due, _)| due.saturating_duration_since(now));
+        if !wait.is_zero() {
+            let waited = self.wake.wait_timeout(state, wait.min(PATIENCE));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let now = Instant::now();
+        let count = state.own.iter().take(BATCH_MAX).take_while(|(due, _)| *due <= now).count();
+        state.own.drain(..count).map(|(_, id)| id).collect()
+    }
+
+    /// Writes those of `ids` that still wait, and removes the oldest rows whose challenges this
+    /// process has dropped, so that there are hardly more rows than challenges.
+    fn write(&self, service: &AdminService, ids: &[i32], lasts: Duration) {
+        let _writing = lock(&self.writing);
+        let (mut waiting, mut gone) = (Vec::new(), Vec::new());
+        {
+            let challenges = service.challenges();
+            let mut state = lock(&self.state);
+            for &id in ids {
+                let Some(challenge) = challenges.get(id) else { continue };
+                waiting.push((id, challenge.clone()));
+                if state.is_written.insert(id) {
+                    state.written.push_back(id);
+                }
+            }
+            while let Some(&oldest) = state.written.front() {
+                if challenges.has(oldest) && state.written.len() < 2 * challenges.len() + BATCH_MAX {
+                    break;
+                }
+                state.written.pop_front();
+                // One that was answered here has removed its row.
+                if state.is_written.remove(&oldest) {
+                    gone.push(oldest);
+                }
+            }
+        }
+        let rows =
+            waiting.iter().filter_map(|(id, challenge)| Some((*id, self.cipher.seal(*id, challenge)?)));
+        let (ids, values): (Vec<i32>, Vec<Vec<u8>>) = rows.unzip();
+        if !ids.is_empty() && self.log(self.rows.put(&ids, &values, lasts)).is_none() {
+            // They are answered here or not at all.
+            let mut state = lock(&self.state);
+            ids.iter().for_each(|id| _ = state.is_written.remove(id));
+        }
+        if !gone.is_empty() {
+            self.log(self.rows.remove(&gone));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_auth::Digest;
+    use handle_proto::Version;
+
+    #[test]
+    fn rows_are_read_with_the_same_key_and_number_only() {
+        let challenge = IssuedChallenge {
+            version: Version::CURRENT,
+            suggested: Version::new(2, 3),
+            nonce: [7; 16],
+            digest: Digest::from_bytes(&[2; 20]),
+            request: Zeroizing::new(b"a request with a secret".as_slice().into()),
+        };
+        let (cipher, other) = (RowCipher::new(b"key").unwrap(), RowCipher::new(b"another key").unwrap());
+        let row = cipher.seal(5, &challenge).unwrap();
+        assert!(!row.windows(6).any(|bytes| bytes == b"secret"));
+        assert_eq!(cipher.open(5, &row), Some(challenge.clone()));
+        assert_eq!((cipher.open(7, &row), other.open(5, &row)), (None, None));
+        for at in 0..row.len() {
+            let mut changed = row.clone();
+            changed[at] ^= 1;
+            assert_eq!(cipher.open(5, &changed), None, "byte {at}");
+            assert_eq!(cipher.open(5, &row[..at]), None, "cut to {at}");
+        }
+        assert_ne!(cipher.seal(5, &challenge).unwrap(), row, "another nonce");
+    }
+}
