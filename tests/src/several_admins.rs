@@ -36,7 +36,17 @@ impl SeveralAdmins {
     /// If a file cannot be written.
     #[must_use]
     pub fn make(settings: &str) -> Option<Self> {
-        let server = PostgresServer::shared()?;
+        Some(Self::make_on(PostgresServer::shared()?, settings))
+    }
+
+    /// The same over a database server of its own, which keeps what is committed and may be killed.
+    /// It runs until the process of the test ends.
+    #[must_use]
+    pub fn make_alone(settings: &str) -> Option<Self> {
+        Some(Self::make_on(Box::leak(Box::new(PostgresServer::start(true)?)), settings))
+    }
+
+    fn make_on(server: &'static PostgresServer, settings: &str) -> Self {
         let (service, url) = (InitialisedService::make(), server.new_database());
         succeed(service.hdl(["export", "site/store.redb", "records.jsonl"]));
         succeed(service.hdl(["store", "create", &url]));
@@ -50,7 +60,7 @@ impl SeveralAdmins {
             std::fs::write(service.path(&format!("site/{name}.toml")), text).expect("a file");
             address
         });
-        Some(Self { service, addresses, processes: [None, None], url, server })
+        Self { service, addresses, processes: [None, None], url, server }
     }
 
     /// The directory of the published set.
@@ -161,6 +171,20 @@ impl SeveralAdmins {
 
     fn database(&self) -> &str {
         self.url.trim_start_matches("postgresql:///").split('?').next().expect("a name")
+    }
+
+    /// Kills a process of the server that has a connection, upon which the server ends all of them
+    /// and recovers from its log, and waits until it is back.
+    ///
+    /// # Panics
+    /// If it does not come back in time.
+    pub fn kill_backend(&self) {
+        let others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
+                      AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
+        let pid = self.psql(others);
+        // It may have ended since.
+        let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        until("the database is back", || Store::open_to_read(&StoreConfig::at(Path::new(&self.url))).is_ok());
     }
 
     /// Ends all connections of the processes to the database.

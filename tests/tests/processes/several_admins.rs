@@ -86,7 +86,8 @@ fn watch(directory: PathBuf, is_over: Arc<AtomicBool>) -> JoinHandle<SeenSets> {
             let ((epoch, generation, shows), after) = (order(&before), order(&set));
             assert!(after.0 >= epoch && after.1 > generation && after.2 >= shows, "{before:?} then {set:?}");
             let store = |set: &Manifest| set.source.map(|source| source.store);
-            assert_eq!(store(&before), store(&set), "the same store");
+            // The first set of a new service is that of `hdl init`.
+            assert!(before.source.is_none() || store(&before) == store(&set), "the same store");
             seen.sets += 1;
             seen.epochs.insert(set.epoch);
         }
@@ -112,7 +113,8 @@ fn both_processes_make_changes_and_another_one_publishes_within_5_s() {
     assert!(several.publishes(0) && !several.publishes(1));
     until("the other one follows", || several.status(1)["publish"]["pending"] == 0);
     let lease = several.status(1)["publish"]["lease"].clone();
-    assert_eq!((&lease["held"], &lease["epoch"], &lease["taken"]), (&false.into(), &1.into(), &0.into()));
+    assert_eq!((&lease["held"], &lease["taken"]), (&false.into(), &0.into()));
+    let epoch = lease["epoch"].as_u64().expect("a number");
     let refused = several.ask(1, "rebuild");
     assert!(refused["error"].as_str().is_some_and(|why| why.contains("another process")), "{refused}");
     // The publisher is killed.
@@ -125,7 +127,8 @@ fn both_processes_make_changes_and_another_one_publishes_within_5_s() {
     assert!(took <= Duration::from_secs(5), "{took:?}");
     assert!(several.service.published().iter().any(|line| line.contains("10.1045/AFTER")));
     let lease = several.status(1)["publish"]["lease"].clone();
-    assert_eq!((&lease["held"], &lease["epoch"], &lease["taken"]), (&true.into(), &2.into(), &1.into()));
+    let expected = (&true.into(), &(epoch + 1).into(), &1.into());
+    assert_eq!((&lease["held"], &lease["epoch"], &lease["taken"]), expected);
     let rebuilds = several.status(1)["publish"]["counts"]["rebuilds"].clone();
     assert_eq!(rebuilds, 0, "it goes on where the set is");
     // A process that is told to stop lets another one take over at once.
@@ -134,7 +137,7 @@ fn both_processes_make_changes_and_another_one_publishes_within_5_s() {
     several.signal(1, "TERM");
     until("the first one publishes again", || several.publishes(0));
     println!("another process took over {:?} after the signal", since.elapsed());
-    assert!(several.status(0)["publish"]["lease"]["epoch"] == 3);
+    assert_eq!(several.status(0)["publish"]["lease"]["epoch"], epoch + 2);
 }
 
 #[test]
@@ -170,7 +173,7 @@ fn a_publisher_that_was_stopped_publishes_nothing_after_another_one_has_taken_ov
             });
             let from = shown(&several);
             until("the other one publishes changes", || shown(&several) > from);
-            assert!(several.publishes(1 - stopped));
+            until("the other one has the lease", || several.publishes(1 - stopped));
             several.signal(stopped, "CONT");
             until("it knows that it does not publish", || {
                 let lease = several.status(stopped)["publish"]["lease"].clone();
@@ -288,7 +291,10 @@ fn create(
         let handle = format!("10.1045/{at}-{client}-{n}").to_uppercase();
         match administrator.put_public(&handle, &n.to_string()) {
             Some((ResponseCode::SUCCESS, _)) => told.created.push(handle),
-            Some((ResponseCode::SERVER_BUSY, _)) => told.refused += 1,
+            Some((ResponseCode::SERVER_BUSY, _)) => {
+                told.refused += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
             Some(other) => panic!("{handle}: {other:?}"),
             // Its process was killed, or its connection is new: nothing is known of the change.
             None => std::thread::sleep(Duration::from_millis(5)),
@@ -317,7 +323,7 @@ fn check_log(entries: &[LogEntry], told: &[AcknowledgedCreations]) {
 
 #[test]
 fn nothing_acknowledged_is_lost_when_processes_and_connections_are_killed() {
-    let Some(mut several) = SeveralAdmins::make(SHORT_LEASE) else { return };
+    let Some(mut several) = SeveralAdmins::make_alone(SHORT_LEASE) else { return };
     let (mut random, kills) = (random(), kills());
     several.start(0);
     several.start(1);
@@ -337,8 +343,9 @@ fn nothing_acknowledged_is_lost_when_processes_and_connections_are_killed() {
         let end = EndOnDrop(&is_over);
         for _ in 0..kills {
             std::thread::sleep(Duration::from_millis(random.random_range(0..400)));
-            match random.random_range(0..4) {
+            match random.random_range(0..5) {
                 0 => several.end_connections(),
+                4 => several.kill_backend(),
                 1 => {
                     several.kill(0);
                     several.kill(1);

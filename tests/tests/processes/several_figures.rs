@@ -138,7 +138,8 @@ fn creations_over_a_database_are_counted_and_looked_for() {
     let (begun, (acknowledged, waiting)) = (Instant::now(), channel());
     let until = begun + Duration::from_secs(seconds);
     let (created, mut times) = std::thread::scope(|scope| {
-        let watching = scope.spawn(|| watch(&set, &waiting));
+        let directory = &set;
+        let watching = scope.spawn(move || watch(directory, &waiting));
         let creating: Vec<_> = (0..clients)
             .map(|client| {
                 let at = usize::try_from(client).expect("a small number") % count;
