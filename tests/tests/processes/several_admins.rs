@@ -291,7 +291,8 @@ fn create(
         let handle = format!("10.1045/{at}-{client}-{n}").to_uppercase();
         match administrator.put_public(&handle, &n.to_string()) {
             Some((ResponseCode::SUCCESS, _)) => told.created.push(handle),
-            Some((ResponseCode::SERVER_BUSY, _)) => {
+            // The latter if the database was lost while the challenge was taken from it.
+            Some((ResponseCode::SERVER_BUSY | ResponseCode::AUTHENTICATION_TIMEOUT, _)) => {
                 told.refused += 1;
                 std::thread::sleep(Duration::from_millis(5));
             }
