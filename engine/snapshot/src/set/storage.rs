@@ -230,7 +230,11 @@ impl Storage for DiskStorage {
         let mut files = Vec::new();
         for entry in std::fs::read_dir(&self.dir)? {
             let entry = entry?;
-            let metadata = entry.metadata()?;
+            let metadata = match entry.metadata() {
+                // Another publisher of a shared directory has renamed or removed it since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                metadata => metadata?,
+            };
             if let (Ok(name), true) = (entry.file_name().into_string(), metadata.is_file()) {
                 files.push((name, metadata.len(), metadata.modified()?));
             }
