@@ -242,7 +242,7 @@ fn a_check_compares_the_index_with_the_records(engine: TestEngine) {
     store
         .change(move |transaction| {
             transaction.tables.discard(crate::tables::StoreTable::Index, &row)?;
-            transaction.put_probe(1)
+            transaction.raise_probe()
         })
         .unwrap();
     assert_eq!(findings_of_index(&store), 1);
