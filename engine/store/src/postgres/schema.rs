@@ -67,25 +67,24 @@ pub(super) const UPGRADES: &[&str] = &[SCHEMA_2];
 /// The index of values, the progress of imports, and what several processes share. The row of the
 /// lease is made with its table, so that holding the lease is always an update. Challenges are lost
 /// if the database crashes.
-const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);
-\
-     CREATE TABLE handle_imports (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);
-\
+const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n\
+     CREATE TABLE handle_imports (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n\
      CREATE TABLE handle_leases (name TEXT PRIMARY KEY, holder BIGINT NOT NULL, \
-     host TEXT NOT NULL, epoch BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL);
-\
-     INSERT INTO handle_leases VALUES ('publish', 0, '', 0, '1970-01-01 00:00:00+00');
-\
+     host TEXT NOT NULL, epoch BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL);\n\
+     INSERT INTO handle_leases VALUES ('publish', 0, '', 0, '1970-01-01 00:00:00+00');\n\
      CREATE UNLOGGED TABLE handle_challenges (id INT4 PRIMARY KEY, value BYTEA NOT NULL, \
-     until TIMESTAMPTZ NOT NULL);
-\
-     CREATE INDEX handle_challenges_until ON handle_challenges (until);
-";
+     until TIMESTAMPTZ NOT NULL);\n\
+     CREATE INDEX handle_challenges_until ON handle_challenges (until);\n";
+
+/// Whether a table came with schema 2.
+const fn is_of_schema_2(table: StoreTable) -> bool {
+    matches!(table, StoreTable::Index | StoreTable::Imports)
+}
 
 /// The statements that make the tables of a new store.
 pub(super) fn creation(folds: bool, identity: u64) -> String {
     let mut sql = String::new();
-    for table in TABLES {
+    for table in TABLES.into_iter().filter(|&table| !is_of_schema_2(table)) {
         let name = name(table);
         sql += &format!("CREATE TABLE {name} (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n");
     }

@@ -198,12 +198,12 @@ fn of_two_processes_that_want_a_lease_at_once_one_gets_it() {
 }
 
 #[test]
-fn stores_of_schema_1_get_the_table_of_leases() {
+fn stores_of_schema_1_get_the_tables_of_schema_2() {
     let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
     put(&store, "10.1/a", "x");
     drop(store);
     let server = PostgresServer::shared().unwrap();
-    let older = "DROP TABLE handle_leases, handle_challenges; \
+    let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges; \
                  UPDATE handle_meta SET value = '\\x0000000000000001' WHERE key = 'schema'";
     server.psql(&database(&place), older);
     for _ in 0..2 {
