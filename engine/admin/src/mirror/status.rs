@@ -241,8 +241,8 @@ handle_daemon::metrics! {
         gauge failures [primary] = |all| by_primary(all, |one| Some(one.failures));
         /// 1 while a dump is in progress. Until it is complete, nothing is published.
         gauge dumping [primary] = |all| by_primary(all, |one| Some(one.dump_records.is_some()));
-        /// 1 while a stream of transactions has been applied in part. Until one is complete, nothing
-        /// is published.
+        /// 1 while a stream of transactions has been applied in part. Until one is complete,
+        /// nothing is published.
         gauge partial [primary] = |all| by_primary(all, |one| Some(one.is_partial));
         /// Streams of transactions that were received to their end.
         counter streams [primary] = |all| by_primary(all, |one| Some(one.counts.streams));
