@@ -138,7 +138,7 @@ fn an_import_that_is_killed_at_any_moment_goes_on_to_the_same_records() {
             command.stdout(Stdio::piped()).stderr(Stdio::null());
             let mut process = RunningProcess::start(command);
             // Each time a little later, so that it ends.
-            let moment = Duration::from_millis(150 + 130 * kills + rand::random::<u64>() % 200);
+            let moment = Duration::from_millis(20 + 60 * kills + rand::random::<u64>() % 60);
             std::thread::sleep(moment);
             if process.0.try_wait().unwrap().is_none() {
                 process.signal("KILL");

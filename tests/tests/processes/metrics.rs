@@ -5,6 +5,7 @@
 use super::gateway::site_of;
 use handle_daemon::metrics::MetricGroup;
 use handle_server::config::Datapath;
+use handle_source::SourceConfig;
 use handle_tests::admin_server::administer_with;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::fleet::write_secret;
@@ -75,6 +76,12 @@ fn handle_admin_serves_the_metrics_that_it_declares() {
         write_secret(&key, &"k".repeat(64));
         config.publish.notify.key_file = Some(key);
         config.publish.notify.listen = Some(([127, 0, 0, 1], 0).into());
+        config.sources = vec![SourceConfig {
+            name: "backend".to_owned(),
+            prefixes: vec!["10.1".to_owned()],
+            url: "http://127.0.0.1:9/".to_owned(),
+            ..SourceConfig::default()
+        }];
     });
     exchange_over_tcp(administered.address(), &request(b"TST/ITEM-001", 1)).unwrap();
     let served = served(administered.server().http_address().unwrap());

@@ -479,7 +479,7 @@ impl StreamApplier {
             complete_unix_ms,
             needs_dump: false,
             dump: None,
-            is_partial: true,
+            is_partial: false,
             ..self.position.clone()
         };
         let position = self.position.clone();

@@ -17,8 +17,8 @@ pub struct MirrorPosition {
     /// Whether all records have to be requested.
     pub needs_dump: bool,
     /// Whether records may be as of different moments: a stream of transactions has been applied
-    /// in part, or none since the last dump. A transaction comes with the values that the record
-    /// has when it is sent, so all records are as of one moment only at the end of a stream.
+    /// in part. A transaction comes with the values that the record has when it is sent, so all
+    /// records are as of one moment only at the end of a stream.
     #[serde(default)]
     pub is_partial: bool,
     /// The dump in progress.
