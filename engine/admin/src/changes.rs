@@ -1,6 +1,6 @@
 //! The changes of the store as lines of JSON, for programs that follow them through a local socket.
 //!
-//! A program sends one line, a [`FeedRequest`], and receives lines until it closes the connection
+//! A program sends one line, a `FeedRequest`, and receives lines until it closes the connection
 //! or, unless it follows, has all changes. Every line has a cursor, from which another connection
 //! goes on exactly. A page of the log is read at a time and sent before the next one, so a slow
 //! reader costs the memory of one page, and no snapshot of the store.
