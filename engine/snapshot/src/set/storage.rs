@@ -118,7 +118,7 @@ pub trait Storage: Send + Sync {
 }
 
 /// A directory of the file system, locked against other publishers, or shared with those that take
-/// turns ([`fence`](super::fence)).
+/// turns (see the module `fence`).
 #[derive(Debug)]
 pub struct DiskStorage {
     dir: PathBuf,
