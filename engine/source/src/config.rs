@@ -107,8 +107,9 @@ settings! {
         restart command: Vec<String> = Vec::new();
         /// Time for an answer; of a database, each for connecting, preparing and answering.
         restart timeout_ms: u32 = 2000, 10..=120_000;
-        /// Requests at a time; one more gets RC 3. A source that hangs keeps as many threads
-        /// waiting, so it belongs below `forward.requests` of `handled`.
+        /// Requests at a time, with those that wait for the answer to another one about the same
+        /// handle; one more gets RC 3. A source that hangs keeps as many threads waiting, so it
+        /// belongs below `forward.requests` of `handled`.
         restart outstanding: usize = 4, 1..=256;
         /// Most bytes of an answer.
         restart answer_bytes: usize = 1 << 20, 1024..=1 << 26;

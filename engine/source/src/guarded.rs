@@ -36,7 +36,7 @@ pub struct GuardedSource {
 #[derive(Debug, Default)]
 struct SourceFlight {
     answer: Mutex<Option<SourceAnswer>>,
-    landed: Condvar,
+    answered: Condvar,
 }
 
 /// Ends a flight, also if the source panics.
@@ -52,7 +52,7 @@ impl Drop for FlightGuard<'_> {
         let answer = std::mem::replace(&mut self.answer, Err(SourceError::Late));
         lock(&self.source.flights).remove(self.key);
         *lock(&self.flight.answer) = Some(answer);
-        self.flight.landed.notify_all();
+        self.flight.answered.notify_all();
     }
 }
 
@@ -95,7 +95,7 @@ impl GuardedSource {
         &self.counts
     }
 
-    /// Requests in progress.
+    /// Requests in progress, with those that wait for the answer to another one.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding.load(Ordering::Relaxed)
@@ -123,10 +123,11 @@ impl GuardedSource {
             self.counts.cached();
             return Ok(answer);
         }
-        let answer = match self.join(key) {
-            Ok(flight) => self.await_landing(&flight),
+        // Those who wait for the answer to another request take a place, too: each is a thread.
+        let answer = SourcePlace::take(self).and_then(|_place| match self.join(key) {
+            Ok(flight) => self.wait_for_answer(&flight),
             Err(flight) => self.ask(key, flight),
-        };
+        });
         match &answer {
             Ok(Some(_)) => self.counts.found(),
             Ok(None) => self.counts.absent(),
@@ -151,7 +152,8 @@ impl GuardedSource {
         key: &[u8],
         decide: &mut dyn FnMut(Option<&RecordBuf>) -> SourceChange,
     ) -> Result<(), SourceError> {
-        let changed = self.ask_within_limits(|| self.source.change(key, decide));
+        let changed = SourcePlace::take(self)
+            .and_then(|_place| self.ask_unless_paused(|| self.source.change(key, decide)));
         self.changes.fetch_add(1, Ordering::AcqRel);
         lock(&self.cache).remove(key);
         match changed {
@@ -176,17 +178,18 @@ impl GuardedSource {
         Err(flight)
     }
 
-    fn await_landing(&self, flight: &SourceFlight) -> SourceAnswer {
+    fn wait_for_answer(&self, flight: &SourceFlight) -> SourceAnswer {
         let answer = lock(&flight.answer);
-        let landed = flight.landed.wait_timeout_while(answer, self.timeout * 2, |answer| answer.is_none());
-        let (answer, _) = landed.unwrap_or_else(PoisonError::into_inner);
+        let answered =
+            flight.answered.wait_timeout_while(answer, self.timeout * 2, |answer| answer.is_none());
+        let (answer, _) = answered.unwrap_or_else(PoisonError::into_inner);
         answer.clone().unwrap_or(Err(SourceError::Late))
     }
 
     fn ask(&self, key: &[u8], flight: Arc<SourceFlight>) -> SourceAnswer {
         let mut guard = FlightGuard { source: self, flight, key, answer: Err(SourceError::Late) };
         let changes = self.changes.load(Ordering::Acquire);
-        guard.answer = self.ask_within_limits(|| self.source.record(key));
+        guard.answer = self.ask_unless_paused(|| self.source.record(key));
         if let Ok(record) = &guard.answer {
             let mut cache = lock(&self.cache);
             // What was read before a change does not count after it.
@@ -197,9 +200,8 @@ impl GuardedSource {
         guard.answer.clone()
     }
 
-    /// Asks the source, if it has a place and is not paused.
-    fn ask_within_limits<T>(&self, ask: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
-        let _place = SourcePlace::take(self)?;
+    /// Asks the source, if it is not paused. The caller has a place.
+    fn ask_unless_paused<T>(&self, ask: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
         if !self.breaker.admits(Instant::now()) {
             return Err(SourceError::Paused);
         }

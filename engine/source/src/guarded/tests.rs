@@ -55,7 +55,7 @@ fn one_request_beyond_the_limit_is_busy() {
 
 #[test]
 fn who_asks_the_same_waits_for_one_answer() {
-    let (source, questions, answers) = told(&SourceConfig { outstanding: 1, ..uncached() });
+    let (source, questions, answers) = told(&SourceConfig { outstanding: 4, ..uncached() });
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| source.record(b"10.1/A"))).collect();
         questions.recv().unwrap();
@@ -63,6 +63,7 @@ fn who_asks_the_same_waits_for_one_answer() {
         while lock(&source.flights).get(&b"10.1/A"[..]).is_none_or(|flight| Arc::strong_count(flight) < 5) {
             std::thread::yield_now();
         }
+        assert_eq!(source.record(b"10.1/A"), Err(SourceError::Busy), "those who wait take places");
         answers.send(found()).unwrap();
         for thread in threads {
             assert_eq!(thread.join().unwrap(), found());
