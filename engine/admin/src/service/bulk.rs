@@ -10,9 +10,7 @@ use super::verify::TOO_MUCH_WAITS;
 use super::{ActiveRules, AdminService, hidden};
 use crate::audit::AuditLine;
 use crate::bulk::BulkConfig;
-use crate::operation::{
-    OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, Requester, decide,
-};
+use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, decide};
 use crate::permission::view::RemoteFacts;
 use crate::sourced::{SourceFacts, SourcedRecords};
 use handle_auth::challenge_proof::ChallengeProof;
@@ -23,12 +21,9 @@ use handle_daemon::bulk::{
 };
 use handle_daemon::clock::{now_unix_ms, now_unix_s};
 use handle_proto::limit::NONCE_LEN;
-use handle_proto::name::BLANK;
-use handle_proto::wire::Request;
-use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
+use handle_proto::{Handle, OpCode, ResponseCode, Version};
 use handle_source::RecordSources;
 use handle_store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
 use std::net::SocketAddr;
@@ -204,15 +199,7 @@ impl AdminService {
             }
             Ok(_) => {}
         }
-        let request = OperationRequest {
-            request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
-            flags: OpFlags::PLAIN_REQUEST,
-            version: Version::CURRENT,
-            in_session: false,
-            random: [0; 16],
-            now_unix_s: now_unix_s(),
-        };
-        let mut decider = self.decider_of(request)?;
+        let mut decider = self.decider_without_request()?;
         let candidates = match self.candidates(claim, &mut decider, false)? {
             Ok(candidates) => candidates,
             Err(refused) => return Ok(Err(refused)),

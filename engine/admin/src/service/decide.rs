@@ -3,16 +3,19 @@
 
 use super::case::RequestCase;
 use super::{ActiveRules, AdminService, ChallengeEffort};
-use crate::operation::{CandidateKey, NotHere, keys};
 use crate::operation::{
-    OperationAnswer, OperationDecision, OperationRefusal, OperationRequest, OperationRules, Requester, decide,
+    CandidateKey, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
+    OperationRules, Requester, decide, keys,
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry};
 use crate::sourced::{SourceFacts, SourcedRecords, source_refusal};
+use handle_daemon::clock::now_unix_s;
+use handle_proto::name::BLANK;
 use handle_proto::wire::Request;
+use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::Reference;
-use handle_proto::{ResponseCode, ValueBuf};
+use handle_proto::{OpFlags, ResponseCode, ValueBuf, Version};
 use handle_store::{StoreError, StoreSnapshot};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -42,6 +45,19 @@ impl AdminService {
     /// The decider of a request, which has not asked other services yet.
     pub(super) fn decider<'a>(&self, case: &RequestCase<'a>) -> Result<Decider<'_, 'a>, StoreError> {
         self.decider_of(case.operation_request())
+    }
+
+    /// A decider for what a caller asks for in another way than by a request of the protocol, such
+    /// as a search: it finds keys, and decides about other requests.
+    pub(super) fn decider_without_request(&self) -> Result<Decider<'_, 'static>, StoreError> {
+        self.decider_of(OperationRequest {
+            request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
+            flags: OpFlags::PLAIN_REQUEST,
+            version: Version::CURRENT,
+            in_session: false,
+            random: [0; 16],
+            now_unix_s: now_unix_s(),
+        })
     }
 
     /// The decider of `request`, which has not asked other services yet.

@@ -4,14 +4,13 @@ use super::AdminService;
 use super::decide::Decider;
 use crate::audit::AuditLine;
 use crate::index::IndexConfig;
-use crate::operation::{OperationDecision, OperationRefusal, OperationRequest, Requester};
+use crate::operation::{OperationDecision, OperationRefusal, Requester};
 use handle_daemon::bulk::BulkSearch;
-use handle_daemon::clock::now_unix_s;
-use handle_proto::name::{BLANK, PREFIX_RECORDS};
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::Reference;
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version, fold};
+use handle_proto::{Handle, OpCode, ResponseCode, fold};
 use handle_store::{FoundHandles, SearchCondition, SearchError, StoreError, StoreSearch, ValuePattern};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -148,15 +147,7 @@ impl AdminService {
             let text = "This server does not list handles.";
             return Err(OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text));
         }
-        let request = OperationRequest {
-            request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
-            flags: OpFlags::PLAIN_REQUEST,
-            version: Version::CURRENT,
-            in_session: false,
-            random: [0; 16],
-            now_unix_s: now_unix_s(),
-        };
-        let decider = self.decider_of(request).map_err(|error| self.store_refusal(&error))?;
+        let decider = self.decider_without_request().map_err(|error| self.store_refusal(&error))?;
         let snapshot = Arc::clone(&decider.snapshot);
         let mut visible = VisibleHandles {
             decider,
