@@ -27,7 +27,7 @@ use tokio::sync::watch;
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of the request.
 const REQUEST_LEN_MAX: u64 = 8192;
-/// Time after which a program that waits for changes is looked after.
+/// Longest wait for a change, after which the log is read again.
 const WAIT: Duration = Duration::from_secs(1);
 
 settings! {

@@ -1,5 +1,5 @@
 //! The bytes of a published file: mapped, or copied into private memory.
-#![expect(unsafe_code, reason = "mapping a file needs the promise that it does not change")]
+#![expect(unsafe_code, reason = "a mapped file must not change, and advice takes a raw address")]
 
 use core::ops::Range;
 use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
