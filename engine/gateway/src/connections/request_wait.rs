@@ -43,6 +43,10 @@ impl<'w> RequestWait<'w> {
                 self.is_registered = false;
             } else if !self.is_stopped {
                 self.is_stopped = self.stopped.as_mut().poll(context).is_ready();
+                if self.is_stopped {
+                    // The caller may have looked just before.
+                    context.waker().wake_by_ref();
+                }
             }
         }
         Poll::Pending
