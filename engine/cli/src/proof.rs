@@ -25,6 +25,7 @@ use std::sync::Arc;
 #[command(after_help = "Examples:
   hdl prove ./set 10.1045/july95-arms > proof
   hdl prove ./set 10.1045/july95-arms --json
+  hdl prove ./set 10.1045/july95-arms --generation 1234
 
 Exit codes: 0 proven to be there, 3 proven not to be there, 1 failed.")]
 pub(crate) struct ProveArgs {
@@ -32,6 +33,9 @@ pub(crate) struct ProveArgs {
     dir: PathBuf,
     /// The handle.
     handle: String,
+    /// A kept generation of the set (`hdl control keep`); by default the published one.
+    #[arg(long)]
+    generation: Option<u64>,
     /// Print JSON, with the proof as a member.
     #[arg(long)]
     json: bool,
@@ -63,7 +67,10 @@ pub(crate) struct VerifyArgs {
 
 /// Makes a proof.
 pub(crate) fn prove(args: &ProveArgs) -> anyhow::Result<ExitOutcome> {
-    let set = PublishedSet::open(&args.dir, LoadMode::Map)?;
+    let set = match args.generation {
+        Some(generation) => PublishedSet::open_generation(&args.dir, LoadMode::Map, generation)?,
+        None => PublishedSet::open(&args.dir, LoadMode::Map)?,
+    };
     let Some(signed) = newest_statement(&args.dir, set.manifest()) else {
         bail!(
             "{}: the set is not signed, so nothing can be proven from it; publish it with a key \

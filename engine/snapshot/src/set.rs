@@ -213,6 +213,21 @@ impl PublishedSet {
         Self::open_from(dir, how, &|_| None)
     }
 
+    /// Opens a generation that is [kept](SetPublisher::keep) in `dir`, or the published one if it
+    /// has this number.
+    ///
+    /// # Errors
+    /// When the generation is not kept, or the set is not complete.
+    pub fn open_generation(dir: &Path, how: LoadMode, generation: u64) -> Result<Self, SetError> {
+        let published = read_manifest(dir)?;
+        let manifest = match published.generation == generation {
+            true => published,
+            false => history::read_kept(dir, generation)?,
+        };
+        let layers = Self::open_layers(dir, how, &manifest, &|_| None)?;
+        Ok(Self { dir: dir.into(), load_mode: how, manifest, layers })
+    }
+
     /// Opens the set that is now published in the directory of `previous`, sharing the layers that
     /// are open already.
     ///

@@ -7,6 +7,7 @@ use handle_gateway::Gateway;
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
+use handle_snapshot::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::fleet::{TestFleet, TestPublisher, TestSigner};
 use handle_tests::gateway_server;
@@ -104,6 +105,30 @@ fn only_sets_of_accepted_publishers_are_served_and_only_while_they_are_fresh() {
     sets.publish(Some("first"), &[RECORD, OTHER]);
     until("a new set is served", || code("10.1/b") == ResponseCode::SUCCESS);
     assert_eq!(code("10.1/a"), ResponseCode::SUCCESS);
+}
+
+#[test]
+fn a_kept_generation_proves_what_it_had() {
+    let sets = SignedSets::new();
+    sets.publish(Some("first"), &[RECORD]);
+    SetPublisher::open(&sets.path("set")).unwrap().keep().unwrap();
+    sets.publish(Some("first"), &[OTHER]);
+    for (generation, handle, exit) in
+        [("1", "10.1/a", 0), ("1", "10.1/b", 3), ("2", "10.1/a", 3), ("2", "10.1/b", 0)]
+    {
+        let mut prove = sets.prove(handle);
+        let proof = prove.args(["--generation", generation]).output().unwrap();
+        assert_eq!(proof.status.code(), Some(exit), "{generation} {handle}: {proof:?}");
+        std::fs::write(sets.path("proof"), &proof.stdout).unwrap();
+        let verified = sets.verify("first", &["--handle", handle, "--json"]).output().unwrap();
+        assert_eq!(verified.status.code(), Some(exit), "{generation} {handle}: {verified:?}");
+        let said: Json = serde_json::from_slice(&verified.stdout).unwrap();
+        assert_eq!(said["generation"].to_string(), generation);
+    }
+    let mut prove = sets.prove("10.1/a");
+    prove.args(["--generation", "7"]);
+    let (_, refused) = fail(prove);
+    assert!(refused.contains("MANIFEST-0000000007: this generation is not kept"), "{refused}");
 }
 
 #[test]

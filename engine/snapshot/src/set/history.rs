@@ -6,10 +6,11 @@
 
 use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use super::publisher::SetPublisher;
-use super::storage::Storage;
+use super::storage::{Storage, read_small};
 use super::{SetError, SetErrorKind, check_alike, parse_manifest};
 use std::format;
 use std::io;
+use std::path::Path;
 use std::string::String;
 use std::vec::Vec;
 
@@ -17,6 +18,9 @@ use std::vec::Vec;
 const HELD: &str = "HELD";
 /// Most bytes of that file.
 const HELD_LEN_MAX: usize = 1024;
+
+/// Why a generation cannot be used.
+const NOT_KEPT: SetErrorKind = SetErrorKind::Refused("this generation is not kept");
 
 fn name_of(generation: u64) -> String {
     format!("{MANIFEST}-{generation:010}")
@@ -26,6 +30,14 @@ fn name_of(generation: u64) -> String {
 pub(super) fn generation_of(name: &str) -> Option<u64> {
     let generation = name.strip_prefix(MANIFEST)?.strip_prefix('-')?.parse().ok()?;
     (name_of(generation) == name).then_some(generation)
+}
+
+/// The manifest of a generation that is kept in `dir`.
+pub(super) fn read_kept(dir: &Path, generation: u64) -> Result<Manifest, SetError> {
+    let path = dir.join(name_of(generation));
+    let manifest = parse_manifest(dir, read_small(&path, MANIFEST_LEN_MAX))?;
+    let manifest = manifest.filter(|manifest| manifest.generation == generation);
+    manifest.ok_or_else(|| SetError::new(path, NOT_KEPT))
 }
 
 impl<S: Storage> SetPublisher<S> {
@@ -133,7 +145,6 @@ impl<S: Storage> SetPublisher<S> {
 
     fn find_kept(&self, generation: u64) -> Result<Manifest, SetError> {
         let kept = self.kept_manifests()?.into_iter().find(|manifest| manifest.generation == generation);
-        let refused = SetErrorKind::Refused("this generation is not kept");
-        kept.ok_or_else(|| SetError::new(self.stager.path(&name_of(generation)), refused))
+        kept.ok_or_else(|| SetError::new(self.stager.path(&name_of(generation)), NOT_KEPT))
     }
 }
