@@ -4,6 +4,7 @@ use crate::openapi::require_described;
 use crate::test_server::{LeftOut, publish};
 use crate::vectors::{self, VectorSource};
 use data_encoding::BASE64;
+use handle_client::http_answer::HttpAnswerReader;
 use handle_gateway::{Config, Gateway};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -81,28 +82,22 @@ pub struct HttpAnswer {
 
 impl HttpAnswer {
     /// Reads a response at the start of `bytes`, which may be followed by others; with it, the
-    /// bytes after it. A response to HEAD has no body.
+    /// bytes after it. A response to HEAD has no body. `None` if it is not whole.
     #[must_use]
     pub fn split(bytes: &[u8], is_head: bool) -> Option<(Self, &[u8])> {
-        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+        let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")? + 4;
         let head = String::from_utf8_lossy(&bytes[..end]);
-        let mut lines = head.split("\r\n");
-        let status: u16 = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+        let status: u16 = head.split(' ').nth(1)?.parse().ok()?;
+        let (mut reader, mut body) = (HttpAnswerReader::default(), Vec::new());
+        let has_body = !is_head && status >= 200;
+        let used = if has_body { reader.read(bytes, &mut body).ok()? } else { end };
+        if has_body && !reader.is_over() && !reader.ends_with_connection() {
+            return None;
+        }
         let header =
             |line: &str| line.split_once(':').map(|(name, it)| (name.to_owned(), it.trim().to_owned()));
-        let headers: Vec<_> = lines.filter_map(header).collect();
-        let mut answer = Self { status, headers, body: Vec::new() };
-        let has_body = !is_head && status != 304 && status != 204;
-        if has_body && answer.header("transfer-encoding") == Some("chunked") {
-            let (body, rest) = unchunk(bytes.get(end + 4..)?)?;
-            answer.body = body;
-            return Some((answer, rest));
-        }
-        let len: Option<usize> =
-            answer.header("content-length").filter(|_| has_body).and_then(|len| len.parse().ok());
-        let body = bytes.get(end + 4..end + 4 + len.unwrap_or_default())?;
-        answer.body = body.to_vec();
-        Some((answer, &bytes[end + 4 + body.len()..]))
+        let headers = head.split("\r\n").skip(1).filter_map(header).collect();
+        Some((Self { status, headers, body }, &bytes[used..]))
     }
 
     /// The value of a header, by its name in small letters.
@@ -131,21 +126,6 @@ impl HttpAnswer {
     #[must_use]
     pub fn json(&self) -> Json {
         serde_json::from_slice(&self.body).unwrap_or_default()
-    }
-}
-
-/// The body in chunks at the start of `bytes`, and the bytes after it; `None` if it does not end.
-fn unchunk(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut body = Vec::new();
-    loop {
-        let line = bytes.windows(2).position(|window| window == b"\r\n")?;
-        let len = usize::from_str_radix(std::str::from_utf8(&bytes[..line]).ok()?, 16).ok()?;
-        let chunk = bytes.get(line + 2..line + 2 + len)?;
-        body.extend_from_slice(chunk);
-        bytes = bytes.get(line + 2 + len..)?.strip_prefix(b"\r\n")?;
-        if len == 0 {
-            return Some((body, bytes));
-        }
     }
 }
 

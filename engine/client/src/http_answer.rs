@@ -92,6 +92,12 @@ impl HttpAnswerReader {
         matches!(self.state, AnswerState::Body(_))
     }
 
+    /// Whether the end of the connection is the end of the body.
+    #[must_use]
+    pub const fn ends_with_connection(&self) -> bool {
+        matches!(self.state, AnswerState::Body(usize::MAX))
+    }
+
     /// Reads the next part from the start of `input`. Returns `None` if more bytes are needed.
     fn step(&mut self, input: &[u8], body: &mut Vec<u8>) -> Result<Option<usize>, MalformedAnswer> {
         let (left, is_chunk) = match self.state {
