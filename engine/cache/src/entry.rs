@@ -24,13 +24,21 @@ const TTL_AT: usize = 8;
 /// Offset of the type of a value, which follows its permissions.
 const KIND_AT: usize = 14;
 
+/// Whether `handle` is its own key, for all but names of the global service, which begin with a
+/// zero.
+#[inline]
+fn is_key(handle: Handle<'_>) -> bool {
+    let mut prefix = handle.0.iter().take_while(|&&byte| byte != b'/');
+    !handle.0.starts_with(b"0") && prefix.all(|byte| !byte.is_ascii_lowercase())
+}
+
 /// Calls `with` with the key of `handle`: its prefix is folded, and the rest is as spelt, because
 /// services decide whether they fold it. Names of the global service are folded as a whole.
 pub fn with_key<T>(handle: Handle<'_>, with: impl FnOnce(&[u8]) -> T) -> T {
-    let folds = handle.folds_len();
-    if !handle.0[..folds].iter().any(u8::is_ascii_lowercase) {
+    if is_key(handle) {
         return with(handle.0);
     }
+    let folds = handle.folds_len();
     let mut room = [0; KEY_ROOM];
     match room.get_mut(..handle.0.len()) {
         Some(key) => {

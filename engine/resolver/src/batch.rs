@@ -228,17 +228,25 @@ impl<'a> StagedRequests<'a> {
         // All records are copied before the first answer is written: reading a copy that was
         // written just before would wait for it.
         let mut found = [const { CachingLookup::Cached(CachedLookup::Unknown) }; STAGED_COUNT];
+        let knows_only_cached = context.knows_only_cached();
         for (at, ((staged, key), found)) in
             self.requests.iter().zip(&scratch.keys).zip(&mut found).enumerate()
         {
+            let find_cached = |request: FastRequest<'a>| {
+                let is_authoritative = request.is_authoritative();
+                CachingLookup::Cached(cached.find(hashes[at], request.handle(), is_authoritative))
+            };
+            if let Ok(request) = staged.request
+                && knows_only_cached
+            {
+                *found = find_cached(request);
+                continue;
+            }
             let local = context.records.resolve(lookups[at], staged.hash, key.as_bytes());
             let is_local =
                 matches!(&local, Ok(Some(record)) if record.is_homed()) || is_homed(context, key.as_bytes());
             *found = match staged.request {
-                Ok(request) if !is_local => {
-                    let is_authoritative = request.is_authoritative();
-                    CachingLookup::Cached(cached.find(hashes[at], request.handle(), is_authoritative))
-                }
+                Ok(request) if !is_local => find_cached(request),
                 _ => CachingLookup::Local(local),
             };
         }

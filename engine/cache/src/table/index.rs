@@ -11,9 +11,6 @@ pub(super) const BUCKET_SLOTS: usize = 7;
 pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET_LEN == 64, "one line");
 
-/// Number of the first slot of the second bucket in the bits of a search.
-const SECOND_BUCKET: u32 = 8;
-
 /// The value of a slot without an entry.
 const FREE: u64 = 0;
 /// The bit of a slot that is set for entries in the main ring.
@@ -31,6 +28,16 @@ const USES_MAX: u8 = 3;
 struct Bucket {
     slots: [AtomicU64; BUCKET_SLOTS],
     uses: [AtomicU8; 8],
+}
+
+impl Bucket {
+    /// A bit for each slot with `tag`, so that the search has no branch for each.
+    #[inline]
+    fn matches(&self, tag: u64) -> u32 {
+        self.slots.iter().enumerate().fold(0, |bits, (at, word)| {
+            bits | u32::from(word.load(Ordering::Relaxed) & TAG_MASK == tag) << at
+        })
+    }
 }
 
 /// The buckets. An entry is in the bucket that its hash names, or in its neighbour.
@@ -140,27 +147,22 @@ impl Index {
     /// The slots that may have the entry with `hash`, and its place.
     #[inline]
     pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
-        let (tag, buckets) = (tag(hash), self.buckets(hash));
-        // A bit for each slot, so that the search has no branch for each.
-        let matches = |bucket: &Bucket| {
-            let words = bucket.slots.iter().enumerate();
-            words.fold(0_u32, |bits, (at, word)| {
-                bits | u32::from(word.load(Ordering::Relaxed) & TAG_MASK == tag) << at
-            })
-        };
-        let mut bits = matches(buckets[0]) | matches(buckets[1]) << SECOND_BUCKET;
+        let (tag, [mut bucket, neighbour]) = (tag(hash), self.buckets(hash));
+        // Most entries are in the bucket that their hash names, so the other is read last.
+        let (mut bits, mut neighbour) = (bucket.matches(tag), Some(neighbour));
         std::iter::from_fn(move || {
-            while bits != 0 {
-                let at = bits.trailing_zeros();
-                bits &= bits - 1;
-                let bucket = buckets[usize::from(at >= SECOND_BUCKET)];
-                let at = (at % SECOND_BUCKET) as usize;
-                let slot = Slot { word: &bucket.slots[at], uses: &bucket.uses[at] };
-                if let Some(place) = slot.place() {
-                    return Some((slot, place));
+            loop {
+                while bits != 0 {
+                    let at = bits.trailing_zeros() as usize;
+                    bits &= bits - 1;
+                    let slot = Slot { word: &bucket.slots[at], uses: &bucket.uses[at] };
+                    if let Some(place) = slot.place() {
+                        return Some((slot, place));
+                    }
                 }
+                bucket = neighbour.take()?;
+                bits = bucket.matches(tag);
             }
-            None
         })
     }
 
