@@ -1,6 +1,8 @@
 //! Keys, key files, and answers to challenges.
 
 use handle_auth::agreement::{Group, KeyPair, respond};
+use handle_auth::certificate::CallerCertificate;
+use handle_auth::handshake::{HandshakeProof, HandshakeSignature, SignedHandshake};
 use handle_auth::{Algorithm, Pbkdf2Limits, PrivateKey, PublicKey, VerifyError};
 use handle_auth::{challenge, digest, kdf, keyfile, pem};
 use handle_proto::Version;
@@ -132,4 +134,47 @@ pub fn key_agreement(bytes: &[u8]) {
     let reached = client.agree(&server_record);
     let other = server.agree(&client.public_record());
     assert!(reached == other || reached.is_err() || other.is_err());
+}
+
+/// The signed messages of a handshake are those of the plain definition, and neither shorter nor
+/// longer bytes are a handshake. A certificate in them, or alone, is read whole: its identity and
+/// key are contained in it, and the key has not signed what is here.
+///
+/// Input: the messages, or a certificate.
+pub fn handshake(bytes: &[u8]) {
+    let certificate = match SignedHandshake::parse(bytes) {
+        Err(_) => bytes,
+        Ok(SignedHandshake { server_random, certificate }) => {
+            let messages = plain_messages(bytes).expect("whole messages");
+            let codes: Vec<u8> = messages.iter().map(|(code, _)| *code).collect();
+            assert_eq!(codes, [1, 2, 11, 12, 13, 14, 11, 16]);
+            assert_eq!(&messages[1].1[2..34], server_random);
+            // Two lengths of three bytes are in front of it.
+            assert!(messages[6].1[6..].starts_with(certificate));
+            assert!(SignedHandshake::parse(&bytes[..bytes.len() - 1]).is_err());
+            assert!(SignedHandshake::parse(&[bytes, &[0]].concat()).is_err());
+            certificate
+        }
+    };
+    let Ok(CallerCertificate { identity, key }) = CallerCertificate::parse(certificate) else { return };
+    assert!(CallerCertificate::parse(&certificate[..certificate.len() - 1]).is_err());
+    assert!(CallerCertificate::parse(&[certificate, &[0]].concat()).is_err());
+    assert!(certificate.windows(identity.handle.len()).any(|part| part == identity.handle));
+    assert!(data::PublicKey::decode(&key).is_ok());
+    let Ok(key) = PublicKey::from_record(&key) else { return };
+    for scheme in HandshakeSignature::ALL {
+        let proof = HandshakeProof { messages: bytes, scheme: scheme as u16, signature: identity.handle };
+        assert!(!proof.is_made_with(&key));
+    }
+}
+
+/// Plain definition of a sequence of messages: codes and bodies.
+fn plain_messages(mut bytes: &[u8]) -> Option<Vec<(u8, &[u8])>> {
+    let mut messages = Vec::new();
+    while let [code, a, b, c, rest @ ..] = bytes {
+        let len = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        messages.push((*code, rest.get(..len)?));
+        bytes = &rest[len..];
+    }
+    bytes.is_empty().then_some(messages)
 }

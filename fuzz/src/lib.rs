@@ -44,7 +44,7 @@ mod train;
 mod transport;
 
 pub use administration::administration;
-pub use auth::{challenge_answer, key_agreement, key_file};
+pub use auth::{challenge_answer, handshake, key_agreement, key_file};
 pub use body::{admin, auth, credential, query, referral, replication, request_body, response_body, session};
 pub use challenges::challenges;
 pub use client::{bootstrap, jws, lookup, reference};
@@ -88,7 +88,7 @@ targets! {
     name envelope message stream fragments reassembly
     request_body response_body query admin auth session referral replication replication_stream credential
     value values_json record_line site site_json admin_vlist key
-    key_file challenge_answer key_agreement
+    key_file challenge_answer key_agreement handshake
     layer manifest proof steps saved_cache cache_policy resolver question batch train
     challenges connections administration permission
     session_table session_socket caller_socket bulk_socket

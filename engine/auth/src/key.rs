@@ -2,6 +2,7 @@
 
 use crate::ValueDigest;
 use crate::error::{KeyError, SignError, VerifyError};
+use crate::handshake::HandshakeSignature;
 use crate::{dsa, rsa};
 use handle_proto::Version;
 use handle_proto::code::DigestAlgorithm;
@@ -223,6 +224,22 @@ impl PublicKey {
         match &self.0 {
             PublicKeyKind::Rsa(key) => key.verify_value(digest, signed, signature),
             PublicKeyKind::Dsa(key) => key.verify_value(digest, signed, signature),
+        }
+    }
+
+    /// Verifies that `signature` was made over the messages of a TLS handshake.
+    ///
+    /// # Errors
+    /// When it was not, or this is a DSA key, or an RSA key of less than 2048 bits.
+    pub fn verify_handshake(
+        &self,
+        scheme: HandshakeSignature,
+        messages: &[u8],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        match &self.0 {
+            PublicKeyKind::Rsa(key) => key.verify_handshake(scheme, messages, signature),
+            PublicKeyKind::Dsa(_) => Err(VerifyError::Kind),
         }
     }
 }

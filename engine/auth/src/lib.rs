@@ -66,6 +66,7 @@
 
 pub mod agreement;
 mod backend;
+pub mod certificate;
 pub mod challenge;
 pub mod challenge_proof;
 pub mod challenges;
@@ -77,6 +78,7 @@ pub mod error;
 pub mod fair;
 pub mod file;
 pub mod generate;
+pub mod handshake;
 pub mod kdf;
 pub mod key;
 pub mod keyfile;

@@ -121,7 +121,11 @@ pub fn decode_public_key(file: &[u8]) -> Result<Vec<u8>, PemError> {
 /// # Errors
 /// When `der` is not that of a public RSA or DSA key.
 pub fn public_key_from_der(der: &[u8]) -> Result<Vec<u8>, PemError> {
-    let info = SubjectPublicKeyInfoRef::from_der(der).map_err(|_| PemError::Malformed)?;
+    public_key_of(&SubjectPublicKeyInfoRef::from_der(der).map_err(|_| PemError::Malformed)?)
+}
+
+/// The record of the public key in a SubjectPublicKeyInfo.
+pub(crate) fn public_key_of(info: &SubjectPublicKeyInfoRef<'_>) -> Result<Vec<u8>, PemError> {
     let bits = info.subject_public_key.as_bytes().ok_or(PemError::Malformed)?;
     match info.algorithm.oid {
         RSA => {

@@ -8,6 +8,7 @@ use crate::ValueDigest;
 use crate::backend::{rand, rsa, signature};
 use crate::digest;
 use crate::error::{KeyError, SignError, VerifyError};
+use crate::handshake::HandshakeSignature;
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, ConcatenatingMul, NonZero, Odd, Resize};
 use handle_proto::code::DigestAlgorithm;
@@ -194,6 +195,24 @@ impl PublicKey {
         };
         let key = rsa::PublicKeyComponents { n: &self.n, e: &self.e };
         key.verify(parameters, signed, signature).map_err(|_| VerifyError::Wrong)
+    }
+
+    pub(crate) fn verify_handshake(
+        &self,
+        scheme: HandshakeSignature,
+        messages: &[u8],
+        signature: &[u8],
+    ) -> Result<(), VerifyError> {
+        let parameters = match scheme {
+            HandshakeSignature::Pkcs1Sha256 => &signature::RSA_PKCS1_2048_8192_SHA256,
+            HandshakeSignature::Pkcs1Sha384 => &signature::RSA_PKCS1_2048_8192_SHA384,
+            HandshakeSignature::Pkcs1Sha512 => &signature::RSA_PKCS1_2048_8192_SHA512,
+            HandshakeSignature::PssSha256 => &signature::RSA_PSS_2048_8192_SHA256,
+            HandshakeSignature::PssSha384 => &signature::RSA_PSS_2048_8192_SHA384,
+            HandshakeSignature::PssSha512 => &signature::RSA_PSS_2048_8192_SHA512,
+        };
+        let key = rsa::PublicKeyComponents { n: &self.n, e: &self.e };
+        key.verify(parameters, messages, signature).map_err(|_| VerifyError::Wrong)
     }
 }
 

@@ -240,6 +240,19 @@ impl<'a> Reference<'a> {
         Ok(Self { handle: cursor.string(Field::References)?, index: cursor.i32(Field::References)? })
     }
 
+    /// Parses `300:10.1/admin`, as clients write an identity; without digits and a colon in front
+    /// the index is 0. `None` without a handle, and for an index that is too large.
+    #[must_use]
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (index, handle) = match text.split_once(':') {
+            Some((index, handle)) if index.bytes().all(|byte| byte.is_ascii_digit()) => {
+                (index.parse().ok()?, handle)
+            }
+            _ => (0, text),
+        };
+        (!handle.is_empty()).then_some(Self { handle: handle.as_bytes(), index })
+    }
+
     /// Appends handle and index.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put::string(out, self.handle);
