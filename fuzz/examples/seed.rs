@@ -4,9 +4,12 @@
 //! The committed corpora have all kept seeds, and a minimised selection of the other seeds and of
 //! the inputs that a fuzzer found from them. `docs/fuzzing.md` has the commands.
 
+use handle_auth::handshake::{HandshakeProof, SignedHandshake};
 use handle_auth::{digest, kdf, keyfile};
 use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
-use handle_daemon::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, write_frame};
+use handle_daemon::callers::{
+    CallerProof, CallerRefusal, CallerReply, CallerRequest, CertificateProof, write_frame,
+};
 use handle_formats::bundle::{BundleContact, archive};
 use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram, steps_examples};
 use handle_proto::ResponseCode;
@@ -75,6 +78,7 @@ fn main() -> std::io::Result<()> {
     files(&mut seeds);
     special_cases(&mut seeds);
     http(&mut seeds);
+    handshakes(&mut seeds);
     sockets(&mut seeds);
     saved_caches(&mut seeds);
     cache_policies(&mut seeds);
@@ -465,6 +469,15 @@ fn http(seeds: &mut Seeds) {
 }
 
 /// Frames of the sockets between `handle-gateway` and `handle-admin`.
+fn handshakes(seeds: &mut Seeds) {
+    for line in load("handshakes.jsonl") {
+        let messages = hex(&line["messages_hex"]);
+        let certificate = SignedHandshake::parse(&messages).expect("a handshake").certificate;
+        seeds.add("handshake", certificate);
+        seeds.add("handshake", messages);
+    }
+}
+
 fn sockets(seeds: &mut Seeds) {
     let identity = Reference { handle: b"0.NA/10.1", index: 300 };
     let (nonce, client_nonce, source) = (&[1; 32], b"client nonce", [192, 0, 2, 1].into());
@@ -476,11 +489,13 @@ fn sockets(seeds: &mut Seeds) {
         signed_response: &[3; 20],
         source,
     };
+    let handshake = HandshakeProof { messages: b"messages", scheme: 0x0804, signature: &[4; 20] };
     let requests = [
         CallerRequest::NonceStart,
         CallerRequest::Prove(proof),
         CallerRequest::Sign { nonce, client_nonce, source },
         CallerRequest::End([9; 16]),
+        CallerRequest::ProveByCertificate(CertificateProof { handshake, source }),
     ];
     let replies = [
         CallerReply::NonceStart { start: [4; 16], valid_ms: 300_000 },

@@ -3,8 +3,10 @@
 //!
 //! `handle-gateway` cannot authenticate anybody by itself. It forwards the signature or MAC of a
 //! caller; `handle-admin` verifies it with the keys of the caller, and starts a session for the
-//! identity.
+//! identity. What a caller with a certificate has signed is its TLS handshake, in which the random
+//! bytes of the server are a nonce.
 
+use handle_auth::handshake::{HANDSHAKE_LEN_MAX, HandshakeProof, SERVER_RANDOM_LEN};
 use handle_proto::error::Field;
 use handle_proto::wire::cursor::Cursor;
 use handle_proto::wire::list::Reference;
@@ -23,6 +25,8 @@ pub type CallerSessionId = [u8; 16];
 pub type CallerSessionSecret = Zeroizing<[u8; 32]>;
 /// Maximum length of a request or reply.
 const FRAME_LEN_MAX: usize = 64 << 10;
+const _: () = assert!(NONCE_LEN == SERVER_RANDOM_LEN, "the random bytes of a server are a nonce");
+const _: () = assert!(HANDSHAKE_LEN_MAX <= FRAME_LEN_MAX / 2, "a handshake and its signature fit");
 
 /// The proof of a caller for its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,16 @@ pub struct CallerProof<'a> {
     pub identity: Reference<'a>,
     /// The signature or MAC of both nonces, in the form of an answer to a challenge.
     pub signed_response: &'a [u8],
+    /// The address of the caller.
+    pub source: IpAddr,
+}
+
+/// The proof of a caller for the identity in its certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CertificateProof<'a> {
+    /// The handshake that the caller has signed. It has the certificate, and a nonce as the random
+    /// bytes of the server.
+    pub handshake: HandshakeProof<'a>,
     /// The address of the caller.
     pub source: IpAddr,
 }
@@ -59,6 +73,8 @@ pub enum CallerRequest<'a> {
     },
     /// End a session.
     End(CallerSessionId),
+    /// Verify a proof, and start a session for the identity in the certificate.
+    ProveByCertificate(CertificateProof<'a>),
 }
 
 /// Why a proof is refused.
@@ -142,6 +158,13 @@ impl<'a> CallerRequest<'a> {
                 out.push(4);
                 out.extend_from_slice(&id);
             }
+            Self::ProveByCertificate(CertificateProof { handshake, source }) => {
+                out.push(5);
+                out.extend_from_slice(&handshake.scheme.to_be_bytes());
+                put::string(&mut out, handshake.messages);
+                put::string(&mut out, handshake.signature);
+                put::string(&mut out, source.to_string().as_bytes());
+            }
         }
         out
     }
@@ -170,6 +193,14 @@ impl<'a> CallerRequest<'a> {
                 source: parse_ip(cursor.string(Field::Answer).ok()?)?,
             },
             4 => Self::End(cursor.bytes(16, Field::Answer).ok()?.try_into().ok()?),
+            5 => {
+                let scheme = u16::from_be_bytes(cursor.bytes(2, Field::Answer).ok()?.try_into().ok()?);
+                let (messages, signature) =
+                    (cursor.string(Field::Answer).ok()?, cursor.string(Field::Answer).ok()?);
+                let source = parse_ip(cursor.string(Field::Answer).ok()?)?;
+                let handshake = HandshakeProof { messages, scheme, signature };
+                Self::ProveByCertificate(CertificateProof { handshake, source })
+            }
             _ => return None,
         };
         cursor.rest().is_empty().then_some(request)
@@ -281,11 +312,13 @@ mod tests {
             signed_response: &[3; 300],
             source,
         };
+        let handshake = HandshakeProof { messages: &[4; 900], scheme: 0x0804, signature: &[5; 256] };
         let requests = [
             CallerRequest::NonceStart,
             CallerRequest::Prove(proof),
             CallerRequest::Sign { nonce: &[1; 32], client_nonce: b"", source },
             CallerRequest::End([9; 16]),
+            CallerRequest::ProveByCertificate(CertificateProof { handshake, source }),
         ];
         for request in requests {
             let bytes = request.encode();

@@ -42,9 +42,10 @@ impl AdminService {
             }
             CallerRequest::Prove(proof) => {
                 let reply = self.prove_caller(&proof, limits);
-                self.record_caller(&proof, &reply);
+                self.record_caller(proof.source, Some(proof.identity), &reply);
                 reply
             }
+            CallerRequest::ProveByCertificate(proof) => self.prove_by_certificate(&proof, limits),
             CallerRequest::Sign { nonce, client_nonce, source } => {
                 self.sign_nonces(nonce, client_nonce, source)
             }
@@ -106,14 +107,25 @@ impl AdminService {
             Ok(proven) => proven,
             Err(refusal) => return CallerReply::Refused(refusal),
         };
+        self.begin_caller_session(proof.nonce, Reference { index, ..proof.identity }, key, limits)
+    }
+
+    /// Starts a session for `identity`, which was proven with `nonce` and `key`, unless the nonce
+    /// has been used meanwhile.
+    pub(super) fn begin_caller_session(
+        &self,
+        nonce: &[u8],
+        identity: Reference<'_>,
+        key: Option<ProvenKey>,
+        limits: &CallerSessionLimits,
+    ) -> CallerReply {
         let (id, secret) = (handle_auth::random(), Zeroizing::new(handle_auth::random()));
-        let identity = Reference { index, ..proof.identity };
         let (mut sessions, now_ms) = (self.caller_sessions(), self.now_ms());
-        if !sessions.take(proof.nonce, limits, now_ms) {
+        if !sessions.take(nonce, limits, now_ms) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
         sessions.begin(id, secret.clone(), identity, key, limits, now_ms);
-        CallerReply::Proven { id, secret, index }
+        CallerReply::Proven { id, secret, index: identity.index }
     }
 
     /// The index of the identity for which `proof` is right, and the key. With index 0 it is that
@@ -132,7 +144,9 @@ impl AdminService {
             signed_response: proof.signed_response,
             limits: effort.pbkdf2,
         };
-        for candidate in self.caller_candidates(proof, kind)? {
+        let most = cost::keys_max(kind, proof.signed_response, &effort.pbkdf2, effort.keys_tried);
+        let ask = |inquiry: &mut RemoteInquiry<'_>| remote_candidates(inquiry, proof, kind, most);
+        for candidate in self.caller_candidates(proof.identity, (kind, most), ask)? {
             let outcome = match &candidate {
                 // This server signs nonces for everybody who asks.
                 KeyCandidate::Key(key) if self.is_server_key(&key.data) => continue,
@@ -155,7 +169,7 @@ impl AdminService {
     }
 
     /// Whether `data` is the public key of this server, in whatever form.
-    fn is_server_key(&self, data: &[u8]) -> bool {
+    pub(super) fn is_server_key(&self, data: &[u8]) -> bool {
         let site = self.site();
         let Some(server) = site.server() else { return false };
         match (PublicKey::decode(server.public_key), PublicKey::decode(data)) {
@@ -166,27 +180,26 @@ impl AdminService {
         }
     }
 
-    /// The keys of the claimed identity, or the verdict of its service.
-    fn caller_candidates(
+    /// The first keys of `identity`, of a kind and at most so many of them, or what `ask` finds out
+    /// from its service.
+    pub(super) fn caller_candidates(
         &self,
-        proof: &CallerProof<'_>,
-        kind: &'static [u8],
+        identity: Reference<'_>,
+        wanted: (&'static [u8], usize),
+        ask: impl FnOnce(&mut RemoteInquiry<'_>) -> Result<Vec<KeyCandidate>, RemoteFailure>,
     ) -> Result<Vec<KeyCandidate>, CallerRefusal> {
         let failed = |error: StoreError| {
             tracing::error!(%error, "cannot read the keys of a caller");
             CallerRefusal::Busy
         };
         let (in_force, snapshot) = (self.in_force(), self.store.snapshot().map_err(failed)?);
-        let (rules, effort) = (&in_force.rules, in_force.effort);
-        let most = cost::keys_max(kind, proof.signed_response, &effort.pbkdf2, effort.keys_tried);
-        match keys_with_sources(&snapshot, &mut self.source_facts(), rules, proof.identity, (kind, most)) {
+        match keys_with_sources(&snapshot, &mut self.source_facts(), &in_force.rules, identity, wanted) {
             Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
             Err(NoKeys::Store(error)) => Err(failed(error)),
             Err(NoKeys::Source(_)) => Err(CallerRefusal::Unanswered),
             Err(NoKeys::Remote) => {
                 let Some(remote) = &self.remote else { return Err(CallerRefusal::Wrong) };
-                let asked = remote_candidates(&mut remote.begin_inquiry(), proof, kind, most);
-                asked.map_err(|failure| match failure {
+                ask(&mut remote.begin_inquiry()).map_err(|failure| match failure {
                     RemoteFailure::Busy => CallerRefusal::Busy,
                     _ => CallerRefusal::Unanswered,
                 })
@@ -218,7 +231,8 @@ impl AdminService {
         }
     }
 
-    fn record_caller(&self, proof: &CallerProof<'_>, reply: &CallerReply) {
+    /// Writes the outcome of a proof to the audit log.
+    pub(super) fn record_caller(&self, source: IpAddr, identity: Option<Reference<'_>>, reply: &CallerReply) {
         let (code, text) = match reply {
             CallerReply::Refused(CallerRefusal::Stale) => {
                 (ResponseCode::AUTHENTICATION_TIMEOUT, "stale nonce")
@@ -227,8 +241,7 @@ impl AdminService {
             CallerReply::Refused(_) => (ResponseCode::AUTHENTICATION_FAILED, "wrong proof"),
             _ => (ResponseCode::SUCCESS, ""),
         };
-        let source = SocketAddr::new(proof.source, 0);
-        let (identity, op_code) = (Some(proof.identity), OpCode::SESSION_SETUP);
+        let (source, op_code) = (SocketAddr::new(source, 0), OpCode::SESSION_SETUP);
         self.audit.write(&AuditLine { source, identity, op_code, handle: BLANK, code, text, changed: false });
     }
 }

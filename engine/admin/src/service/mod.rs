@@ -13,6 +13,7 @@
 //! is durable, so it has to be a thread that may block.
 
 mod bulk;
+mod caller_certificates;
 mod callers;
 mod candidates;
 mod case;
