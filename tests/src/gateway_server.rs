@@ -163,19 +163,25 @@ const CERTIFICATES: [(&[u8], &[u8]); 2] = [
 /// When the certificate of the tests is not one.
 #[must_use]
 pub fn tls_client(protocols: &[&[u8]]) -> ClientConfig {
-    let certificate = |(pem, _): (&[u8], _)| CertificateDer::from_pem_slice(pem).expect("a certificate");
-    tls_client_trusting(CERTIFICATES.map(certificate), protocols)
+    tls_client_trusting(trusted_certificates(), protocols)
+}
+
+/// The certificates of the tests, as a client trusts them.
+///
+/// # Panics
+/// When the certificate of the tests is not one.
+#[must_use]
+pub fn trusted_certificates() -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    for (pem, _) in CERTIFICATES {
+        let certificate = CertificateDer::from_pem_slice(pem).expect("a certificate");
+        roots.add(certificate).expect("a certificate that can be trusted");
+    }
+    roots
 }
 
 /// A client that trusts these certificates, and offers these protocols.
-fn tls_client_trusting(
-    certificates: impl IntoIterator<Item = CertificateDer<'static>>,
-    protocols: &[&[u8]],
-) -> ClientConfig {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        roots.add(certificate).expect("a certificate that can be trusted");
-    }
+fn tls_client_trusting(roots: RootCertStore, protocols: &[&[u8]]) -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let mut config = builder.expect("versions of TLS").with_root_certificates(roots).with_no_client_auth();
@@ -267,7 +273,9 @@ pub fn ask_over_tls_trusting(
 ) -> HttpAnswer {
     let certificate = CertificateDer::from_pem_slice(certificate).expect("a certificate");
     let name = ServerName::try_from(name.to_owned()).expect("a name");
-    let connection = ClientConnection::new(Arc::new(tls_client_trusting([certificate], &[])), name);
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate).expect("a certificate that can be trusted");
+    let connection = ClientConnection::new(Arc::new(tls_client_trusting(roots, &[])), name);
     let mut stream = StreamOwned::new(connection.expect("a connection"), connect(address));
     let len = body.len();
     let head = format!("{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n");

@@ -6,6 +6,7 @@ pub mod admin_server;
 pub mod batches;
 pub mod bucket_server;
 pub mod cache_server;
+pub mod certificate_client;
 pub mod client;
 pub mod country_file;
 pub mod daemon;

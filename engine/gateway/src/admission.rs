@@ -17,6 +17,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Answers a request that can be answered without waiting. The headers of an answered request are
@@ -67,10 +68,13 @@ fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
 pub async fn answer(
     served: &ServedConnection,
     peer: HttpPeer,
-    parts: Parts,
+    mut parts: Parts,
     body: Incoming,
     since: Instant,
 ) -> GatewayResponse {
+    if let Some(certificate) = &served.certificate {
+        Arc::clone(certificate).add_to(&mut parts);
+    }
     let entry = log_entry(&served.state.settings.current(), &parts, peer);
     let response = route::answer(&served.state, peer, parts, body).await;
     if let Some(entry) = entry {

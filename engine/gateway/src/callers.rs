@@ -8,8 +8,8 @@ use crate::failure_series::FailureSeries;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey, SessionKey};
 use handle_daemon::callers::{
-    CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, NONCE_LEN, NONCE_START_LEN,
-    read_frame, write_frame,
+    CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, CertificateProof, NONCE_LEN,
+    NONCE_START_LEN, read_frame, write_frame,
 };
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -144,9 +144,25 @@ impl CallerService {
     /// # Errors
     /// When the proof is refused, or `handle-admin` does not answer.
     pub fn verify(&self, proof: &CallerProof<'_>) -> Result<ClientIdentity, CallerError> {
-        match self.exchange(&CallerRequest::Prove(*proof)) {
+        self.prove(&CallerRequest::Prove(*proof), proof.identity.handle)
+    }
+
+    /// Sends the proof of a caller with a certificate, which has an identity of `handle`. Blocks.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_certificate(
+        &self,
+        proof: &CertificateProof<'_>,
+        handle: &[u8],
+    ) -> Result<ClientIdentity, CallerError> {
+        self.prove(&CallerRequest::ProveByCertificate(*proof), handle)
+    }
+
+    fn prove(&self, request: &CallerRequest<'_>, handle: &[u8]) -> Result<ClientIdentity, CallerError> {
+        match self.exchange(request) {
             Ok(CallerReply::Proven { id, secret, index }) => Ok(ClientIdentity {
-                handle: proof.identity.handle.to_vec(),
+                handle: handle.to_vec(),
                 index,
                 key: IdentityKey::Session(SessionKey { id, secret }),
             }),

@@ -215,15 +215,36 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
                 .to_owned(),
         ));
     }
+    certificates_agree(config)?;
     if config.registration.directory.is_some()
         && (config.admin.callers.is_none()
-            || (config.tls.certificate.is_none() && !config.tls.acme.is_configured())
+            || !config.tls.is_configured()
             || config.registration.reviewers.is_empty())
     {
         return Err(SettingError::Together(
             "`registration.directory` needs `admin.callers`, TLS (`tls.certificate` or `tls.acme`) and \
              `registration.reviewers`: \
              applicants send personal data, and reviewers sign in"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Checks what connections with client certificates need.
+fn certificates_agree(config: &Config) -> Result<(), SettingError> {
+    let listen = &config.tls.client_certificates.listen;
+    if listen.is_empty() {
+        return Ok(());
+    }
+    let all: Vec<_> = config.listen.iter().chain(listen).copied().collect();
+    if let Err(error) = each_once(&all) {
+        return Err(SettingError::Together(format!("{error}, with `tls.client_certificates.listen`")));
+    }
+    if config.admin.callers.is_none() || !config.tls.is_configured() {
+        return Err(SettingError::Together(
+            "`tls.client_certificates.listen` needs `admin.callers` and TLS (`tls.certificate` or `tls.acme`): \
+             handle-admin verifies what clients sign in handshakes"
                 .to_owned(),
         ));
     }
@@ -254,6 +275,19 @@ mod tests {
         assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
         assert!(says("admin.search = true").contains("`admin.bulk_socket`"));
         assert!(says("proxies.credentials = true").contains("`proxies.scheme`"));
+        let address = "tls.client_certificates.listen = [\"127.0.0.1:8443\"]\n";
+        let needed = "admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\
+                      tls.certificate = \"cert.pem\"\ntls.key = \"key.pem\"\n";
+        toml::from_str::<Config>(&format!("{needed}{address}")).unwrap().check().unwrap();
+        assert!(says(&format!("listen = [\"127.0.0.1:8443\"]\n{needed}{address}")).contains("twice"));
+        for part in ["admin.callers", "tls."] {
+            let lines = needed.lines().filter(|line| !line.starts_with(part));
+            let without = lines.collect::<Vec<_>>().join("\n");
+            assert!(
+                says(&format!("{without}\n{address}")).contains("`tls.client_certificates.listen`"),
+                "{part}"
+            );
+        }
         let whole = "registration.directory = \"requests\"\nregistration.reviewers = [\"300:0.NA/10\"]\n\
                      admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\
                      tls.certificate = \"cert.pem\"\ntls.key = \"key.pem\"\n";

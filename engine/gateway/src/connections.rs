@@ -2,6 +2,7 @@
 //!
 //! - [`prelude`]: the protocol of a connection: TLS by its first byte, HTTP/2 by its preface or the
 //!   negotiation in the handshake, else HTTP/1.1.
+//! - [`certificate`]: the certificate of the client, where clients may show one.
 //! - [`plain`]: a strict reader of plain requests, in front of hyper.
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
 //! - [`request_wait`]: the timeout while a connection waits for a request.
@@ -12,6 +13,7 @@
 
 pub mod activity;
 pub mod body;
+pub mod certificate;
 pub mod http1;
 pub mod http2;
 pub mod plain;
@@ -21,12 +23,16 @@ pub mod request_wait;
 pub mod stream;
 
 use crate::admission;
+use crate::callers::CallerNonce;
 use crate::config::Config;
 use crate::places::PlaceLimits;
 use crate::route::HttpPeer;
 use crate::server::GatewayState;
+use crate::tls::client_certificate::ShownCertificate;
+use crate::worker::ListenerKind;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
+use certificate::ConnectionCertificate;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, Version};
@@ -98,6 +104,8 @@ pub struct ServedConnection {
     pub peer: HttpPeer,
     /// Whether the peer is a trusted proxy.
     pub is_trusted: bool,
+    /// The certificate of the client, where clients may show one.
+    pub certificate: Option<Arc<ConnectionCertificate>>,
     /// The state of its requests.
     pub activity: Arc<ConnectionActivity>,
 }
@@ -117,7 +125,8 @@ impl ServedConnection {
     fn new(state: Arc<GatewayState>, settings: Arc<Config>, address: IpAddr, is_tls: bool) -> Self {
         let activity = Arc::new(ConnectionActivity::new(settings.limits.header_bytes));
         let is_trusted = state.settings.networks().trusted.contains(address);
-        Self { state, settings, peer: HttpPeer::new(address, is_tls), is_trusted, activity }
+        let peer = HttpPeer::new(address, is_tls);
+        Self { state, settings, peer, is_trusted, certificate: None, activity }
     }
 
     /// Answers a request, without polling a future if nothing has to be waited for.
@@ -185,6 +194,7 @@ impl Future for ResponseFuture<'_> {
 pub async fn serve(
     stream: TcpStream,
     address: IpAddr,
+    kind: ListenerKind,
     state: Arc<GatewayState>,
 ) -> Result<(), ConnectionError> {
     let settings = state.settings.current_shared();
@@ -221,25 +231,69 @@ pub async fn serve(
             return Ok(());
         }
     }
-    let prelude = read_prelude(&mut stream, state.tls.is_some(), settings.http2.enabled);
-    let protocol = in_time(header_timeout, prelude).await?;
-    let address = client.unwrap_or(address);
-    let served = |is_tls| ServedConnection::new(Arc::clone(&state), Arc::clone(&settings), address, is_tls);
-    let ended = match (protocol, &state.tls) {
-        (ConnectionProtocol::Tls, Some(tls)) => {
-            let Some(stream) = in_time(header_timeout, tls.accept(stream)).await? else {
-                return Ok(());
-            };
-            match stream.get_ref().1.alpn_protocol() == Some(b"h2") {
-                true => http2::serve(stream, Arc::new(served(true))).await,
-                false => http1::serve(stream, &served(true)).await,
-            }
-        }
-        (ConnectionProtocol::Http2, _) => http2::serve(stream, Arc::new(served(false))).await,
-        _ => http1::serve(stream, &served(false)).await,
+    let start = ConnectionStart { state, settings, address: client.unwrap_or(address) };
+    let ended = match kind {
+        ListenerKind::Plain => start.serve(stream).await,
+        ListenerKind::Certificates => start.serve_with_certificate(stream).await,
     };
     drop(place);
     ended
+}
+
+/// A connection before its first byte.
+struct ConnectionStart {
+    state: Arc<GatewayState>,
+    /// The settings now.
+    settings: Arc<Config>,
+    /// The client.
+    address: IpAddr,
+}
+
+impl ConnectionStart {
+    fn served(&self, is_tls: bool) -> ServedConnection {
+        ServedConnection::new(Arc::clone(&self.state), Arc::clone(&self.settings), self.address, is_tls)
+    }
+
+    fn header_timeout(&self) -> Duration {
+        Duration::from_millis(self.settings.limits.header_ms.into())
+    }
+
+    /// Serves a connection in the protocol that its first bytes show.
+    async fn serve(self, mut stream: ClientStream) -> Result<(), ConnectionError> {
+        let tls = self.state.tls.as_ref();
+        let prelude = read_prelude(&mut stream, tls.is_some(), self.settings.http2.enabled);
+        match (in_time(self.header_timeout(), prelude).await?, tls) {
+            (ConnectionProtocol::Tls, Some(tls)) => {
+                let Some(stream) = in_time(self.header_timeout(), tls.accept(stream)).await? else {
+                    return Ok(());
+                };
+                match stream.get_ref().1.alpn_protocol() == Some(b"h2") {
+                    true => http2::serve(stream, Arc::new(self.served(true))).await,
+                    false => http1::serve(stream, &self.served(true)).await,
+                }
+            }
+            (ConnectionProtocol::Http2, _) => http2::serve(stream, Arc::new(self.served(false))).await,
+            _ => http1::serve(stream, &self.served(false)).await,
+        }
+    }
+
+    /// Serves a connection whose client may show a certificate.
+    async fn serve_with_certificate(self, stream: ClientStream) -> Result<(), ConnectionError> {
+        let Some(tls) = &self.state.tls else { return Ok(()) };
+        let len_max = self.settings.tls.client_certificates.handshake_bytes;
+        let handshake = tls.accept_certificate(stream, self.nonce(), len_max);
+        let (stream, shown) = in_time(self.header_timeout(), handshake).await?;
+        let mut served = self.served(true);
+        // The certificate of a proxy is not that of the clients whose requests it sends.
+        let shown = if served.is_trusted { ShownCertificate::OfProxy } else { shown };
+        served.certificate = Some(Arc::new(ConnectionCertificate::new(Arc::clone(&self.state), shown)));
+        http1::serve(stream, &served).await
+    }
+
+    /// A nonce for the handshake; `None` when `handle-admin` does not answer.
+    async fn nonce(&self) -> Option<CallerNonce> {
+        self.state.admin.as_ref()?.callers()?.nonce().await
+    }
 }
 
 /// Waits for a read at the start of a connection, at most `header_timeout`.

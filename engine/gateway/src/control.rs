@@ -66,6 +66,7 @@ fn status(state: &GatewayState) -> Value {
         "pid": std::process::id(),
         "started_unix_ms": state.started_unix_ms(),
         "listen": state.settings.current().listen,
+        "certificates_listen": state.settings.current().tls.client_certificates.listen,
         "draining": state.is_draining(),
         "workers": { "started": state.workers_count, "running": state.running() },
         "set": state.set.as_ref().map(MappedSet::to_json),

@@ -46,6 +46,12 @@ handle_daemon::event_counters! {
         changes_not_visible,
         /// Proofs of callers with SHA-1 (`sessions.sha1`), right or wrong.
         sha1_proofs,
+        /// Connections whose client has shown a certificate.
+        client_certificates,
+        /// Connections whose client certificate has proven an identity.
+        certificate_proofs,
+        /// Requests with `clientCert` whose connection has no identity.
+        certificate_refusals,
         /// Connections that were accepted.
         connections,
         /// Connections refused because their source has too many.

@@ -9,6 +9,7 @@ use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
 use handle_daemon::takeover::SuccessorProgram;
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -80,8 +81,15 @@ impl Program for GatewayProgram {
         if upstream.is_some() {
             sources.push("the Handle System".to_owned());
         }
-        let addresses: Vec<String> = config.listen.iter().map(ToString::to_string).collect();
-        Ok(format!("answers from {}, on {}", sources.join(" and "), addresses.join(", ")))
+        let join = |addresses: &[SocketAddr]| {
+            addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+        };
+        let mut text = format!("answers from {}, on {}", sources.join(" and "), join(&config.listen));
+        let certificates = &config.tls.client_certificates.listen;
+        if !certificates.is_empty() {
+            text.push_str(&format!(", with client certificates on {}", join(certificates)));
+        }
+        Ok(text)
     }
 
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
@@ -90,7 +98,9 @@ impl Program for GatewayProgram {
         let hooks = GatewayHooks { program, read_config: Some(read_config), set_log: Some(set_log) };
         let gateway = Gateway::start_with(config, hooks)?;
         readiness::ready("serving");
-        tracing::info!(addresses = ?gateway.addresses(), workers = gateway.state().workers_count, "serving");
+        let state = gateway.state();
+        let (addresses, certificates) = (gateway.addresses(), &state.certificate_addresses);
+        tracing::info!(?addresses, ?certificates, workers = state.workers_count, "serving");
         let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
         let reload = move || {
             let reply = reload(&to_reload);

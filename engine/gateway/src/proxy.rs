@@ -12,6 +12,7 @@ mod respond;
 pub mod rules;
 
 use crate::agency;
+use crate::connections::certificate::ConnectionCertificate;
 use crate::identifiers::{BackendError, IdentifierMatch};
 use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
@@ -104,6 +105,7 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
         page,
         proxy,
         peer,
+        certificate: ConnectionCertificate::of_request(parts),
         handle: &reference.handle,
         since,
         ages: RecordAges::default(),

@@ -2,6 +2,7 @@
 
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest, search};
+use crate::connections::certificate::ConnectionCertificate;
 use crate::parameters::Parameters;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::{HttpRefusal, is_api};
@@ -112,6 +113,7 @@ async fn api(
     let request = ApiRequest {
         head: RequestHeaders { method: &parts.method, headers: &parts.headers },
         peer,
+        certificate: ConnectionCertificate::of_request(parts),
         path,
         parameters,
         format: format.unwrap_or_default(),

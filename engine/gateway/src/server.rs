@@ -17,7 +17,7 @@ use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
 use crate::tls::TlsIdentity;
 use crate::upstream::Upstream;
-use crate::worker::{Worker, WorkerListeners};
+use crate::worker::{ListenerKind, Worker, WorkerListener, WorkerListeners};
 use anyhow::{Context as _, anyhow, ensure};
 use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_ms;
@@ -30,7 +30,7 @@ use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
 use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, TakeoverServer};
 use handle_resolver::ServiceFacts;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -75,6 +75,8 @@ pub struct GatewayState {
     pub request_log: RequestLog,
     /// Number of workers.
     pub workers_count: usize,
+    /// The addresses at which clients may show certificates.
+    pub certificate_addresses: Vec<SocketAddr>,
     /// The listeners, which a successor process can take over.
     handover: Handover,
     running: AtomicUsize,
@@ -276,13 +278,14 @@ impl Gateway {
             secret_guesses: SecretGuesses::new(config.secret_guesses.entries),
             request_log: RequestLog::new(&config.request_log),
             workers_count,
+            certificate_addresses: listeners.addresses(ListenerKind::Certificates),
             handover: Handover::new(PROGRAM, |_| Ok(())),
             running: AtomicUsize::new(0),
             phase: CurrentPhase::default(),
             shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
             started_unix_ms: now_unix_ms(),
         });
-        let addresses = listeners.addresses().to_vec();
+        let addresses = listeners.addresses(ListenerKind::Plain);
         let mut gateway = Self { state, addresses, http, workers: Vec::new(), helpers: Vec::new() };
         gateway.hold(&listeners, scrapes.as_ref())?;
         for (at, listeners) in listeners.into_workers().into_iter().enumerate() {
@@ -341,7 +344,7 @@ impl Gateway {
         self.start_helper("control", move || control.serve(&state.shutdown, &state))
     }
 
-    fn start_worker(&mut self, at: usize, listeners: Vec<TcpListener>) -> anyhow::Result<()> {
+    fn start_worker(&mut self, at: usize, listeners: Vec<WorkerListener>) -> anyhow::Result<()> {
         /// Counts a worker for as long as it runs.
         struct RunningWorker(Arc<GatewayState>, usize);
         impl Drop for RunningWorker {

@@ -1,16 +1,20 @@
 //! TLS: the certificate and key of this process, from files that are read again on a reload, or by
 //! ACME.
 //!
-//! - [`certificate`]: a certificate with its key, and what it says. [`trust`]: authorities that are
-//!   trusted for requests of this process.
+//! - [`certificate`]: a certificate with its key, and what it says.
+//! - [`client_certificate`]: connections whose clients may show certificates.
+//! - [`trust`]: authorities that are trusted for requests of this process.
 
 pub mod certificate;
+pub mod client_certificate;
 pub mod trust;
 
 use crate::acme::{AcmeConfig, AcmeState};
+use crate::callers::CallerNonce;
 use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;
 use certificate::{CertificateFacts, TlsCertificate};
+use client_certificate::{ClientCertificatesConfig, HandshakeRecorder, ShownCertificate, with_nonce};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingError;
 use rustls::pki_types::pem::PemObject as _;
@@ -32,6 +36,15 @@ settings! {
         /// Its private key, as PEM. Only its owner may have access to the file.
         restart key: Option<PathBuf> = None;
         section acme: AcmeConfig;
+        section client_certificates: ClientCertificatesConfig;
+    }
+}
+
+impl TlsConfig {
+    /// Whether there is a certificate, or will be one.
+    #[must_use]
+    pub fn is_configured(&self) -> bool {
+        self.certificate.is_some() || self.acme.is_configured()
     }
 }
 
@@ -153,6 +166,29 @@ impl TlsIdentity {
         let mut stream = start.into_stream(server).await?;
         stream.shutdown().await?;
         Ok(None)
+    }
+
+    /// The handshake of a connection whose client may show a certificate, and what it has shown.
+    /// `nonce` is the nonce that it signs. At most `len_max` bytes of its handshake are kept.
+    ///
+    /// # Errors
+    /// When the handshake fails.
+    pub async fn accept_certificate<S>(
+        &self,
+        stream: S,
+        nonce: impl Future<Output = Option<CallerNonce>>,
+        len_max: usize,
+    ) -> io::Result<(TlsStream<S>, ShownCertificate)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
+        let nonce = nonce.await;
+        let recorder = Arc::new(HandshakeRecorder::new(nonce, len_max));
+        let server = self.current.load().certificate_server().config(Arc::clone(&recorder));
+        // The `ServerHello` is written here, and sent by the future.
+        let stream = with_nonce(nonce, || start.into_stream(server)).await?;
+        Ok((stream, recorder.shown()))
     }
 }
 

@@ -62,14 +62,30 @@ fn listen(socket: &Socket, backlog: u32) -> io::Result<()> {
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))
 }
 
+/// Which connections a listener accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListenerKind {
+    /// Those to an address of `listen`.
+    Plain,
+    /// Those to an address of `tls.client_certificates.listen`.
+    Certificates,
+}
+
+/// A listener of a worker.
+#[derive(Debug)]
+pub struct WorkerListener {
+    socket: StdListener,
+    kind: ListenerKind,
+}
+
 /// The listeners of all workers.
 #[derive(Debug)]
 pub struct WorkerListeners {
     /// The listeners of each worker. Workers may share a socket.
-    workers: Vec<Vec<StdListener>>,
+    workers: Vec<Vec<WorkerListener>>,
     /// Each socket once: the worker and the position of its listener.
     distinct: Vec<(usize, usize)>,
-    addresses: Vec<SocketAddr>,
+    addresses: Vec<(ListenerKind, SocketAddr)>,
 }
 
 impl WorkerListeners {
@@ -88,7 +104,10 @@ impl WorkerListeners {
     ) -> Result<Self, ListenError> {
         let workers = (0..workers_count).map(|_| Vec::new()).collect();
         let mut opened = Self { workers, distinct: Vec::new(), addresses: Vec::new() };
-        for &address in &config.listen {
+        let plain = config.listen.iter().map(|address| (ListenerKind::Plain, *address));
+        let certificates = config.tls.client_certificates.listen.iter();
+        let certificates = certificates.map(|address| (ListenerKind::Certificates, *address));
+        for (kind, address) in plain.chain(certificates) {
             let taken = from.as_deref_mut().into_iter().flat_map(|from| {
                 std::iter::from_fn(|| from.take(SocketKind::Tcp, address)).collect::<Vec<_>>()
             });
@@ -101,40 +120,42 @@ impl WorkerListeners {
             if sockets.is_empty() {
                 sockets = bind(address, workers_count, config.limits.backlog)?;
             }
-            opened.distribute(sockets).map_err(|error| ListenError::Refused(address, error))?;
+            opened.distribute(sockets, kind).map_err(|error| ListenError::Refused(address, error))?;
         }
         Ok(opened)
     }
 
     /// Gives the sockets of an address to the workers: several to each, or one to several.
-    fn distribute(&mut self, sockets: Vec<StdListener>) -> io::Result<()> {
+    fn distribute(&mut self, sockets: Vec<StdListener>, kind: ListenerKind) -> io::Result<()> {
         let workers_count = self.workers.len();
-        self.addresses.extend(sockets.first().map(StdListener::local_addr).transpose()?);
+        let address = sockets.first().map(StdListener::local_addr).transpose()?;
+        self.addresses.extend(address.map(|address| (kind, address)));
         for at in sockets.len()..workers_count {
-            self.workers[at].push(sockets[at % sockets.len()].try_clone()?);
+            let socket = sockets[at % sockets.len()].try_clone()?;
+            self.workers[at].push(WorkerListener { socket, kind });
         }
         for (at, socket) in sockets.into_iter().enumerate() {
             let worker = at % workers_count;
             self.distinct.push((worker, self.workers[worker].len()));
-            self.workers[worker].push(socket);
+            self.workers[worker].push(WorkerListener { socket, kind });
         }
         Ok(())
     }
 
     /// Each socket once, with a worker that has it.
     pub fn distinct(&self) -> impl Iterator<Item = (usize, &StdListener)> {
-        self.distinct.iter().map(|&(worker, at)| (worker, &self.workers[worker][at]))
+        self.distinct.iter().map(|&(worker, at)| (worker, &self.workers[worker][at].socket))
     }
 
-    /// The addresses, with the ports that the kernel chose.
+    /// The addresses of a kind, with the ports that the kernel chose.
     #[must_use]
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
+    pub fn addresses(&self, kind: ListenerKind) -> Vec<SocketAddr> {
+        self.addresses.iter().filter(|(of, _)| *of == kind).map(|(_, address)| *address).collect()
     }
 
     /// The listeners of each worker.
     #[must_use]
-    pub fn into_workers(self) -> Vec<Vec<StdListener>> {
+    pub fn into_workers(self) -> Vec<Vec<WorkerListener>> {
         self.workers
     }
 }
@@ -143,7 +164,7 @@ impl WorkerListeners {
 #[derive(Debug)]
 pub struct Worker {
     runtime: Runtime,
-    listeners: Vec<TcpListener>,
+    listeners: Vec<(TcpListener, ListenerKind)>,
     places_count: usize,
 }
 
@@ -152,7 +173,7 @@ impl Worker {
     ///
     /// # Errors
     /// When its runtime cannot be built.
-    pub fn new(state: &GatewayState, listeners: Vec<StdListener>) -> anyhow::Result<Self> {
+    pub fn new(state: &GatewayState, listeners: Vec<WorkerListener>) -> anyhow::Result<Self> {
         let settings = state.settings.current_shared();
         let mut builder = tokio::runtime::Builder::new_current_thread();
         // A thread for each request that waits for the administration service, and some for files.
@@ -160,7 +181,8 @@ impl Worker {
         let runtime = builder.build().context("cannot start the runtime of a worker")?;
         let listeners = {
             let _context = runtime.enter();
-            let listeners: io::Result<_> = listeners.into_iter().map(TcpListener::from_std).collect();
+            let of_runtime = |WorkerListener { socket, kind }| Ok((TcpListener::from_std(socket)?, kind));
+            let listeners: io::Result<_> = listeners.into_iter().map(of_runtime).collect();
             listeners.context("cannot accept connections")?
         };
         let places_count = (settings.limits.connections / state.workers_count).max(1);
@@ -174,7 +196,9 @@ impl Worker {
         let places = Arc::new(Semaphore::new(places_count));
         runtime.block_on(async {
             phase::reached(state.phase(), GatewayPhase::Serving).await;
-            let accept = |listener| tokio::spawn(accept(listener, Arc::clone(state), Arc::clone(&places)));
+            let accept = |(listener, kind)| {
+                tokio::spawn(accept(listener, kind, Arc::clone(state), Arc::clone(&places)))
+            };
             let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
             for task in accepting {
                 // A panic has already been logged where it happened.
@@ -191,7 +215,7 @@ impl Worker {
 }
 
 /// Accepts connections until the process drains.
-async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, kind: ListenerKind, state: Arc<GatewayState>, places: Arc<Semaphore>) {
     let mut draining = pin!(phase::reached(state.phase(), GatewayPhase::HandedOver));
     loop {
         let accepted = tokio::select! {
@@ -210,7 +234,7 @@ async fn accept(listener: TcpListener, state: Arc<GatewayState>, places: Arc<Sem
         let state = Arc::clone(&state);
         tokio::spawn(async move {
             let address = address.ip().to_canonical();
-            if let Err(error) = connections::serve(stream, address, Arc::clone(&state)).await {
+            if let Err(error) = connections::serve(stream, address, kind, Arc::clone(&state)).await {
                 state.counters.connections_failed.add();
                 tracing::debug!(%error, peer = %address, "a connection has failed");
             }

@@ -34,6 +34,7 @@ mod gateway_batch_killed;
 mod gateway_bulk;
 mod gateway_cache;
 mod gateway_callers;
+mod gateway_certificates;
 mod gateway_faults;
 mod gateway_front;
 mod gateway_http2;

@@ -1,7 +1,7 @@
 //! Who makes a request: credentials in `Authorization`, over TLS only.
 
-use crate::api::scheme::identity;
-use crate::api::{ApiRequest, sessions, unauthorized};
+use crate::api::scheme::{HandleCredentials, identity};
+use crate::api::{ApiRequest, certificates, sessions, unauthorized};
 use crate::reply::GatewayResponse;
 use crate::server::GatewayState;
 use data_encoding::BASE64;
@@ -31,6 +31,9 @@ impl Caller {
             return Self::Anonymous;
         };
         if let Some(credentials) = sessions::credentials(request) {
+            if credentials.as_ref().is_some_and(HandleCredentials::means_certificate) {
+                return certificates::caller(state, request).await.map_or_else(Self::Refused, Self::Identity);
+            }
             return match sessions::caller(state, request, credentials).await {
                 Ok(Some(identity)) => Self::Identity(identity),
                 Ok(None) => Self::Anonymous,

@@ -3,7 +3,7 @@
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
 //! - [`resolve`] reads many records in one request; [`batch`] changes many.
 //! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
-//!   a nonce.
+//!   a nonce; [`certificates`]: callers with client certificates.
 //! - [`verifications`]: whether a proof was made with a secret key.
 //! - [`search`]: handles by their values, at a path outside `/api`.
 //! - [`body`]: the bodies of all answers. [`route_table`](crate::route_table): the paths.
@@ -14,6 +14,7 @@
 pub mod batch;
 pub mod body;
 pub mod caller;
+pub mod certificates;
 pub mod change;
 pub mod handles;
 pub mod listing;
@@ -24,6 +25,7 @@ pub mod sessions;
 pub mod verifications;
 
 use crate::administration::ServiceError;
+use crate::connections::certificate::ConnectionCertificate;
 use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
@@ -49,6 +51,8 @@ pub struct ApiRequest<'r> {
     pub head: RequestHeaders<'r>,
     /// The other side of the connection.
     pub peer: HttpPeer,
+    /// The certificate of the client, where clients may show one.
+    pub certificate: Option<&'r ConnectionCertificate>,
     /// The path behind `/api`, as it was sent.
     pub path: &'r str,
     /// The parameters in the query.

@@ -6,6 +6,7 @@ use data_encoding::{BASE64, BASE64_NOPAD};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::json::Json;
 use handle_proto::wire::auth::{PUBLIC_KEY, SECRET_KEY, SecretAnswer, SignedAnswer};
+use handle_proto::wire::list::Reference;
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
 
@@ -119,6 +120,14 @@ impl HandleCredentials {
         ["id", "type", "alg", "signature"].iter().any(|name| self.fields.contains_key(*name))
     }
 
+    /// Whether they refer to the client certificate of the connection, and name no session and
+    /// contain no proof, which would count instead.
+    #[must_use]
+    pub fn means_certificate(&self) -> bool {
+        let is_true = self.get("clientCert").is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        is_true && !self.names_session() && !self.is_proof()
+    }
+
     /// The nonce of the caller, to be signed by the server.
     #[must_use]
     pub fn client_nonce(&self) -> Option<Vec<u8>> {
@@ -202,13 +211,8 @@ fn decode(text: &str) -> Option<Vec<u8>> {
 /// Index and handle of an identity; the index is 0 if there is none.
 #[must_use]
 pub fn identity(text: &str) -> Option<(i32, &str)> {
-    let (index, handle) = match text.split_once(':') {
-        Some((index, handle)) if index.bytes().all(|byte| byte.is_ascii_digit()) => {
-            (index.parse().ok()?, handle)
-        }
-        _ => (0, text),
-    };
-    (!handle.is_empty()).then_some((index, handle))
+    let Reference { handle, index } = Reference::parse(text)?;
+    Some((index, &text[text.len() - handle.len()..]))
 }
 
 #[cfg(test)]
@@ -238,6 +242,19 @@ mod tests {
             "Handle id=\"%ff\"",
         ] {
             assert!(HandleCredentials::of_header(bad).is_none(), "{bad}");
+        }
+        let means_certificate =
+            |text: &str| HandleCredentials::of_header(text).is_some_and(|sent| sent.means_certificate());
+        assert!(means_certificate("Handle clientCert=\"true\""));
+        assert!(means_certificate("handle renegotiate=\"true\", clientCert=\"True\""));
+        for other in [
+            "Handle clientCert=\"false\"",
+            "Handle clientcert=\"true\"",
+            "Handle clientCert=\"true\", sessionId=\"x\"",
+            "Handle clientCert=\"true\", id=\"1:a/b\"",
+            "Handle clientCert=\"true\", signature=\"AAAA\"",
+        ] {
+            assert!(!means_certificate(other), "{other}");
         }
         let many: String = (0..40).map(|n| format!("f{n}=\"\",")).collect();
         assert!(HandleCredentials::of_header(&format!("Handle {many}")).is_none());

@@ -3,7 +3,7 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::basic;
 use crate::api::scheme::{CredentialsError, HandleCredentials, HandleProof};
-use crate::api::{ApiRequest, BASIC, respond};
+use crate::api::{ApiRequest, BASIC, certificates, respond};
 use crate::callers::{CallerError, CallerService, ServerSignature};
 use crate::reply::{GatewayResponse, empty};
 use crate::route::read_body;
@@ -242,6 +242,18 @@ pub async fn caller(
     }
 }
 
+/// Adds the challenge of another session to the refusal of a caller.
+pub async fn add_challenge(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    response: &mut GatewayResponse,
+    error: SignInError,
+) {
+    if let Some(session) = open(state, request.peer.address).await {
+        add(response, &challenge_text(&session, Some(error), None));
+    }
+}
+
 fn add(response: &mut GatewayResponse, text: &str) {
     if let Ok(value) = HeaderValue::try_from(text) {
         response.headers_mut().append(header::WWW_AUTHENTICATE, value);
@@ -294,13 +306,15 @@ pub async fn add_authentication_headers(
         .filter(|credentials| !credentials.is_proof())
         .find_map(HandleCredentials::client_nonce);
     if is_refused {
+        let had_certificate = certificates::end(request, response).await;
         let basic = basic_identity(request);
         let has_none = !request.head.headers.contains_key(header::AUTHORIZATION);
         // Like deployed servers, offers `Basic` only to clients that use it or no scheme.
         if has_none || basic.is_some() || service(state).is_none() {
             response.headers_mut().append(header::WWW_AUTHENTICATE, BASIC);
         }
-        let error = basic.flatten().map(|_| SignInError::NotVerified);
+        let is_wrong = had_certificate || basic.flatten().is_some();
+        let error = is_wrong.then_some(SignInError::NotVerified);
         let session = match unauthenticated {
             Some(session) => Some(session),
             None => open(state, request.peer.address).await,
@@ -403,6 +417,12 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) 
 }
 
 async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    if credentials(request).flatten().is_some_and(|sent| sent.means_certificate()) {
+        return match certificates::caller(state, request).await {
+            Ok(identity) => respond(state, request, StatusCode::OK, identity_body(&identity)),
+            Err(refused) => refused,
+        };
+    }
     let Some(sent_credentials) = credentials(request).flatten().filter(HandleCredentials::names_session)
     else {
         return respond(state, request, StatusCode::OK, ApiBody::of(&json!({ "authenticated": false })));
@@ -447,6 +467,18 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Inco
     }
 }
 
+fn identity_body(identity: &ClientIdentity) -> ApiBody {
+    let mut body = Map::new();
+    add_identity(identity, &mut body);
+    ApiBody::of(&body.into())
+}
+
+fn add_identity(identity: &ClientIdentity, body: &mut Map<String, Json>) {
+    body.insert("authenticated".to_owned(), true.into());
+    let handle = String::from_utf8_lossy(&identity.handle);
+    body.insert("id".to_owned(), format!("{}:{handle}", identity.index).into());
+}
+
 fn session_body(
     session: &HttpSession,
     error: Option<SignInError>,
@@ -460,9 +492,7 @@ fn session_body(
         body.insert("serverSignature".to_owned(), BASE64.encode(signature).into());
     }
     if let Some(identity) = &session.identity {
-        body.insert("authenticated".to_owned(), true.into());
-        let handle = String::from_utf8_lossy(&identity.handle);
-        body.insert("id".to_owned(), format!("{}:{handle}", identity.index).into());
+        add_identity(identity, &mut body);
     }
     if let Some(error) = error {
         body.insert("error".to_owned(), error.text().into());

@@ -5,6 +5,7 @@ use super::rules::ProxyRules;
 use crate::accept::AcceptTypes;
 use crate::api::body::ApiFormat;
 use crate::api::{ApiRequest, handles};
+use crate::connections::certificate::ConnectionCertificate;
 use crate::location::{LocationSet, is_document};
 use crate::pages::{AnswerDetails, AnswerSource, ErrorPage, PageError, RecordPage};
 use crate::parameters::Parameters;
@@ -40,6 +41,8 @@ pub(super) struct HandleRequest<'r> {
     pub(super) proxy: ProxyRequest<'r>,
     /// Who asks.
     pub(super) peer: HttpPeer,
+    /// The certificate of the client, where clients may show one.
+    pub(super) certificate: Option<&'r ConnectionCertificate>,
     /// The handle.
     pub(super) handle: &'r str,
     /// When the request arrived.
@@ -344,8 +347,8 @@ impl HandleRequest<'_> {
     async fn json(&self) -> GatewayResponse {
         let parameters = Parameters::parse(self.proxy.query);
         let format = ApiFormat::of(&parameters).unwrap_or_default();
-        let (head, peer) = (self.page.head, self.peer);
-        let request = ApiRequest { head, peer, path: "", parameters, format };
+        let (head, peer, certificate) = (self.page.head, self.peer, self.certificate);
+        let request = ApiRequest { head, peer, certificate, path: "", parameters, format };
         let handle = utf8_percent_encode(self.handle, NON_ALPHANUMERIC).to_string();
         handles::read(self.state, &request, &handle).await
     }

@@ -1,10 +1,11 @@
 //! A certificate with its key, as the server side of TLS uses it, and what it says.
 
+use super::client_certificate::CertificateServer;
 use handle_auth::pem::public_key_from_der;
 use handle_proto::data::PublicKey;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ParsedCertificate, ResolvesServerCert};
-use rustls::sign::CertifiedKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 use std::sync::Arc;
 use x509_cert::Certificate;
@@ -56,6 +57,8 @@ impl CertificateFacts {
 #[derive(Debug)]
 pub struct TlsCertificate {
     server: Arc<ServerConfig>,
+    /// For connections with client certificates.
+    certificate_server: CertificateServer,
     facts: Option<CertificateFacts>,
     /// The public key as a key record; empty without a certificate, or for a kind of key that no
     /// record has.
@@ -75,12 +78,16 @@ impl TlsCertificate {
     ) -> Result<Self, rustls::Error> {
         let facts = chain.first().and_then(|certificate| CertificateFacts::read(certificate));
         let key_record = chain.first().and_then(key_record).unwrap_or_default();
-        let mut server = builder()?.with_no_client_auth().with_single_cert(chain, key)?;
+        let builder = builder()?;
+        let certified = CertifiedKey::from_der(chain, key, builder.crypto_provider())?;
+        let certified: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(certified));
+        let mut server = builder.with_no_client_auth().with_cert_resolver(Arc::clone(&certified));
         // In the order of our preference. Clients that offer neither speak HTTP/1.1.
         let protocols = [(has_http2, &b"h2"[..]), (true, b"http/1.1")].into_iter();
         server.alpn_protocols =
             protocols.filter(|(is_spoken, _)| *is_spoken).map(|(_, it)| it.to_vec()).collect();
-        Ok(Self { server: Arc::new(server), facts, key_record })
+        let certificate_server = CertificateServer::new(certified);
+        Ok(Self { server: Arc::new(server), certificate_server, facts, key_record })
     }
 
     /// No certificate: every handshake is refused with an alert.
@@ -91,13 +98,20 @@ impl TlsCertificate {
     pub fn none() -> Self {
         let builder = builder().expect("the versions of TLS");
         let server = builder.with_no_client_auth().with_cert_resolver(Arc::new(NoCertificate));
-        Self { server: Arc::new(server), facts: None, key_record: Vec::new() }
+        let certificate_server = CertificateServer::new(Arc::new(NoCertificate));
+        Self { server: Arc::new(server), certificate_server, facts: None, key_record: Vec::new() }
     }
 
     /// The configuration of handshakes.
     #[must_use]
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
+    }
+
+    /// The configuration of handshakes with client certificates.
+    #[must_use]
+    pub fn certificate_server(&self) -> CertificateServer {
+        self.certificate_server.clone()
     }
 
     /// Whether the certificate has the RSA key of this record, by its numbers: some records end
