@@ -8,6 +8,7 @@ use handle_auth::digest::mac;
 use handle_gateway::{Config, Gateway};
 use handle_proto::code::DigestAlgorithm;
 use handle_tests::admin_server::AdminServer;
+use handle_tests::certificate_client::{BY_CERTIFICATE, CertificateConnection, ClientCertificate};
 use handle_tests::gateway_server::{
     HttpAnswer, OpenedSession, ask_over_tls, config, of_session, session_of, session_proof, use_tls,
 };
@@ -63,6 +64,7 @@ fn start() -> ServedServices {
     config.admin.address = Some(administration.address());
     config.admin.callers = Some(callers);
     config.admin.bulk_socket = Some(bulk);
+    config.tls.client_certificates.listen = vec![([127, 0, 0, 1], 0).into()];
     use_tls(&mut config, directory.path());
     let gateway = Gateway::start(&config).unwrap();
     ServedServices { gateway, here: administration, there: there.start(&here, |_| ()), _directory: directory }
@@ -108,6 +110,12 @@ impl ServedServices {
         let is_done = answer.status == 200;
         let codes = answer.text().lines().filter(|_| is_done).filter_map(code).collect();
         (answer.status, codes)
+    }
+
+    /// A connection whose client shows a certificate with this identity and key.
+    fn connect(&self, identity: &str, key_id: &str) -> CertificateConnection {
+        let shown = ClientCertificate::with_uid(identity, key_id);
+        CertificateConnection::open(self.gateway.state().certificate_addresses[0], Some(&shown))
     }
 
     fn audit(&self) -> String {
@@ -171,6 +179,40 @@ fn a_caller_whose_service_does_not_answer_is_told_so() {
     let (id, own) = services.sign_in("300:10.1/own", "admin_rsa");
     assert_eq!(own.status, 200, "an identity of this service");
     assert_eq!(services.create("10.1/by-own", &of_session(&id)).status, 201);
+}
+
+#[test]
+fn client_certificates_prove_identities_of_another_service_while_it_answers() {
+    let mut services = start();
+    let create = |connection: &mut CertificateConnection, handle: &str| {
+        let body = r#"[{"index": 1, "type": "URL", "data": "https://example.org/"}]"#;
+        let target = format!("/api/handles/{handle}");
+        connection.ask("PUT", &target, &format!("{JSON}{BY_CERTIFICATE}"), body)
+    };
+    // With its index, and without one.
+    for (number, identity) in ["300:20.2/who", "20.2/who"].into_iter().enumerate() {
+        let mut connection = services.connect(identity, "admin_rsa");
+        let created = create(&mut connection, &format!("10.1/certificate-{number}"));
+        assert_eq!(created.status, 201, "{identity}: {}", created.text());
+        let lines = format!("{}\n", creation(&format!("10.1/batch-{number}")));
+        let headers = format!("Content-Type: application/x-ndjson\r\n{BY_CERTIFICATE}");
+        let batch = connection.ask("POST", "/api/batch", &headers, &lines);
+        assert_eq!((batch.status, batch.json()["responseCode"].as_i64()), (200, Some(1)), "{}", batch.text());
+    }
+    let other = create(&mut services.connect("300:20.2/other", "admin_rsa"), "10.1/refused");
+    assert_eq!((other.status, other.json()["responseCode"].as_i64()), (403, Some(400)), "no rights");
+    for (identity, key_id) in [("300:20.2/who", "mirror"), ("300:20.2/nobody", "admin_rsa")] {
+        let refused = create(&mut services.connect(identity, key_id), "10.1/refused");
+        assert_eq!(refused.status, 401, "{identity} {key_id}");
+    }
+    services.there.stop();
+    // An identity about which nothing is cached.
+    let mut connection = services.connect("300:20.2/never-asked", "admin_rsa");
+    let refused = create(&mut connection, "10.1/refused");
+    assert_eq!(refused.status, 401);
+    assert!(refused.list("www-authenticate").contains("Identity not verified at the moment"));
+    assert!(refused.text().contains("try again later"), "{}", refused.text());
+    assert_eq!(create(&mut services.connect("300:10.1/own", "admin_rsa"), "10.1/own-2").status, 201);
 }
 
 #[test]
