@@ -56,6 +56,7 @@ mod lease;
 mod log;
 mod mirror;
 mod postgres;
+mod pulled;
 mod record;
 mod relocate;
 mod removals;
@@ -83,6 +84,7 @@ pub use postgres::{
     DATABASE_URL, Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction, PostgresConfig,
     ServerError, trusted_roots,
 };
+pub use pulled::PulledChange;
 pub use record::{RecordBuf, StoreRecord};
 pub use relocate::{MoveSummary, StoreMove};
 pub use removals::{LastChange, RemovalKind};

@@ -33,7 +33,7 @@ const STEP_REMOVALS: usize = 1000;
 const SHOWN: [StoreTable; 5] =
     [StoreTable::Homed, StoreTable::HomedDates, StoreTable::Removals, StoreTable::Log, StoreTable::Records];
 /// The tables that are copied while changes are held back.
-const OTHERS: [StoreTable; 8] = [
+const OTHERS: [StoreTable; 9] = [
     StoreTable::Mirrors,
     StoreTable::MirrorNamed,
     StoreTable::BulkKeys,
@@ -42,6 +42,7 @@ const OTHERS: [StoreTable; 8] = [
     StoreTable::BulkOwned,
     StoreTable::BulkOwners,
     StoreTable::Imports,
+    StoreTable::Pulls,
 ];
 /// The numbers that are copied. Others are those of the engine, of the index or of the move.
 const NUMBERS: [&str; 14] = [

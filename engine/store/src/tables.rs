@@ -46,6 +46,8 @@ pub(crate) enum StoreTable {
     Index,
     /// The progress of an unfinished import, under an empty key (`bulk/checkpoint.rs`).
     Imports,
+    /// How far sources of records have been copied, by their names (`pulled.rs`).
+    Pulls,
 }
 
 /// The names of numbers in [`StoreTable::Meta`].

@@ -9,6 +9,7 @@ mod postgres;
 #[path = "../../../tests/src/postgres_server.rs"]
 #[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]
 mod postgres_server;
+mod pulled;
 mod relocate;
 
 use super::*;

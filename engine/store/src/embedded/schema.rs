@@ -37,6 +37,8 @@ pub(crate) const MIRROR_NAMED: TableDefinition<'_, &[u8], ()> = TableDefinition:
 pub(crate) const INDEX: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("index");
 /// The progress of an unfinished import: see `bulk/checkpoint.rs`.
 pub(crate) const IMPORTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("imports");
+/// How far sources of records have been copied, by their names: see `pulled.rs`.
+pub(crate) const PULLS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("pulls");
 /// Numbers by name: see `tables.rs`.
 pub(crate) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 

@@ -64,6 +64,7 @@ macro_rules! with_table {
             StoreTable::BulkOwned => with_table!(@begun $tables, schema::BULK_OWNED, $name, $work),
             StoreTable::BulkOwners => with_table!(@begun $tables, schema::BULK_OWNERS, $name, $work),
             StoreTable::Imports => with_table!(@begun $tables, schema::IMPORTS, $name, $work),
+            StoreTable::Pulls => with_table!(@begun $tables, schema::PULLS, $name, $work),
             _ => with_table!(@begun $tables, schema::INDEX, $name, $work),
         }
     };

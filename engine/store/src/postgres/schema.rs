@@ -3,7 +3,7 @@
 use super::super::tables::{StoreTable, names};
 
 /// All tables.
-pub(super) const TABLES: [StoreTable; 16] = [
+pub(super) const TABLES: [StoreTable; 17] = [
     StoreTable::Records,
     StoreTable::Homed,
     StoreTable::Log,
@@ -20,6 +20,7 @@ pub(super) const TABLES: [StoreTable; 16] = [
     StoreTable::BulkOwners,
     StoreTable::Index,
     StoreTable::Imports,
+    StoreTable::Pulls,
 ];
 
 /// The name of a table.
@@ -41,6 +42,7 @@ pub(super) const fn name(table: StoreTable) -> &'static str {
         StoreTable::BulkOwners => "handle_bulk_owners",
         StoreTable::Index => "handle_index",
         StoreTable::Imports => "handle_imports",
+        StoreTable::Pulls => "handle_pulls",
     }
 }
 
@@ -62,7 +64,7 @@ pub(super) const LOCK: &str = "lock";
 /// The schema of new tables. The first upgrade is from 1 to 2.
 pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
 /// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[&str] = &[SCHEMA_2];
+pub(super) const UPGRADES: &[&str] = &[SCHEMA_2, SCHEMA_3];
 
 /// The index of values, the progress of imports, and what several processes share. The row of the
 /// lease is made with its table, so that holding the lease is always an update. Challenges are lost
@@ -76,15 +78,18 @@ const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value 
      until TIMESTAMPTZ NOT NULL);\n\
      CREATE INDEX handle_challenges_until ON handle_challenges (until);\n";
 
-/// Whether a table came with schema 2.
-const fn is_of_schema_2(table: StoreTable) -> bool {
-    matches!(table, StoreTable::Index | StoreTable::Imports)
+/// How far sources of records have been copied.
+const SCHEMA_3: &str = "CREATE TABLE handle_pulls (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
+
+/// Whether an upgrade makes the table.
+const fn is_of_upgrade(table: StoreTable) -> bool {
+    matches!(table, StoreTable::Index | StoreTable::Imports | StoreTable::Pulls)
 }
 
 /// The statements that make the tables of a new store.
 pub(super) fn creation(folds: bool, identity: u64) -> String {
     let mut sql = String::new();
-    for table in TABLES.into_iter().filter(|&table| !is_of_schema_2(table)) {
+    for table in TABLES.into_iter().filter(|&table| !is_of_upgrade(table)) {
         let name = name(table);
         sql += &format!("CREATE TABLE {name} (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n");
     }

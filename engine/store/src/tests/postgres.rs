@@ -198,12 +198,12 @@ fn of_two_processes_that_want_a_lease_at_once_one_gets_it() {
 }
 
 #[test]
-fn stores_of_schema_1_get_the_tables_of_schema_2() {
+fn stores_of_schema_1_get_the_tables_of_later_ones() {
     let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
     put(&store, "10.1/a", "x");
     drop(store);
     let server = PostgresServer::shared().unwrap();
-    let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges; \
+    let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges, handle_pulls; \
                  UPDATE handle_meta SET value = '\\x0000000000000001' WHERE key = 'schema'";
     server.psql(&database(&place), older);
     for _ in 0..2 {
@@ -211,9 +211,10 @@ fn stores_of_schema_1_get_the_tables_of_schema_2() {
         assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"x");
         let mut lease = store.publish_lease(holder(1), Duration::from_secs(600)).unwrap();
         assert!(matches!(lease.hold(0).unwrap(), LeaseTurn::Held { epoch: 1, .. }));
+        store.change(|transaction| transaction.set_pull_position("source", b"here")).unwrap();
     }
     let schema = "SELECT encode(value, 'hex') FROM handle_meta WHERE key = 'schema'";
-    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 2));
+    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 3));
 }
 
 #[test]

@@ -55,6 +55,7 @@ fn a_store_is_moved_with_all_that_it_has(engine: TestEngine) {
     let (Some((_place, store)), Some(to)) = (new_store(engine), other_place(engine)) else { return };
     fill(&store);
     store.change(|transaction| transaction.set_mirror_position("primary", b"here", false)).unwrap();
+    store.change(|transaction| transaction.set_pull_position("source", b"there")).unwrap();
     while store.index_step(&["URL".to_owned()], 100).unwrap() {}
     let mut moving = StoreMove::begin(&store, &to.config).unwrap();
     assert_eq!(moving.step(|_| true).unwrap(), Some(0));
@@ -76,6 +77,8 @@ fn a_store_is_moved_with_all_that_it_has(engine: TestEngine) {
     assert_eq!(findings(&moved).iter().filter(|finding| finding.is_damage()).count(), 0);
     let position = moved.change(|transaction| transaction.mirror_position("primary")).unwrap();
     assert_eq!(position.unwrap(), b"here");
+    let position = moved.change(|transaction| transaction.pull_position("source")).unwrap();
+    assert_eq!(position.unwrap(), b"there");
     assert_eq!(moved.index_progress().unwrap(), [], "it is built again");
     let config = store.inner.config.clone();
     drop((store, moved));
