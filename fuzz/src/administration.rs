@@ -102,6 +102,7 @@ fn service() -> Arc<AdminService> {
         .expect("the store accepts the change");
     let site = SiteRecord::parse(SITE, None).expect("the site record parses");
     let rules = OperationRules {
+        pulled: handle_source::PulledPrefixes::default(),
         site: Arc::new(site),
         administrators: config.administrators().expect("no identities"),
         anonymous_full_access: false,

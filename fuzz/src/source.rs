@@ -3,11 +3,13 @@
 use handle_proto::json::record_to_json;
 use handle_proto::{Handle, Value};
 use handle_source::contract::{ProgramAnswer, ProgramOutcome, question_line, read_record};
+use handle_source::listing::{ListedLine, PageItem};
 use handle_source::{read_references, write_references};
 use std::collections::BTreeSet;
 
 /// A record is that of the handle that was asked for, and its JSON reads back as the same; so does
-/// the text of references. A program that says the same as a back end has the same record.
+/// the text of references. A program that says the same as a back end has the same record, and so
+/// has a listing.
 pub fn source_answer(bytes: &[u8]) {
     let at = bytes.iter().position(|&byte| byte == b'\n').unwrap_or(bytes.len());
     let (key, answer) = (&bytes[..at], bytes.get(at + 1..).unwrap_or_default());
@@ -35,4 +37,34 @@ pub fn source_answer(bytes: &[u8]) {
     if let Ok(ProgramAnswer { outcome: ProgramOutcome::Record(line), .. }) = ProgramAnswer::parse(answer) {
         assert_eq!(read_record(line, key, true), read_record(answer, key, true));
     }
+    listed_line(answer);
+}
+
+/// A line of a listing has the record that a back end would answer about its handle, and the start
+/// of the line names no other handle.
+fn listed_line(line: &[u8]) {
+    let Ok(ListedLine { item, .. }) = ListedLine::parse(line) else { return };
+    let handle = match &item {
+        PageItem::Record(handle, record) => {
+            assert_eq!(read_record(line, handle, false).as_ref(), Ok(record));
+            Some(handle)
+        }
+        PageItem::Unfit(unfit) => {
+            let handle = unfit.handle.as_ref().expect("a whole line names its handle");
+            let is_record = read_record(line, handle, false).is_ok();
+            assert!(!is_record || has_code(line), "{}", unfit.why);
+            Some(handle)
+        }
+        PageItem::Absent(handle) => Some(handle),
+        PageItem::End(_) | PageItem::Expired | PageItem::NoChanges => None,
+    };
+    for len in [line.len() / 3, line.len() / 2, line.len()] {
+        let found = ListedLine::too_long(&line[..len]).handle;
+        assert!(found.is_none() || found.as_ref() == handle, "{len}");
+    }
+}
+
+/// Whether a line may say besides its record that there is none.
+fn has_code(line: &[u8]) -> bool {
+    line.windows(12).any(|part| part == b"responseCode") || line.contains(&b'\\')
 }

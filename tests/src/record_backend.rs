@@ -1,13 +1,14 @@
-//! A back end over HTTP with records, which can be made to hang, lie, flood or refuse.
+//! A back end over HTTP with records, which can be made to hang, lie, flood or refuse. It also
+//! lists its records and tells changes.
 
 use handle_proto::ValueBuf;
 use handle_proto::json::record_to_json;
 use percent_encoding::percent_decode_str;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// How a back end answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum BackendBehaviour {
     Failing,
     /// It closes the connection.
     Closing,
+    /// Pages end in the middle of a record, and the connection is closed.
+    Truncating,
 }
 
 /// A running back end. Its thread ends with the process.
@@ -36,11 +39,22 @@ pub struct RecordBackend {
 
 #[derive(Debug, Default)]
 struct BackendState {
-    /// Bodies by handle, in upper case.
-    bodies: Mutex<HashMap<String, String>>,
+    records: Mutex<BackendRecords>,
     behaviour: Mutex<BackendBehaviour>,
     behaves: Condvar,
     requests: AtomicUsize,
+    /// Lines of one page; 0 for all.
+    page_lines: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct BackendRecords {
+    /// Bodies by handle, in upper case.
+    bodies: BTreeMap<String, String>,
+    /// Handles in the order of their changes. The place in it is the cursor.
+    changes: Vec<String>,
+    /// Changes before this place are not told any more.
+    changes_begin: usize,
 }
 
 impl RecordBackend {
@@ -75,8 +89,45 @@ impl RecordBackend {
     /// Never.
     pub fn put(&self, handle: &str, values: &[ValueBuf]) {
         let body = record_to_json(handle.as_bytes(), values.iter().map(ValueBuf::view)).to_string();
-        let mut bodies = self.state.bodies.lock().unwrap_or_else(PoisonError::into_inner);
-        bodies.insert(handle.to_ascii_uppercase(), body);
+        let handle = handle.to_ascii_uppercase();
+        let mut records = self.records();
+        records.changes.push(handle.clone());
+        records.bodies.insert(handle, body);
+    }
+
+    /// Deletes the record of a handle.
+    pub fn delete(&self, handle: &str) {
+        let handle = handle.to_ascii_uppercase();
+        let mut records = self.records();
+        records.bodies.remove(&handle);
+        records.changes.push(handle);
+    }
+
+    /// Does not tell the changes so far any more.
+    pub fn forget_changes(&self) {
+        let mut records = self.records();
+        records.changes_begin = records.changes.len();
+    }
+
+    /// Lets pages of listings have so many records, and those of changes so many changes.
+    pub fn set_page_lines(&self, lines: usize) {
+        self.state.page_lines.store(lines, Ordering::Relaxed);
+    }
+
+    /// All handles, in upper case.
+    #[must_use]
+    pub fn handles(&self) -> Vec<String> {
+        self.records().bodies.keys().cloned().collect()
+    }
+
+    /// The present place among its changes.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.records().changes.len().to_string()
+    }
+
+    fn records(&self) -> MutexGuard<'_, BackendRecords> {
+        self.state.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes how it answers.
@@ -119,11 +170,20 @@ fn answer(stream: &mut TcpStream, handle: &str, behaviour: BackendBehaviour, sta
     };
     match behaviour {
         BackendBehaviour::Honest => {
-            let bodies = state.bodies.lock().unwrap_or_else(PoisonError::into_inner);
-            match bodies.get(handle) {
-                Some(body) => reply("200 OK", body),
-                None => reply("404 Not Found", ""),
+            let records = state.records.lock().unwrap_or_else(PoisonError::into_inner);
+            match (records.bodies.get(handle), page(&records, handle, state)) {
+                (Some(body), _) => reply("200 OK", body),
+                (None, Some(Ok(page))) => reply("200 OK", &page),
+                (None, Some(Err(()))) => reply("410 Gone", ""),
+                (None, None) => reply("404 Not Found", ""),
             }
+        }
+        BackendBehaviour::Truncating => {
+            let records = state.records.lock().unwrap_or_else(PoisonError::into_inner);
+            let page = page(&records, handle, state).and_then(Result::ok).unwrap_or_default();
+            let end = page.trim_end().rfind('\n').map_or(0, |end| end.saturating_sub(5));
+            let _ = write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", &page[..end]);
+            false
         }
         BackendBehaviour::Lying => reply("200 OK", r#"{"handle":"10.1/another","values":[]}"#),
         BackendBehaviour::Failing => reply("500 Internal Server Error", ""),
@@ -137,4 +197,42 @@ fn answer(stream: &mut TcpStream, handle: &str, behaviour: BackendBehaviour, sta
             false
         }
     }
+}
+
+/// The page that `question` asks for: `list` or `changes` with their parameters, in upper case; an
+/// error if its changes are not told any more.
+fn page(records: &BackendRecords, question: &str, state: &BackendState) -> Option<Result<String, ()>> {
+    let (name, place) = question.split_once('?').unwrap_or((question, ""));
+    let place = place.split_once('=').map(|(_, place)| place.parse::<usize>().unwrap_or(0));
+    let most = match state.page_lines.load(Ordering::Relaxed) {
+        0 => usize::MAX,
+        most => most,
+    };
+    let mut lines = String::new();
+    let mut add = |line: &str| {
+        lines.push_str(line);
+        lines.push('\n');
+    };
+    let (begin, all) = match (name, place) {
+        ("LIST", begin) => {
+            let begin = begin.unwrap_or(0);
+            records.bodies.values().skip(begin).take(most).for_each(|body| add(body));
+            (begin, records.bodies.len())
+        }
+        ("CHANGES", None) => (records.changes.len(), records.changes.len()),
+        ("CHANGES", Some(since)) if since < records.changes_begin => return Some(Err(())),
+        ("CHANGES", Some(since)) => {
+            for handle in records.changes.iter().skip(since).take(most) {
+                match records.bodies.get(handle) {
+                    Some(body) => add(body),
+                    None => add(&format!(r#"{{"handle":"{handle}","responseCode":100}}"#)),
+                }
+            }
+            (since, records.changes.len())
+        }
+        _ => return None,
+    };
+    let next = all.min(begin.saturating_add(most));
+    add(&format!(r#"{{"cursor":"{next}","more":{}}}"#, next < all));
+    Some(Ok(lines))
 }

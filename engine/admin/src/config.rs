@@ -76,7 +76,17 @@ settings! {
 
 fn settings_agree(config: &Config) -> Result<(), SettingError> {
     each_once(&config.listen).map_err(|error| SettingError::Together(error.to_string()))?;
-    check_sources(&config.sources)
+    check_sources(&config.sources)?;
+    let copies = config.sources.iter().any(|source| source.pull.is_some());
+    let has_lease = config.publish.directory.is_some() && config.publish.lease_ms > 0;
+    match copies && config.store.is_in_database() && !has_lease {
+        true => Err(SettingError::Together(
+            "`sources.pull` with a store in a database needs `publish.directory` and `publish.lease_ms`: of several \
+             processes, the one that publishes copies"
+                .to_owned(),
+        )),
+        false => Ok(()),
+    }
 }
 
 settings! {
@@ -267,5 +277,11 @@ mod tests {
         assert!(says("[remote]\nenabled = true").contains("remote.root"));
         let twice = says("listen = [\"127.0.0.1:2642\", \"127.0.0.1:2642\"]");
         assert_eq!(twice, "`listen` names 127.0.0.1:2642 twice");
+        let copied = "[store.postgres]\nurl = \"postgresql://u@h/d\"\n[[sources]]\nname = \"a\"\n\
+                      prefixes = [\"10.1\"]\nurl = \"http://a.example\"\npull = {}\n[publish]\n";
+        assert!(says(copied).contains("`sources.pull` with a store in a database"));
+        assert!(says(&format!("{copied}directory = \"set\"\nlease_ms = 0")).contains("`publish.lease_ms`"));
+        let agrees = format!("{copied}directory = \"set\"");
+        assert_eq!(toml::from_str::<Config>(&agrees).unwrap().check(), Ok(()));
     }
 }

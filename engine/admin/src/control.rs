@@ -4,6 +4,7 @@ use crate::costly::CostlyWork;
 use crate::index;
 use crate::mirror::{Mirror, promote};
 use crate::publish::{Command, NoCommand, StorePublisher};
+use crate::pull::{accept_deletions, is_puller};
 use crate::relocate;
 use crate::service::AdminService;
 use crate::state::AdminState;
@@ -15,12 +16,17 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 8] = [
+const COMMANDS: [CommandHelp; 10] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
     ("promote", "make this mirror the primary; with \"force\" also while a dump is in progress"),
+    ("pull", "compare all records of a copied source now, as pull NAME"),
+    (
+        "accept-deletions",
+        "let the next comparison delete what the last one did not, as accept-deletions NAME",
+    ),
     ("find", "handles with public values, as find {\"where\":[[\"URL\",\"https://*\"]]}"),
     ("move-store", "move the store, as move-store {\"to\":\"PATH OR URL\"}; the answer has several lines"),
     ("drain", "answer what has arrived, then exit"),
@@ -45,6 +51,10 @@ impl ControlCommands for AdminState {
             "drain" => {
                 self.drain();
                 json!({ "ok": true })
+            }
+            _ if command.starts_with("pull ") => pull(self, &command["pull ".len()..], false),
+            _ if command.starts_with("accept-deletions ") => {
+                pull(self, &command["accept-deletions ".len()..], true)
             }
             _ if command.starts_with("find ") => index::find(self, &command["find ".len()..]),
             _ => match command.parse::<Command>() {
@@ -89,6 +99,28 @@ fn promote(shared: &AdminState, is_forced: bool) -> Value {
             let error = format!("{error}: restart handle-admin once the site record is right");
             json!({ "ok": false, "error": error, "promotion": promotion })
         }
+    }
+}
+
+/// Has a copied source compared at once; if `accepts`, with the deletions that were refused.
+fn pull(shared: &AdminState, name: &str, accepts: bool) -> Value {
+    let Some(state) = shared.pulls.state(name) else {
+        return json!({ "ok": false, "error": format!("no source {name:?} is copied") });
+    };
+    if !accepts {
+        if !is_puller(shared) {
+            return json!({ "ok": false, "error": "another process copies, or this is a mirror: give the command there" });
+        }
+        state.request();
+        return json!({ "ok": true });
+    }
+    match accept_deletions(&shared.service.store, name) {
+        Ok(Some(deletions)) => {
+            state.request();
+            json!({ "ok": true, "deletions": deletions })
+        }
+        Ok(None) => json!({ "ok": false, "error": "the last comparison has refused no deletions" }),
+        Err(error) => json!({ "ok": false, "error": error.to_string() }),
     }
 }
 
@@ -144,6 +176,7 @@ fn status(shared: &AdminState) -> Value {
         },
         "mirrors": mirrors(service),
         "mirror": shared.mirror.as_ref().map(Mirror::status),
+        "pulls": shared.pulls.status(),
         "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })
 }

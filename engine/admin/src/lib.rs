@@ -14,6 +14,7 @@
 //! - [`replication`]: streams of transactions and records, for mirrors.
 //! - [`mirror`]: follows primaries, whose records are kept here.
 //! - [`publish`]: publishes changes in the store as sets that resolvers serve.
+//! - [`pull`]: copies the records of sources into the store.
 //! - [`audit`], [`counters`]: the audit log and the counters.
 //! - [`disk`]: free space on the disks, reported before it runs out.
 //! - [`config`], [`settings`], [`connections`], [`health`], [`state`], [`control`], [`observe`],
@@ -62,6 +63,7 @@ pub mod operation;
 pub mod permission;
 pub mod program;
 pub mod publish;
+pub mod pull;
 pub mod referral;
 pub(crate) mod relocate;
 pub mod remote;

@@ -7,6 +7,7 @@ use crate::counters::AdminCounters;
 use crate::disk::DiskRoom;
 use crate::mirror::status::mirror_metrics;
 use crate::publish::{NoticeCounters, notice_metrics, publisher_metrics, ship_metrics};
+use crate::pull::status::pull_metrics;
 use crate::referral::{ReferralCounts, ReferralResolver};
 use crate::remote::{RemoteCounts, RemoteServices};
 use crate::replication::receivers::ReceiverProgress;
@@ -62,6 +63,10 @@ pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error +
     if let Some(sources) = reading.service.sources() {
         text.add_table(source_metrics(), sources);
     }
+    let pulls = state.pulls.status();
+    if !pulls.is_empty() {
+        text.add_table(pull_metrics(), &pulls);
+    }
     if let Some(publisher) = &state.publisher {
         text.add_table(publisher_metrics(), &publisher.status());
         if let Some(status) = publisher.ship_status() {
@@ -86,6 +91,7 @@ pub fn metric_groups() -> Vec<MetricGroup> {
     let groups = [
         ("process", process),
         ("sources", rows(source_metrics())),
+        ("pulls", rows(pull_metrics())),
         ("publisher", rows(publisher_metrics())),
         ("ship", rows(ship_metrics())),
         ("notices", notices),

@@ -10,6 +10,7 @@ use crate::local_socket::LocalSocket;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
 use crate::publish::{self, StorePublisher, explain_set};
+use crate::pull::Pulls;
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::{Replication, relay, tls};
@@ -95,13 +96,17 @@ impl Server {
         }
         let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
         let control = config.control.as_deref().map(bind_control).transpose()?;
-        let OpenedService { service, publisher, mirror } = open_service(config)?;
+        let OpenedService { service, publisher, mirror, pulls } = open_service(config)?;
         let sockets = LocalSockets::bind(config)?;
         let callers = config.callers.socket.as_deref().map(bind_control).transpose()?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
-        let shared =
-            Arc::new(AdminState::new(service, (publisher, mirror), settings, Arc::clone(&helpers.shutdown)));
+        let shared = Arc::new(AdminState::new(
+            service,
+            (publisher, mirror, pulls),
+            settings,
+            Arc::clone(&helpers.shutdown),
+        ));
         let notices = ports.notices.take();
         let notify = notices.as_ref().map(TcpListener::local_addr).transpose()?;
         let BoundPorts { listeners, scrapes, .. } = ports;
@@ -132,6 +137,10 @@ impl Server {
         for worker in shared.mirror.iter().flat_map(Mirror::take_workers) {
             let shutdown = Arc::clone(&helpers.shutdown);
             helpers.start("mirror", move || worker.run(&shutdown))?;
+        }
+        for worker in shared.pulls.take_workers() {
+            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
+            helpers.start("pull", move || worker.run(&state, &shutdown))?;
         }
         Ok(Self { helpers, shared, runtime, addresses, http, notify })
     }
@@ -236,6 +245,7 @@ struct OpenedService {
     service: AdminService,
     publisher: Option<StorePublisher>,
     mirror: Option<Mirror>,
+    pulls: Pulls,
 }
 
 /// Opens the store with everything that answering requests needs, and starts to publish.
@@ -254,6 +264,7 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
     let remote = RemoteServices::open(&config.remote)?;
     let sources = open_sources(config, &store, mirror.is_some())?;
+    let pulls = Pulls::open(&store, sources.as_ref())?;
     let referrals = open_referrals(config)?;
     let rules = active_rules(config, Arc::new(site), primaries)?;
     if config.anonymous_full_access {
@@ -273,7 +284,7 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let service = service.with_sharing(sharing);
     let replication = open_replication(config, &service)?;
     let service = service.with_replication(replication);
-    Ok(OpenedService { service, publisher, mirror })
+    Ok(OpenedService { service, publisher, mirror, pulls })
 }
 
 /// Opens the sources of records, and homes their prefixes. A mirror has the homed prefixes of its

@@ -16,6 +16,7 @@ use handle_daemon::readiness;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::settings::reload::{SettingChanges, merged, report_failed_reload};
 use handle_daemon::site::SiteRecord;
+use handle_source::PulledPrefixes;
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -84,6 +85,7 @@ pub(crate) fn active_rules(
         lists_handles: config.list_handles,
         replicates: config.replication.enabled && config.server_key.is_some(),
         primaries,
+        pulled: PulledPrefixes::new(&config.sources),
         bounds: config.bounds(),
     };
     Ok(ActiveRules { rules, effort: config.effort() })

@@ -6,10 +6,12 @@ use crate::disk::DiskWatch;
 use crate::health::Health;
 use crate::mirror::Mirror;
 use crate::publish::{NoticeState, StorePublisher};
+use crate::pull::Pulls;
 use crate::service::AdminService;
 use crate::settings::{self, AdminSettings, ReloadTargets};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::shutdown::Shutdown;
+use handle_source::RecordSources;
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +32,8 @@ pub struct AdminState {
     pub publisher: Option<StorePublisher>,
     /// Follows primaries, if this is a mirror.
     pub mirror: Option<Mirror>,
+    /// Copies sources into the store.
+    pub pulls: Pulls,
     /// The machines that wait for notices.
     pub notices: NoticeState,
     /// The settings in force.
@@ -45,7 +49,7 @@ impl AdminState {
     /// The state of a process that starts now. Draining tells `shutdown` too.
     pub(crate) fn new(
         service: AdminService,
-        (publisher, mirror): (Option<StorePublisher>, Option<Mirror>),
+        (publisher, mirror, pulls): (Option<StorePublisher>, Option<Mirror>, Pulls),
         settings: AdminSettings,
         shutdown: Arc<Shutdown>,
     ) -> Self {
@@ -59,6 +63,7 @@ impl AdminState {
             disks: DiskWatch::default(),
             publisher,
             mirror,
+            pulls,
             notices: NoticeState::default(),
             settings,
             moving: Mutex::new(()),
@@ -85,6 +90,7 @@ impl AdminState {
     pub fn drain(&self) {
         self.stop.send_replace(true);
         self.mirror.iter().for_each(Mirror::stop);
+        self.service.sources().into_iter().for_each(RecordSources::stop_pulls);
         self.shutdown.drain();
     }
 

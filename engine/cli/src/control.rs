@@ -20,7 +20,8 @@ pub(crate) struct Args {
     /// The command to send.
     #[arg(value_enum)]
     command: Command,
-    /// For hold: the reason. For roll-back: the generation; default: the newest other one.
+    /// For hold: the reason. For roll-back: the generation; default: the newest other one. For pull
+    /// and accept-deletions: the name of the source.
     detail: Option<String>,
     /// The control socket.
     #[arg(long, short, default_value = "/run/handled/control.sock", env = "HANDLED_CONTROL")]
@@ -58,6 +59,10 @@ enum Command {
     Merge,
     /// handle-admin: keep the published set for a later roll-back.
     Keep,
+    /// handle-admin: compare all records of a source that is copied now.
+    Pull,
+    /// handle-admin: let the next comparison of a copied source delete what the last one did not.
+    AcceptDeletions,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {

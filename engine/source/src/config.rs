@@ -1,7 +1,7 @@
 //! The tables `[[sources]]` of the configuration.
 
 use handle_daemon::settings;
-use handle_daemon::settings::{SettingError, SettingRule, SettingType};
+use handle_daemon::settings::{DAY_MS, SettingError, SettingRule, SettingType};
 use handle_proto::fold;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_store::DATABASE_URL;
@@ -75,7 +75,7 @@ fn is_url(text: &str) -> bool {
 settings! {
     /// A source of records outside of the store, in a table `[[sources]]` of its own
     /// ([sources.md](../sources.md)). It is asked about handles of its prefixes that the store does
-    /// not have.
+    /// not have or, with `[sources.pull]`, its records are copied into the store.
     pub struct SourceConfig where is_complete {
         /// Name of the source in metrics and logs.
         restart name: String = String::new(), NAME;
@@ -124,6 +124,85 @@ settings! {
         restart negative_s: u32 = 1, 0..=86_400;
         /// Bytes of answers that are kept here.
         restart cache_bytes: usize = 16 << 20, 0..=1 << 36;
+        section pull: Option<PullConfig>;
+    }
+}
+
+settings! {
+    /// Copies the records of the source above into the store, from where they are published,
+    /// instead of asking for each when it is needed
+    /// ([sources.md](../sources.md#copying-records-into-the-store)). An empty table is enough.
+    pub struct PullConfig {
+        /// Time between two requests for changes, if the source tells changes.
+        restart poll_ms: u32 = 10_000, 10..=DAY_MS;
+        /// Time between two comparisons of all records.
+        restart compare_s: u32 = 86_400, 1..=31_536_000;
+        /// Time for the next line or the next rows of a listing.
+        restart step_ms: u32 = 30_000, 10..=600_000;
+        /// Time for a whole listing. One that takes longer is given up.
+        restart listing_s: u32 = 21_600, 1..=604_800;
+        /// Most records of a listing. A comparison needs 8 to 16 bytes of memory for each record
+        /// that is listed.
+        restart records: usize = 10_000_000, 1..=1 << 32;
+        /// Most handles that a comparison deletes, in percent of those that were in the store
+        /// before it. More are deleted only when an operator accepts it.
+        restart delete_percent: u32 = 10, 0..=100;
+        /// Records in one transaction of the store.
+        restart commit_records: usize = 500, 1..=100_000;
+        /// Bytes of records in one transaction, which may be exceeded by one record.
+        restart commit_bytes: usize = 1 << 20, 1024..=1 << 30;
+        /// Of `sql`: a SELECT that yields all records, with the columns of `query` and `handle`, or
+        /// all handles, with the column `handle` only.
+        restart list_query: String = String::new();
+        /// Of `sql`: a SELECT that yields the handles that were changed or deleted after the place
+        /// `$1`, in order, with the columns `handle` and `cursor`.
+        restart changes_query: String = String::new();
+        /// Of `sql`, with `changes_query`: a SELECT that yields the present place, in one row with
+        /// one column.
+        restart cursor_query: String = String::new();
+    }
+}
+
+impl PullConfig {
+    /// Time for the next line or the next rows.
+    #[must_use]
+    pub fn step(&self) -> Duration {
+        Duration::from_millis(self.step_ms.into())
+    }
+
+    /// Time for a whole listing.
+    #[must_use]
+    pub fn listing(&self) -> Duration {
+        Duration::from_secs(self.listing_s.into())
+    }
+
+    /// Time between two requests for changes.
+    #[must_use]
+    pub fn poll(&self) -> Duration {
+        Duration::from_millis(self.poll_ms.into())
+    }
+
+    /// Checks that a source of this kind can be copied with these settings.
+    fn check_kind(&self, config: &SourceConfig) -> Result<(), String> {
+        let queries = [&self.list_query, &self.changes_query, &self.cursor_query];
+        let [lists, changes, cursor] = queries.map(|query| !query.is_empty());
+        let is_query = config.kind == SourceKind::Sql;
+        if !is_query && (lists || changes || cursor) {
+            return Err("has queries in `pull`, which belong to another kind".to_owned());
+        }
+        if is_query && !lists {
+            return Err("has no `pull.list_query`".to_owned());
+        }
+        if changes != cursor {
+            return Err("has only one of `pull.changes_query` and `pull.cursor_query`".to_owned());
+        }
+        if config.writable {
+            return Err("is `writable` and has `pull`: its copies would not be changed".to_owned());
+        }
+        match config.prefixes.iter().any(|prefix| fold::folded(prefix.as_bytes()) == b"0.NA") {
+            true => Err("has `pull` and the prefix `0.NA`: prefix records belong to the store".to_owned()),
+            false => Ok(()),
+        }
     }
 }
 
@@ -151,7 +230,7 @@ fn is_complete(config: &SourceConfig) -> Result<(), SettingError> {
     if config.writable && config.kind != SourceKind::Tables {
         return refuse("is `writable`, which only one of kind `tables` can be".to_owned());
     }
-    Ok(())
+    config.pull.as_ref().map_or(Ok(()), |pull| pull.check_kind(config)).or_else(refuse)
 }
 
 /// Checks that sources do not share names or prefixes.
@@ -200,9 +279,17 @@ mod tests {
         Ok(config)
     }
 
+    /// Checks a source with the settings `text`: whether it is accepted, or what the error says.
+    fn check_parsed(text: &str, expected: Option<&str>) {
+        let parsed = parse(&format!("name = \"a\"\nprefixes = [\"10.1\"]\n{text}"));
+        match expected {
+            None => assert!(parsed.is_ok(), "{text}: {parsed:?}"),
+            Some(part) => assert!(parsed.clone().unwrap_err().contains(part), "{text}: {parsed:?}"),
+        }
+    }
+
     #[test]
     fn each_kind_needs_its_settings_and_no_others() {
-        let start = "name = \"a\"\nprefixes = [\"10.1\"]\n";
         for (text, expected) in [
             ("url = \"http://127.0.0.1:80/records\"", None),
             ("url = \"https://a.example\"", None),
@@ -220,18 +307,40 @@ mod tests {
             ("kind = \"tables\"\ndatabase = \"postgresql://u:secret@h/d\"", Some("has a password")),
             ("kind = \"tables\"", Some("no `database`")),
             ("url = \"http://a\"\nwritable = true", Some("`writable`")),
+            ("url = \"http://a\"\npull = {}", None),
+            ("url = \"http://a\"\npull = { delete_percent = 101 }", Some("`sources[0].pull.delete_percent`")),
+            ("url = \"http://a\"\npull = { list_query = \"SELECT\" }", Some("another kind")),
+            ("kind = \"tables\"\ndatabase = \"postgresql://u@h/d\"\npull = {}", None),
+            (
+                "kind = \"tables\"\ndatabase = \"postgresql://u@h/d\"\nwritable = true\npull = {}",
+                Some("`writable` and has `pull`"),
+            ),
         ] {
-            let parsed = parse(&format!("{start}{text}"));
-            match expected {
-                None => assert!(parsed.is_ok(), "{text}: {parsed:?}"),
-                Some(part) => assert!(parsed.clone().unwrap_err().contains(part), "{text}: {parsed:?}"),
-            }
+            check_parsed(text, expected);
         }
+    }
+
+    #[test]
+    fn queries_for_copies_belong_to_one_kind() {
+        let query = "kind = \"sql\"\ndatabase = \"postgresql://u@h/d\"\nquery = \"SELECT\"\n[pull]\n";
+        for (text, expected) in [
+            ("list_query = \"SELECT\"", None),
+            ("", Some("no `pull.list_query`")),
+            ("list_query = \"SELECT\"\nchanges_query = \"SELECT\"", Some("only one of")),
+            ("list_query = \"SELECT\"\nchanges_query = \"SELECT\"\ncursor_query = \"SELECT\"", None),
+        ] {
+            check_parsed(&format!("{query}{text}"), expected);
+        }
+    }
+
+    #[test]
+    fn names_and_prefixes_have_a_form() {
         for (start, part) in [
             ("name = \"\"\nprefixes = [\"10.1\"]\n", "`sources[0].name`"),
             ("name = \"a b\"\nprefixes = [\"10.1\"]\n", "`sources[0].name`"),
             ("name = \"a\"\n", "`sources[0].prefixes` has 0"),
             ("name = \"a\"\nprefixes = [\"0.NA/10.1\"]\n", "without `0.NA/`"),
+            ("pull = {}\nname = \"a\"\nprefixes = [\"0.na\"]\n", "prefix records belong to the store"),
         ] {
             let error = parse(&format!("{start}url = \"http://a\"")).unwrap_err();
             assert!(error.contains(part), "{error}");

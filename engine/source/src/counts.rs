@@ -62,6 +62,8 @@ impl SourceCounts {
             SourceError::TooLong => 8,
             SourceError::Invalid(_) => 9,
             SourceError::Conflict => 10,
+            // Requests for single records are not stopped.
+            SourceError::Stopped => 5,
         });
     }
 

@@ -1,6 +1,10 @@
 //! Databases of PostgreSQL as sources: any query that yields values, and the tables of a reference
 //! server, which are also written.
 
+mod pages;
+
+pub(crate) use pages::DatabasePages;
+
 use crate::config::{SourceConfig, SourceKind};
 use crate::error::SourceError;
 use crate::guarded::SourceAnswer;
@@ -10,6 +14,7 @@ use handle_proto::Permissions;
 use handle_proto::{Value, Values};
 use handle_store::{Database, DatabaseConnection, DatabaseParameter, PostgresConfig, RecordBuf, StoreError};
 use std::fmt;
+use std::time::Duration;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
@@ -39,31 +44,37 @@ impl From<StoreError> for SourceError {
     }
 }
 
+/// The database of `config`, which ends a transaction that is `idle` for so long. Nothing is
+/// connected yet.
+fn database(config: &SourceConfig, idle: Duration) -> Result<Database, String> {
+    let postgres = PostgresConfig {
+        url: config.database.clone(),
+        password_file: config.password_file.clone(),
+        ca_file: config.ca_file.clone(),
+        connections: config.outstanding,
+        timeout_ms: config.timeout_ms,
+        ..PostgresConfig::default()
+    };
+    // The database stops before the client does, which keeps the connection.
+    let statement_ms = config.timeout_ms - config.timeout_ms / 10;
+    let setup = format!(
+        "SET statement_timeout = {statement_ms}; SET idle_in_transaction_session_timeout = {}; \
+         SET default_transaction_read_only = {}",
+        idle.as_millis(),
+        if config.writable { "off" } else { "on" },
+    );
+    Database::new(&postgres, &setup).map_err(|error| error.to_string())
+}
+
 impl DatabaseSource {
     /// The database of `config`. Nothing is connected yet.
     ///
     /// # Errors
     /// When a setting cannot be used.
     pub(crate) fn open(config: &SourceConfig) -> Result<Self, String> {
-        let postgres = PostgresConfig {
-            url: config.database.clone(),
-            password_file: config.password_file.clone(),
-            ca_file: config.ca_file.clone(),
-            connections: config.outstanding,
-            timeout_ms: config.timeout_ms,
-            ..PostgresConfig::default()
-        };
-        // The database stops before the client does, which keeps the connection.
-        let statement_ms = config.timeout_ms - config.timeout_ms / 10;
-        let setup = format!(
-            "SET statement_timeout = {statement_ms}; SET idle_in_transaction_session_timeout = {}; \
-             SET default_transaction_read_only = {}",
-            config.timeout_ms,
-            if config.writable { "off" } else { "on" },
-        );
         let is_query = config.kind == SourceKind::Sql;
         Ok(Self {
-            database: Database::new(&postgres, &setup).map_err(|error| error.to_string())?,
+            database: database(config, config.timeout())?,
             query: if is_query { config.query.clone() } else { TABLE_QUERY.to_owned() },
             bytes_max: config.answer_bytes,
             is_writable: config.writable,

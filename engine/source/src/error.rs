@@ -23,6 +23,8 @@ pub enum SourceError {
     TooLong,
     /// The answer breaks the contract: it is no record, or that of another handle.
     Invalid(String),
+    /// This process stops.
+    Stopped,
 }
 
 impl SourceError {
@@ -37,7 +39,10 @@ impl SourceError {
     /// Whether the same request may succeed soon.
     #[must_use]
     pub const fn is_temporary(&self) -> bool {
-        matches!(self, Self::Busy | Self::Paused | Self::Late | Self::Unreachable(_) | Self::Conflict)
+        matches!(
+            self,
+            Self::Busy | Self::Paused | Self::Late | Self::Unreachable(_) | Self::Conflict | Self::Stopped
+        )
     }
 }
 
@@ -54,6 +59,7 @@ impl fmt::Display for SourceError {
                 f.write_str("the answer is longer than `answer_bytes`, or no record can be so long")
             }
             Self::Invalid(why) => write!(f, "the answer breaks the contract: {why}"),
+            Self::Stopped => f.write_str("this process stops"),
         }
     }
 }

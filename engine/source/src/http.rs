@@ -1,7 +1,12 @@
-//! A back end over HTTP: `GET {url}/{handle}` answers 200 with the record as JSON, or 404.
+//! A back end over HTTP: `GET {url}/{handle}` answers 200 with the record as JSON, or 404. In
+//! `pages`, the same for all records and for changes.
 //!
 //! `docs/source-openapi.json` describes the contract. Connections are kept for the next request.
 //! Redirects are not followed, and a body is received up to the limit only.
+
+mod pages;
+
+pub(crate) use pages::HttpPages;
 
 use crate::RecordSource;
 use crate::config::SourceConfig;
@@ -22,24 +27,30 @@ use tokio::runtime::Handle as RuntimeHandle;
 /// A whole handle is one segment of the path, so that no part of it can change the path.
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
+/// A client of a back end, which keeps connections.
+#[derive(Debug)]
+struct HttpClient {
+    client: Client,
+    /// The URL of all records, without a slash at its end.
+    url: String,
+}
+
 /// A back end over HTTP.
 #[derive(Debug)]
 pub(crate) struct HttpSource {
-    client: Client,
-    /// The URL without the handle and the slash before it.
-    url: String,
+    client: HttpClient,
     timeout: Duration,
     bytes_max: usize,
     folds: bool,
     runtime: RuntimeHandle,
 }
 
-impl HttpSource {
-    /// The back end of `config`. No request is made.
+impl HttpClient {
+    /// The client of the back end of `config`.
     ///
     /// # Errors
     /// When a file cannot be used, with its setting.
-    pub(crate) fn open(config: &SourceConfig, folds: bool, runtime: RuntimeHandle) -> Result<Self, String> {
+    fn open(config: &SourceConfig) -> Result<Self, String> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         if let Some(path) = &config.token_file {
@@ -61,6 +72,18 @@ impl HttpSource {
         Ok(Self {
             client: client.build().map_err(|error| reason(&error))?,
             url: config.url.trim_end_matches('/').to_owned(),
+        })
+    }
+}
+
+impl HttpSource {
+    /// The back end of `config`. No request is made.
+    ///
+    /// # Errors
+    /// When a file cannot be used, with its setting.
+    pub(crate) fn open(config: &SourceConfig, folds: bool, runtime: RuntimeHandle) -> Result<Self, String> {
+        Ok(Self {
+            client: HttpClient::open(config)?,
             timeout: config.timeout(),
             bytes_max: config.answer_bytes,
             folds,
@@ -69,8 +92,8 @@ impl HttpSource {
     }
 
     async fn ask(&self, key: &[u8]) -> SourceAnswer {
-        let url = format!("{}/{}", self.url, percent_encode(key, SEGMENT));
-        let answer = self.client.get(url).send().await;
+        let url = format!("{}/{}", self.client.url, percent_encode(key, SEGMENT));
+        let answer = self.client.client.get(url).send().await;
         let answer = answer.map_err(|error| SourceError::Unreachable(reason(&error)))?;
         match answer.status() {
             StatusCode::OK => {

@@ -7,6 +7,8 @@
 //!   breaker, and a cache. Every request is counted by its result.
 //! - [`RecordSources`] are all sources of a process, by prefix; [`SourceConfig`] is one table
 //!   `[[sources]]` of its configuration.
+//! - [`PulledSource`] is a source whose records are copied into the store; it lists them
+//!   ([`listing`]).
 //! - [`contract`] reads what back ends say, which is not trusted.
 //!
 //! # Decisions
@@ -47,14 +49,19 @@ mod database;
 mod error;
 mod guarded;
 mod http;
+mod lines;
+pub mod listing;
 mod program;
+mod pulled;
 mod rows;
 mod sources;
+mod stop;
 
-pub use config::{SourceConfig, SourceKind, check_sources};
+pub use config::{PullConfig, SourceConfig, SourceKind, check_sources};
 pub use counts::SourceCounts;
 pub use error::SourceError;
 pub use guarded::{GuardedSource, SourceAnswer};
+pub use pulled::{PulledPrefixes, PulledSource};
 pub use rows::{read_references, write_references};
 pub use sources::{OpenSourceError, RecordSources};
 

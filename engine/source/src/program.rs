@@ -8,6 +8,10 @@
 //!   waited for `timeout_ms` while no line has come at all.
 //! - What it writes to its standard error goes to that of this process.
 
+mod pages;
+
+pub(crate) use pages::ProgramPages;
+
 use crate::RecordSource;
 use crate::config::SourceConfig;
 use crate::contract::{ProgramAnswer, ProgramOutcome, question_line, read_record};
@@ -273,6 +277,7 @@ async fn read_line(
 }
 
 /// A program with its pipes. Dropping it kills its process group.
+#[derive(Debug)]
 struct RunningProgram {
     child: Child,
     input: ChildStdin,

@@ -59,22 +59,7 @@ pub(crate) fn bounded_query(
 ) -> Result<String, SourceError> {
     let (mut converted, mut bounded, mut len) = (String::new(), String::new(), "0".to_owned());
     for (name, form) in VALUE_COLUMNS.iter().zip(FORMS) {
-        let found = columns.iter().find(|(column, _)| column == name);
-        let expression = match (found, form) {
-            (None, _) if ["idx", "type", "data"].contains(name) => {
-                return Err(SourceError::Refused(format!("the query has no column `{name}`")));
-            }
-            (None, ColumnForm::Bytes) => "NULL::BYTEA".to_owned(),
-            (None, ColumnForm::Number | ColumnForm::Time) => "NULL::BIGINT".to_owned(),
-            (None, ColumnForm::Bit) => "NULL::TEXT".to_owned(),
-            (Some((_, kind)), ColumnForm::Bytes) if *kind == Type::BYTEA => format!("\"{name}\""),
-            (Some(_), ColumnForm::Bytes) => format!("convert_to(\"{name}\"::TEXT, 'UTF8')"),
-            (Some((_, kind)), ColumnForm::Time) if [Type::TIMESTAMP, Type::TIMESTAMPTZ].contains(kind) => {
-                format!("extract(epoch FROM \"{name}\")::BIGINT")
-            }
-            (Some(_), ColumnForm::Number | ColumnForm::Time) => format!("\"{name}\"::BIGINT"),
-            (Some(_), ColumnForm::Bit) => format!("\"{name}\"::TEXT"),
-        };
+        let expression = conversion(name, form, columns)?;
         let separator = if converted.is_empty() { "" } else { ", " };
         // Writing to a text does not fail.
         let _ = write!(converted, "{separator}{expression} AS \"{name}\"");
@@ -96,6 +81,83 @@ pub(crate) fn bounded_query(
     ))
 }
 
+/// The expression that converts a column of the rows `found`, or stands for one that is missing.
+///
+/// # Errors
+/// When a column is missing that has no default.
+fn conversion(name: &str, form: ColumnForm, columns: &[(String, Type)]) -> Result<String, SourceError> {
+    let found = columns.iter().find(|(column, _)| column == name);
+    Ok(match (found, form) {
+        (None, _) if ["handle", "idx", "type", "data"].contains(&name) => {
+            return Err(SourceError::Refused(format!("the query has no column `{name}`")));
+        }
+        (None, ColumnForm::Bytes) => "NULL::BYTEA".to_owned(),
+        (None, ColumnForm::Number | ColumnForm::Time) => "NULL::BIGINT".to_owned(),
+        (None, ColumnForm::Bit) => "NULL::TEXT".to_owned(),
+        (Some((_, kind)), ColumnForm::Bytes) if *kind == Type::BYTEA => format!("\"{name}\""),
+        (Some(_), ColumnForm::Bytes) => format!("convert_to(\"{name}\"::TEXT, 'UTF8')"),
+        (Some((_, kind)), ColumnForm::Time) if [Type::TIMESTAMP, Type::TIMESTAMPTZ].contains(kind) => {
+            format!("extract(epoch FROM \"{name}\")::BIGINT")
+        }
+        (Some(_), ColumnForm::Number | ColumnForm::Time) => format!("\"{name}\"::BIGINT"),
+        (Some(_), ColumnForm::Bit) => format!("\"{name}\"::TEXT"),
+    })
+}
+
+/// The expression for the handle of a row.
+///
+/// # Errors
+/// When there is no column `handle`.
+pub(crate) fn handle_column(columns: &[(String, Type)]) -> Result<String, SourceError> {
+    conversion("handle", ColumnForm::Bytes, columns)
+}
+
+/// A query for all records, or for all handles.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListingQuery {
+    /// The query.
+    pub(crate) text: String,
+    /// The column of the handle: behind the columns of a value, or the only one.
+    pub(crate) handle_at: usize,
+}
+
+/// The query that yields the rows of `inner`, which has the columns `columns`, in one form and in
+/// the order of their handles. The bytes of a row that has more than `bytes_max` stay in the
+/// database. Without values, it yields handles only.
+///
+/// # Errors
+/// When a column is missing that has no default.
+pub(crate) fn listing_query(
+    inner: &str,
+    columns: &[(String, Type)],
+    bytes_max: usize,
+) -> Result<ListingQuery, SourceError> {
+    let handle = handle_column(columns)?;
+    let end = format!("{handle} AS \"handle\" FROM ({inner}) AS found ORDER BY found.\"handle\"");
+    if !columns.iter().any(|(name, _)| VALUE_COLUMNS.contains(&name.as_str())) {
+        return Ok(ListingQuery { text: format!("SELECT {end}"), handle_at: 0 });
+    }
+    let forms = || VALUE_COLUMNS.iter().zip(FORMS);
+    let converted: Vec<String> =
+        forms().map(|(name, form)| conversion(name, form, columns)).collect::<Result<_, _>>()?;
+    let lens = forms().zip(&converted).filter(|((_, form), _)| *form == ColumnForm::Bytes);
+    let lens: Vec<String> =
+        lens.map(|(_, expression)| format!("coalesce(octet_length({expression}), 0)")).collect();
+    let len = lens.join(" + ");
+    let mut text = "SELECT ".to_owned();
+    for ((name, form), expression) in forms().zip(&converted) {
+        // Writing to a text does not fail.
+        let _ = match form {
+            ColumnForm::Bytes => {
+                write!(text, "CASE WHEN {len} <= {bytes_max} THEN {expression} END AS \"{name}\", ")
+            }
+            _ => write!(text, "{expression} AS \"{name}\", "),
+        };
+    }
+    let _ = write!(text, "({len})::BIGINT AS row_len, {end}");
+    Ok(ListingQuery { text, handle_at: VALUE_COLUMNS.len() + 1 })
+}
+
 /// The record of `key` from the rows of a [`bounded_query`], by index; `None` if there are none.
 ///
 /// # Errors
@@ -114,8 +176,12 @@ pub(crate) fn record_of(
     checked_record(key, values.len(), &encoded).map(Some)
 }
 
-/// The index of a value and its wire form.
-fn read_value(row: &Row, bytes_max: usize) -> Result<(i32, Vec<u8>), SourceError> {
+/// The index of a value and its wire form. The bytes of all of them so far, or of this one, are in
+/// the column behind it.
+///
+/// # Errors
+/// When they exceed `bytes_max`, or the row is no value.
+pub(crate) fn read_value(row: &Row, bytes_max: usize) -> Result<(i32, Vec<u8>), SourceError> {
     let number = |at: usize| read::<Option<i64>>(row, at);
     let bytes = |at: usize| Ok::<_, SourceError>(read::<Option<&[u8]>>(row, at)?.unwrap_or_default());
     let len = number(VALUE_COLUMNS.len())?.unwrap_or(0);
@@ -258,5 +324,15 @@ mod tests {
         assert!(query.contains("LIMIT 2049") && !query.contains("other"), "{query}");
         let error = bounded_query("SELECT 1", &columns(&["idx", "type"]), 1000).unwrap_err();
         assert!(matches!(error, SourceError::Refused(why) if why.contains("`data`")));
+        let listing = |names: &[&str]| listing_query("SELECT 1", &columns(names), 1000);
+        let records = listing(&["handle", "idx", "type", "data"]).unwrap();
+        assert!(records.text.ends_with("ORDER BY found.\"handle\"") && records.text.contains("<= 1000 THEN"));
+        assert_eq!(records.handle_at, VALUE_COLUMNS.len() + 1);
+        let handles = listing(&["handle", "other"]).unwrap();
+        assert!(handles.handle_at == 0 && !handles.text.contains("other"), "{handles:?}");
+        for (names, missing) in [(&["idx", "type", "data"][..], "`handle`"), (&["handle", "idx"], "`type`")] {
+            let error = listing(names).unwrap_err();
+            assert!(matches!(&error, SourceError::Refused(why) if why.contains(missing)), "{error}");
+        }
     }
 }

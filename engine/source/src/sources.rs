@@ -1,16 +1,21 @@
 //! All sources of a process.
 
 use crate::RecordSource;
-use crate::config::{SourceConfig, SourceKind};
-use crate::database::DatabaseSource;
+use crate::config::{PullConfig, SourceConfig, SourceKind};
+use crate::database::{DatabasePages, DatabaseSource};
 use crate::guarded::GuardedSource;
-use crate::http::HttpSource;
-use crate::program::ProgramSource;
+use crate::http::{HttpPages, HttpSource};
+use crate::listing::ListedSource;
+use crate::program::{ProgramPages, ProgramSource};
+use crate::pulled::PulledSource;
+use crate::stop::PullStop;
 use handle_proto::{Handle, fold};
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
-use tokio::runtime::{Builder, Runtime};
+use std::sync::{Mutex, PoisonError};
+use tokio::runtime::{Builder, Handle as RuntimeHandle, Runtime};
+use tokio::sync::watch;
 
 /// The sources by prefix.
 #[derive(Debug)]
@@ -18,6 +23,11 @@ pub struct RecordSources {
     sources: Vec<GuardedSource>,
     /// Positions by folded prefix.
     by_prefix: HashMap<Vec<u8>, usize>,
+    /// The sources whose records are copied, until their threads have them.
+    pulled: Mutex<Vec<PulledSource>>,
+    /// The prefixes of these, folded.
+    pulled_prefixes: Vec<Vec<u8>>,
+    stop: watch::Sender<bool>,
     /// Keeps connections and programs; taken when it is shut down.
     runtime: Option<Runtime>,
 }
@@ -53,8 +63,19 @@ impl RecordSources {
             Builder::new_multi_thread().worker_threads(1).thread_name("sources").enable_all().build();
         let runtime = runtime.map_err(OpenSourceError::Runtime)?;
         let (mut sources, mut by_prefix) = (Vec::new(), HashMap::new());
+        let (mut pulled, mut pulled_prefixes) = (Vec::new(), Vec::new());
+        let stop = watch::Sender::new(false);
         for config in configs {
             let handle = runtime.handle().clone();
+            let prefixes = config.prefixes.iter().map(|prefix| fold::folded(prefix.as_bytes()));
+            if let Some(pull) = &config.pull {
+                let stop = PullStop(stop.subscribe());
+                let opened = open_listed(config, pull, folds, stop, handle);
+                let opened = opened.map_err(|why| OpenSourceError::Setting(config.name.clone(), why))?;
+                pulled.push(PulledSource::new(config, pull, opened, folds));
+                pulled_prefixes.extend(prefixes);
+                continue;
+            }
             let opened: Result<Box<dyn RecordSource>, String> = match config.kind {
                 SourceKind::Http => {
                     HttpSource::open(config, folds, handle).map(|source| Box::new(source) as _)
@@ -65,14 +86,14 @@ impl RecordSources {
                 }
             };
             let opened = opened.map_err(|why| OpenSourceError::Setting(config.name.clone(), why))?;
-            let prefixes = config.prefixes.iter().map(|prefix| fold::folded(prefix.as_bytes()));
             by_prefix.extend(prefixes.map(|prefix| (prefix, sources.len())));
             sources.push(GuardedSource::new(config, opened));
         }
-        Ok(Self { sources, by_prefix, runtime: Some(runtime) })
+        let pulled = Mutex::new(pulled);
+        Ok(Self { sources, by_prefix, pulled, pulled_prefixes, stop, runtime: Some(runtime) })
     }
 
-    /// The source of the handles with the prefix of `key`.
+    /// The source that is asked about handles with the prefix of `key`.
     #[must_use]
     pub fn of(&self, key: &[u8]) -> Option<&GuardedSource> {
         let prefix = Handle(key).naming_authority();
@@ -81,13 +102,39 @@ impl RecordSources {
 
     /// The prefixes of all sources, folded.
     pub fn prefixes(&self) -> impl Iterator<Item = &[u8]> {
-        self.by_prefix.keys().map(Vec::as_slice)
+        self.by_prefix.keys().chain(&self.pulled_prefixes).map(Vec::as_slice)
     }
 
-    /// All sources, in the order of the configuration.
+    /// The sources whose records are copied, once. The runtime of these sources is here.
+    #[must_use]
+    pub fn take_pulled(&self) -> Vec<PulledSource> {
+        std::mem::take(&mut *self.pulled.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends waiting for sources whose records are copied.
+    pub fn stop_pulls(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// All sources that are asked, in the order of the configuration.
     pub fn iter(&self) -> impl Iterator<Item = &GuardedSource> {
         self.sources.iter()
     }
+}
+
+/// Opens a source whose records are copied.
+fn open_listed(
+    config: &SourceConfig,
+    pull: &PullConfig,
+    folds: bool,
+    stop: PullStop,
+    runtime: RuntimeHandle,
+) -> Result<Box<dyn ListedSource>, String> {
+    Ok(match config.kind {
+        SourceKind::Http => Box::new(HttpPages::open(config, pull, stop, runtime)?),
+        SourceKind::Program => Box::new(ProgramPages::new(config, pull, stop, runtime)),
+        SourceKind::Sql | SourceKind::Tables => Box::new(DatabasePages::open(config, pull, folds)?),
+    })
 }
 
 impl Drop for RecordSources {

@@ -249,7 +249,13 @@ fn rendered(tables: &[SettingTable]) -> String {
     for SettingTable { section, is_list, about, rows } in tables {
         if !section.is_empty() {
             let about: Vec<_> = about.iter().map(|line| line.trim()).collect();
-            let name = if *is_list { format!("[[{section}]]") } else { format!("[{section}]") };
+            // A table within one of a list belongs to the one before it.
+            let is_within = |outer: &SettingTable| {
+                outer.is_list
+                    && section.strip_prefix(&outer.section).is_some_and(|rest| rest.starts_with('.'))
+            };
+            let is_list = *is_list && !tables.iter().any(is_within);
+            let name = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
             write!(text, "\n## `{name}`\n\n{}\n", about.join("\n")).unwrap();
         }
         text.push_str(

@@ -74,6 +74,8 @@ mod odd_sites;
 mod operators;
 mod privileges;
 mod publishing;
+mod pulling;
+mod pulling_databases;
 mod reconcile;
 mod records;
 mod reload;

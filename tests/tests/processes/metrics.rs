@@ -5,12 +5,14 @@
 use super::gateway::site_of;
 use handle_daemon::metrics::MetricGroup;
 use handle_server::config::Datapath;
-use handle_source::SourceConfig;
+use handle_source::{PullConfig, SourceConfig};
 use handle_tests::admin_server::administer_with;
 use handle_tests::client::{TestClient, exchange_over_tcp, request};
 use handle_tests::fleet::write_secret;
 use handle_tests::gateway_server::{serve_over_http, use_tls};
 use handle_tests::http;
+use handle_tests::process::until;
+use handle_tests::record_backend::RecordBackend;
 use handle_tests::test_server::serve_with;
 use handle_tests::vectors::VectorSource;
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +70,7 @@ fn handled_serves_the_metrics_that_it_declares() {
 
 #[test]
 fn handle_admin_serves_the_metrics_that_it_declares() {
+    let backend = RecordBackend::start(&[]);
     let administered = administer_with("root", |config| {
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
         config.publish.directory = Some(config.store.file.with_file_name("set"));
@@ -76,13 +79,21 @@ fn handle_admin_serves_the_metrics_that_it_declares() {
         write_secret(&key, &"k".repeat(64));
         config.publish.notify.key_file = Some(key);
         config.publish.notify.listen = Some(([127, 0, 0, 1], 0).into());
-        config.sources = vec![SourceConfig {
-            name: "backend".to_owned(),
-            prefixes: vec!["10.1".to_owned()],
-            url: "http://127.0.0.1:9/".to_owned(),
+        let source = |name: &str, prefix: &str, url: String| SourceConfig {
+            name: name.to_owned(),
+            prefixes: vec![prefix.to_owned()],
+            url,
             ..SourceConfig::default()
-        }];
+        };
+        let copied = source("copied", "10.2", backend.url());
+        config.sources = vec![
+            source("asked", "10.1", "http://127.0.0.1:9/".to_owned()),
+            SourceConfig { pull: Some(PullConfig::default()), ..copied },
+        ];
     });
+    // Before, nobody knows the age of the copy.
+    let pulls = &administered.server().shared().pulls;
+    until("the source is copied", || pulls.status()[0].counts.compares == 1);
     exchange_over_tcp(administered.address(), &request(b"TST/ITEM-001", 1)).unwrap();
     let served = served(administered.server().http_address().unwrap());
     let mut declared = declared(&handle_admin::observe::metric_groups());

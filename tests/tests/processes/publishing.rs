@@ -124,7 +124,7 @@ fn the_dashboard_and_the_alerts_use_existing_metrics_of_handle_admin() {
     );
     // This process is not a mirror and has no sources, and has none of their metrics.
     let groups = handle_admin::observe::metric_groups();
-    let of_others = groups.iter().filter(|group| ["mirror", "sources"].contains(&group.name));
+    let of_others = groups.iter().filter(|group| ["mirror", "pulls", "sources"].contains(&group.name));
     let of_others: Vec<String> = of_others
         .flat_map(|group| &group.rows)
         .map(|row| format!("{}{}", row.name, row.kind.suffix()))

@@ -338,10 +338,34 @@ impl Drop for KilledAtEnd {
 
 /// Checks that the OpenAPI document describes a record.
 fn require_contract(record: &Json) {
+    assert_eq!(contract_fault("Record", record), None);
+}
+
+/// What the OpenAPI document finds wrong with a value.
+fn contract_fault(schema: &str, value: &Json) -> Option<String> {
     let document: Json = serde_json::from_str(include_str!("../../../docs/source-openapi.json")).unwrap();
-    let schema = &document["components"]["schemas"]["Record"];
+    let schema = &document["components"]["schemas"][schema];
     assert_eq!(json_schema::unknown_keyword(schema), None);
-    assert_eq!(json_schema::fault(&document, schema, record, "the record"), None);
+    json_schema::fault(&document, schema, value, "the value")
+}
+
+#[test]
+fn the_contract_describes_the_lines_of_pages() {
+    let long = format!(r#"{{"cursor":"{}","more":true}}"#, "x".repeat(1025));
+    for (schema, line, is_described) in [
+        ("PageEnd", r#"{"cursor":"7","more":true}"#, true),
+        ("PageEnd", r#"{"more":false}"#, true),
+        ("PageEnd", r#"{"cursor":"7"}"#, false),
+        ("PageEnd", r#"{"cursor":7,"more":true}"#, false),
+        ("PageEnd", &long, false),
+        ("DeletedHandle", r#"{"handle":"10.1/A","responseCode":100}"#, true),
+    ] {
+        let value: Json = serde_json::from_str(line).unwrap();
+        let fault = contract_fault(schema, &value);
+        assert_eq!(fault.is_none(), is_described, "{line}: {fault:?}");
+        let read = handle_source::listing::ListedLine::parse(line.as_bytes());
+        assert_eq!(read.is_ok(), is_described, "{line}: {read:?}");
+    }
 }
 
 #[test]

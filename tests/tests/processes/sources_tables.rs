@@ -22,7 +22,7 @@ const STRANGER: Reference<'_> = Reference { handle: b"10.1/who", index: 302 };
 
 /// The tables as the manual of the reference server has them for PostgreSQL, with a column that no
 /// server knows.
-const TABLES: &str = "
+pub(super) const TABLES: &str = "
     CREATE TABLE nas (na BYTEA NOT NULL, PRIMARY KEY (na));
     CREATE TABLE handles (
         handle BYTEA NOT NULL, idx INT4 NOT NULL, type BYTEA, data BYTEA, ttl_type INT2, ttl INT4,
@@ -45,7 +45,7 @@ const HOLDERS: &str = "FROM pg_locks WHERE locktype = 'advisory' AND granted \
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
 /// A database with tables, and its name.
-struct TestDatabase {
+pub(super) struct TestDatabase {
     server: &'static PostgresServer,
     url: String,
     name: String,
@@ -53,7 +53,7 @@ struct TestDatabase {
 
 impl TestDatabase {
     /// `None` if PostgreSQL is not installed.
-    fn new(tables: &str) -> Option<Self> {
+    pub(super) fn new(tables: &str) -> Option<Self> {
         let server = PostgresServer::shared()?;
         let url = server.new_database();
         let name = url.split(['/', '?']).nth(3).unwrap().to_owned();
@@ -61,7 +61,7 @@ impl TestDatabase {
         Some(Self { server, url, name })
     }
 
-    fn psql(&self, statement: &str) -> String {
+    pub(super) fn psql(&self, statement: &str) -> String {
         self.server.psql(&self.name, statement)
     }
 
@@ -70,7 +70,7 @@ impl TestDatabase {
         until("a transaction is there", || self.psql(&format!("SELECT count(*) {HOLDERS}")) == "1");
     }
 
-    fn source(&self, kind: SourceKind) -> SourceConfig {
+    pub(super) fn source(&self, kind: SourceKind) -> SourceConfig {
         SourceConfig {
             name: "database".to_owned(),
             prefixes: vec!["10.1".to_owned()],
@@ -83,7 +83,7 @@ impl TestDatabase {
         }
     }
 
-    fn start(&self, source: SourceConfig) -> BothProcesses {
+    pub(super) fn start(&self, source: SourceConfig) -> BothProcesses {
         let records =
             vec![("0.NA/10.1", vec![admin(100, 301, "10.1/who")]), ("10.1/who", vec![secret(301, SECRET)])];
         let (here, there) =
@@ -120,7 +120,7 @@ fn with_values(values: &[ValueBuf], make: impl FnOnce(Values<'_>) -> Code) -> Co
 }
 
 /// The public values of a handle, as handled answers.
-fn resolve(processes: &BothProcesses, handle: &str) -> Result<Vec<ValueBuf>, Code> {
+pub(super) fn resolve(processes: &BothProcesses, handle: &str) -> Result<Vec<ValueBuf>, Code> {
     let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
     let request = message(Version::CURRENT, 12, OpFlags::PLAIN_REQUEST, &Request::Resolution(query));
     let answer = exchange_over_tcp(processes.queries(), &request).unwrap();
@@ -134,7 +134,7 @@ fn resolve(processes: &BothProcesses, handle: &str) -> Result<Vec<ValueBuf>, Cod
     }
 }
 
-fn data_of(values: &[ValueBuf]) -> Vec<String> {
+pub(super) fn data_of(values: &[ValueBuf]) -> Vec<String> {
     values.iter().map(|value| String::from_utf8_lossy(value.view().data).into_owned()).collect()
 }
 

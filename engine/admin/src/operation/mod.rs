@@ -30,6 +30,7 @@ use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
+use handle_source::PulledPrefixes;
 use handle_store::{StoreError, StoreRecords, is_responsible, key};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ pub struct OperationRules {
     pub replicates: bool,
     /// Where changes are made, if this is a mirror, for the texts of refusals.
     pub primaries: Option<String>,
+    /// Prefixes whose handles are copied from sources, so that nobody else changes them.
+    pub pulled: PulledPrefixes,
     /// Limits on stored records.
     pub bounds: OperationBounds,
 }
@@ -292,6 +295,9 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         if !self.rules.site.is_primary() && writes(op_code) {
             return Err(self.not_primary().into());
         }
+        if let Some(refused) = self.pulled_refusal() {
+            return Err(refused.into());
+        }
         match self.request.request {
             Request::Resolution(query) => self.resolve(&query),
             Request::GetSiteInfo(_) => Ok(OperationDecision::Answer(OperationAnswer::Site)),
@@ -346,6 +352,20 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
                 ..NOT_PRIMARY
             },
         }
+    }
+
+    /// The refusal of a change of a handle that is copied from a source, which names the source.
+    fn pulled_refusal(&self) -> Option<OperationRefusal> {
+        use OpCode as Op;
+        let changes =
+            [Op::CREATE_HANDLE, Op::DELETE_HANDLE, Op::ADD_VALUE, Op::REMOVE_VALUE, Op::MODIFY_VALUE];
+        let handle =
+            self.request.request.handle().filter(|_| changes.contains(&self.request.request.op_code()))?;
+        let source = self.rules.pulled.source_of(handle)?;
+        let prefix = Handle(Handle(handle).naming_authority());
+        let text =
+            format!("Handles of {prefix} are copied from the source \"{source}\"; they are changed there.");
+        Some(OperationRefusal { code: ResponseCode::OPERATION_NOT_SUPPORTED, text: text.into() })
     }
 
     /// Homes or releases a prefix.

@@ -135,6 +135,12 @@ impl StorePublisher {
         Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping, lease })
     }
 
+    /// Whether this process publishes, and not another one over the same database.
+    #[must_use]
+    pub fn has_lease(&self) -> bool {
+        self.lease.as_ref().is_none_or(|lease| lease.state.epoch().is_some())
+    }
+
     /// The set that machines can fetch: the shipped one or, without shipping, the published one.
     #[must_use]
     pub fn notices(&self) -> watch::Receiver<PublicationNotice> {

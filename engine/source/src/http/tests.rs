@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, channel};
 use tokio::runtime::Runtime;
 
 /// The heads of the requests that a server received, and the number of its connections.
-struct ServedRequests {
-    heads: Receiver<Vec<String>>,
+pub(super) struct ServedRequests {
+    pub(super) heads: Receiver<Vec<String>>,
     connections: Arc<AtomicUsize>,
 }
 
 /// A server that gives each request to `answer`, with the connection.
-fn serve(answer: fn(&str, &mut TcpStream)) -> (SocketAddr, ServedRequests) {
+pub(super) fn serve(answer: fn(&str, &mut TcpStream)) -> (SocketAddr, ServedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let ((sender, heads), connections) = (channel(), Arc::new(AtomicUsize::new(0)));
@@ -40,7 +40,7 @@ fn serve(answer: fn(&str, &mut TcpStream)) -> (SocketAddr, ServedRequests) {
     (address, ServedRequests { heads, connections })
 }
 
-fn reply(stream: &mut TcpStream, head: &str, body: &str) {
+pub(super) fn reply(stream: &mut TcpStream, head: &str, body: &str) {
     let _ = write!(stream, "HTTP/1.1 {head}\r\nContent-Length: {}\r\n\r\n{body}", body.len());
 }
 

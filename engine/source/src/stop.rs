@@ -1,0 +1,33 @@
+//! Ends waiting for sources when the process stops.
+
+use crate::error::SourceError;
+use std::future::Future;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Whether the process stops, for those that wait for a source.
+#[derive(Clone, Debug)]
+pub(crate) struct PullStop(pub(crate) watch::Receiver<bool>);
+
+impl PullStop {
+    /// Waits for `work` up to `patience`.
+    ///
+    /// # Errors
+    /// When it takes longer, or the process stops.
+    pub(crate) async fn wait<T>(
+        &self,
+        patience: Duration,
+        work: impl Future<Output = T>,
+    ) -> Result<T, SourceError> {
+        // Otherwise, what is there already would be taken for ever.
+        if patience.is_zero() {
+            return Err(SourceError::Late);
+        }
+        let mut stop = self.0.clone();
+        tokio::select! {
+            done = tokio::time::timeout(patience, work) => done.map_err(|_| SourceError::Late),
+            // Also if nobody is left who could say so.
+            _ = stop.wait_for(|stops| *stops) => Err(SourceError::Stopped),
+        }
+    }
+}
