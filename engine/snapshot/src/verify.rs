@@ -3,7 +3,7 @@
 use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, SECTION_ALIGN,
-    VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket_sum, buckets_for, checksum, hash_key,
+    VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket, bucket_sum, buckets_for, checksum, hash_key,
 };
 use crate::reader::{CorruptRecord, Layer};
 use crate::record::EncodedRecord;
@@ -153,8 +153,7 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
         return Ok(None);
     }
     let header = layer.header();
-    let (homed, index) =
-        (section(layer, header.homed_at..header.index_at), section(layer, header.index_at..header.file_len));
+    let homed = section(layer, header.homed_at..header.index_at);
     let mut report = VerifyReport {
         records_len: header.records_len,
         index_len: header.index_len,
@@ -163,14 +162,17 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
     let mut iter = layer.records();
     let mut last: Option<(u64, &[u8])> = None;
     let mut indexes = Vec::new();
-    let mut passed_to = header.records_at;
+    let (mut passed_to, mut index_passed_to) = (header.records_at, header.index_at);
     loop {
         let at = iter.at();
         if at - passed_to >= PASS_LEN as u64 {
-            if passed(passed_to..at).is_break() {
+            // Buckets and records are in the same order.
+            let passed_buckets = last.map_or(0, |(hash, _)| bucket(hash, header.index_buckets));
+            let index_at = header.index_at + passed_buckets * BUCKET_LEN as u64;
+            if passed(passed_to..at).is_break() || passed(index_passed_to..index_at).is_break() {
                 return Ok(None);
             }
-            passed_to = at;
+            (passed_to, index_passed_to) = (at, index_at);
         }
         let Some(record) = iter.next() else { break };
         let record = record.map_err(|CorruptRecord { at }| LayerFault { at, kind: FaultKind::Record })?;
@@ -197,8 +199,9 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
     ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), FaultKind::Padding)?;
 
     let records_count = report.handles_count + report.tombstones_count;
-    slots(index, header.index_buckets, records_count, header.records_len)
-        .map_err(|what| LayerFault { at: header.index_at, kind: what })?;
+    if index_slots(layer, records_count, &mut passed)?.is_break() {
+        return Ok(None);
+    }
     report.homed_count =
         self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, kind: what })?;
     Ok(Some(report))
@@ -218,25 +221,46 @@ fn sums<B: AsRef<[u8]>>(
 ) -> Result<ControlFlow<()>, LayerFault> {
     let header = layer.header();
     let (mut sum, mut content) = (Xxh3Default::new(), Sha256::new());
-    let mut at = header.records_at;
-    for piece in section(layer, header.records_at..header.homed_at).chunks(PASS_LEN) {
+    let records = in_pieces(layer, header.records_at..header.homed_at, passed, |piece| {
         sum.update(piece);
         content.update(piece);
-        if passed(at..at + piece.len() as u64).is_break() {
-            return Ok(ControlFlow::Break(()));
-        }
-        at += piece.len() as u64;
+    });
+    if records.is_break() {
+        return Ok(records);
     }
     if sum.digest() != header.records_sum {
         return Err(LayerFault { at: first_damaged(layer), kind: FaultKind::RecordsSum });
     }
     homed_sum(layer)?;
-    let index = section(layer, header.index_at..header.file_len);
-    ensure(checksum(index) == header.index_sum, header.index_at, FaultKind::IndexSum)?;
-    content.update(section(layer, header.homed_at..header.file_len));
+    content.update(section(layer, header.homed_at..header.index_at));
+    sum.reset();
+    let index = in_pieces(layer, header.index_at..header.file_len, passed, |piece| {
+        sum.update(piece);
+        content.update(piece);
+    });
+    if index.is_break() {
+        return Ok(index);
+    }
+    ensure(sum.digest() == header.index_sum, header.index_at, FaultKind::IndexSum)?;
     let is_content = content.finalize()[..] == header.content_digest.0;
     ensure(is_content, header.records_at, FaultKind::ContentDigest)?;
     Ok(ControlFlow::Continue(()))
+}
+
+/// Calls `each` with the pieces of a section, and `passed` with the range of each piece after it.
+fn in_pieces<'l, B: AsRef<[u8]>>(
+    layer: &'l Layer<B>,
+    range: Range<u64>,
+    passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
+    mut each: impl FnMut(&'l [u8]),
+) -> ControlFlow<()> {
+    let mut at = range.start;
+    for piece in section(layer, range).chunks(PASS_LEN) {
+        each(piece);
+        passed(at..at + piece.len() as u64)?;
+        at += piece.len() as u64;
+    }
+    ControlFlow::Continue(())
 }
 
 /// Offset of the first record that does not match its checksum, as far as it can be determined.
@@ -309,30 +333,56 @@ fn one(value: &Value<'_>, indexes: &mut Vec<i32>) -> Result<(), FaultKind> {
     Ok(())
 }
 
-/// Checks that the index holds nothing but the `count` entries, of `len` bytes together, all of
-/// which were found.
+/// Checks that the index holds nothing but the `count` entries, all of which were found.
+fn index_slots<B: AsRef<[u8]>>(
+    layer: &Layer<B>,
+    count: u64,
+    passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, LayerFault> {
+    let header = layer.header();
+    let fault = |kind| LayerFault { at: header.index_at, kind };
+    ensure_buckets(header.index_len, header.index_buckets, (count, header.records_len)).map_err(fault)?;
+    let mut used_in_all = Ok(0);
+    let pieces = in_pieces(layer, header.index_at..header.file_len, passed, |piece| {
+        used_in_all = used_in_all.and_then(|sum| Ok(sum + used_slots(piece)?));
+    });
+    match used_in_all.map_err(fault)? {
+        used if used == count || pieces.is_break() => Ok(pieces),
+        _ => Err(fault(FaultKind::Slots)),
+    }
+}
+
+/// As [`index_slots`], for the index of the homed prefixes, of `len` bytes together.
 fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), FaultKind> {
-    let (found, rest) = index.as_chunks::<BUCKET_LEN>();
-    if buckets != buckets_for(count, len) || !rest.is_empty() {
-        return Err(FaultKind::Buckets);
+    ensure_buckets(index.len() as u64, buckets, (count, len))?;
+    if used_slots(index)? == count { Ok(()) } else { Err(FaultKind::Slots) }
+}
+
+/// Checks the size of an index for `count` entries of `len` bytes together.
+fn ensure_buckets(index_len: u64, buckets: u64, (count, len): (u64, u64)) -> Result<(), FaultKind> {
+    let is_right = buckets == buckets_for(count, len) && index_len.is_multiple_of(BUCKET_LEN as u64);
+    if is_right { Ok(()) } else { Err(FaultKind::Buckets) }
+}
+
+/// Number of slots in use in a part of an index. The others are empty.
+fn used_slots(part: &[u8]) -> Result<u64, FaultKind> {
+    part.as_chunks::<BUCKET_LEN>().0.iter().try_fold(0, |sum, bucket| Ok(sum + used_slots_of(bucket)?))
+}
+
+fn used_slots_of(bucket: &[u8; BUCKET_LEN]) -> Result<u64, FaultKind> {
+    let (words, _) = bucket.as_chunks::<2>();
+    let (fingerprints, distances) = (&words[..BUCKET_SLOTS], &words[BUCKET_SLOTS..2 * BUCKET_SLOTS]);
+    let used = fingerprints.iter().take_while(|word| **word != [0; 2]).count();
+    let unused = fingerprints[used..].iter().chain(&distances[used..]);
+    let base = bucket[BASE_AT..].first_chunk().map_or(0, |base| u64::from_le_bytes(*base));
+    if (base & BUCKET_SUM_MASK) >> BASE_BITS != bucket_sum(bucket) {
+        return Err(FaultKind::BucketSum);
     }
-    let mut used_in_all = 0;
-    for bucket in found {
-        let (words, _) = bucket.as_chunks::<2>();
-        let (fingerprints, distances) = (&words[..BUCKET_SLOTS], &words[BUCKET_SLOTS..2 * BUCKET_SLOTS]);
-        let used = fingerprints.iter().take_while(|word| **word != [0; 2]).count();
-        let unused = fingerprints[used..].iter().chain(&distances[used..]);
-        let base = bucket[BASE_AT..].first_chunk().map_or(0, |base| u64::from_le_bytes(*base));
-        if (base & BUCKET_SUM_MASK) >> BASE_BITS != bucket_sum(bucket) {
-            return Err(FaultKind::BucketSum);
-        }
-        let has_base = base & !BUCKET_SUM_MASK != 0;
-        if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && has_base) {
-            return Err(FaultKind::Slots);
-        }
-        used_in_all += used as u64;
+    let has_base = base & !BUCKET_SUM_MASK != 0;
+    if unused.into_iter().any(|word| *word != [0; 2]) || (used == 0 && has_base) {
+        return Err(FaultKind::Slots);
     }
-    if used_in_all == count { Ok(()) } else { Err(FaultKind::Slots) }
+    Ok(used as u64)
 }
 
 fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>, FaultKind> {

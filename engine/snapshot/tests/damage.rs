@@ -13,6 +13,7 @@ use handle_snapshot::{
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
 use std::io::Cursor;
+use std::ops::ControlFlow;
 
 const HANDLES: [&str; 12] = [
     "10.1/A",
@@ -288,6 +289,45 @@ fn a_whole_layer_is_whole() {
     assert_eq!((report.public_count, report.private_count), (20, 4));
     assert_eq!(report.homed_count, Some(4));
     assert_eq!(with_sums(bytes.clone()), bytes);
+}
+
+#[test]
+fn a_check_tells_which_parts_of_records_and_index_it_has_read() {
+    let options = LayerOptions { seed: 7, folds: true, created_unix_ms: 5 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options);
+    let data = [b'x'; 500];
+    for origin in 0..70_000_u64 {
+        builder.add(origin, format!("10.1/{origin}").as_bytes(), [Value::new(1, b"URL", &data)]).unwrap();
+    }
+    let bytes = builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner();
+    let layer = Layer::open(bytes.as_slice()).unwrap();
+    let header = layer.header();
+    let (mut records_len, mut index_len) = (0, 0);
+    let report = verify::layer_in_steps(&layer, |range| {
+        assert!(range.end - range.start < 17 << 20, "{range:?}");
+        match range.start < header.index_at {
+            true => records_len += range.end - range.start,
+            false => index_len += range.end - range.start,
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(report.unwrap().unwrap().handles_count, 70_000);
+    // Both are read for their checksums, record by record with a lookup each, and the slots at the
+    // end. The last step of the lookups is not told.
+    let step_len = 16 << 20;
+    assert!(records_len > 2 * header.records_len - step_len, "{records_len} of {header:?}");
+    assert!(
+        index_len > 2 * header.index_len && index_len < 3 * header.index_len,
+        "{index_len} of {header:?}"
+    );
+    for calls in 1..=6 {
+        let mut left = calls;
+        let stopped = verify::layer_in_steps(&layer, |_| {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert!(stopped.unwrap().is_none(), "at call {calls}");
+    }
 }
 
 #[test]
