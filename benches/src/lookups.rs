@@ -24,14 +24,19 @@ impl LookupKeys {
     /// When the models of the records cannot be read.
     pub fn new(records: u64, count: usize, seed: u64) -> anyhow::Result<Self> {
         let (generator, mut random) = (RecordGenerator::new()?, BenchRandom(seed));
+        Ok(Self::of(count, |out| generator.handle(random.below(records), out)))
+    }
+
+    /// Makes `count` keys of the handles that `append` appends one at a time.
+    pub fn of(count: usize, mut append: impl FnMut(&mut Vec<u8>)) -> Self {
         let (mut bytes, mut ends) = (Vec::new(), Vec::with_capacity(count));
         for _ in 0..count {
             let start = bytes.len();
-            generator.handle(random.below(records), &mut bytes);
+            append(&mut bytes);
             fold_key(&mut bytes[start..], true);
             ends.push(bytes.len());
         }
-        Ok(Self { bytes, ends, at: 0 })
+        Self { bytes, ends, at: 0 }
     }
 
     /// Returns the next key; the first follows the last.

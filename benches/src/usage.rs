@@ -128,6 +128,17 @@ pub fn resident_len(pid: u32) -> anyhow::Result<u64> {
     Ok(kilobytes << 10)
 }
 
+/// Returns the resident memory of this process that is not of files, in bytes.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn private_len() -> anyhow::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
+    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    Ok(kilobytes << 10)
+}
+
 /// Describes processor, cores and kernel, as every published figure must.
 #[must_use]
 pub fn machine() -> String {

@@ -6,6 +6,7 @@ mod bulk_resolve;
 mod cache_memory;
 mod cache_trace;
 mod caching;
+mod capacity;
 mod certified_share;
 mod http_cache;
 mod http_rate;
@@ -61,6 +62,7 @@ enum Command {
     CacheMemory(cache_memory::Args),
     CacheTrace(cache_trace::Args),
     Caching(caching::Args),
+    Capacity(capacity::Args),
     CertifiedShare(certified_share::Args),
     HttpCache(http_cache::Args),
     HttpRate(http_rate::Args),
@@ -82,6 +84,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::CacheMemory(args) => cache_memory::run(args),
         Command::CacheTrace(args) => cache_trace::run(args),
         Command::Caching(args) => caching::run(args),
+        Command::Capacity(args) => capacity::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
         Command::HttpCache(args) => http_cache::run(args),
         Command::HttpRate(args) => http_rate::run(args),
