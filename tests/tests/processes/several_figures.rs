@@ -8,7 +8,8 @@
 //!     -- --nocapture
 //! ```
 //!
-//! `HANDLE_SECONDS`, `HANDLE_CLIENTS` and `HANDLE_PROCESSES` (1 or 2) change what is measured.
+//! `HANDLE_SECONDS`, `HANDLE_CLIENTS`, `HANDLE_PROCESSES` (1 or 2), and `HANDLE_RATE`, the most
+//! creations per second, change what is measured.
 
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Request};
@@ -37,17 +38,19 @@ fn number(name: &str, default: u64) -> u64 {
 /// A handle that was created, and when that was acknowledged.
 struct AcknowledgedCreation(Vec<u8>, Instant);
 
-/// Creates handles over one connection for some time; returns how many.
+/// Creates handles over one connection for some time, one in each `pause`; returns how many.
 fn create(
     server: SocketAddr,
     client: u64,
-    until: Instant,
+    (until, pause): (Instant, Duration),
     acknowledged: &Sender<AcknowledgedCreation>,
 ) -> u64 {
     let mut stream = TcpStream::connect(server).expect("a connection");
     stream.set_nodelay(true).expect("a socket");
-    let (mut count, mut room) = (0, Vec::new());
+    let (mut count, mut room, mut due) = (0, Vec::new(), Instant::now());
     while Instant::now() < until {
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        due += pause;
         let handle = format!("10.5555/{client}-{count}");
         let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
         let body = HandleValues { handle: handle.as_bytes(), values };
@@ -135,6 +138,10 @@ fn creations_over_a_database_are_counted_and_looked_for() {
     let set = directory.path().join("set");
     until("something is published", || PublishedSet::open(&set, LoadMode::Map).is_ok());
     let (seconds, clients) = (number("HANDLE_SECONDS", 10), number("HANDLE_CLIENTS", 64));
+    let pause = match number("HANDLE_RATE", 0) {
+        0 => Duration::ZERO,
+        rate => Duration::from_secs(clients) / u32::try_from(rate).expect("a rate"),
+    };
     let (begun, (acknowledged, waiting)) = (Instant::now(), channel());
     let until = begun + Duration::from_secs(seconds);
     let (created, mut times) = std::thread::scope(|scope| {
@@ -144,7 +151,7 @@ fn creations_over_a_database_are_counted_and_looked_for() {
             .map(|client| {
                 let at = usize::try_from(client).expect("a small number") % count;
                 let (server, acknowledged) = (processes[at].1, acknowledged.clone());
-                scope.spawn(move || create(server, client, until, &acknowledged))
+                scope.spawn(move || create(server, client, (until, pause), &acknowledged))
             })
             .collect();
         let created: u64 = creating.into_iter().map(|thread| thread.join().expect("creations")).sum();
