@@ -213,7 +213,7 @@ impl PublishedSet {
         Self::open_from(dir, how, &|_| None)
     }
 
-    /// Opens a generation that is [kept](SetPublisher::keep) in `dir`, or the published one if it
+    /// Opens a generation that is [kept](publisher::SetPublisher::keep) in `dir`, or the published one if it
     /// has this number.
     ///
     /// # Errors
