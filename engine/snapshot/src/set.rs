@@ -213,8 +213,8 @@ impl PublishedSet {
         Self::open_from(dir, how, &|_| None)
     }
 
-    /// Opens a generation that is [kept](publisher::SetPublisher::keep) in `dir`, or the published one if it
-    /// has this number.
+    /// Opens a generation that is [kept](publisher::SetPublisher::keep) in `dir`, or the published
+    /// one if it has this number.
     ///
     /// # Errors
     /// When the generation is not kept, or the set is not complete.
