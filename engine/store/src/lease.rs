@@ -16,7 +16,7 @@ pub struct LeaseHolder {
     pub host: String,
 }
 
-/// What has come of an attempt to hold a lease.
+/// The outcome of an attempt to hold a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseTurn {
     /// This process has it.

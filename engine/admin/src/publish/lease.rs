@@ -150,7 +150,7 @@ fn keep(mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState)
     }
 }
 
-/// Notes what has come of an attempt; returns the time until the next one.
+/// Notes the outcome of an attempt; returns the time until the next one.
 fn note(
     inner: &mut LeaseInner,
     host: &str,

@@ -47,11 +47,11 @@ pub enum PageKind<'n> {
     Changes,
 }
 
-/// What has come of an item.
+/// What follows after an item was taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PageStep {
-    /// More items follow.
-    Goes,
+    /// Further items of the page.
+    More,
     /// The page is over.
     End(PageEnd),
     /// Changes since the place are not known.
@@ -241,7 +241,7 @@ impl PullTask {
             }
         }
         self.state.note_item();
-        Ok(PageStep::Goes)
+        Ok(PageStep::More)
     }
 
     /// The key of a handle that is copied; others are counted if they should not be there.

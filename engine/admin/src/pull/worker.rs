@@ -213,7 +213,7 @@ impl PullWorker {
                 return Err(PullError::SlowListing);
             }
             match self.task.take(page.next_item()?, &mut kind, rules)? {
-                PageStep::Goes => {}
+                PageStep::More => {}
                 PageStep::End(end) => return Ok(Some(end)),
                 PageStep::Lost => return Ok(None),
             }
