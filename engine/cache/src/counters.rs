@@ -39,8 +39,12 @@ handle_daemon::event_counters! {
         relayed,
         /// Of these, requests that it did not answer.
         relays_failed,
-        /// Notices of a publisher, after each of which its records are asked for again.
+        /// Notices of a publisher.
         notices,
+        /// Of these, notices without names, after which all of its records are asked for again.
+        notices_of_all,
+        /// Handles that notices have named, whose records are asked for again.
+        handles_notified,
         /// Connections for notices that failed or ended.
         notify_failures,
         /// Entries removed by an operator.

@@ -38,16 +38,30 @@ pub fn with_key<T>(handle: Handle<'_>, with: impl FnOnce(&[u8]) -> T) -> T {
     if is_key(handle) {
         return with(handle.0);
     }
-    let folds = handle.folds_len();
+    with_folded_start(handle.0, handle.folds_len(), with)
+}
+
+/// Calls `with` with `handle` in the form that it has in all spellings.
+pub fn with_folded<T>(handle: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
+    with_folded_start(handle, handle.len(), with)
+}
+
+/// Calls `with` with `name`, whose first `folds_len` bytes are folded.
+fn with_folded_start<T>(name: &[u8], folds_len: usize, with: impl FnOnce(&[u8]) -> T) -> T {
     let mut room = [0; KEY_ROOM];
-    match room.get_mut(..handle.0.len()) {
-        Some(key) => {
-            key.copy_from_slice(handle.0);
-            fold::fold(&mut key[..folds]);
-            with(key)
+    let mut longer;
+    let folded = match room.get_mut(..name.len()) {
+        Some(folded) => {
+            folded.copy_from_slice(name);
+            folded
         }
-        None => with(&handle.prefix_folded()),
-    }
+        None => {
+            longer = name.to_vec();
+            &mut longer[..]
+        }
+    };
+    fold::fold(&mut folded[..folds_len]);
+    with(folded)
 }
 
 /// Bounds on how long entries are kept.

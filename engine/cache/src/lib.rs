@@ -12,7 +12,7 @@
 //! - [`questions`]: the thread that asks others; `open_questions`: who waits, and what a purge
 //!   overtakes; `turns`: whose question is next. [`upstream`]: how others are asked, and
 //!   [`policy`]: the rules by prefix.
-//! - `notices`: what a publisher announces makes entries expire.
+//! - `notices`: what a publisher announces makes entries expire; `changed_handles`: when.
 //! - `relay`: requests that only the responsible service can decide.
 //! - [`saved`]: the file in which the cache is kept over a restart; [`saver`] writes and reads it.
 //! - [`service`]: the cache as the server has it; [`commands`], [`metrics`], [`counters`],
@@ -42,6 +42,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod changed_handles;
 pub mod commands;
 pub mod config;
 pub mod counters;

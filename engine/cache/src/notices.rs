@@ -1,13 +1,14 @@
-//! Notices of the publisher of some prefixes. A notice says that there is a new set, and not what
-//! has changed, so everything that is known about these prefixes counts as expired: the next
-//! request for a record causes a question. If no server answers it, the expired record is shown.
+//! Notices of the publisher of some prefixes. A notice says that there is a new set, and which
+//! handles have changed. What is known about these counts as expired: the next request for a record
+//! causes a question. If no server answers it, the expired record is shown. A notice without names
+//! counts for all handles of these prefixes.
 
 use crate::config::Config;
 use crate::state::CacheState;
 use anyhow::Context as _;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::notice::listener::{NoticeReceiver, NotifyConfig};
-use handle_daemon::notice::{NoticeKey, PublicationNotice};
+use handle_daemon::notice::{ChangedHandles, NoticeKey, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -54,12 +55,16 @@ impl NoticeReceiver for CacheNotices {
         self.state.counters.notify_failures.add();
     }
 
-    fn take(&self, notice: PublicationNotice) {
+    fn wants_names(&self) -> bool {
+        true
+    }
+
+    fn take(&self, notice: PublicationNotice, changed: Option<&ChangedHandles>) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         // After the start, entries of an earlier process may be older than the set.
         if newest.replace(notice) != Some(notice) {
             self.state.counters.notices.add();
-            self.state.take_notice(now_unix_s());
+            self.state.take_notice(changed, now_unix_s());
         }
     }
 }

@@ -58,7 +58,7 @@ settings! {
         /// that service if they come over TCP and outside sessions.
         restart authenticated: AuthenticatedRequests = AuthenticatedRequests::Refer;
         /// Prefixes that the `handle-admin` of `notify` publishes. With each set that it announces,
-        /// what is known about their handles counts as expired.
+        /// what is known about the changed handles counts as expired.
         restart notified: Vec<String> = Vec::new(), PREFIXES;
         /// Time after such a notice in which each request for these handles causes a question,
         /// because servers may get the set later than this cache gets the notice.

@@ -1,9 +1,10 @@
 //! The cache itself, as workers and the thread that asks others share it.
 
+use crate::changed_handles::ChangeTimes;
 use crate::config::{CacheConfig, Config};
 use crate::counters::{BusyCounter, CacheCounters, DurationCounts};
 use crate::entry::{
-    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, NO_HANDLE, NOTIFIED, RECORD, set_ttl, stamp, with_key,
+    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, NO_HANDLE, NOTIFIED, RECORD, set_ttl, stamp, with_folded, with_key,
 };
 use crate::open_questions::{OpenQuestions, PurgeScope};
 use crate::questions::QuestionTask;
@@ -15,6 +16,7 @@ use crate::top::{SAMPLE_EVERY, TopNames};
 use crate::upstream::{OriginAnswer, UpstreamResolver};
 use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::notice::ChangedHandles;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
@@ -58,6 +60,8 @@ pub struct CacheState {
     /// Entries with [`NOTIFIED`] that were stored until this time, in seconds since 1970, have
     /// expired.
     notified_until_s: AtomicU32,
+    /// The same for single handles.
+    changed_until_s: ChangeTimes,
     /// Whether there is a connection for notices.
     pub(crate) is_notified_now: AtomicBool,
     /// Challenges of services to which requests were handed.
@@ -99,6 +103,10 @@ impl CacheState {
             renewed: RecentNames::default(),
             renewals: AtomicUsize::new(0),
             notified_until_s: AtomicU32::new(0),
+            changed_until_s: match config.policy.notified.is_empty() {
+                true => ChangeTimes::default(),
+                false => ChangeTimes::new(config.cache.bytes),
+            },
             is_notified_now: AtomicBool::new(false),
             relayed: RelayedChallenges::default(),
             changed: Mutex::default(),
@@ -137,11 +145,17 @@ impl CacheState {
         with_key(handle, |key| hash_key(self.seed, key))
     }
 
-    fn entry_state(&self, hash: u64, stamp: EntryStamp, now_unix_s: u32) -> CacheEntryState {
+    fn entry_state(
+        &self,
+        hash: u64,
+        handle: Handle<'_>,
+        stamp: EntryStamp,
+        now_unix_s: u32,
+    ) -> CacheEntryState {
         let age_s = now_unix_s.saturating_sub(stamp.stored_unix_s);
         match stamp.ttl_s.checked_sub(age_s) {
             Some(left_s @ 1..)
-                if !is_of_the_future(stamp, now_unix_s) && !self.is_notified(stamp, now_unix_s) =>
+                if !is_of_the_future(stamp, now_unix_s) && !self.is_notified(handle, stamp, now_unix_s) =>
             {
                 CacheEntryState::Fresh { age_s, left_s }
             }
@@ -154,32 +168,61 @@ impl CacheState {
         }
     }
 
-    /// Whether its publisher may have changed an entry since it was stored.
+    /// Whether its publisher may have changed the entry of `handle` since it was stored.
     #[inline]
-    fn is_notified(&self, stamp: EntryStamp, now_unix_s: u32) -> bool {
-        stamp.flags & NOTIFIED != 0 && stamp.stored_unix_s <= self.notified_until(now_unix_s)
+    fn is_notified(&self, handle: Handle<'_>, stamp: EntryStamp, now_unix_s: u32) -> bool {
+        stamp.flags & NOTIFIED != 0
+            && (stamp.stored_unix_s <= self.notified_until(&self.notified_until_s, now_unix_s)
+                || self.is_changed(handle, stamp, now_unix_s))
     }
 
-    /// The time until which a notice counts. If the clock was set back after it, only what is
-    /// stored by now may be older than the notice.
+    /// Whether its publisher has named `handle` since its entry was stored.
+    fn is_changed(&self, handle: Handle<'_>, stamp: EntryStamp, now_unix_s: u32) -> bool {
+        let time = match self.upstream.aliased(handle) {
+            Some(shown) => self.changed_until_s.of(self.hash_of_all_spellings(&shown)),
+            None => self.changed_until_s.of(self.hash_of_all_spellings(handle.0)),
+        };
+        time.is_some_and(|until_s| stamp.stored_unix_s <= self.notified_until(until_s, now_unix_s))
+    }
+
+    /// A hash that a handle has in any case.
+    fn hash_of_all_spellings(&self, handle: &[u8]) -> u64 {
+        with_folded(handle, |folded| hash_key(self.seed, folded))
+    }
+
+    /// The time `until_s` until which a notice counts. If the clock was set back after it, only
+    /// what is stored by now may be older than the notice.
     #[inline]
-    fn notified_until(&self, now_unix_s: u32) -> u32 {
-        let until_s = self.notified_until_s.load(Ordering::Acquire);
+    fn notified_until(&self, until_s: &AtomicU32, now_unix_s: u32) -> u32 {
+        let time_s = until_s.load(Ordering::Acquire);
         let longest_s =
             now_unix_s.saturating_add(self.config.policy.notified_s).saturating_add(CLOCK_SLACK_S);
-        if until_s <= longest_s {
-            return until_s;
+        if time_s <= longest_s {
+            return time_s;
         }
-        self.notified_until_s.fetch_min(now_unix_s, Ordering::AcqRel);
+        until_s.fetch_min(now_unix_s, Ordering::AcqRel);
         now_unix_s
     }
 
-    /// Handles a notice: all entries whose changes are announced have expired, also those that are
-    /// stored soon after it. What is asked about them now is not stored.
-    pub(crate) fn take_notice(&self, now_unix_s: u32) {
+    /// Handles a notice: the entries of the handles that have changed have expired, also those that
+    /// are stored soon after it; without their names, all entries whose changes are announced. What
+    /// is asked about them now is not stored.
+    pub(crate) fn take_notice(&self, changed: Option<&ChangedHandles>, now_unix_s: u32) {
         let until_s = now_unix_s.saturating_add(self.config.policy.notified_s);
-        self.notified_until_s.store(until_s, Ordering::Release);
-        self.open.overtake(|name| self.is_announced(Handle(name)));
+        let Some(changed) = changed else {
+            self.counters.notices_of_all.add();
+            self.notified_until_s.store(until_s, Ordering::Release);
+            return self.open.overtake(|name| self.is_announced(Handle(name)));
+        };
+        let names: HashSet<Vec<u8>> = changed.names().map(fold::folded).collect();
+        self.counters.handles_notified.add_many(names.len() as u64);
+        for name in &names {
+            self.changed_until_s.set(hash_key(self.seed, name), until_s);
+        }
+        let is_named = |name: &[u8]| names.contains(&fold::folded(name));
+        self.open.overtake(|name| {
+            is_named(name) || self.upstream.aliased(Handle(name)).is_some_and(|shown| is_named(&shown))
+        });
     }
 
     /// Whether an entry may be shown so many seconds after its end.
@@ -200,7 +243,7 @@ impl CacheState {
         let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
             return CachedLookup::Unknown;
         };
-        let ttl = match self.entry_state(hash, stamp, now_unix_s) {
+        let ttl = match self.entry_state(hash, handle, stamp, now_unix_s) {
             CacheEntryState::Over => return CachedLookup::Unknown,
             CacheEntryState::Stale => {
                 self.renew(hash, handle, now_unix_s);
@@ -269,7 +312,7 @@ impl CacheState {
     /// What is known about `handle`, if it has not expired.
     pub(crate) fn fresh(&self, handle: Handle<'_>) -> Option<Resolution> {
         let (stamp, mut values) = self.copy(handle)?;
-        match self.entry_state(self.hash(handle), stamp, now_unix_s()) {
+        match self.entry_state(self.hash(handle), handle, stamp, now_unix_s()) {
             CacheEntryState::Fresh { age_s, left_s } => {
                 let max_s = self.live.load().ttl_s_max;
                 set_ttl(&mut values, AnswerTtl::Left { age_s, entry_left_s: left_s, max_s });

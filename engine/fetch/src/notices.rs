@@ -5,8 +5,8 @@
 
 use crate::config::NotifyConfig;
 use crate::state::FetchState;
-use handle_daemon::notice::PublicationNotice;
 use handle_daemon::notice::listener::NoticeReceiver;
+use handle_daemon::notice::{ChangedHandles, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::manifest::Manifest;
 use std::io::{self, Read as _, Write as _};
@@ -83,7 +83,7 @@ impl NoticeReceiver for FetchReceiver {
         (status.connected, status.last_error) = (false, Some(error.to_owned()));
     }
 
-    fn take(&self, notice: PublicationNotice) {
+    fn take(&self, notice: PublicationNotice, _changed: Option<&ChangedHandles>) {
         self.state.counters.notices.add();
         self.inbox.put(notice);
     }

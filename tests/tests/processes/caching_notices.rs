@@ -1,11 +1,12 @@
-//! `handle-admin` tells `handle-cache` of each set, and the records of its prefixes are then asked
-//! for anew.
+//! `handle-admin` tells `handle-cache` of each set, and the records that it has changed are then
+//! asked for anew.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_cache::Config;
 use handle_daemon::notice::{
-    HELLO_LEN, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN, PublicationNotice, challenge, parse_hello,
+    ChangedHandles, HELLO_LEN, MachineHello, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN,
+    PublicationNotice, challenge,
 };
 use handle_proto::value::Ttl;
 use handle_proto::{ResponseCode, Value};
@@ -40,8 +41,9 @@ impl TestPublisher {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut hello = [0; HELLO_LEN];
         stream.read_exact(&mut hello).unwrap();
-        let nonce = [7; 32];
-        let session = NoticeSession::new(&self.key, &parse_hello(&hello).unwrap(), &nonce);
+        let (nonce, hello) = ([7; 32], MachineHello::parse(&hello).unwrap());
+        assert!(hello.wants_names);
+        let session = NoticeSession::new(&self.key, &hello, &nonce);
         stream.write_all(&challenge(&nonce, &session)).unwrap();
         let mut proof = [0; PROOF_LEN];
         stream.read_exact(&mut proof).unwrap();
@@ -52,7 +54,16 @@ impl TestPublisher {
 
 impl TestConnection {
     fn tell(&mut self, generation: u64) {
-        let notice = self.1.seal(PublicationNotice { epoch: 1, generation });
+        self.tell_changes(generation, None);
+    }
+
+    fn tell_changes(&mut self, generation: u64, names: Option<&[&str]>) {
+        let changed = names.map(|names| {
+            let mut changed = ChangedHandles::default();
+            names.iter().for_each(|name| assert!(changed.add(name.as_bytes())));
+            changed
+        });
+        let notice = self.1.seal(PublicationNotice { epoch: 1, generation }, changed.as_ref());
         self.0.write_all(&notice).unwrap();
     }
 }
@@ -146,4 +157,27 @@ fn an_answer_from_before_a_notice_is_not_stored_after_it() {
         assert_eq!(waiting.join().unwrap().code, ResponseCode::SUCCESS);
     });
     assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
+}
+
+#[test]
+fn only_the_records_that_a_notice_names_are_asked_for_anew() {
+    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
+    let publisher = TestPublisher::start(directory.path());
+    let cache = TestCache::of(upstream.address, |config| notified(config, &publisher, directory.path()));
+    let mut connection = publisher.accept();
+    connection.tell(1);
+    until("the first notice", || cache.count("notices") == 1);
+    std::thread::sleep(Duration::from_millis(1100));
+    let set = |text| ["10.1/x", "10.1/y"].iter().for_each(|handle| upstream.set(handle, &[url(text)]));
+    set("https://one.example/");
+    ["10.1/x", "10.1/y"].iter().for_each(|handle| {
+        assert!(shows(&cache.resolve(handle), "https://one.example/"));
+    });
+    set("https://two.example/");
+    connection.tell_changes(2, Some(&["10.1/X"]));
+    until("the second notice", || cache.count("notices") == 2);
+    assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
+    assert!(shows(&cache.resolve("10.1/y"), "https://one.example/"), "it has not changed");
+    assert_eq!((cache.count("handles_notified"), cache.count("notices_of_all")), (1, 1));
+    cache.server.stop().unwrap();
 }

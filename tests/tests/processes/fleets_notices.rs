@@ -5,10 +5,14 @@
 
 use handle_admin::config::Config;
 use handle_admin::publish::StorePublisher;
+use handle_daemon::notice::listener::{NoticeReceiver, listen};
+use handle_daemon::notice::{ChangedHandles, NoticeKey, PublicationNotice};
+use handle_daemon::shutdown::Shutdown;
 use handle_fetch::Fetcher;
 use handle_fetch::config::NotifyConfig;
 use handle_proto::{Value, Values};
 use handle_snapshot::set::read_manifest;
+use handle_store::Transaction;
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::daemon::free_address;
 use handle_tests::fleet::{TestFleet, verified, write_secret};
@@ -16,6 +20,7 @@ use handle_tests::http;
 use handle_tests::process::until;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Intervals that no test waits for.
@@ -170,4 +175,104 @@ fn strangers_do_not_keep_machines_out() {
     change(&admin, "first");
     until("the machine is told", || is_current(&fleet));
     assert!(is_connected(&fetcher));
+}
+
+/// Stops what waits for notices, also if the test fails.
+struct StopOnDrop<'s>(&'s Shutdown);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A machine that asks for names, and what it was told: a generation, and the names.
+struct NamesReceiver {
+    config: NotifyConfig,
+    shutdown: Arc<Shutdown>,
+    told: Mutex<Vec<(u64, Option<Vec<String>>)>>,
+}
+
+impl NoticeReceiver for NamesReceiver {
+    fn config(&self) -> NotifyConfig {
+        self.config.clone()
+    }
+
+    fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
+    }
+
+    fn note_connected(&self) {}
+
+    fn note_failure(&self, error: &str) {
+        panic!("{error}");
+    }
+
+    fn wants_names(&self) -> bool {
+        true
+    }
+
+    fn take(&self, notice: PublicationNotice, changed: Option<&ChangedHandles>) {
+        let names = |changed: &ChangedHandles| {
+            changed.names().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
+        };
+        self.told.lock().unwrap().push((notice.generation, changed.map(names)));
+    }
+}
+
+#[test]
+fn a_machine_that_asks_is_told_which_handles_have_changed() {
+    let fleet = TestFleet::over_s3();
+    write_secret(&fleet.path("notice-key"), &"k".repeat(64));
+    let admin = administer_with("wide_open", |config: &mut Config| {
+        let publish = &mut config.publish;
+        publish.directory = Some(fleet.path("published"));
+        publish.notify.listen = Some(free_address());
+        publish.notify.key_file = Some(fleet.path("notice-key"));
+        publish.notify.names_len = 100;
+    });
+    change(&admin, "before");
+    let address = admin.server().notify_address().unwrap().to_string();
+    let receiver = NamesReceiver {
+        config: NotifyConfig { address, ..NotifyConfig::default() },
+        shutdown: Arc::new(Shutdown::new().unwrap()),
+        told: Mutex::default(),
+    };
+    let key = NoticeKey::read(&fleet.path("notice-key")).unwrap();
+    std::thread::scope(|scope| {
+        let _stops = StopOnDrop(&receiver.shutdown);
+        scope.spawn(|| listen(&receiver, &key));
+        let last = || receiver.told.lock().unwrap().last().cloned();
+        let shown = || read_manifest(&fleet.path("published")).unwrap().generation;
+        until("a notice", || last().is_some_and(|(generation, _)| generation == shown()));
+        assert_eq!(last().unwrap().1, None, "nothing is known about the time before");
+        let expect = |names: Option<&[&str]>| {
+            until("the notice", || last().is_some_and(|(generation, _)| generation == shown()));
+            // Merges are sets too, and change no handle.
+            let mut told = std::mem::take(&mut *receiver.told.lock().unwrap());
+            told.retain(|(_, names)| names.as_ref().is_none_or(|names| !names.is_empty()));
+            let told: Vec<_> = told.into_iter().map(|(_, names)| names).collect();
+            let names = names.map(|names| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+            assert_eq!(told, [names]);
+        };
+        receiver.told.lock().unwrap().clear();
+        change(&admin, "after");
+        expect(Some(&["10.5555/told"]));
+        let shared = admin.server().shared();
+        let many = |transaction: &mut Transaction<'_>| {
+            let value = Value::new(1, b"URL", b"x");
+            let names = (0..10).map(|nth| format!("10.5555/ONE-OF-MANY-{nth}"));
+            names.into_iter().try_for_each(|name| {
+                transaction.put(name.as_bytes(), Values::build([value], &mut Vec::new())).map(|_| ())
+            })
+        };
+        let publisher: &StorePublisher = shared.publisher.as_ref().unwrap();
+        for make in [many, |transaction: &mut Transaction<'_>| transaction.home(b"10.777").map(|_| ())] {
+            shared.service.store.change(make).unwrap();
+            assert!(publisher.wait_for(shared.service.store.last_id(), Duration::from_secs(20)));
+            expect(None);
+        }
+        change(&admin, "later");
+        expect(Some(&["10.5555/told"]));
+    });
 }

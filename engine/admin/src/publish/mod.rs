@@ -21,6 +21,7 @@ mod lease;
 mod metrics;
 mod notices;
 mod planner;
+mod recent_changes;
 mod settings;
 mod shipping;
 mod signer;
@@ -36,7 +37,7 @@ pub use error::PublishError;
 pub use lease::LeaseStatus;
 pub use metrics::publisher_metrics;
 pub(crate) use notices::serve as serve_notices;
-pub use notices::{NoticeCounters, NoticeServerConfig, NoticeState, notice_metrics};
+pub use notices::{NoticeCounters, NoticeServerConfig, NoticeState, SetNotices, notice_metrics};
 pub use settings::{CheckConfig, PublishConfig, ShipConfig};
 pub use shipping::{ShipCounts, ShipStatus, ship_metrics};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
@@ -49,6 +50,7 @@ use handle_store::Store;
 use jobs::JobOutput;
 use lease::{LeaseState, PublishLease, this_process};
 use planner::PublisherPlan;
+use recent_changes::RecentChanges;
 use shipping::{SetShipping, ShippingState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -90,6 +92,7 @@ struct PublisherState {
     shipping: Option<Arc<ShippingState>>,
     /// The set that machines can fetch.
     notices: Arc<watch::Sender<PublicationNotice>>,
+    changes: Arc<RecentChanges>,
 }
 
 impl StorePublisher {
@@ -117,7 +120,9 @@ impl StorePublisher {
             check::clean(dir)?;
         }
         let config = Arc::new(config.clone());
-        let engine = PublisherPlan::new(store.clone(), publisher, config.clone())?;
+        let changes = Arc::default();
+        let engine =
+            PublisherPlan::new(store.clone(), publisher, config.clone())?.noting(Arc::clone(&changes));
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
         let told = Arc::clone(&notices);
@@ -127,7 +132,8 @@ impl StorePublisher {
         let tell = move |notice| tell_machines(&told, notice);
         let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), tell)?;
         let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
-        let shared = Arc::new(PublisherState { shipping: state, notices, ..PublisherState::default() });
+        let shared =
+            Arc::new(PublisherState { shipping: state, notices, changes, ..PublisherState::default() });
         shared.put(engine.status());
         let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         driver.lease = lease_state;
@@ -143,8 +149,8 @@ impl StorePublisher {
 
     /// The set that machines can fetch: the shipped one or, without shipping, the published one.
     #[must_use]
-    pub fn notices(&self) -> watch::Receiver<PublicationNotice> {
-        self.shared.notices.subscribe()
+    pub fn notices(&self) -> SetNotices {
+        SetNotices { newest: self.shared.notices.subscribe(), changes: Arc::clone(&self.shared.changes) }
     }
 
     /// The current state of shipping; `None` if no place for it is configured.

@@ -1,12 +1,15 @@
 //! Tells machines of each set that they can fetch ([`handle_daemon::notice`]).
 //!
 //! A machine gets the newest set only: sets that are replaced before its connection can take a
-//! notice are left out. Connections, and the time for each step of them, are limited.
+//! notice are left out. If it asks for the names of changed handles, it gets those of all sets
+//! since the notice before. Connections, and the time for each step of them, are limited.
 
+use super::recent_changes::RecentChanges;
 use crate::state::AdminState;
 use handle_daemon::metrics::EventCounter;
 use handle_daemon::notice::{
-    HELLO_LEN, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN, PublicationNotice, challenge, parse_hello,
+    CHANGED_LEN_MAX, HELLO_LEN, MachineHello, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN,
+    PublicationNotice, challenge,
 };
 use handle_daemon::settings;
 use handle_daemon::settings::{DAY_MS, SettingError};
@@ -38,6 +41,10 @@ settings! {
         live repeat_ms: u32 = 10_000, 10..=DAY_MS;
         /// Most time for a machine to take a notice.
         live write_ms: u32 = 5000, 10..=600_000;
+        /// Most bytes of names of changed handles that are kept for machines that ask for them, as
+        /// `handle-cache` does. When more has changed since its last notice, a machine is told that
+        /// any handle may have changed. With 0, that is always so.
+        live names_len: usize = 256 << 10, 0..=CHANGED_LEN_MAX;
     }
 }
 
@@ -86,6 +93,14 @@ handle_daemon::metrics! {
     }
 }
 
+/// What machines are told.
+#[derive(Clone, Debug)]
+pub struct SetNotices {
+    /// The set that machines can fetch.
+    pub(super) newest: watch::Receiver<PublicationNotice>,
+    pub(super) changes: Arc<RecentChanges>,
+}
+
 /// A connection that is counted, until this is dropped.
 struct CountedConnection<'s>(&'s AtomicUsize);
 
@@ -111,7 +126,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) async fn serve(
     listener: TcpListener,
     key: NoticeKey,
-    notices: watch::Receiver<PublicationNotice>,
+    notices: SetNotices,
     state: Arc<AdminState>,
 ) {
     let (key, mut stopping) = (Arc::new(key), state.stopping());
@@ -148,7 +163,7 @@ async fn within<T>(ms: u32, step: impl Future<Output = io::Result<T>>) -> io::Re
 async fn serve_machine(
     mut stream: TcpStream,
     key: &NoticeKey,
-    mut notices: watch::Receiver<PublicationNotice>,
+    mut notices: SetNotices,
     state: &AdminState,
 ) -> io::Result<()> {
     let config = || state.config();
@@ -160,22 +175,25 @@ async fn serve_machine(
         return Ok(());
     };
     stream.set_nodelay(true)?;
-    let mut session = within(limits.proof_ms, prove(&mut stream, key)).await.inspect_err(|_| {
-        counted.counters.refused_key.add();
-    })?;
+    let (mut session, wants_names) =
+        within(limits.proof_ms, prove(&mut stream, key)).await.inspect_err(|_| {
+            counted.counters.refused_key.add();
+        })?;
     let Some(_machine) = CountedConnection::count(&counted.machines, limits.machines) else {
         counted.counters.refused_full.add();
         return Ok(());
     };
     drop(unproven);
-    let mut rest = [0; 1];
+    let (mut rest, mut told) = ([0; 1], None::<PublicationNotice>);
     loop {
-        let notice = *notices.borrow_and_update();
-        let bytes = session.seal(notice);
+        let notice = *notices.newest.borrow_and_update();
+        let before = told.replace(notice).filter(|_| wants_names);
+        let changed = before.and_then(|told| notices.changes.between(told.generation, notice.generation));
+        let bytes = session.seal(notice, changed.as_ref());
         within(config().publish.notify.write_ms, stream.write_all(&bytes)).await?;
         let repeat = Duration::from_millis(config().publish.notify.repeat_ms.into());
         tokio::select! {
-            changed = notices.changed() => {
+            changed = notices.newest.changed() => {
                 if changed.is_err() {
                     // The publisher has ended.
                     return Ok(());
@@ -189,19 +207,19 @@ async fn serve_machine(
     }
 }
 
-/// Proves that both sides have the key.
-async fn prove(stream: &mut TcpStream, key: &NoticeKey) -> io::Result<NoticeSession> {
+/// Proves that both sides have the key; also returns whether the machine asks for names.
+async fn prove(stream: &mut TcpStream, key: &NoticeKey) -> io::Result<(NoticeSession, bool)> {
     let invalid = |what| io::Error::new(ErrorKind::InvalidData, what);
     let mut hello = [0; HELLO_LEN];
     stream.read_exact(&mut hello).await?;
-    let theirs = parse_hello(&hello).ok_or_else(|| invalid("it is not a connection for notices"))?;
+    let hello = MachineHello::parse(&hello).ok_or_else(|| invalid("it is not a connection for notices"))?;
     let ours = handle_auth::random();
-    let session = NoticeSession::new(key, &theirs, &ours);
+    let session = NoticeSession::new(key, &hello, &ours);
     stream.write_all(&challenge(&ours, &session)).await?;
     let mut proof = [0; PROOF_LEN];
     stream.read_exact(&mut proof).await?;
     match session.is_proof(NoticeSide::Machine, &proof) {
-        true => Ok(session),
+        true => Ok((session, hello.wants_names)),
         false => Err(invalid("the machine has another key")),
     }
 }

@@ -7,6 +7,7 @@
 use super::delta::{DeltaLayer, homed_prefixes};
 use super::error::PublishError;
 use super::jobs::{JobControl, JobInput, JobOutput, PublishJob};
+use super::recent_changes::RecentChanges;
 use super::settings::PublishConfig;
 use super::status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 use super::{check, tiers};
@@ -44,6 +45,7 @@ pub(super) struct PublisherPlan<S: Storage> {
     hold_reason: Option<String>,
     kept_manifests: Vec<Manifest>,
     counts: PublishCounts,
+    changes: Arc<RecentChanges>,
 }
 
 /// A job in progress.
@@ -75,6 +77,7 @@ impl<S: Storage> PublisherPlan<S> {
             hold_reason: held,
             kept_manifests: kept,
             counts: PublishCounts::default(),
+            changes: Arc::default(),
         };
         // After the sets were read: another process may have published what it has just changed.
         engine.store.catch_up()?;
@@ -86,6 +89,21 @@ impl<S: Storage> PublisherPlan<S> {
             engine.wait_for_rebuild(why);
         }
         Ok(engine)
+    }
+
+    /// Notes in `changes` what each set changes.
+    pub(super) fn noting(self, changes: Arc<RecentChanges>) -> Self {
+        Self { changes, ..self }
+    }
+
+    /// Notes the handles that the newest set has changed.
+    fn note_changes(&self, handles: &[ChangedRecord]) {
+        let notify = &self.config.notify;
+        let generation = self.publisher.manifest().map(|set| set.generation);
+        if let Some(generation) = generation.filter(|_| notify.listen.is_some()) {
+            let names = handles.iter().map(|changed| &changed.handle[..]);
+            self.changes.note(generation, names, notify.names_len);
+        }
     }
 
     /// Gives the store a new identity if a set shows a later state of it. The store is then an
@@ -179,6 +197,7 @@ impl<S: Storage> PublisherPlan<S> {
         let options =
             self.publisher.options(now_unix_ms).ok_or(PublishError::Refused("nothing is published"))?;
         let homed = homed.then(|| homed_prefixes(&snapshot)).transpose()?;
+        let is_homed_anew = homed.is_some();
         let delta = self.build(options, &handles, homed)?;
         let gone = self.absorbs(delta.len());
         if gone == 0 && is_full {
@@ -189,6 +208,10 @@ impl<S: Storage> PublisherPlan<S> {
         self.keep_when_due(now_unix_ms)?;
         let written = layer.header().file_len;
         self.publisher.publish(layer, now_unix_ms)?;
+        // A homed prefix changes the answers about all of its handles.
+        if !is_homed_anew {
+            self.note_changes(&handles);
+        }
         self.counts.deltas += 1;
         self.counts.changes += handles.len() as u64;
         self.counts.changed_bytes += delta.len();
@@ -366,6 +389,7 @@ impl<S: Storage> PublisherPlan<S> {
         let len = made.layer.header().file_len;
         match self.publisher.publish(made.layer, now_unix_ms) {
             Ok(_) => {
+                self.note_changes(&[]);
                 self.counts.merges += 1;
                 self.counts.merged_bytes += len;
                 Ok(())

@@ -89,12 +89,51 @@ fn a_notice_from_before_the_clock_was_set_back_counts_for_what_is_older() {
     let now = now_unix_s();
     let (state, _tasks) = open(|config| config.policy.notified = vec!["10.1".to_owned()]);
     store(&state, "10.1/x");
-    state.take_notice(now + 1000);
+    state.take_notice(None, now + 1000);
     assert_eq!(shown(&state, "10.1/x", now + 1), None);
     let (handle, stamp) = (b"10.1/y", EntryStamp { flags: NOTIFIED, ..stamp_of(RECORD, now + 2) });
     state.table.insert(state.hash(Handle(handle)), handle, stamp, &encoded(b"new", 60));
     assert!(shown(&state, "10.1/y", now + 2).is_some(), "it was asked for after the notice");
     assert_eq!(shown(&state, "10.1/x", now + 2), None);
+}
+
+fn changed(names: &[&str]) -> ChangedHandles {
+    let mut changed = ChangedHandles::default();
+    names.iter().for_each(|name| assert!(changed.add(name.as_bytes())));
+    changed
+}
+
+#[test]
+fn a_notice_expires_the_handles_that_it_names_in_all_spellings() {
+    let notified = |config: &mut Config| {
+        (config.policy.notified, config.policy.notified_s) = (vec!["10.1".to_owned()], 2);
+        config.cache.bytes = 64 << 20;
+    };
+    let (state, _tasks) = open(notified);
+    let now = now_unix_s();
+    let all = ["10.1/x", "10.1/X", "10.1/y", "10.2/x"];
+    all.iter().for_each(|handle| store(&state, handle));
+    let long = format!("10.1/{}", "z".repeat(600));
+    store(&state, &long);
+    state.take_notice(Some(&changed(&["10.1/none", "10.2/x"])), now);
+    state.take_notice(Some(&ChangedHandles::default()), now);
+    assert!(all.iter().all(|handle| shown(&state, handle, now).is_some()), "others are as they were");
+    state.take_notice(Some(&changed(&["10.1/x", &long.to_uppercase()])), now);
+    let shows = |handle: &str| shown(&state, handle, now).is_some();
+    assert!(!shows("10.1/x") && !shows("10.1/X") && !shows(&long) && shows("10.1/y"));
+    assert!(state.stale(Handle(b"10.1/x")).is_some(), "it is kept for the case that nobody answers");
+    // What is stored soon after it may be older, and what is stored later is not.
+    for (after_s, is_shown) in [(1, false), (2, false), (3, true)] {
+        let stamp = EntryStamp { flags: NOTIFIED, ..stamp_of(RECORD, now + after_s) };
+        state.table.insert(state.hash(Handle(b"10.1/x")), b"10.1/x", stamp, &encoded(b"new", 60));
+        assert_eq!(shown(&state, "10.1/x", now + after_s).is_some(), is_shown, "{after_s}");
+    }
+    // The clock is set back after a notice.
+    state.take_notice(Some(&changed(&["10.1/y"])), now + 1000);
+    assert_eq!(shown(&state, "10.1/y", now + 3), None);
+    let stamp = EntryStamp { flags: NOTIFIED, ..stamp_of(RECORD, now + 4) };
+    state.table.insert(state.hash(Handle(b"10.1/y")), b"10.1/y", stamp, &encoded(b"new", 60));
+    assert!(shown(&state, "10.1/y", now + 4).is_some(), "it was asked for after the notice");
 }
 
 #[test]
@@ -112,9 +151,14 @@ fn a_purge_or_notice_of_a_prefix_is_one_of_its_aliases_too() {
                 && shown(&state, "10.8/x", now_unix_s()).is_some()
         );
     }
-    store(&state, "10.9/x");
-    state.take_notice(now_unix_s());
-    assert_eq!(shown(&state, "10.9/x", now_unix_s()), None);
+    for changed in [None, Some(&changed(&["10.1/X"]))] {
+        let now = now_unix_s();
+        state.take_notice(None, now - 10);
+        store(&state, "10.9/x");
+        assert!(shown(&state, "10.9/x", now).is_some());
+        state.take_notice(changed, now_unix_s());
+        assert_eq!(shown(&state, "10.9/x", now_unix_s()), None);
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Waits for notices of `handle-admin` about new sets.
 
-use super::{CHALLENGE_LEN, NOTICE_LEN, NoticeKey, NoticeSide, PublicationNotice, accept_challenge, hello};
+use super::{
+    CHALLENGE_LEN, ChangedHandles, MachineHello, NOTICE_HEAD_LEN, NOTICE_MAC_LEN, NoticeHead, NoticeKey,
+    NoticeSession, NoticeSide, PublicationNotice, accept_challenge,
+};
 use crate::settings;
 use crate::settings::{SettingError, SettingRule};
 use crate::shutdown::Shutdown;
@@ -72,8 +75,13 @@ pub trait NoticeReceiver {
     fn note_connected(&self);
     /// Takes note that a connection failed or ended.
     fn note_failure(&self, error: &str);
+    /// Whether it needs to know which handles have changed.
+    fn wants_names(&self) -> bool {
+        false
+    }
     /// Takes a notice: the first one of a connection, and each that differs from the one before.
-    fn take(&self, notice: PublicationNotice);
+    /// `changed` are the handles that have changed since that one, if they are known.
+    fn take(&self, notice: PublicationNotice, changed: Option<&ChangedHandles>);
 }
 
 /// Keeps a connection until the process stops.
@@ -113,14 +121,14 @@ fn receive(
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     stream.set_write_timeout(Some(STEP_TIMEOUT))?;
-    let nonce = handle_auth::random();
-    stream.write_all(&hello(&nonce))?;
+    let hello = MachineHello::new(receiver.wants_names());
+    stream.write_all(&hello.encode())?;
     if !wait_for_notice(receiver, &stream)? {
         return Ok(());
     }
     let mut challenge = [0; CHALLENGE_LEN];
     stream.read_exact(&mut challenge)?;
-    let session = accept_challenge(key, &nonce, &challenge);
+    let session = accept_challenge(key, &hello, &challenge);
     let mut session = session.ok_or_else(|| io::Error::other("handle-admin has another key for notices"))?;
     stream.write_all(&session.proof(NoticeSide::Machine))?;
     let mut last = None;
@@ -128,17 +136,29 @@ fn receive(
         if !wait_for_notice(receiver, &stream)? {
             return Ok(());
         }
-        let mut bytes = [0; NOTICE_LEN];
-        stream.read_exact(&mut bytes)?;
-        let notice = session.open(&bytes).ok_or_else(|| io::Error::other("a notice has a wrong MAC"))?;
+        let (notice, changed) = read_notice(&mut stream, &mut session)?;
         if last.is_none() {
             connected();
         }
         if last != Some(notice) {
             last = Some(notice);
-            receiver.take(notice);
+            receiver.take(notice, changed.as_ref());
         }
     }
+}
+
+fn read_notice(
+    stream: &mut TcpStream,
+    session: &mut NoticeSession,
+) -> io::Result<(PublicationNotice, Option<ChangedHandles>)> {
+    let mut bytes = vec![0; NOTICE_HEAD_LEN];
+    stream.read_exact(&mut bytes)?;
+    let head = bytes.first_chunk().and_then(NoticeHead::parse);
+    let head = head.ok_or_else(|| io::Error::other("a notice is too long"))?;
+    bytes.resize(NOTICE_HEAD_LEN + head.names_len.unwrap_or(0) + NOTICE_MAC_LEN, 0);
+    stream.read_exact(&mut bytes[NOTICE_HEAD_LEN..])?;
+    let changed = session.open(&head, &bytes).ok_or_else(|| io::Error::other("a notice has a wrong MAC"))?;
+    Ok((head.notice, changed))
 }
 
 /// Waits for input; returns whether there is any. Otherwise, the process is to stop.
