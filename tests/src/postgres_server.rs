@@ -5,6 +5,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Time that the server has to recover.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a server in the directory `$1` with the programs in `$2`. It runs until its standard
 /// input is closed, so also when the process of the test is killed, and then removes the directory.
@@ -90,13 +94,27 @@ impl PostgresServer {
         format!("postgresql:///{name}?host={}&user=handle", self.directory.display())
     }
 
-    /// Runs a statement, and returns what `psql` prints.
+    /// Runs a statement, and returns what `psql` prints. While the server recovers from the death of
+    /// one of its processes, it is asked again.
+    ///
+    /// # Panics
+    /// If the statement fails for another reason, or the server does not recover in time.
     pub fn psql(&self, database: &str, statement: &str) -> String {
-        let mut psql = Command::new(programs().expect("installed").join("psql"));
-        psql.arg("-h").arg(&self.directory).args(["-U", "handle", "-d", database, "-At", "-c", statement]);
-        let output = psql.output().expect("psql");
-        assert!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        const RECOVERS: [&str; 2] = ["the database system is", "crash of another server process"];
+        let begun = Instant::now();
+        loop {
+            let mut psql = Command::new(programs().expect("installed").join("psql"));
+            psql.arg("-h").arg(&self.directory);
+            psql.args(["-U", "handle", "-d", database, "-At", "-c", statement]);
+            let output = psql.output().expect("psql");
+            if output.status.success() {
+                return String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            }
+            let error = String::from_utf8_lossy(&output.stderr);
+            let recovers = RECOVERS.iter().any(|why| error.contains(why));
+            assert!(recovers && begun.elapsed() < PATIENCE, "{statement}: {error}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //! removing entries.
 
 use crate::counters::CacheCounters;
-use crate::entry::{CERTIFIED, NO_HANDLE};
+use crate::entry::{CERTIFIED, LINKED, NO_HANDLE};
+use crate::linked_ttl;
 use crate::open_questions::PurgeScope;
 use crate::state::CacheState;
 use crate::table::{EntryStamp, TableEntry};
@@ -57,7 +58,11 @@ fn get(state: &CacheState, handle: &[u8]) -> Value {
 
 fn shown(entry: &TableEntry<'_>, now_unix_s: u32) -> Value {
     let EntryStamp { stored_unix_s, ttl_s, values_count, kind, flags } = entry.stamp;
-    let values = Values::from_encoded(values_count.into(), entry.values);
+    let mut plain = entry.values.to_vec();
+    if flags & LINKED != 0 {
+        linked_ttl::unlink(&mut plain);
+    }
+    let values = Values::from_encoded(values_count.into(), &plain);
     let value = |value: HandleValue<'_>| {
         json!({
             "index": value.index,

@@ -16,6 +16,8 @@ pub const HAS_ABSOLUTE: u8 = 1;
 pub const CERTIFIED: u8 = 2;
 /// Flag of an entry whose changes are announced.
 pub const NOTIFIED: u8 = 4;
+/// Flag of an entry in the table whose values have linked TTLs.
+pub const LINKED: u8 = 8;
 
 /// Longest key that is made on the stack.
 const KEY_ROOM: usize = 512;
@@ -24,12 +26,48 @@ const TTL_AT: usize = 8;
 /// Offset of the type of a value, which follows its permissions.
 const KIND_AT: usize = 14;
 
+/// Bytes of a word, and the highest bit of each.
+const WORD_LEN: usize = size_of::<u64>();
+const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; WORD_LEN]);
+
+/// A word with `byte` in each of its bytes.
+const fn each(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; WORD_LEN])
+}
+
+/// The highest bit of each byte of `word` that is zero, exact up to the lowest of them.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(each(1)) & !word & HIGH_BITS
+}
+
+/// The highest bit of each byte of `word` that is a lower case letter of ASCII.
+const fn lowercase_bytes(word: u64) -> u64 {
+    // Without the highest bit, no sum carries into the next byte.
+    let low = word & !HIGH_BITS;
+    (low + each(0x80 - b'a')) & !(low + each(0x7f - b'z')) & !word & HIGH_BITS
+}
+
 /// Whether `handle` is its own key, for all but names of the global service, which begin with a
-/// zero.
+/// zero: no byte of its prefix is a lower case letter.
 #[inline]
 fn is_key(handle: Handle<'_>) -> bool {
-    let mut prefix = handle.0.iter().take_while(|&&byte| byte != b'/');
-    !handle.0.starts_with(b"0") && prefix.all(|byte| !byte.is_ascii_lowercase())
+    if handle.0.starts_with(b"0") {
+        return false;
+    }
+    let (words, rest) = handle.0.as_chunks::<WORD_LEN>();
+    for word in words {
+        let word = u64::from_le_bytes(*word);
+        let slash = zero_bytes(word ^ each(b'/'));
+        // The bytes in front of the first slash; all without one.
+        let in_prefix = slash.wrapping_sub(1) & !slash;
+        if lowercase_bytes(word) & in_prefix != 0 {
+            return false;
+        }
+        if slash != 0 {
+            return true;
+        }
+    }
+    rest.iter().take_while(|&&byte| byte != b'/').all(|byte| !byte.is_ascii_lowercase())
 }
 
 /// Calls `with` with the key of `handle`: its prefix is folded, and the rest is as spelt, because
@@ -118,21 +156,36 @@ pub enum AnswerTtl {
     Stale(u32),
 }
 
-fn to_i32(seconds: u32) -> i32 {
-    seconds.try_into().unwrap_or(i32::MAX)
+/// What the TTL of each value becomes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TtlLimitsOfAnswer {
+    /// Seconds that are over.
+    age_s: i32,
+    /// Seconds that it has at least.
+    min_s: i32,
+    /// Seconds that it has at most.
+    max_s: i32,
 }
 
 impl AnswerTtl {
+    /// The same for all values of an answer.
+    #[inline]
+    pub(crate) fn limits(self) -> TtlLimitsOfAnswer {
+        let signed = |seconds: u32| i32::try_from(seconds).unwrap_or(i32::MAX);
+        let (age_s, min_s, max_s) = match self {
+            Self::Left { age_s: 0, max_s, .. } => (0, i32::MIN, signed(max_s)),
+            Self::Left { age_s, entry_left_s, max_s } => (signed(age_s), signed(entry_left_s), signed(max_s)),
+            Self::Stale(seconds) => (i32::MAX, signed(seconds), signed(seconds)),
+        };
+        TtlLimitsOfAnswer { age_s, min_s, max_s }
+    }
+}
+
+impl TtlLimitsOfAnswer {
     /// The TTL of a value that had `seconds` when it was stored.
-    fn of(self, seconds: i32) -> i32 {
-        match self {
-            Self::Left { age_s: 0, max_s, .. } => seconds.min(to_i32(max_s)),
-            Self::Left { age_s, entry_left_s, max_s } => {
-                let left = seconds.saturating_sub(to_i32(age_s));
-                left.max(to_i32(entry_left_s)).min(to_i32(max_s))
-            }
-            Self::Stale(seconds) => to_i32(seconds),
-        }
+    #[inline]
+    pub(crate) fn of(self, seconds: i32) -> i32 {
+        seconds.saturating_sub(self.age_s).max(self.min_s).min(self.max_s)
     }
 }
 
@@ -156,13 +209,27 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
     (end <= bytes.len()).then_some(end)
 }
 
+/// The offsets of the seconds of all relative TTLs in the encoded `values`; `None` if these are not
+/// whole.
+pub(crate) fn relative_seconds(values: &[u8]) -> Option<Vec<usize>> {
+    let (mut at, mut places) = (0, Vec::new());
+    while at < values.len() {
+        let end = value_end(values, at)?;
+        if values[at + TTL_AT] == Ttl::RELATIVE {
+            places.push(at + TTL_AT + 1);
+        }
+        at = end;
+    }
+    Some(places)
+}
+
 /// Sets the relative TTL of each of the encoded `values`, as far as they are whole. RFC 3651
 /// section 4.2.1.
 pub fn set_ttl(values: &mut [u8], ttl: AnswerTtl) {
-    let mut at = 0;
+    let (mut at, limits) = (0, ttl.limits());
     while let Some(end) = value_end(values, at) {
         if let Some([Ttl::RELATIVE, seconds @ ..]) = values[at + TTL_AT..].first_chunk_mut::<5>() {
-            *seconds = ttl.of(i32::from_be_bytes(*seconds)).to_be_bytes();
+            *seconds = limits.of(i32::from_be_bytes(*seconds)).to_be_bytes();
         }
         at = end;
     }
@@ -223,6 +290,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_handle_is_its_key_if_its_prefix_has_no_lower_case(
+            prefix in "[0-9A-Z.]{0,20}", lower in "[`a-z{\u{e1}]{0,2}", after in "[0-9A-Z.]{0,9}", local in "(/[0-9a-z/]{0,9})?"
+        ) {
+            let handle = format!("{prefix}{lower}{after}{local}");
+            let prefix = handle.split('/').next().unwrap_or_default();
+            let is_one = !handle.starts_with('0') && !prefix.bytes().any(|byte| byte.is_ascii_lowercase());
+            prop_assert_eq!(is_key(Handle(handle.as_bytes())), is_one, "{}", handle);
+        }
+
         #[test]
         fn values_end_where_they_do_for_the_codec(bytes in vec(any::<u8>(), 0..80), cut in 0..80_usize) {
             let mut storage = Vec::new();

@@ -4,7 +4,8 @@
 //! whole entries. What is read is checked like what comes from a network: a block with a wrong sum
 //! or an entry that is not one ends the reading, and what was read before stays.
 
-use crate::entry::{NO_HANDLE, RECORD};
+use crate::entry::{LINKED, NO_HANDLE, RECORD};
+use crate::linked_ttl;
 use crate::table::{CachedRecordTable, EntryStamp, KEY_LEN_MAX, TableEntry, WalkStep};
 use handle_proto::wire::list::Values;
 use std::fmt;
@@ -86,7 +87,7 @@ impl<'b> SavedEntry<'b> {
             NO_HANDLE => values.is_empty() && values_count == 0,
             _ => false,
         };
-        let stamp = EntryStamp { stored_unix_s, ttl_s, values_count, kind, flags };
+        let stamp = EntryStamp { stored_unix_s, ttl_s, values_count, kind, flags: flags & !LINKED };
         (is_valid && !key.is_empty()).then_some((Self { key, stamp, values }, rest))
     }
 
@@ -99,12 +100,16 @@ impl<'b> SavedEntry<'b> {
         };
         out.extend_from_slice(&key_len.to_be_bytes());
         out.extend_from_slice(&values_count.to_be_bytes());
-        out.extend_from_slice(&[kind, flags, 0, 0]);
+        out.extend_from_slice(&[kind, flags & !LINKED, 0, 0]);
         [stored_unix_s, ttl_s, values_len]
             .iter()
             .for_each(|number| out.extend_from_slice(&number.to_be_bytes()));
         out.extend_from_slice(entry.key);
+        let values_at = out.len();
         out.extend_from_slice(entry.values);
+        if flags & LINKED != 0 {
+            linked_ttl::unlink(&mut out[values_at..]);
+        }
     }
 }
 

@@ -4,8 +4,10 @@ use crate::changed_handles::ChangeTimes;
 use crate::config::{CacheConfig, Config};
 use crate::counters::{BusyCounter, CacheCounters, DurationCounts};
 use crate::entry::{
-    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, NO_HANDLE, NOTIFIED, RECORD, set_ttl, stamp, with_folded, with_key,
+    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, LINKED, NO_HANDLE, NOTIFIED, RECORD, set_ttl, stamp, with_folded,
+    with_key,
 };
+use crate::linked_ttl;
 use crate::open_questions::{OpenQuestions, PurgeScope};
 use crate::questions::QuestionTask;
 use crate::recent::RecentNames;
@@ -264,7 +266,10 @@ impl CacheState {
         if stamp.kind == NO_HANDLE {
             return CachedLookup::NoHandle;
         }
-        set_ttl(values, ttl);
+        match stamp.flags & LINKED {
+            0 => set_ttl(values, ttl),
+            _ => linked_ttl::set(values, ttl),
+        }
         CachedLookup::Record(EncodedRecord::of_public_values(values, stamp.values_count))
     }
 
@@ -306,6 +311,9 @@ impl CacheState {
         // The key is in front of the values.
         let values_len = values.len();
         copy.drain(..copy.len() - values_len);
+        if stamp.flags & LINKED != 0 {
+            linked_ttl::unlink(&mut copy);
+        }
         Some((stamp, copy))
     }
 
@@ -418,7 +426,8 @@ impl CacheState {
         is_usable
             && !is_ruled
             && self.open.unless_purged(entry.key, || {
-                self.table.insert_if_absent(hash_key(self.seed, entry.key), entry.key, stamp, entry.values)
+                let (hash, (stamp, values)) = (hash_key(self.seed, entry.key), linked(stamp, entry.values));
+                self.table.insert_if_absent(hash, entry.key, stamp, &values)
             })
     }
 
@@ -441,7 +450,8 @@ impl CacheState {
         let is_short = handle.0.len() + answer.values.len() <= self.live.load().record_bytes_max;
         let is_stored = with_key(handle, |key| {
             if stamp.ttl_s > 0 && is_short {
-                return self.table.insert(hash, key, stamp, &answer.values);
+                let (stamp, values) = linked(stamp, &answer.values);
+                return self.table.insert(hash, key, stamp, &values);
             }
             self.table.remove(hash, key);
             false
@@ -450,6 +460,13 @@ impl CacheState {
             self.counters.not_stored.add();
         }
     }
+}
+
+/// An entry in the form in which it is put into the table.
+fn linked(stamp: EntryStamp, values: &[u8]) -> (EntryStamp, Vec<u8>) {
+    let mut values = values.to_vec();
+    let flag = if linked_ttl::link(&mut values) { LINKED } else { 0 };
+    (EntryStamp { flags: stamp.flags & !LINKED | flag, ..stamp }, values)
 }
 
 /// Whether an entry was stored before the clock was set back.

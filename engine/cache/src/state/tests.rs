@@ -206,3 +206,31 @@ fn no_answer_has_a_longer_ttl_than_the_cache_keeps_it() {
     store(&state, "10.1/x");
     assert_eq!(shown(&state, "10.1/x", now_unix_s()).unwrap().1, 30);
 }
+
+#[test]
+fn values_are_plain_wherever_they_are_shown() {
+    let now = now_unix_s();
+    let (state, _tasks) = open(|_| {});
+    store(&state, "10.1/x");
+    let values = |state: &CacheState| match state.fresh(Handle(b"10.1/x")) {
+        Some(Resolution::Record { values, .. }) => values.to_vec(),
+        other => panic!("{other:?}"),
+    };
+    let mut linked = None;
+    state.table.for_each(&mut |entry| linked = Some((entry.stamp, entry.values.to_vec())));
+    let (stamp, stored) = linked.unwrap();
+    // One value has no distance, so its link is its TTL.
+    assert!(stamp.flags & LINKED != 0 && stored == encoded(b"new", 60));
+    let mut two = encoded(b"one", 60);
+    two.extend(encoded(b"two", 7));
+    let answer = OriginAnswer { values: two.clone().into(), count: 2, ..answer(b"") };
+    state.store(Handle(b"10.1/x"), &answer);
+    state.table.for_each(&mut |entry| assert!(entry.values != two, "linked"));
+    assert_eq!(values(&state), two);
+    assert_eq!(shown(&state, "10.1/x", now), Some((b"one".to_vec(), 60)));
+    let known = crate::commands::run(&state, "cache-get 10.1/x").unwrap();
+    assert_eq!(known["entries"][0]["values"][0]["ttl_s"], 60);
+    let mut file = Vec::new();
+    crate::saved::write(&state.table, &mut file).unwrap();
+    assert!(file.windows(two.len()).any(|bytes| bytes == two), "the file has plain values");
+}
