@@ -94,8 +94,8 @@ impl PostgresServer {
         format!("postgresql:///{name}?host={}&user=handle", self.directory.display())
     }
 
-    /// Runs a statement, and returns what `psql` prints. While the server recovers from the death of
-    /// one of its processes, it is asked again.
+    /// Runs a statement, and returns what `psql` prints. While the server recovers from the death
+    /// of one of its processes, it is asked again.
     ///
     /// # Panics
     /// If the statement fails for another reason, or the server does not recover in time.

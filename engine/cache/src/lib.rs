@@ -6,8 +6,8 @@
 //! the client.
 //!
 //! - [`table`]: the cached records, shared by all workers, read without a lock.
-//! - [`entry`]: keys, how long entries are kept, and the TTL in answers; `linked_ttl`: how these are
-//!   found at once.
+//! - [`entry`]: keys, how long entries are kept, and the TTL in answers; `linked_ttl`: how it is
+//!   set without a search.
 //! - [`state`]: the cache as all threads share it: what is fresh, what is shown although it has
 //!   expired, and what is renewed early. [`recent`] is its memory of names.
 //! - [`questions`]: the thread that asks others; `open_questions`: who waits, and what a purge
