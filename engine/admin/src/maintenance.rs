@@ -21,7 +21,11 @@ const PRUNE_COUNT: usize = 10_000;
 pub async fn expire_sessions(state: Arc<AdminState>) {
     let mut stopping = state.stopping();
     while tokio::time::timeout(SESSIONS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_err() {
-        state.service.sessions().into_iter().for_each(SessionEndpoint::expire);
+        let expiring = Arc::clone(&state);
+        let expire = move || expiring.service.sessions().into_iter().for_each(SessionEndpoint::expire);
+        if tokio::task::spawn_blocking(expire).await.is_err() {
+            return;
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::state::AdminState;
 use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
+use handle_daemon::sessions::SessionEndpoint;
 use handle_proto::printable::Printable;
 use handle_source::{GuardedSource, RecordSources};
 use handle_store::{StoreError, StoreStats};
@@ -231,14 +232,15 @@ handle_daemon::metrics! {
         /// Referrals for clients that do not understand them: `resolved`, `unresolved` because the
         /// other service did not answer, `refused` because there were too many.
         counter referrals [event] = |reading| referral_events(reading.service);
-        /// Sessions that this process keeps itself, for example while `handled` is down: `opened`,
-        /// `ended` by their client, `expired`, `displaced` by newer ones, refused because the table
-        /// is full (`refused_full`), or sent to TCP because too many unproven ones were set up over
-        /// UDP (`sent_to_tcp`).
+        /// Sessions in the table of this process, for example while `handled` is down: `opened`,
+        /// `adopted` from another process over the same database, `ended` by their client,
+        /// `expired`, `displaced` by newer ones, refused because the table is full
+        /// (`refused_full`), or sent to TCP because too many unproven ones were set up over UDP
+        /// (`sent_to_tcp`).
         counter sessions [event] = |reading| {
-            reading.service.sessions().map(|all| MetricSeries::by_label(all.own().counts().by_name()))
+            reading.service.sessions().map(session_events)
         };
-        /// Open sessions that this process keeps itself.
+        /// Open sessions in the table of this process.
         gauge sessions_open = |reading| reading.service.sessions().map_or(0, |all| all.own().len());
         /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree
         /// on a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was
@@ -283,6 +285,11 @@ fn receiver_series(
         let labels = vec![Printable(&key.identity).to_string(), key.server_at.to_string()];
         (labels, number(&progress, reading.store.last_transaction))
     }))
+}
+
+fn session_events(sessions: &SessionEndpoint) -> MetricSeries {
+    let counts = sessions.own().counts();
+    MetricSeries::by_label(counts.by_name().into_iter().chain([("adopted", counts.adopted)]))
 }
 
 fn remote_events(service: &AdminService) -> MetricSeries {

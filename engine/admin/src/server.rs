@@ -15,7 +15,7 @@ use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::{Replication, relay, tls};
 use crate::service::reply::ReplySealer;
-use crate::service::{AdminService, ChallengeSharing};
+use crate::service::{AdminService, ChallengeSharing, SharedSessionRows};
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
 use crate::{bulk, changes, forward};
@@ -29,7 +29,7 @@ use handle_daemon::notice::NoticeKey;
 use handle_daemon::privileges::become_user;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::server_key;
-use handle_daemon::sessions::SessionEndpoint;
+use handle_daemon::sessions::{SessionEndpoint, SessionRows};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_proto::Handle;
@@ -274,9 +274,10 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let challenges = Challenges::new(config.challenge_limits());
     let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
     let costly = CostlyWork::start(&config.costly, exempt)?;
+    let sessions = open_sessions(config, &store)?;
     let service = AdminService::new(store, rules, ReplySealer::new(key), challenges, audit)
         .with_costly(costly)
-        .with_sessions(SessionEndpoint::new(&config.sessions))
+        .with_sessions(sessions)
         .with_remote(remote)
         .with_sources(sources)
         .with_referrals(referrals);
@@ -307,6 +308,18 @@ fn open_sources(config: &Config, store: &Store, is_mirror: bool) -> anyhow::Resu
         }
     }
     Ok(Some(sources))
+}
+
+/// Opens and seals messages in sessions. The sessions are shared with other processes over the same
+/// database, which have the same server key, if they are kept there.
+fn open_sessions(config: &Config, store: &Store) -> anyhow::Result<Option<SessionEndpoint>> {
+    let endpoint = SessionEndpoint::new(&config.sessions);
+    let stored = store.stored_sessions().filter(|_| config.store.postgres.sessions);
+    let (Some(stored), Some(key)) = (stored, &config.server_key) else { return Ok(endpoint) };
+    let record = server_key::read_record(key)?;
+    let rows = SharedSessionRows::new(stored, record.as_bytes());
+    let rows = rows.map(|rows| Arc::new(rows) as Arc<dyn SessionRows>);
+    Ok(endpoint.map(|endpoint| endpoint.sharing(rows)))
 }
 
 /// Shares challenges with other processes over the same database, which have the same server key.

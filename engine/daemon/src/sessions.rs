@@ -9,6 +9,7 @@
 //! - [`protocol`], [`holder`], [`link`]: one table for two processes, over a local socket.
 //!   `handled` holds the table; `handle-admin` sends requests to it, and has sessions of its own
 //!   while `handled` does not answer.
+//! - [`row`], [`shared`]: sessions of several `handle-admin` over one database.
 //! - [`numbers`]: which process has created a challenge or session, by its number.
 //! - [`forward`]: requests that `handled` forwards to `handle-admin`, as frames.
 //! - [`endpoint`]: opens and seals messages, for a process that shares the table of another.
@@ -22,8 +23,10 @@ pub mod holder;
 pub mod link;
 pub mod numbers;
 pub mod protocol;
+pub mod row;
 pub mod session;
 pub mod setup;
+pub mod shared;
 pub mod table;
 pub mod traffic;
 pub mod window;
@@ -32,6 +35,7 @@ pub use config::SessionsConfig;
 pub use endpoint::{AnswerSealer, EndpointCounts, IncomingMessage, SessionEndpoint};
 pub use holder::{OwnedSocket, TakenChallenge};
 pub use link::{JointSessions, LinkedSession};
+pub use row::{RowChange, RowsUnavailable, SessionRow, SessionRows};
 pub use session::{NewSession, Session, SessionIdentity, SessionKeys};
 pub use setup::{SetupError, SetupTerms, agree};
 pub use table::{SessionCounts, SessionLimits, SessionRefusal, SessionTable};

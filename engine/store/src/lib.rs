@@ -88,7 +88,7 @@ pub use pulled::PulledChange;
 pub use record::{RecordBuf, StoreRecord};
 pub use relocate::{MoveSummary, StoreMove};
 pub use removals::{LastChange, RemovalKind};
-pub use shared::SharedChallenges;
+pub use shared::{SharedChallenges, StoredSession, StoredSessions};
 pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
     is_responsible,
@@ -370,6 +370,16 @@ impl Store {
         match &self.inner.engine {
             StoreEngine::Embedded(_) => None,
             StoreEngine::Postgres(store) => Some(SharedChallenges(store.challenges())),
+        }
+    }
+
+    /// The sessions that processes over one database share; `None` if no other process can have the
+    /// store open.
+    #[must_use]
+    pub fn stored_sessions(&self) -> Option<StoredSessions> {
+        match &self.inner.engine {
+            StoreEngine::Embedded(_) => None,
+            StoreEngine::Postgres(store) => Some(StoredSessions(store.sessions())),
         }
     }
 

@@ -58,7 +58,11 @@ impl ProcessPair {
         let shared = SessionsConfig { socket: Some(socket(directory.path())), ..sessions.clone() };
         let here = shared.clone();
         let served = Some(serve_with("root", Datapath::Portable, |config| config.sessions = here));
-        let administered = administer_with("root", |config| config.sessions = shared);
+        let administered = administer_with("root", |config| {
+            config.sessions = shared;
+            // Those of a database are not those of `handled`.
+            config.store.postgres.sessions = false;
+        });
         Self { served, administered, directory }
     }
 
@@ -326,6 +330,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
     let thread = std::thread::spawn(move || holder.serve(&serving));
     let administered = administer_with("root", |config| {
         config.sessions = SessionsConfig { socket: Some(path), ..SessionsConfig::default() };
+        config.store.postgres.sessions = false;
     });
     let address = administered.address();
     let ask = |message: &[u8]| exchange_over_tcp(address, message).unwrap();

@@ -88,6 +88,7 @@ mod searching;
 mod sessions;
 mod several_admins;
 mod several_figures;
+mod several_sessions;
 mod signed_sets;
 mod sources;
 mod sources_tables;

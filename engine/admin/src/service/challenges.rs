@@ -97,7 +97,7 @@ impl AdminService {
             let id = (number & 0x7fff_ffff).cast_signed();
             self.sessions.as_ref().is_none_or(|sessions| !sessions.has(id))
         };
-        let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
+        let number = || numbers::of_admin_challenge(u32::from_be_bytes(handle_auth::random()));
         let free = (0..TRIES).map(|_| number()).find(is_free);
         // The number 0 stands for no challenge, and an answer to it is refused.
         let number = || free.unwrap_or(0);

@@ -28,10 +28,12 @@ mod record;
 mod replicate;
 pub mod reply;
 mod response;
+mod row_cipher;
 mod seal;
 mod search;
 mod sessions;
 mod shared_challenges;
+mod shared_sessions;
 mod status;
 mod verify;
 
@@ -40,6 +42,7 @@ pub use open::ReceivedMessage;
 pub use pages::{ListPages, ReplyMessages};
 pub use search::{FoundPage, HandleSearch};
 pub use shared_challenges::ChallengeSharing;
+pub use shared_sessions::SharedSessionRows;
 
 use crate::audit::Audit;
 use crate::caller_sessions::CallerSessions;

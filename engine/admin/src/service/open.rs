@@ -1,9 +1,11 @@
 //! Step 1: a received message becomes a request that can be decided, or the reason why it cannot be
 //! decided. A message of a session becomes a plain message with a known sender here.
 
+use super::sessions::UNAVAILABLE;
 use crate::operation::{OperationRefusal, OperationRequest};
 use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::sessions::endpoint::DecryptionFailure;
 use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -80,7 +82,10 @@ pub(super) fn decrypt<'m>(
             Ok(sessions.checked(message, was_hidden, has_mac))
         }
         (ForwardedForm::AsReceived, Some(sessions)) => {
-            sessions.open(message).map_err(|_| UNDECRYPTABLE.into())
+            sessions.open(message).map_err(|failure| match failure {
+                DecryptionFailure::Undecryptable => UNDECRYPTABLE.into(),
+                DecryptionFailure::Unavailable => UNAVAILABLE.into(),
+            })
         }
     }
 }

@@ -27,11 +27,19 @@ const WRONG_MAC: OperationRefusal =
 pub(super) const NO_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
 
-/// The response to a message whose MAC is wrong or which is a replay.
+pub(super) const UNAVAILABLE: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SERVER_BUSY,
+    "The session cannot be reached at the moment; ask again later.",
+);
+
+/// The response to a message whose MAC is wrong, which is a replay, or whose session cannot be
+/// reached.
 fn rejection(case: &RequestCase<'_>) -> Option<OperationRefusal> {
     match case.incoming.proof() {
         Ok(_) => None,
         Err(MessageRejection::WrongMac) => Some(WRONG_MAC),
+        Err(MessageRejection::Ended) => Some(UNKNOWN),
+        Err(MessageRejection::Unavailable) => Some(UNAVAILABLE),
         Err(MessageRejection::Replayed(counter)) => {
             let text = format!("Duplicate session counter {counter} in session {}", case.opened.session_id);
             let code = ResponseCode::SESSION_MESSAGE_REJECTED;
@@ -59,12 +67,10 @@ impl AdminService {
             Request::SessionExchangeKey(_) if incoming.is_in_session() => OTHER_EXCHANGE.into(),
             Request::SessionExchangeKey(_) => UNKNOWN.into(),
             Request::SessionTerminate(_) if incoming.proof() != Ok(true) => WRONG_MAC.into(),
-            Request::SessionTerminate(_) => {
-                if let Some(sessions) = &self.sessions {
-                    sessions.end(opened.session_id);
-                }
-                OperationAnswer::Done(WriteEffect::NONE).into()
-            }
+            Request::SessionTerminate(_) => match &self.sessions {
+                Some(sessions) if sessions.end(opened.session_id).is_err() => UNAVAILABLE.into(),
+                _ => OperationAnswer::Done(WriteEffect::NONE).into(),
+            },
             _ => return None,
         })
     }

@@ -10,12 +10,11 @@
 //! requests may have been sent encrypted.
 
 use super::AdminService;
+use super::row_cipher::RowCipher;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::sessions::protocol::{challenge, put_challenge};
 use handle_daemon::shutdown::Shutdown;
 use handle_store::{SharedChallenges, StoreError};
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::hkdf::{HKDF_SHA256, Salt};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,35 +35,11 @@ const EXPIRE_INTERVAL: Duration = Duration::from_secs(30);
 /// Longest time without looking whether the process stops.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Encrypts the rows.
-struct RowCipher(LessSafeKey);
-
-impl RowCipher {
-    /// With a key that only those have who have the server key.
-    fn new(server_key: &[u8]) -> Option<Self> {
-        let secret = Salt::new(HKDF_SHA256, b"handle challenges of several processes").extract(server_key);
-        let key = secret.expand(&[b"chacha20-poly1305"], &CHACHA20_POLY1305).ok()?;
-        Some(Self(LessSafeKey::new(UnboundKey::from(key))))
-    }
-
-    /// A nonce and the encrypted challenge `id`.
-    fn seal(&self, id: i32, challenge: &IssuedChallenge) -> Option<Vec<u8>> {
-        let mut text = Zeroizing::new(Vec::with_capacity(challenge.request.len() + 128));
-        put_challenge(&mut text, challenge);
-        let nonce: [u8; NONCE_LEN] = handle_auth::random();
-        let sealing = Nonce::assume_unique_for_key(nonce);
-        let tag = self.0.seal_in_place_separate_tag(sealing, Aad::from(id.to_be_bytes()), &mut text).ok()?;
-        Some([&nonce, &text[..], tag.as_ref()].concat())
-    }
-
-    /// The challenge in a row; `None` if it was made with another key.
-    fn open(&self, id: i32, row: &[u8]) -> Option<IssuedChallenge> {
-        let (nonce, sealed) = row.split_first_chunk::<NONCE_LEN>()?;
-        let mut text = Zeroizing::new(sealed.to_vec());
-        let opening = Nonce::assume_unique_for_key(*nonce);
-        let text = self.0.open_in_place(opening, Aad::from(id.to_be_bytes()), &mut text).ok()?;
-        challenge(text)
-    }
+/// The encrypted row of `challenge`.
+fn seal(cipher: &RowCipher, id: i32, challenge: &IssuedChallenge) -> Option<Vec<u8>> {
+    let mut text = Zeroizing::new(Vec::with_capacity(challenge.request.len() + 128));
+    put_challenge(&mut text, challenge);
+    cipher.seal(id, &mut text)
 }
 
 /// The challenges of this process that are shared, and those of others.
@@ -104,7 +79,7 @@ impl ChallengeSharing {
     pub fn new(rows: SharedChallenges, server_key: &[u8]) -> Option<Self> {
         Some(Self {
             rows,
-            cipher: RowCipher::new(server_key)?,
+            cipher: RowCipher::new("handle challenges of several processes", server_key)?,
             state: Mutex::default(),
             wake: Condvar::new(),
             writing: Mutex::default(),
@@ -146,7 +121,7 @@ impl ChallengeSharing {
             std::thread::sleep(*pause);
         };
         self.looks.fetch_sub(1, Ordering::Relaxed);
-        self.cipher.open(id, &row?)
+        challenge(&self.cipher.open(id, &row?)?)
     }
 
     fn log<T>(&self, done: Result<T, StoreError>) -> Option<T> {
@@ -209,7 +184,7 @@ impl ChallengeSharing {
             }
         }
         let rows =
-            waiting.iter().filter_map(|(id, challenge)| Some((*id, self.cipher.seal(*id, challenge)?)));
+            waiting.iter().filter_map(|(id, challenge)| Some((*id, seal(&self.cipher, *id, challenge)?)));
         let (ids, values): (Vec<i32>, Vec<Vec<u8>>) = rows.unzip();
         if !ids.is_empty() && self.log(self.rows.put(&ids, &values, lasts)).is_none() {
             // They are answered here or not at all.
@@ -229,25 +204,16 @@ mod tests {
     use handle_proto::Version;
 
     #[test]
-    fn rows_are_read_with_the_same_key_and_number_only() {
-        let challenge = IssuedChallenge {
+    fn a_challenge_comes_back_from_its_row() {
+        let issued = IssuedChallenge {
             version: Version::CURRENT,
             suggested: Version::new(2, 3),
             nonce: [7; 16],
             digest: Digest::from_bytes(&[2; 20]),
             request: Zeroizing::new(b"a request with a secret".as_slice().into()),
         };
-        let (cipher, other) = (RowCipher::new(b"key").unwrap(), RowCipher::new(b"another key").unwrap());
-        let row = cipher.seal(5, &challenge).unwrap();
-        assert!(!row.windows(6).any(|bytes| bytes == b"secret"));
-        assert_eq!(cipher.open(5, &row), Some(challenge.clone()));
-        assert_eq!((cipher.open(7, &row), other.open(5, &row)), (None, None));
-        for at in 0..row.len() {
-            let mut changed = row.clone();
-            changed[at] ^= 1;
-            assert_eq!(cipher.open(5, &changed), None, "byte {at}");
-            assert_eq!(cipher.open(5, &row[..at]), None, "cut to {at}");
-        }
-        assert_ne!(cipher.seal(5, &challenge).unwrap(), row, "another nonce");
+        let cipher = RowCipher::new("challenges", b"key").unwrap();
+        let row = seal(&cipher, 5, &issued).unwrap();
+        assert_eq!(challenge(&cipher.open(5, &row).unwrap()), Some(issued));
     }
 }

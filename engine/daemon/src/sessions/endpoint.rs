@@ -5,8 +5,10 @@ use crate::sessions::config::SessionsConfig;
 use crate::sessions::holder::TakenChallenge;
 use crate::sessions::link::{AnySession, JointSessions};
 use crate::sessions::numbers;
+use crate::sessions::row::{RowsUnavailable, SessionRows};
 use crate::sessions::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
 use crate::sessions::setup::{AgreedSession, SetupError, SetupTerms, agree};
+use crate::sessions::shared::SharedRefusal;
 use crate::sessions::table::{SessionRefusal, SessionTable};
 use crate::sessions::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
@@ -101,14 +103,24 @@ enum MessageText<'m> {
     Hidden(Zeroizing<Vec<u8>>),
 }
 
-/// An encrypted message cannot be decrypted, or its sender cannot be verified. The two cases are
-/// not distinguished, so that an attacker cannot learn which one applies.
+/// Why an encrypted message cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecryptionFailure;
+pub enum DecryptionFailure {
+    /// The message cannot be decrypted, or its sender cannot be verified. The two cases are not
+    /// distinguished, so that an attacker cannot learn which one applies.
+    Undecryptable,
+    /// The session cannot be looked up.
+    Unavailable,
+}
 
 impl fmt::Display for DecryptionFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the message cannot be decrypted with the key of the session, or has no MAC made with it")
+        f.write_str(match self {
+            Self::Undecryptable => {
+                "the message cannot be decrypted with the key of the session, or has no MAC made with it"
+            }
+            Self::Unavailable => "the database with the sessions does not answer",
+        })
     }
 }
 
@@ -123,6 +135,8 @@ pub enum NoSession {
     Refused(SessionRefusal),
     /// Too many key exchanges are waiting.
     Busy,
+    /// The database in which processes share sessions does not answer.
+    Unavailable,
 }
 
 /// A key exchange, to be run by a thread that has capacity for its cost.
@@ -134,7 +148,7 @@ impl NoSession {
     pub const fn code(&self) -> ResponseCode {
         match self {
             Self::Disagreed(_) => ResponseCode::SESSION_FAILED,
-            Self::Refused(_) | Self::Busy => ResponseCode::SERVER_BUSY,
+            Self::Refused(_) | Self::Busy | Self::Unavailable => ResponseCode::SERVER_BUSY,
         }
     }
 }
@@ -145,6 +159,7 @@ impl fmt::Display for NoSession {
             Self::Disagreed(error) => error.fmt(f),
             Self::Refused(_) => f.write_str("Too many sessions; ask again later."),
             Self::Busy => f.write_str("Too many sessions are being set up; ask again later."),
+            Self::Unavailable => f.write_str("Sessions cannot be set up at the moment; ask again later."),
         }
     }
 }
@@ -164,13 +179,23 @@ impl SessionEndpoint {
         })
     }
 
+    /// Keeps the sessions that are set up at this process in `rows`, which other processes use.
+    /// Those of the process that listens on the configured socket stay there.
+    #[must_use]
+    pub fn sharing(self, rows: Option<Arc<dyn SessionRows>>) -> Self {
+        match rows {
+            Some(rows) => Self { joint: self.joint.sharing(rows), ..self },
+            None => self,
+        }
+    }
+
     fn now_s(&self) -> u32 {
         u32::try_from(self.started.elapsed().as_secs()).unwrap_or(u32::MAX)
     }
 
     /// The session table of this process.
     #[must_use]
-    pub const fn own(&self) -> &SessionTable {
+    pub fn own(&self) -> &SessionTable {
         self.joint.here()
     }
 
@@ -200,9 +225,13 @@ impl SessionEndpoint {
         }
     }
 
-    /// Removes the sessions of this process whose time is over. Call this about once a minute.
+    /// Removes the sessions whose time is over, also from the database. Call this about once a
+    /// minute, on a thread that may block.
     pub fn expire(&self) {
         self.joint.here().expire(self.now_s());
+        if let Some(shared) = self.joint.shared() {
+            shared.expire();
+        }
     }
 
     /// Opens `message`, envelope first: finds its session, decrypts it, and checks its MAC. A
@@ -216,13 +245,13 @@ impl SessionEndpoint {
         match &incoming {
             Ok(incoming) if matches!(incoming.message, MessageText::Hidden(_)) => count(&counts.decrypted),
             Ok(_) => {}
-            Err(DecryptionFailure) => count(&counts.undecryptable),
+            Err(_) => count(&counts.undecryptable),
         }
         match incoming.as_ref().map(|incoming| incoming.proof) {
             Ok(Ok(true)) => count(&counts.with_mac),
             Ok(Err(MessageRejection::WrongMac)) => count(&counts.wrong_mac),
             Ok(Err(MessageRejection::Replayed(_))) => count(&counts.replayed),
-            Ok(Ok(false)) | Err(DecryptionFailure) => {}
+            Ok(Ok(false) | Err(MessageRejection::Ended | MessageRejection::Unavailable)) | Err(_) => {}
         }
         incoming
     }
@@ -231,32 +260,47 @@ impl SessionEndpoint {
         let Ok((mut envelope, rest)) = Envelope::split(message) else {
             return Ok(IncomingMessage::outside(message));
         };
-        let session = self.joint.find(envelope.session_id, self.now_s());
+        let is_encrypted = envelope.flags.has(EnvelopeFlags::ENCRYPTED);
+        let Ok(session) = self.joint.look_up(envelope.session_id, self.now_s()) else {
+            return match is_encrypted {
+                true => Err(DecryptionFailure::Unavailable),
+                false => Ok(IncomingMessage::outside(message).rejected(MessageRejection::Unavailable)),
+            };
+        };
         // The process that holds the session may allow older versions than this process.
         let is_allowed = |session: &AnySession| {
             self.terms.allows_old_versions || session.keys().version >= PROTECTED_SINCE
         };
         let Some(session) = session.filter(is_allowed) else { return Ok(IncomingMessage::outside(message)) };
         let rest = &rest[..rest.len().min(envelope.message_len as usize)];
-        if !envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        if !is_encrypted {
             let proof = Message::decode(rest)
                 .map_or(Ok(false), |message| check(&*session, &envelope, &message, self.now_s()));
+            if proof == Err(MessageRejection::Ended) {
+                return Ok(IncomingMessage::outside(message));
+            }
             return Ok(IncomingMessage {
                 message: MessageText::Plain(message),
                 session: Some(session),
                 proof,
-            });
+            }
+            .or_outside());
         }
-        let text = decrypt(&*session, &mut envelope, rest).ok_or(DecryptionFailure)?;
-        let inside = Message::decode(&text).map_err(|_| DecryptionFailure)?;
+        let undecryptable = DecryptionFailure::Undecryptable;
+        let text = decrypt(&*session, &mut envelope, rest).ok_or(undecryptable)?;
+        let inside = Message::decode(&text).map_err(|_| undecryptable)?;
         let proof = check(&*session, &envelope, &inside, self.now_s());
+        if proof == Err(MessageRejection::Ended) {
+            return Ok(IncomingMessage::outside(message));
+        }
         // Answers to challenges have no MAC.
         let is_answer = inside.header.op_code == OpCode::RESPONSE_TO_CHALLENGE;
         if proof == Err(MessageRejection::WrongMac) || proof == Ok(false) && !is_answer {
-            return Err(DecryptionFailure);
+            return Err(undecryptable);
         }
         let message = Zeroizing::new([&envelope.to_bytes()[..], &text].concat());
-        Ok(IncomingMessage { message: MessageText::Hidden(message), session: Some(session), proof })
+        Ok(IncomingMessage { message: MessageText::Hidden(message), session: Some(session), proof }
+            .or_outside())
     }
 
     /// A message that the process holding the sessions has already opened and checked. `message`
@@ -302,7 +346,7 @@ impl SessionEndpoint {
         count(match &set_up {
             Ok(_) => &self.counts.set_up,
             Err(NoSession::Disagreed(_)) => &self.counts.disagreed,
-            Err(NoSession::Refused(_) | NoSession::Busy) => &self.counts.refused,
+            Err(NoSession::Refused(_) | NoSession::Busy | NoSession::Unavailable) => &self.counts.refused,
         });
         set_up
     }
@@ -334,19 +378,29 @@ impl SessionEndpoint {
         let AgreedSession { key, data, timeout_s } = agreed;
         let claim = (!setup.is_anonymous()).then(|| IdentityClaim::of(setup.identity));
         let new = NewSession { key, version, claim, timeout_s, origin };
-        let number = || numbers::of_admin(u32::from_be_bytes(handle_auth::random()));
-        let id = self.joint.open(new, number, is_taken, self.now_s()).map_err(NoSession::Refused)?;
-        Ok((id, data))
+        let number = || numbers::of_admin_session(u32::from_be_bytes(handle_auth::random()));
+        let opened = match self.joint.shared() {
+            Some(shared) => shared.open(&new, number, is_taken, self.now_s()),
+            None => self.joint.open(new, number, is_taken, self.now_s()).map_err(SharedRefusal::Table),
+        };
+        match opened {
+            Ok(id) => Ok((id, data)),
+            Err(SharedRefusal::Table(refusal)) => Err(NoSession::Refused(refusal)),
+            Err(SharedRefusal::Rows(RowsUnavailable)) => Err(NoSession::Unavailable),
+        }
     }
 
-    /// Whether a session has this number.
+    /// Whether a session has this number, of those in the tables of this and the other process.
     #[must_use]
     pub fn has(&self, id: i32) -> bool {
         self.joint.find(id, self.now_s()).is_some()
     }
 
     /// Ends a session. Whether there was one.
-    pub fn end(&self, id: i32) -> bool {
+    ///
+    /// # Errors
+    /// When the session is in a database that does not answer; it then goes on.
+    pub fn end(&self, id: i32) -> Result<bool, RowsUnavailable> {
         self.joint.end(id)
     }
 
@@ -368,6 +422,19 @@ impl<'m> IncomingMessage<'m> {
     #[must_use]
     pub const fn outside(message: &'m [u8]) -> Self {
         Self { message: MessageText::Plain(message), session: None, proof: Ok(false) }
+    }
+
+    /// Without its session, if that cannot be reached: the answer has no counter in it then.
+    fn or_outside(self) -> Self {
+        match self.proof {
+            Err(MessageRejection::Unavailable) => Self { session: None, ..self },
+            _ => self,
+        }
+    }
+
+    /// The message, which is not accepted.
+    fn rejected(self, reason: MessageRejection) -> Self {
+        Self { proof: Err(reason), ..self }
     }
 
     /// The message in the clear, envelope first.
@@ -512,7 +579,7 @@ mod tests {
         let counts =
             EndpointCounts { set_up: 1, with_mac: 1, decrypted: 2, replayed: 1, ..EndpointCounts::default() };
         assert_eq!(front.counts(), counts);
-        assert!(front.end(id) && !front.end(id));
+        assert!(front.end(id) == Ok(true) && front.end(id) == Ok(false));
         let late = front.open(&request).unwrap();
         assert!(!late.is_in_session() && late.sealing().is_none());
     }
@@ -532,7 +599,7 @@ mod tests {
         let len = u32::try_from(cut.len() - Envelope::LEN).unwrap();
         cut[16..20].copy_from_slice(&len.to_be_bytes());
         for wrong in [&sent, &hidden(&key, &forged), &hidden(&key, &nonsense), &cut] {
-            assert_eq!(front.open(wrong).unwrap_err(), DecryptionFailure);
+            assert_eq!(front.open(wrong).unwrap_err(), DecryptionFailure::Undecryptable);
         }
         let sent = hidden(&key, &message(id, OpCode::RESPONSE_TO_CHALLENGE));
         let answer = front.open(&sent).unwrap();

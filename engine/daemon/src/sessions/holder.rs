@@ -240,7 +240,9 @@ pub fn answer(table: &impl SharedTable, ask: LinkRequest<'_>) -> LinkReply {
             let (key, version) = (keys.mac.key().clone(), keys.version);
             LinkReply::Session(SessionFacts { key, version, identity: session.identity() })
         }),
-        LinkRequest::Accept { id, counter } => with(id, &|session| yes_or_no(session.accept(counter, now_s))),
+        LinkRequest::Accept { id, counter } => {
+            with(id, &|session| yes_or_no(session.accept(counter, now_s).is_ok()))
+        }
         LinkRequest::Next(id) => with(id, &|session| LinkReply::Number(session.next_counter())),
         LinkRequest::Authenticate { id, claimed, index } => {
             with(id, &|session| yes_or_no(session.authenticate(claimed, index, now_s)))

@@ -5,9 +5,11 @@ use crate::sessions::holder::{TakenChallenge, check_peer};
 use crate::sessions::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
 };
+use crate::sessions::row::{RowsUnavailable, SessionRows};
 use crate::sessions::session::{NewSession, SessionIdentity, SessionKeys};
+use crate::sessions::shared::SharedSessions;
 use crate::sessions::table::{SessionRefusal, SessionTable};
-use crate::sessions::traffic::LiveSession;
+use crate::sessions::traffic::{LiveSession, MessageRejection};
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -137,8 +139,11 @@ impl LiveSession for LinkedSession {
         &self.keys
     }
 
-    fn accept(&self, counter: i32, _: u32) -> bool {
-        matches!(self.link.ask(&LinkRequest::Accept { id: self.keys.id, counter }), Some(LinkReply::Yes))
+    fn accept(&self, counter: i32, _: u32) -> Result<(), MessageRejection> {
+        match self.link.ask(&LinkRequest::Accept { id: self.keys.id, counter }) {
+            Some(LinkReply::Yes) => Ok(()),
+            _ => Err(MessageRejection::Replayed(counter)),
+        }
     }
 
     fn next_counter(&self) -> i32 {
@@ -167,30 +172,58 @@ impl LiveSession for LinkedSession {
 pub type AnySession = Arc<dyn LiveSession + Send + Sync>;
 
 /// Two tables as one: the table of another process while it answers, and the table of this process.
+/// Sessions of the latter may also be in a database that other processes use.
 #[derive(Debug)]
 pub struct JointSessions {
-    here: SessionTable,
+    here: Arc<SessionTable>,
     there: Option<Arc<TableLink>>,
+    shared: Option<Arc<SharedSessions>>,
 }
 
 impl JointSessions {
     /// Joins the table `here` with that of the process that listens at `there`.
     #[must_use]
     pub fn new(here: SessionTable, there: Option<&Path>) -> Self {
-        Self { here, there: there.map(|path| Arc::new(TableLink::to(path))) }
+        Self { here: Arc::new(here), there: there.map(|path| Arc::new(TableLink::to(path))), shared: None }
+    }
+
+    /// Keeps the sessions that are set up at this process in `rows`, which other processes use.
+    #[must_use]
+    pub fn sharing(self, rows: Arc<dyn SessionRows>) -> Self {
+        Self { shared: Some(SharedSessions::new(rows, Arc::clone(&self.here))), ..self }
     }
 
     /// The table of this process.
     #[must_use]
-    pub const fn here(&self) -> &SessionTable {
+    pub fn here(&self) -> &SessionTable {
         &self.here
     }
 
-    /// Finds the session `id`.
+    /// The sessions that other processes over one database share.
+    #[must_use]
+    pub const fn shared(&self) -> Option<&Arc<SharedSessions>> {
+        self.shared.as_ref()
+    }
+
+    /// Finds the session `id`, also one that only the database has.
+    ///
+    /// # Errors
+    /// When the database cannot be asked.
+    pub fn look_up(&self, id: i32, now_s: u32) -> Result<Option<AnySession>, RowsUnavailable> {
+        match (self.find(id, now_s), &self.shared) {
+            (None, Some(shared)) => shared.look_up(id, now_s),
+            (found, _) => Ok(found),
+        }
+    }
+
+    /// Finds the session `id` in the tables of both processes.
     #[must_use]
     pub fn find(&self, id: i32, now_s: u32) -> Option<AnySession> {
         if let Some(session) = self.here.find(id, now_s) {
-            return Some(session);
+            return Some(match &self.shared {
+                Some(shared) if session.row().is_some() => shared.with_row(session),
+                _ => session,
+            });
         }
         let link = self.there.as_ref().filter(|_| id > 0)?;
         let Some(LinkReply::Session(SessionFacts { key, version, identity })) =
@@ -236,12 +269,18 @@ impl JointSessions {
     }
 
     /// Ends a session. Returns whether it existed.
-    pub fn end(&self, id: i32) -> bool {
-        self.here.end(id)
-            || self
-                .there
-                .as_ref()
-                .is_some_and(|link| matches!(link.ask(&LinkRequest::End(id)), Some(LinkReply::Yes)))
+    ///
+    /// # Errors
+    /// When the session is in a database that does not answer; it then goes on.
+    pub fn end(&self, id: i32) -> Result<bool, RowsUnavailable> {
+        if let Some(shared) = &self.shared
+            && shared.end(id)?
+        {
+            return Ok(true);
+        }
+        let ends_there =
+            |link: &Arc<TableLink>| matches!(link.ask(&LinkRequest::End(id)), Some(LinkReply::Yes));
+        Ok(self.here.end(id) || self.there.as_ref().is_some_and(ends_there))
     }
 }
 
@@ -346,8 +385,8 @@ mod tests {
         assert_eq!(session.keys().mac.key(), theirs.keys().mac.key());
         assert_eq!((session.keys().id, session.keys().version), (7, theirs.keys().version));
         // Both sides use the counters of the same session.
-        assert!(theirs.accept(1, 0) && session.accept(2, 0));
-        assert!(!session.accept(1, 0) && !theirs.accept(2, 0));
+        assert!(theirs.accept(1, 0).is_ok() && session.accept(2, 0).is_ok());
+        assert!(session.accept(1, 0).is_err() && theirs.accept(2, 0).is_err());
         assert_eq!([theirs.next_counter(), session.next_counter(), theirs.next_counter()], [1, 2, 3]);
         // The authenticated identity is shared as well.
         assert!(!session.authenticate(Reference { index: 300, ..WHO }, 300, 0));
@@ -360,11 +399,11 @@ mod tests {
         assert_eq!(opened(&joint, 2), Ok(13), "the oldest of which nothing was heard makes room");
         assert!(held.process.sessions.find(12, 0).is_some() && joint.here().is_empty());
         assert!(joint.find(10, 0).is_none());
-        assert!(joint.end(12) && !joint.end(12) && joint.find(12, 0).is_none());
+        assert!(joint.end(12).unwrap() && !joint.end(12).unwrap() && joint.find(12, 0).is_none());
         assert!(joint.find(99, 0).is_none());
         held.process.now_s.store(100, Ordering::Relaxed);
         assert!(joint.find(7, 0).is_none(), "its time is over there");
-        assert!(!session.accept(3, 0), "and for who has it still");
+        assert!(session.accept(3, 0).is_err(), "and for who has it still");
     }
 
     #[test]
@@ -394,14 +433,14 @@ mod tests {
         assert!(joint.find(7, 0).is_none());
         assert_eq!(opened(&joint, 1), Ok(101));
         let mine = joint.find(101, 0).unwrap();
-        assert!(mine.accept(1, 0) && !mine.accept(1, 0));
+        assert!(mine.accept(1, 0).is_ok() && mine.accept(1, 0).is_err());
         let held = HolderHandle::start(&path, false);
         assert_eq!(opened(&joint, 2), Ok(10), "another process does");
         assert!(joint.find(101, 0).is_some() && joint.find(10, 0).is_some());
         let theirs = joint.find(10, 0).unwrap();
         drop(held);
         assert!(!path.exists());
-        assert!(!theirs.accept(1, 0) && !theirs.authenticate(WHO, 301, 0), "lost with the process");
+        assert!(theirs.accept(1, 0).is_err() && !theirs.authenticate(WHO, 301, 0), "lost with the process");
         assert_eq!(theirs.next_counter(), i32::MAX);
         assert!(joint.find(10, 0).is_none() && joint.find(101, 0).is_some());
         assert_eq!(opened(&joint, 3), Ok(103));

@@ -1,6 +1,7 @@
 //! One session: its key, its identity, and the counters of its messages.
 
-use crate::sessions::traffic::LiveSession;
+use crate::sessions::row::RowState;
+use crate::sessions::traffic::{LiveSession, MessageRejection};
 use crate::sessions::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
@@ -9,8 +10,8 @@ use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
 use handle_proto::wire::list::Reference;
 use sha2::{Digest as _, Sha256};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// First version whose messages have a counter.
 pub const COUNTERS_SINCE: Version = Version::new(2, 5);
@@ -92,6 +93,9 @@ pub struct Session {
     timeout_s: u32,
     unproven_s: u32,
     origin: RequestOrigin,
+    /// What this process knows of the row by which other processes share the session. It counts
+    /// instead of `seen` and `sent`.
+    row: OnceLock<Box<Mutex<RowState>>>,
 }
 
 impl Session {
@@ -108,13 +112,49 @@ impl Session {
             timeout_s: new.timeout_s,
             unproven_s,
             origin: new.origin,
+            row: OnceLock::new(),
         }
+    }
+
+    /// The row by which other processes share the session, if they do.
+    pub(crate) fn row(&self) -> Option<&Mutex<RowState>> {
+        self.row.get().map(|row| &**row)
+    }
+
+    /// Shares the session by a row.
+    pub(crate) fn set_row(&self, row: RowState) {
+        let _ = self.row.set(Box::new(Mutex::new(row)));
+    }
+
+    /// The origin of the set-up, with the source in place of the address.
+    pub(crate) const fn origin(&self) -> RequestOrigin {
+        self.origin
+    }
+
+    /// Seconds for which the session lasts if no message arrives in it.
+    pub(crate) fn lasts_s(&self) -> u32 {
+        self.timeout_s.min(self.unproven_s)
+    }
+
+    /// Seconds without a message after which the session ends, once it is proven.
+    pub(crate) const fn timeout_s(&self) -> u32 {
+        self.timeout_s
+    }
+
+    /// Records the authenticated identity, if none is recorded yet.
+    pub(crate) fn set_identity(&self, identity: SessionIdentity) {
+        self.identity.get_or_init(|| identity);
+    }
+
+    /// Whether `identity` is the one that the session was set up for.
+    pub(crate) fn claims(&self, identity: Reference<'_>) -> bool {
+        self.claim.is_some_and(|claim| claim.0.ct_eq(&IdentityClaim::of(identity).0).to_bool())
     }
 
     /// Whether the session has ended: its time is over, or it has no more counters for messages.
     pub(crate) fn is_over(&self, now_s: u32) -> bool {
         let idle_s = now_s.saturating_sub(self.used_s());
-        let idle_s_max = if self.is_proven() { self.timeout_s } else { self.timeout_s.min(self.unproven_s) };
+        let idle_s_max = if self.is_proven() { self.timeout_s } else { self.lasts_s() };
         idle_s > idle_s_max || self.sent.load(Ordering::Relaxed) >= i32::MAX.cast_unsigned()
     }
 
@@ -159,7 +199,8 @@ impl Session {
         self.used_s.load(Ordering::Relaxed)
     }
 
-    fn touch(&self, now_s: u32) {
+    /// Records that the client has used the session.
+    pub(crate) fn touch(&self, now_s: u32) {
         // The flag is usually set already, and a load leaves the cache line shared.
         if !self.is_proven() {
             self.is_proven.store(true, Ordering::Relaxed);
@@ -173,14 +214,16 @@ impl LiveSession for Session {
         &self.keys
     }
 
-    fn accept(&self, counter: i32, now_s: u32) -> bool {
-        let accepted = self.keys.version < COUNTERS_SINCE || self.seen.accept(counter);
-        if accepted && (self.keys.version >= PROTECTED_SINCE || !self.is_proven()) {
+    fn accept(&self, counter: i32, now_s: u32) -> Result<(), MessageRejection> {
+        if self.keys.version >= COUNTERS_SINCE && !self.seen.accept(counter) {
+            return Err(MessageRejection::Replayed(counter));
+        }
+        if self.keys.version >= PROTECTED_SINCE || !self.is_proven() {
             // In a session of an older version this may be a replay, which must not keep the
             // session alive.
             self.touch(now_s);
         }
-        accepted
+        Ok(())
     }
 
     fn next_counter(&self) -> i32 {
@@ -195,9 +238,9 @@ impl LiveSession for Session {
     }
 
     fn authenticate(&self, claimed: Reference<'_>, index: i32, now_s: u32) -> bool {
-        let claims = self.claim.is_some_and(|claim| claim.0.ct_eq(&IdentityClaim::of(claimed).0).to_bool());
+        let claims = self.claims(claimed);
         if claims {
-            self.identity.get_or_init(|| SessionIdentity { index, handle: claimed.handle.into() });
+            self.set_identity(SessionIdentity { index, handle: claimed.handle.into() });
             self.touch(now_s);
         }
         claims
@@ -219,11 +262,11 @@ mod tests {
     fn it_ends_so_long_after_its_last_message() {
         let session = session();
         assert!(!session.is_over(130) && session.is_over(131), "no message has come");
-        assert!(!session.is_proven() && session.accept(1, 150) && session.is_proven());
+        assert!(!session.is_proven() && session.accept(1, 150).is_ok() && session.is_proven());
         assert!(!session.is_over(210) && session.is_over(211));
-        assert!(!session.accept(1, 200), "a copy does not keep it alive");
+        assert!(session.accept(1, 200).is_err(), "a copy does not keep it alive");
         assert!(session.is_over(211));
-        assert!(session.accept(2, 120), "a clock that lags does not end it");
+        assert!(session.accept(2, 120).is_ok(), "a clock that lags does not end it");
         assert!(!session.is_over(210));
     }
 
@@ -257,16 +300,16 @@ mod tests {
     #[test]
     fn counters_are_not_checked_before_they_existed() {
         let old = Session::new(5, NewSession { version: Version::new(2, 4), ..new_session() }, 30, 0);
-        assert!(old.accept(1, 0) && old.accept(1, 0) && old.accept(0, 0));
+        assert!(old.accept(1, 0).is_ok() && old.accept(1, 0).is_ok() && old.accept(0, 0).is_ok());
         let new = Session::new(5, NewSession { version: COUNTERS_SINCE, ..new_session() }, 30, 0);
-        assert!(new.accept(1, 0) && !new.accept(1, 0) && !new.accept(0, 0));
+        assert!(new.accept(1, 0).is_ok() && new.accept(1, 0).is_err() && new.accept(0, 0).is_err());
     }
     #[test]
     fn messages_of_versions_in_which_copies_are_accepted_do_not_keep_it_alive() {
         for (minor, ends_s) in [(4, 161), (5, 161), (6, 161), (7, 221)] {
             let new = NewSession { version: Version::new(2, minor), ..new_session() };
             let session = Session::new(5, new, 30, 90);
-            assert!(session.accept(1, 100) && session.accept(2, 160), "2.{minor}");
+            assert!(session.accept(1, 100).is_ok() && session.accept(2, 160).is_ok(), "2.{minor}");
             assert!(!session.is_over(ends_s - 1) && session.is_over(ends_s), "2.{minor}");
         }
     }

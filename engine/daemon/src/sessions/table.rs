@@ -74,10 +74,12 @@ pub struct SessionCounts {
     pub refused_full: u64,
     /// Set-ups refused because the client was told to use TCP.
     pub sent_to_tcp: u64,
+    /// Sessions set up at another process, in which a message has arrived here.
+    pub adopted: u64,
 }
 
 impl SessionCounts {
-    /// Each count with its name.
+    /// Each count with its name, but those about sessions that processes share.
     #[must_use]
     pub const fn by_name(&self) -> [(&'static str, u64); 6] {
         [
@@ -130,6 +132,9 @@ pub struct SessionTable {
     displaced: AtomicU64,
     refused_full: AtomicU64,
     sent_to_tcp: AtomicU64,
+    adopted: AtomicU64,
+    /// The sessions with a row that were displaced, until they are taken to remove the rows.
+    displaced_rows: Mutex<Vec<i32>>,
 }
 
 /// Sessions in the order of their set-up, and by source. Workers prove and end sessions without
@@ -211,6 +216,8 @@ impl SessionTable {
             displaced: AtomicU64::new(0),
             refused_full: AtomicU64::new(0),
             sent_to_tcp: AtomicU64::new(0),
+            adopted: AtomicU64::new(0),
+            displaced_rows: Mutex::default(),
         }
     }
 
@@ -289,7 +296,7 @@ impl SessionTable {
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(SessionRefusal::NoNumber)?;
         if !is_exempt {
-            self.make_room_of_source(&mut index, origin.ip, now_s);
+            self.make_room_of_source(&mut index, origin.ip, self.limits.per_source_max, now_s);
         }
         if !self.make_room(&mut index, origin.ip, shard, now_s) {
             self.refused_full.fetch_add(1, Ordering::Relaxed);
@@ -312,8 +319,9 @@ impl SessionTable {
     }
 
     /// Makes room within the limits of `source`: displaces its oldest unproven session when their
-    /// limit is reached, and its longest idle proven sessions when their limit is exceeded.
-    fn make_room_of_source(&self, index: &mut SessionIndex, source: IpAddr, now_s: u32) {
+    /// limit is reached, and its longest idle proven sessions when there are more than
+    /// `proven_max`.
+    fn make_room_of_source(&self, index: &mut SessionIndex, source: IpAddr, proven_max: usize, now_s: u32) {
         let Some(of_source) = index.of_source.get_mut(&source) else { return };
         // Stale entries are dropped rarely, so that the cost per session is small, and always
         // before a session is displaced.
@@ -324,10 +332,10 @@ impl SessionTable {
             let Some(oldest) = of_source.unproven.pop_front() else { break };
             oldest.upgrade().into_iter().for_each(|session| self.displace(&session, now_s));
         }
-        if of_source.proven.len() > self.limits.per_source_max {
+        if of_source.proven.len() > proven_max {
             of_source.proven.retain(|entry| entry.strong_count() > 0);
         }
-        while of_source.proven.len() > self.limits.per_source_max {
+        while of_source.proven.len() > proven_max {
             let used_s = |at: &usize| of_source.proven[*at].upgrade().map_or(0, |session| session.used_s());
             let Some(at) = (0..of_source.proven.len()).min_by_key(used_s) else { break };
             let idle = of_source.proven.swap_remove(at);
@@ -370,6 +378,63 @@ impl SessionTable {
         if is_it(&shard.map.load()) && shard.change(|map| is_it(map) && map.remove(&id).is_some()) {
             let counter = if session.is_over(now_s) { &self.expired } else { &self.displaced };
             counter.fetch_add(1, Ordering::Relaxed);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            // A row whose time is over here may have been used elsewhere since.
+            if session.row().is_some() && !session.is_over(now_s) {
+                lock(&self.displaced_rows).push(id);
+            }
+        }
+    }
+
+    /// Takes the numbers of the sessions with a row that have been displaced.
+    pub(crate) fn take_displaced(&self) -> Vec<i32> {
+        std::mem::take(&mut *lock(&self.displaced_rows))
+    }
+
+    /// A session that was set up elsewhere, which is not in the table.
+    pub(crate) fn session(&self, id: i32, new: NewSession, now_s: u32) -> Session {
+        Session::new(id, new, self.limits.unproven_s, now_s)
+    }
+
+    /// Adds a proven session that was set up elsewhere, unless there is one with its number.
+    /// Returns false when there is no room for it.
+    pub(crate) fn adopt(&self, session: &Arc<Session>, now_s: u32) -> bool {
+        let (id, source) = (session.keys().id, session.source());
+        let Some(shard) = self.shard(id) else { return false };
+        if self.find(id, now_s).is_some() {
+            return true;
+        }
+        let mut index = lock(&self.index);
+        // The table may have it from before it was used elsewhere.
+        let over = shard.change(|map| map.extract_if(|_, old| old.is_over(now_s)).count());
+        self.expired.fetch_add(over as u64, Ordering::Relaxed);
+        self.count.fetch_sub(over, Ordering::Relaxed);
+        if self.find(id, now_s).is_some() {
+            return true;
+        }
+        let is_exempt = self.limits.exempt.contains(source);
+        if !is_exempt {
+            self.make_room_of_source(&mut index, source, self.limits.per_source_max - 1, now_s);
+        }
+        if !self.make_room(&mut index, source, shard, now_s) {
+            return false;
+        }
+        shard.change(|map| map.insert(id, Arc::clone(session)));
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.adopted.fetch_add(1, Ordering::Relaxed);
+        if !is_exempt {
+            index.of_source.entry(source).or_default().proven.push(Arc::downgrade(session));
+        }
+        true
+    }
+
+    /// Removes a session that has ended elsewhere, if it is in the table.
+    pub(crate) fn forget(&self, session: &Arc<Session>) {
+        let id = session.keys().id;
+        let Some(shard) = self.shard(id) else { return };
+        let is_it = |map: &SessionMap| map.get(&id).is_some_and(|there| Arc::ptr_eq(there, session));
+        if is_it(&shard.map.load()) && shard.change(|map| is_it(map) && map.remove(&id).is_some()) {
+            self.ended.fetch_add(1, Ordering::Relaxed);
             self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -419,16 +484,17 @@ impl SessionTable {
     /// The counts of session events so far.
     #[must_use]
     pub fn counts(&self) -> SessionCounts {
-        let [opened, ended, expired, displaced, refused_full, sent_to_tcp] = [
+        let [opened, ended, expired, displaced, refused_full, sent_to_tcp, adopted] = [
             &self.opened,
             &self.ended,
             &self.expired,
             &self.displaced,
             &self.refused_full,
             &self.sent_to_tcp,
+            &self.adopted,
         ]
         .map(|count| count.load(Ordering::Relaxed));
-        SessionCounts { opened, ended, expired, displaced, refused_full, sent_to_tcp }
+        SessionCounts { opened, ended, expired, displaced, refused_full, sent_to_tcp, adopted }
     }
 }
 
@@ -518,7 +584,7 @@ pub(crate) mod tests {
 
     /// Accepts a message in the session `id`, which makes it proven.
     fn prove(table: &SessionTable, id: i32, now_s: u32) {
-        assert!(table.find(id, now_s).unwrap().accept(1, now_s), "{id}");
+        assert!(table.find(id, now_s).unwrap().accept(1, now_s).is_ok(), "{id}");
     }
 
     fn found(table: &SessionTable, ids: impl IntoIterator<Item = i32>, now_s: u32) -> Vec<i32> {
@@ -547,7 +613,10 @@ pub(crate) mod tests {
             let now_s = u32::from(number);
             let id = open(&table, of(1), now_s, now_s).unwrap();
             prove(&table, id, now_s);
-            assert!(table.find(1, now_s).unwrap().accept(i32::from(number) + 1, now_s), "in use all day");
+            assert!(
+                table.find(1, now_s).unwrap().accept(i32::from(number) + 1, now_s).is_ok(),
+                "in use all day"
+            );
         }
         open(&table, of(1), 21, 20).unwrap();
         // Sessions that became proven after the last clean-up do not count against the limit yet.
@@ -579,7 +648,7 @@ pub(crate) mod tests {
         }
         let authenticate = |id| assert!(table.find(id, 4).unwrap().authenticate(WHO, 301, 1), "{id}");
         authenticate(1);
-        assert!(table.find(2, 4).unwrap().accept(2, 50), "and this one is in use");
+        assert!(table.find(2, 4).unwrap().accept(2, 50).is_ok(), "and this one is in use");
         assert_eq!(open(&table, of(5), 5, 50), Ok(5));
         assert!(table.find(3, 4).is_none(), "the longest idle");
         assert_eq!((table.len(), table.counts().displaced), (4, 1));

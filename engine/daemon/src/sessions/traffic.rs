@@ -15,9 +15,11 @@ pub trait LiveSession: std::fmt::Debug {
     /// The keys and parameters to check and seal messages.
     fn keys(&self) -> &SessionKeys;
 
-    /// Accepts a message with this counter, whose MAC is valid, at most once. Returns false for a
-    /// replay.
-    fn accept(&self, counter: i32, now_s: u32) -> bool;
+    /// Accepts a message with this counter, whose MAC is valid, at most once.
+    ///
+    /// # Errors
+    /// For a replay, and when the session has ended or cannot be reached elsewhere.
+    fn accept(&self, counter: i32, now_s: u32) -> Result<(), MessageRejection>;
 
     /// Takes the counter for the next outgoing message.
     fn next_counter(&self) -> i32;
@@ -38,6 +40,10 @@ pub enum MessageRejection {
     WrongMac,
     /// A message with this counter has been accepted before, or the counter is too old to tell.
     Replayed(i32),
+    /// The session, which other processes share, has ended.
+    Ended,
+    /// The database in which other processes share the session does not answer.
+    Unavailable,
 }
 
 /// Whether `version`, of a message or of the answer to it, protects less than the version of the
@@ -52,8 +58,8 @@ pub fn is_downgraded(session: &(impl LiveSession + ?Sized), version: Version) ->
 /// message without a MAC proves nothing.
 ///
 /// # Errors
-/// When the MAC is wrong, the message is a replay, or its version protects less than the version of
-/// the session.
+/// When the MAC is wrong, the message is a replay, its version protects less than the version of
+/// the session, or the session does not accept messages any more.
 pub fn check(
     session: &(impl LiveSession + ?Sized),
     envelope: &Envelope,
@@ -73,10 +79,7 @@ pub fn check(
         return Err(MessageRejection::WrongMac);
     }
     let credential = session.keys().mac.verify(envelope, message).map_err(|_| MessageRejection::WrongMac)?;
-    match session.accept(credential.counter, now_s) {
-        true => Ok(true),
-        false => Err(MessageRejection::Replayed(credential.counter)),
-    }
+    session.accept(credential.counter, now_s).map(|()| true)
 }
 
 /// Appends a MAC to `message`, an answer with its envelope. Does not allocate if `message` has

@@ -30,10 +30,38 @@ pub struct CounterWindow {
 }
 
 impl CounterWindow {
+    /// Length of the window in bytes.
+    pub const LEN: usize = 4 + 8 * BLOCKS;
+
     /// A window in which no counter has been seen.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The bytes of the window, which [`from_bytes`](Self::from_bytes) reads. Meanwhile, no counter
+    /// may be accepted.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        let (highest, blocks) = bytes.split_at_mut(4);
+        highest.copy_from_slice(&self.highest.load(Ordering::Relaxed).to_be_bytes());
+        for (out, block) in blocks.chunks_exact_mut(8).zip(&self.blocks) {
+            out.copy_from_slice(&block.load(Ordering::Relaxed).to_be_bytes());
+        }
+        bytes
+    }
+
+    /// The window of these bytes.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
+        let (highest, blocks) = bytes.split_at(4);
+        let window = Self::new();
+        window.highest.store(u32::try_from(number(highest)).unwrap_or(u32::MAX), Ordering::Relaxed);
+        for (block, bytes) in window.blocks.iter().zip(blocks.chunks_exact(8)) {
+            block.store(number(bytes), Ordering::Relaxed);
+        }
+        window
     }
 
     /// Accepts each counter at most once. Returns false for a replay or a counter below the window.
@@ -57,6 +85,11 @@ impl CounterWindow {
         let place = &self.blocks[block as usize % BLOCKS];
         place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen).is_ok()
     }
+}
+
+/// The number that these bytes are, the highest first.
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
 #[cfg(test)]
@@ -107,6 +140,19 @@ mod tests {
             (4000..=5000).contains(&accepted),
             "{accepted}: all, but for those that a late thread finds too old"
         );
+    }
+
+    #[test]
+    fn a_window_of_bytes_accepts_what_the_window_would() {
+        let window = CounterWindow::new();
+        for counter in [1, 7, 190, 300, 301] {
+            assert!(window.accept(counter));
+        }
+        let copy = CounterWindow::from_bytes(&window.to_bytes());
+        assert_eq!(copy.to_bytes(), window.to_bytes());
+        for counter in [0, 1, 7, 99, 100, 101, 190, 191, 300, 301, 302] {
+            assert_eq!(copy.accept(counter), window.accept(counter), "{counter}");
+        }
     }
 
     proptest! {

@@ -45,6 +45,10 @@ settings! {
         restart connections: usize = 16, 2..=1000;
         /// Time for an answer of the server, and for a free connection.
         restart timeout_ms: u32 = 30_000, 100..=3_600_000;
+        /// Keep the sessions that clients set up at `handle-admin` in the database, so that every
+        /// `handle-admin` over it with the same server key knows them. If false, they belong to
+        /// this process, or to the `handled` at `sessions.socket`.
+        restart sessions: bool = true;
         /// Time between two looks for transactions of other processes.
         restart poll_ms: u32 = 50, 5..=60_000;
     }

@@ -13,6 +13,7 @@ mod lease;
 mod pool;
 mod query;
 mod schema;
+mod sessions;
 mod snapshot;
 mod write;
 
@@ -21,6 +22,7 @@ pub use config::{DATABASE_URL, PostgresConfig, trusted_roots};
 pub use database::{Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction};
 pub use error::ServerError;
 pub(crate) use lease::PostgresLease;
+pub(crate) use sessions::PostgresSessions;
 pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};
 
@@ -200,6 +202,11 @@ impl PostgresStore {
     /// The challenges that processes share.
     pub(crate) fn challenges(&self) -> PostgresChallenges {
         PostgresChallenges(Arc::clone(&self.pool))
+    }
+
+    /// The sessions that processes share.
+    pub(crate) fn sessions(&self) -> PostgresSessions {
+        PostgresSessions(Arc::clone(&self.pool))
     }
 
     /// The lease of the process that publishes.

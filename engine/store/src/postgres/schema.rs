@@ -64,7 +64,7 @@ pub(super) const LOCK: &str = "lock";
 /// The schema of new tables. The first upgrade is from 1 to 2.
 pub(super) const CURRENT: u64 = UPGRADES.len() as u64 + 1;
 /// The statements of the upgrades from schema 1 to 2, from 2 to 3 and so on.
-pub(super) const UPGRADES: &[&str] = &[SCHEMA_2, SCHEMA_3];
+pub(super) const UPGRADES: &[&str] = &[SCHEMA_2, SCHEMA_3, SCHEMA_4];
 
 /// The index of values, the progress of imports, and what several processes share. The row of the
 /// lease is made with its table, so that holding the lease is always an update. Challenges are lost
@@ -80,6 +80,11 @@ const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value 
 
 /// How far sources of records have been copied.
 const SCHEMA_3: &str = "CREATE TABLE handle_pulls (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
+
+/// Sessions that several processes share. They are lost if the database crashes. There is room for
+/// changed rows in the page of each.
+const SCHEMA_4: &str = "CREATE UNLOGGED TABLE handle_sessions (id INT4 PRIMARY KEY, version BIGINT NOT NULL, \
+     facts BYTEA NOT NULL, counters BYTEA NOT NULL, until TIMESTAMPTZ NOT NULL) WITH (fillfactor = 50);\n";
 
 /// Whether an upgrade makes the table.
 const fn is_of_upgrade(table: StoreTable) -> bool {

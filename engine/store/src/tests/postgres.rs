@@ -203,7 +203,8 @@ fn stores_of_schema_1_get_the_tables_of_later_ones() {
     put(&store, "10.1/a", "x");
     drop(store);
     let server = PostgresServer::shared().unwrap();
-    let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges, handle_pulls; \
+    let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges, handle_pulls, \
+                 handle_sessions; \
                  UPDATE handle_meta SET value = '\\x0000000000000001' WHERE key = 'schema'";
     server.psql(&database(&place), older);
     for _ in 0..2 {
@@ -214,7 +215,63 @@ fn stores_of_schema_1_get_the_tables_of_later_ones() {
         store.change(|transaction| transaction.set_pull_position("source", b"here")).unwrap();
     }
     let schema = "SELECT encode(value, 'hex') FROM handle_meta WHERE key = 'schema'";
-    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 3));
+    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 4));
+}
+
+/// A row of a session, with the version, its facts and its counters.
+fn stored(version: i64, facts: &[u8], counters: &[u8]) -> StoredSession {
+    StoredSession { version, facts: facts.to_vec(), counters: counters.to_vec() }
+}
+
+#[test]
+fn a_session_is_changed_by_whoever_knows_its_version_until_its_time_is_over() {
+    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&place.config).unwrap();
+    let (here, there) = (store.stored_sessions().unwrap(), other.stored_sessions().unwrap());
+    assert_eq!(here.read(3).unwrap(), None);
+    assert!(here.insert(3, &stored(7, b"facts", b"c1"), 600).unwrap());
+    assert!(!there.insert(3, &stored(1, b"others", b"c"), 600).unwrap(), "the number is in use");
+    assert_eq!(there.read(3).unwrap(), Some(stored(7, b"facts", b"c1")));
+    assert!(there.change(3, (7, b"c2"), None, Some(600)).unwrap());
+    assert!(!here.change(3, (7, b"c3"), Some(b"others"), None).unwrap(), "another version by now");
+    assert!(here.change(3, (8, b"c3"), Some(b"more facts"), None).unwrap());
+    assert_eq!(there.read(3).unwrap(), Some(stored(9, b"more facts", b"c3")));
+    // A session whose time is over is neither read nor changed.
+    assert!(here.insert(7, &stored(0, b"facts", b"c"), 600).unwrap());
+    assert!(here.insert(11, &stored(0, b"facts", b"c"), 0).unwrap());
+    assert!(here.change(7, (0, b"c"), None, Some(0)).unwrap());
+    assert_eq!((there.read(7).unwrap(), there.read(11).unwrap()), (None, None));
+    assert!(!there.change(7, (1, b"c"), None, Some(600)).unwrap());
+    assert_eq!((there.expire().unwrap(), there.expire().unwrap()), (2, 0));
+    assert_eq!((here.remove(&[3, 7, 11]).unwrap(), there.remove(&[3]).unwrap()), (1, 0));
+    assert!(!there.change(3, (9, b"c"), None, None).unwrap());
+}
+
+#[test]
+fn of_processes_that_change_a_session_at_once_one_does_each_time() {
+    const CHANGES: i64 = 500;
+    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&place.config).unwrap();
+    let sessions = [store.stored_sessions().unwrap(), other.stored_sessions().unwrap()];
+    assert!(sessions[0].insert(3, &stored(0, b"facts", b"c"), 600).unwrap());
+    let changed: Vec<i64> = std::thread::scope(|scope| {
+        let racers = sessions.map(|sessions| {
+            scope.spawn(move || {
+                let change = |&version: &i64| sessions.change(3, (version, b"c"), None, Some(600)).unwrap();
+                // Each version is waited for, so that both try to change it.
+                let wait = |&version: &i64| {
+                    while sessions.read(3).unwrap().unwrap().version < version {
+                        std::thread::yield_now();
+                    }
+                };
+                (0..CHANGES).inspect(wait).filter(change).collect::<Vec<_>>()
+            })
+        });
+        racers.into_iter().flat_map(|racer| racer.join().unwrap()).collect()
+    });
+    let mut sorted = changed;
+    sorted.sort_unstable();
+    assert_eq!(sorted, (0..CHANGES).collect::<Vec<_>>());
 }
 
 #[test]
