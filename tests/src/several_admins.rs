@@ -181,9 +181,13 @@ impl SeveralAdmins {
     pub fn kill_backend(&self) {
         let others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
                       AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
-        let pid = self.psql(others);
-        // It may have ended since.
-        let _ = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        let (pid, before) = (self.psql(others), self.server.recoveries());
+        let killed = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
+        if !killed.is_ok_and(|status| status.success()) {
+            // It has ended since.
+            return;
+        }
+        until("the database recovers", || self.server.recoveries() > before);
         until("the database is back", || Store::open_to_read(&StoreConfig::at(Path::new(&self.url))).is_ok());
     }
 

@@ -41,8 +41,8 @@ handle_daemon::metrics! {
         gauge questions_under_way = |reading| reading.state.questions_open.load(Ordering::Relaxed);
         /// Renewals in the background under way.
         gauge renewals_under_way = |reading| reading.state.renewals_open();
-        /// Whether there is a connection for notices.
-        gauge notify_connected = |reading| reading.state.is_notified_now.load(Ordering::Relaxed);
+        /// With `notify.address`: 1 while there is a connection for notices.
+        gauge notify_connected = |reading| reading.state.is_connected_for_notices();
         /// Prefixes whose records are known, so that their services are found without a question.
         gauge known_prefixes = |reading| reading.services.handles;
         /// Bytes of these records.

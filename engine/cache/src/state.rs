@@ -206,6 +206,12 @@ impl CacheState {
         now_unix_s
     }
 
+    /// Whether there is a connection for notices; `None` if there is to be none.
+    pub(crate) fn is_connected_for_notices(&self) -> Option<bool> {
+        let is_wanted = !self.config.notify.address.is_empty();
+        is_wanted.then(|| self.is_notified_now.load(Ordering::Relaxed))
+    }
+
     /// Handles a notice: the entries of the handles that have changed have expired, also those that
     /// are stored soon after it; without their names, all entries whose changes are announced. What
     /// is asked about them now is not stored.
