@@ -1,5 +1,6 @@
 //! Runs `handle-gateway` in this process, and asks it over plain connections.
 
+use crate::admin_server::{AdminServer, administer_with};
 use crate::openapi::require_described;
 use crate::test_server::{LeftOut, publish};
 use crate::vectors::{self, VectorSource};
@@ -14,7 +15,7 @@ use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -67,6 +68,45 @@ pub fn serve_over_http(
     change(&mut config);
     let gateway = Gateway::start(&config).expect("the gateway starts");
     (GatewayServer { gateway, directory }, left_out)
+}
+
+/// A gateway with TLS, and the administration service that verifies its callers.
+pub struct AdministeredGateway {
+    /// The gateway.
+    pub gateway: GatewayServer,
+    /// The administration service.
+    pub administration: AdminServer,
+    /// The socket at which it verifies callers.
+    pub socket: PathBuf,
+    /// The directory with the socket, and the certificate of the gateway.
+    pub directory: TempDir,
+}
+
+impl AdministeredGateway {
+    /// Starts both over the records of the server `root` of the vectors. `administer` and `change`
+    /// change their configurations.
+    ///
+    /// # Panics
+    /// When the files of the vectors do not hold what they should.
+    #[must_use]
+    pub fn start(
+        administer: impl FnOnce(&mut handle_admin::config::Config),
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("callers.sock");
+        let administration = administer_with("root", |config| {
+            config.callers.socket = Some(socket.clone());
+            administer(config);
+        });
+        let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
+            config.admin.address = Some(administration.address());
+            config.admin.callers = Some(socket.clone());
+            use_tls(config, directory.path());
+            change(config);
+        });
+        Self { gateway, administration, socket, directory }
+    }
 }
 
 /// A response.

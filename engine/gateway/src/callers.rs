@@ -215,6 +215,14 @@ impl CallerService {
         }
     }
 
+    /// Waits until the sessions that are to end have been ended. A thread that has not begun to end
+    /// them does not do it once its runtime is dropped.
+    pub async fn end_all(self: &Arc<Self>) {
+        let service = Arc::clone(self);
+        // A panic has already been logged where it happened.
+        let _ = tokio::task::spawn_blocking(move || service.end_waiting()).await;
+    }
+
     fn end_waiting(&self) {
         loop {
             let next = {

@@ -210,6 +210,10 @@ impl Worker {
                 _ = places.acquire_many(all) => {}
                 () = state.drain_time_over() => {}
             }
+            // The last connections may have been those of sessions.
+            if let Some(callers) = state.admin.as_ref().and_then(|admin| admin.callers()) {
+                callers.end_all().await;
+            }
         });
     }
 }
@@ -218,9 +222,11 @@ impl Worker {
 async fn accept(listener: TcpListener, kind: ListenerKind, state: Arc<GatewayState>, places: Arc<Semaphore>) {
     let mut draining = pin!(phase::reached(state.phase(), GatewayPhase::HandedOver));
     loop {
+        // Once another process accepts connections, this one leaves even those that wait to it.
         let accepted = tokio::select! {
-            accepted = next_connection(&listener, &places) => accepted,
+            biased;
             () = &mut draining => return,
+            accepted = next_connection(&listener, &places) => accepted,
         };
         let (stream, address, room) = match accepted {
             Ok(accepted) => accepted,

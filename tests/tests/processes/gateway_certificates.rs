@@ -14,28 +14,25 @@ use handle_gateway::settings::reload;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::{Value, Values};
 use handle_store::Transaction;
-use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::certificate_client::{
     BY_CERTIFICATE, CertificateConnection, ClientCertificate, client_config, key_pem,
 };
 use handle_tests::daemon::{self, free_address};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, ask_over_tls, exchange, of_session, serve_over_http, session_of, use_tls,
-    write_tls,
+    AdministeredGateway, HttpAnswer, ask_over_tls, exchange, of_session, session_of, write_tls,
 };
 use handle_tests::process::{RunningProcess, program, until};
-use handle_tests::vectors::{VectorSource, fixture, hex, load};
+use handle_tests::vectors::{fixture, hex, load};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const PROTECTED: &str = "/api/handles/TST/HALF?publicOnly=false";
 const PUBLIC: &str = "/api/handles/TST/HALF";
@@ -43,35 +40,34 @@ const THIS_SESSION: &str = "/api/sessions/this";
 const NOT_VERIFIED: &str = "error=\"Identity not verified\"";
 
 /// A gateway with its administration service, and clients with certificates.
-struct ServedPair {
-    gateway: GatewayServer,
-    administration: AdminServer,
-    socket: PathBuf,
-    directory: TempDir,
-}
+struct ServedPair(AdministeredGateway);
 
 fn pair_with(
     administer: impl FnOnce(&mut handle_admin::config::Config),
     change: impl FnOnce(&mut Config),
 ) -> ServedPair {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("callers.sock");
-    let administration = administer_with("root", |config| {
-        config.callers.socket = Some(socket.clone());
-        administer(config);
-    });
-    let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
-        config.admin.address = Some(administration.address());
-        config.admin.callers = Some(socket.clone());
+    ServedPair(AdministeredGateway::start(administer, |config| {
         config.tls.client_certificates.listen = vec![([127, 0, 0, 1], 0).into()];
-        use_tls(config, directory.path());
         change(config);
-    });
-    ServedPair { gateway, administration, socket, directory }
+    }))
 }
 
 fn pair() -> ServedPair {
     pair_with(|_| (), |_| ())
+}
+
+impl Deref for ServedPair {
+    type Target = AdministeredGateway;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for ServedPair {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl ServedPair {
@@ -620,10 +616,15 @@ fn a_restart_takes_over_addresses_with_client_certificates() {
     let mut connection = CertificateConnection::open(address, Some(&administrator()));
     assert_eq!(connection.ask("GET", PROTECTED, BY_CERTIFICATE, "").status, 200);
     let _new = start();
+    // For a moment both processes accept connections. One that the old process accepts and that has
+    // no further request would be waited for.
+    until("the old process has handed over", || {
+        let answer = connection.ask("GET", PROTECTED, BY_CERTIFICATE, "");
+        assert_eq!(answer.status, 200, "of the old process");
+        answer.header("connection") == Some("close")
+    });
     let mut other = CertificateConnection::open(address, Some(&administrator()));
     assert_eq!(other.ask("GET", PROTECTED, BY_CERTIFICATE, "").status, 200);
-    let answer = connection.ask("GET", PROTECTED, BY_CERTIFICATE, "");
-    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")), "of the old process");
     assert!(connection.is_closed());
     assert_eq!(old.wait(), Some(0));
     until("the session of the other connection is left", || pair.sessions().1 == 1);

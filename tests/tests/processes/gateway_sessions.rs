@@ -14,52 +14,47 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Value, Values};
 use handle_store::{Store, Transaction};
-use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
-    GatewayServer, HttpAnswer, OpenedSession, ask_over_tls, exchange, of_session, serve_over_http,
-    session_of, session_proof, use_tls,
+    AdministeredGateway, HttpAnswer, OpenedSession, ask_over_tls, exchange, of_session, session_of,
+    session_proof,
 };
-use handle_tests::vectors::{VectorSource, fixture, hex};
+use handle_tests::vectors::{fixture, hex};
 use serde_json::{Value as Json, json};
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const SECRET: &[u8] = b"open sesame open";
 const PROTECTED: &str = "/api/handles/TST/HALF?publicOnly=false";
 
 /// A gateway with its administration service.
-struct ServedPair {
-    gateway: GatewayServer,
-    administration: AdminServer,
-    socket: PathBuf,
-    _directory: TempDir,
-}
+struct ServedPair(AdministeredGateway);
 
 fn pair_with(
     administer: impl FnOnce(&mut handle_admin::config::Config),
     change: impl FnOnce(&mut Config),
 ) -> ServedPair {
-    let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("callers.sock");
-    let administration = administer_with("root", |config| {
-        config.callers.socket = Some(socket.clone());
-        administer(config);
-    });
-    let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
-        config.admin.address = Some(administration.address());
-        config.admin.callers = Some(socket.clone());
-        use_tls(config, directory.path());
-        change(config);
-    });
-    ServedPair { gateway, administration, socket, _directory: directory }
+    ServedPair(AdministeredGateway::start(administer, change))
 }
 
 fn pair() -> ServedPair {
     pair_with(|_| (), |_| ())
+}
+
+impl Deref for ServedPair {
+    type Target = AdministeredGateway;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for ServedPair {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
 }
 
 impl ServedPair {
