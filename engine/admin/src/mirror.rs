@@ -3,7 +3,8 @@
 //! - [`primary`]: the servers, their keys, and the identity of this mirror.
 //! - [`worker`]: a thread for each server, which requests transactions and, if necessary, all
 //!   records.
-//! - [`apply`]: the order of the items, batches, and commits.
+//! - [`apply`]: the order of the items, and commits.
+//! - `batch`: the changes that share one commit.
 //! - [`position`]: what is here, in the same commits as the records.
 //! - [`scope`]: which records are taken from which server.
 //! - [`promote`]: the mirror becomes the primary.
@@ -15,6 +16,7 @@
 //! are refused, and the text names the primary.
 
 pub mod apply;
+mod batch;
 pub mod compare;
 pub mod config;
 pub mod error;
@@ -64,7 +66,11 @@ impl Mirror {
             return Ok(None);
         }
         let limits = WorkerLimits {
-            batch: BatchLimits { items: config.batch_items, bytes: config.batch_bytes },
+            batch: BatchLimits {
+                items: config.batch_items,
+                bytes: config.batch_bytes,
+                dump_bytes: config.dump_bytes,
+            },
             request: RequestLimits::new(config),
             busy_interval: Duration::from_millis(config.busy_interval_ms.into()),
             retry_max: Duration::from_millis(config.retry_ms_max.into()),

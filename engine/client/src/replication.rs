@@ -264,32 +264,24 @@ impl StreamReader {
     }
 
     fn read_item(&mut self, format: ItemFormat) -> Result<Option<StreamEvent<'_>>, StreamError> {
-        match self.measure_item(format) {
-            Ok((item_len, len, is_last)) => {
-                let start = self.at;
-                self.at += len;
-                if is_last {
-                    self.state = StreamState::End;
-                }
-                let mut cursor = Cursor::new(&self.buffer[start..start + item_len]);
-                Ok(Some(read(format, &mut cursor)?.0))
-            }
-            Err(error) => self.incomplete_or(error),
-        }
-    }
-
-    /// The length of the next item without and with its signature, and whether it is the last item.
-    fn measure_item(&self, format: ItemFormat) -> Result<(usize, usize, bool), StreamError> {
         let mut cursor = Cursor::new(&self.buffer[self.at..]);
-        let (event, is_last) = read(format, &mut cursor)?;
-        let item_len = cursor.at();
-        if event != StreamEvent::Dump(DumpItem::Done) {
-            self.verify(item_len, &mut cursor)?;
+        let (event, is_last) = match read(format, &mut cursor) {
+            Ok(item) => item,
+            Err(error) => return self.incomplete_or(error.into()),
+        };
+        if event != StreamEvent::Dump(DumpItem::Done)
+            && let Err(error) = self.verify(cursor.at(), &mut cursor)
+        {
+            return self.incomplete_or(error);
         }
         if cursor.at() > self.limits.item_len_max {
             return Err(StreamError::TooLong);
         }
-        Ok((item_len, cursor.at(), is_last))
+        self.at += cursor.at();
+        if is_last {
+            self.state = StreamState::End;
+        }
+        Ok(Some(event))
     }
 
     /// In a signed stream, reads the signature at `cursor`, which is behind a block of `block_len`

@@ -82,15 +82,24 @@ pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) 
     if handle.len() > HANDLE_LEN_MAX {
         return Err(UnfitRecord::HandleTooLong);
     }
-    let mut seen = std::collections::BTreeSet::new();
-    for value in values {
+    // Most records have few values, whose indexes need no memory of their own.
+    let (mut few, mut more) = ([0; 8], std::collections::BTreeSet::new());
+    for (nth, value) in values.enumerate() {
         if value.index < 1 {
             return Err(UnfitRecord::BadIndex(value.index));
         }
-        if !seen.insert(value.index) {
+        let is_new = !few.contains(&value.index)
+            && match few.get_mut(nth) {
+                Some(place) => {
+                    *place = value.index;
+                    true
+                }
+                None => more.insert(value.index),
+            };
+        if !is_new {
             return Err(UnfitRecord::DuplicateIndex(value.index));
         }
-        if seen.len() > VALUES_COUNT_MAX {
+        if nth >= VALUES_COUNT_MAX {
             return Err(UnfitRecord::TooManyValues);
         }
     }
@@ -335,6 +344,24 @@ impl BulkBatch {
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn records_have_each_index_once_and_a_bounded_number_of_values() {
+        let check = |indexes: &[i32]| {
+            check_record(b"10.1/A", indexes.iter().map(|&index| Value::new(index, b"URL", b"x")))
+        };
+        let many: Vec<i32> = (1..=i32::try_from(VALUES_COUNT_MAX).unwrap()).rev().collect();
+        assert_eq!((check(&[]), check(&many)), (Ok(()), Ok(())));
+        for twice in [0, 7, 8, 30] {
+            for again in [8, 9, 20] {
+                let indexes = [&many[..31], &many[twice..=twice], &many[..again]].concat();
+                assert_eq!(check(&indexes), Err(UnfitRecord::DuplicateIndex(many[twice])));
+            }
+        }
+        assert_eq!(check(&[3, 3]), Err(UnfitRecord::DuplicateIndex(3)));
+        assert_eq!(check(&[3, 0]), Err(UnfitRecord::BadIndex(0)));
+        assert_eq!(check(&[&many[..], &[i32::MAX]].concat()), Err(UnfitRecord::TooManyValues));
+    }
 
     #[test]
     fn inputs_that_differ_in_order_length_or_a_bit_have_other_hashes() {

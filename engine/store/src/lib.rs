@@ -79,7 +79,7 @@ pub use index::{
 };
 pub use lease::{LeaseHolder, LeaseTurn, PUBLISH_LEASE, StoreLease};
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
-pub use mirror::{DumpScope, NamedKind};
+pub use mirror::{DumpScope, DumpedRecord, NamedKind, OlderRecords};
 pub use postgres::{
     DATABASE_URL, Database, DatabaseConnection, DatabaseParameter, DatabaseTransaction, PostgresConfig,
     ServerError, trusted_roots,
@@ -94,6 +94,7 @@ pub use snapshot::{
     is_responsible,
 };
 pub use transaction::Transaction;
+pub use writer::BegunChange;
 
 use embedded::EmbeddedStore;
 use feed::StoreFeed;
@@ -331,10 +332,23 @@ impl Store {
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
+        self.begin_change(decide)?.wait()
+    }
+
+    /// As [`change`](Self::change), without waiting for the result. Changes are made in the order
+    /// in which they begin.
+    ///
+    /// # Errors
+    /// When the queue is full, or the store accepts no change.
+    pub fn begin_change<T, F>(&self, decide: F) -> Result<BegunChange<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
         if self.inner.is_held.load(Ordering::SeqCst) {
             return Err(StoreError::Moved);
         }
-        self.writer.change(&self.inner.commits, decide)
+        self.writer.begin(&self.inner.commits, decide)
     }
 
     /// Holds changes back, until the result is dropped.

@@ -6,9 +6,9 @@
 //! removed.
 
 use super::record::StoreRecord;
-use super::tables::{ALL_KEYS, StoreTable, keys_after, names};
+use super::tables::{ALL_KEYS, StoreTable, names};
 use super::transaction::Transaction;
-use super::{StoreError, StoreRecords as _};
+use super::{StoreError, StoreRecords as _, StoreSnapshot};
 use handle_proto::Values;
 use std::ops::{Bound, ControlFlow};
 
@@ -31,6 +31,69 @@ pub struct DumpScope<'a> {
     pub begun_id: u64,
     /// Whether the primary has to name this handle or the record of this prefix.
     pub owns: &'a dyn Fn(&[u8]) -> bool,
+}
+
+/// What became of a record of a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DumpedRecord {
+    /// The same values were here.
+    Unchanged,
+    /// It was written, and replaced nothing from before the dump.
+    New,
+    /// It was written in place of a record from before the dump.
+    Replaced,
+}
+
+impl DumpedRecord {
+    /// The outcome of another change, which may have changed nothing.
+    #[must_use]
+    pub const fn from_changed(changed: bool) -> Self {
+        if changed { Self::New } else { Self::Unchanged }
+    }
+}
+
+/// Records from before a dump: see [`StoreSnapshot::older_records`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OlderRecords {
+    /// Their names.
+    pub names: Vec<Vec<u8>>,
+    /// The last record that was looked at; `None` if there are no further ones.
+    pub last: Option<Vec<u8>>,
+}
+
+/// Whether no transaction after `begun_id` has written the record. A damaged one counts as old, so
+/// that it is replaced or removed.
+fn is_older(stored: &[u8], begun_id: u64) -> bool {
+    StoreRecord::decode(stored).map_or(0, |record| record.id) <= begun_id
+}
+
+impl StoreSnapshot {
+    /// Looks at the records after the name `after`, and returns those from before the dump that
+    /// `scope` owns: up to `most` names, of up to `looked_at` records.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn older_records(
+        &self,
+        scope: &DumpScope<'_>,
+        after: Option<&[u8]>,
+        most: usize,
+        looked_at: usize,
+    ) -> Result<OlderRecords, StoreError> {
+        let mut older = OlderRecords::default();
+        for (nth, stored) in self.records_under(b"", after)?.enumerate() {
+            let stored = stored?;
+            let name = stored.handle();
+            if is_older(stored.as_bytes(), scope.begun_id) && (scope.owns)(name) {
+                older.names.push(name.to_vec());
+            }
+            if older.names.len() == most || nth + 1 == looked_at {
+                older.last = Some(name.to_vec());
+                break;
+            }
+        }
+        Ok(older)
+    }
 }
 
 /// The key of a noted name.
@@ -125,8 +188,17 @@ impl Transaction<'_> {
         Ok(true)
     }
 
-    /// Stores the values that a dump has for `key`; false if they are here already. With
-    /// `is_logged` false, the log has no entry; the caller starts it again before and after.
+    /// The number of records.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn records_count(&self) -> Result<u64, StoreError> {
+        self.tables.len(StoreTable::Records)
+    }
+
+    /// Stores the values that a dump has for `key`, unless they are here already. With `is_logged`
+    /// false, the log has no entry, and the record is written in any case; the caller starts the
+    /// log again before and after.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -136,22 +208,28 @@ impl Transaction<'_> {
         key: &[u8],
         values: Values<'_>,
         is_logged: bool,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<DumpedRecord, StoreError> {
+        let written = |id: Option<u64>| match id {
+            Some(id) if id <= scope.begun_id => DumpedRecord::Replaced,
+            _ => DumpedRecord::New,
+        };
+        if !is_logged {
+            self.writes_count += 1;
+            return self.put_unlogged(key, values).map(written);
+        }
         let before = self.record(key)?;
         match &before {
             Some(before) if before.view().values == values => {
                 if before.view().id <= scope.begun_id {
                     self.note_named(scope.primary, NamedKind::Handle, key)?;
                 }
-                return Ok(false);
+                Ok(DumpedRecord::Unchanged)
             }
-            _ if is_logged => self.put_at(key, values, before.as_ref(), None)?,
             _ => {
-                self.put_unlogged(key, values)?;
-                self.writes_count += 1;
+                self.put_at(key, values, before.as_ref(), None)?;
+                Ok(written(before.map(|before| before.view().id)))
             }
         }
-        Ok(true)
     }
 
     /// Notes that a dump has named a handle or a prefix.
@@ -163,37 +241,22 @@ impl Transaction<'_> {
         self.tables.insert(StoreTable::MirrorNamed, &noted_key(primary, kind, name), &[])
     }
 
-    /// Looks at up to `most` records after the name `after`, and deletes those that the dump has to
-    /// name and has not named. Returns the last name, or `None` after the last record, and the
-    /// number of deleted records.
+    /// Deletes those of these records that are still [older](StoreSnapshot::older_records) than the
+    /// dump, and that it has not named. Returns their number.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn remove_unnamed(
-        &mut self,
-        scope: &DumpScope<'_>,
-        after: Option<&[u8]>,
-        most: usize,
-    ) -> Result<(Option<Vec<u8>>, u64), StoreError> {
-        let (mut last, mut older, mut looked_at) = (None, Vec::new(), 0);
-        self.tables.each(StoreTable::Records, keys_after(after), &mut |key, stored| {
-            if looked_at == most {
-                return Ok(ControlFlow::Break(()));
+    pub fn remove_unnamed(&mut self, scope: &DumpScope<'_>, older: Vec<Vec<u8>>) -> Result<u64, StoreError> {
+        let unnamed = self.unnamed(scope, NamedKind::Handle, older, |key| (scope.owns)(key))?;
+        self.tables.prefetch(StoreTable::Records, unnamed.iter().map(Vec::as_slice))?;
+        let mut removed = 0;
+        for key in unnamed {
+            let stored = self.tables.get(StoreTable::Records, &key)?;
+            if stored.is_some_and(|stored| is_older(&stored, scope.begun_id)) {
+                removed += u64::from(self.delete(&key)?);
             }
-            looked_at += 1;
-            // A damaged record is replaced or removed.
-            let id = StoreRecord::decode(stored).map_or(0, |record| record.id);
-            if id <= scope.begun_id {
-                older.push(key.to_vec());
-            }
-            last = Some(key.to_vec());
-            Ok(ControlFlow::Continue(()))
-        })?;
-        let gone = self.unnamed(scope, NamedKind::Handle, older, |key| (scope.owns)(key))?;
-        for key in &gone {
-            self.delete(key)?;
         }
-        Ok((last, gone.len() as u64))
+        Ok(removed)
     }
 
     /// Releases the homed prefixes that the dump has to name and has not named.
@@ -223,9 +286,10 @@ impl Transaction<'_> {
         owns: impl Fn(&[u8]) -> bool,
     ) -> Result<Vec<Vec<u8>>, StoreError> {
         found.retain(|name| owns(name));
+        let noted: Vec<_> = found.iter().map(|name| noted_key(scope.primary, kind, name)).collect();
+        self.tables.prefetch(StoreTable::MirrorNamed, noted.iter().map(Vec::as_slice))?;
         let mut unnamed = Vec::new();
-        for name in found {
-            let noted = noted_key(scope.primary, kind, &name);
+        for (name, noted) in found.into_iter().zip(noted) {
             if self.tables.get(StoreTable::MirrorNamed, &noted)?.is_none() {
                 unnamed.push(name);
             }

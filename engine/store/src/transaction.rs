@@ -46,9 +46,14 @@ pub(super) struct RecordContent {
 impl RecordContent {
     /// The content of one record, as it is stored under `key`.
     pub(super) fn of(key: &[u8], stored: &[u8]) -> Self {
-        let values = StoreRecord::decode(stored).map_or(0, |record| record.values.len() as u64);
+        let values_count = StoreRecord::decode(stored).map_or(0, |record| record.values.len());
+        Self::with(key, stored, values_count)
+    }
+
+    /// The content of one record whose number of values is known.
+    const fn with(key: &[u8], stored: &[u8], values_count: usize) -> Self {
         let bytes = (key.len() + stored.len().saturating_sub(HEAD_LEN)) as u64;
-        Self { values, bytes }
+        Self { values: values_count as u64, bytes }
     }
 
     pub(super) const fn add(&mut self, other: Self) {
@@ -116,7 +121,7 @@ impl<'t> Transaction<'t> {
         };
         let next_ms = before_ms.map_or(log_ms, |before_ms| log_ms.max(before_ms + 1));
         let unix_ms = unix_ms.unwrap_or(next_ms);
-        self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values })
+        self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values }).map(drop)
     }
 
     /// Raises the number and the time of the last transaction.
@@ -226,8 +231,9 @@ impl<'t> Transaction<'t> {
         self.put_number(names::LOG_BASE, self.last_id)
     }
 
-    /// Stores a record without a log entry.
-    pub(super) fn put_unlogged(&mut self, key: &[u8], values: Values<'_>) -> Result<(), StoreError> {
+    /// Stores a record without a log entry; returns the last transaction of the one that it has
+    /// replaced.
+    pub(super) fn put_unlogged(&mut self, key: &[u8], values: Values<'_>) -> Result<Option<u64>, StoreError> {
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms: self.last_unix_ms, values })
     }
 
@@ -238,21 +244,25 @@ impl<'t> Transaction<'t> {
         self.put_homed(&prefix)
     }
 
-    fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<(), StoreError> {
+    /// Stores a record; returns the last transaction of the one that it has replaced.
+    fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<Option<u64>, StoreError> {
         self.room.clear();
         record.encode(&mut self.room);
         let types = &self.indexed;
-        let read = |stored: &[u8]| (RecordContent::of(key, stored), keys_of(types, key, stored));
+        let read = |stored: &[u8]| {
+            let id = StoreRecord::decode(stored).map_or(0, |record| record.id);
+            (id, RecordContent::of(key, stored), keys_of(types, key, stored))
+        };
         let replaced = self.tables.replace(StoreTable::Records, key, &self.room, read)?;
-        let is_new = replaced.is_none();
-        let (replaced, rows_before) = replaced.unwrap_or_default();
+        let replaced_id = replaced.as_ref().map(|(id, ..)| *id);
+        let (_, replaced, rows_before) = replaced.unwrap_or_default();
         self.change_index(&rows_before, &self.index_keys(key, &self.room))?;
-        if is_new && !self.has_no_removals()? {
+        if replaced_id.is_none() && !self.has_no_removals()? {
             self.drop_removal(&RemovalKey::handle(key))?;
         }
-        self.content.add(RecordContent::of(key, &self.room));
+        self.content.add(RecordContent::with(key, &self.room, record.values.len()));
         self.content.subtract(replaced);
-        Ok(())
+        Ok(replaced_id)
     }
 
     /// Writes the last number and the total content after all changes have been made.

@@ -81,6 +81,15 @@ impl StoreWriter {
         T: Send + 'static,
         F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
     {
+        self.begin(commits, decide)?.wait()
+    }
+
+    /// Queues a change, and does not wait for it.
+    pub(super) fn begin<T, F>(&self, commits: &CommitQueue, decide: F) -> Result<BegunChange<T>, StoreError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Transaction<'_>) -> Result<T, StoreError> + Send + 'static,
+    {
         let (reply, replies) = sync_channel(1);
         let changes = self.changes.as_ref().ok_or(StoreError::Failed)?;
         commits.waiting.fetch_add(1, Ordering::Relaxed);
@@ -93,7 +102,22 @@ impl StoreWriter {
                 }
             },
         )?;
-        replies.recv().unwrap_or(Err(StoreError::Failed))
+        Ok(BegunChange(replies))
+    }
+}
+
+/// A change that the writer has been given. It is made even if this is dropped.
+#[derive(Debug)]
+#[must_use = "whether the change was made is not known before `wait`"]
+pub struct BegunChange<T>(Receiver<Result<T, StoreError>>);
+
+impl<T> BegunChange<T> {
+    /// Waits until the change is durable, and returns its result.
+    ///
+    /// # Errors
+    /// As [`Store::change`](super::Store::change).
+    pub fn wait(self) -> Result<T, StoreError> {
+        self.0.recv().unwrap_or(Err(StoreError::Failed))
     }
 }
 

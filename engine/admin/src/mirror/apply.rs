@@ -1,23 +1,25 @@
 //! Applies a stream to the store: checks the order of its items, gathers them in batches of bounded
 //! size, and commits each batch together with the position behind it.
 
+use super::batch::{AppliedCounts, BatchedKind, ChangeBatch};
 use super::error::MirrorError;
 use super::position::{DumpProgress, MirrorDumpStep, MirrorPosition};
 use super::scope::MirrorScope;
 use super::status::MirrorSourceState;
 use handle_client::replication::StreamEvent;
-use handle_proto::Values;
 use handle_proto::fold::folded;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::replication_stream::{
     DumpItem, StreamValues, TransactionAction, TransactionItem, TransactionStatus,
 };
-use handle_store::{DumpScope, NamedKind, Store, StoreError, Transaction, check_record, key};
+use handle_store::{BegunChange, DumpScope, OlderRecords, Store, StoreError, Transaction, check_record, key};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Names that one commit at the end of a dump looks at.
 const LOOK_COUNT: usize = 10_000;
+/// Records that one step at the end of a dump reads, between two looks at whether to stop.
+const SCAN_COUNT: usize = 1_000_000;
 /// Time after which a batch is committed although it is small.
 const BATCH_TIME: Duration = Duration::from_millis(500);
 /// Interval at which `complete_unix_ms` is written while nothing changes.
@@ -26,34 +28,34 @@ const TIME_WRITE_MS: u64 = 60_000;
 /// Limits on a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
-    /// Changes.
+    /// Changes; in a dump, records are bounded by their bytes only.
     pub items: usize,
     /// Bytes of names and values.
     pub bytes: usize,
+    /// Bytes of names and values in a dump.
+    pub dump_bytes: usize,
 }
 
-/// A change of the store.
-enum MirrorChange {
-    Put {
-        key: Vec<u8>,
-        count: usize,
-        values: Vec<u8>,
-        unix_ms: Option<u64>,
-    },
-    Delete(Vec<u8>),
-    /// A handle whose record cannot be stored, and stays as it is.
-    Name(Vec<u8>),
-    Home(Vec<u8>),
-    Unhome(Vec<u8>),
-}
-
-impl MirrorChange {
-    fn len(&self) -> usize {
-        match self {
-            Self::Put { key, values, .. } => key.len() + values.len(),
-            Self::Delete(name) | Self::Name(name) | Self::Home(name) | Self::Unhome(name) => name.len(),
-        }
+impl BatchLimits {
+    /// The limits in a dump. Each change has a name, so their number is bounded, too.
+    const fn of_dumps(self) -> Self {
+        Self { items: usize::MAX, bytes: self.dump_bytes, ..self }
     }
+}
+
+/// A batch that the writer of the store has been given.
+struct BegunCommit {
+    change: BegunChange<Option<CommittedBatch>>,
+    /// The position behind the batch.
+    position: MirrorPosition,
+}
+
+/// A batch that is in the store.
+struct CommittedBatch {
+    batch: ChangeBatch,
+    counts: AppliedCounts,
+    /// See [`DumpProgress::older_left`].
+    older_left: Option<u64>,
 }
 
 /// Applies the streams of one server of a primary.
@@ -72,9 +74,12 @@ pub struct StreamApplier {
     heard_unix_ms: u64,
     /// The last transaction before the present stream.
     stream_from: u64,
-    batch: Vec<MirrorChange>,
-    batch_len: usize,
+    batch: ChangeBatch,
     batch_begun: Instant,
+    /// The batch before, which is being committed while this one is gathered.
+    begun_commit: Option<BegunCommit>,
+    /// The memory of a batch that was committed.
+    spare_batch: ChangeBatch,
     /// The status of the transactions in the present stream.
     status: Option<TransactionStatus>,
     /// The rank of the last item of the present dump.
@@ -123,9 +128,10 @@ impl StreamApplier {
             heard_unix_ms: 0,
             stream_from: position.last_id,
             position,
-            batch: Vec::new(),
-            batch_len: 0,
+            batch: ChangeBatch::default(),
             batch_begun: Instant::now(),
+            begun_commit: None,
+            spare_batch: ChangeBatch::default(),
             status: None,
             rank: 0,
         };
@@ -172,53 +178,56 @@ impl StreamApplier {
                     ));
                 }
                 self.state.note_primary_has(id);
-                let change = self.change_of(handle, action, unix_ms);
+                self.begin_batch();
+                self.add_transaction(handle, action, unix_ms);
                 self.position.last_id = id;
                 self.position.is_partial = true;
-                self.add(change)
+                self.commit_if_full()
             }
         }
     }
 
-    /// The change that a transaction asks for, if it concerns this mirror.
-    fn change_of(
-        &mut self,
-        handle: &[u8],
-        action: TransactionAction<'_>,
-        unix_ms: u64,
-    ) -> Option<MirrorChange> {
+    /// Adds the change that a transaction asks for, if it concerns this mirror.
+    fn add_transaction(&mut self, handle: &[u8], action: TransactionAction<'_>, unix_ms: u64) {
         match action {
-            TransactionAction::Placeholder => None,
-            TransactionAction::Create(values) | TransactionAction::Update(values) => self
-                .put(handle, values, Some(unix_ms))
-                .filter(|change| matches!(change, MirrorChange::Put { .. })),
+            TransactionAction::Placeholder => {}
+            TransactionAction::Create(values) | TransactionAction::Update(values) => {
+                self.put(handle, values, Some(unix_ms));
+            }
             TransactionAction::Delete => {
-                let is_ours = self.scope.has(handle);
-                is_ours.then(|| MirrorChange::Delete(key(handle, self.store.folds())))
+                if self.scope.has(handle) {
+                    self.batch.push(BatchedKind::Delete, &key(handle, self.store.folds()));
+                }
             }
-            TransactionAction::Home => self.homed(handle).map(MirrorChange::Home),
-            TransactionAction::Unhome => self.homed(handle).map(MirrorChange::Unhome),
-            TransactionAction::DeleteAll => {
-                // A dump brings what is left in bounded steps.
-                self.position.needs_dump = true;
-                None
-            }
+            TransactionAction::Home => self.push_prefix(BatchedKind::Home, handle),
+            TransactionAction::Unhome => self.push_prefix(BatchedKind::Unhome, handle),
+            // A dump brings what is left in bounded steps.
+            TransactionAction::DeleteAll => self.position.needs_dump = true,
         }
     }
 
-    /// A change that stores the values of a handle.
-    fn put(&self, handle: &[u8], values: StreamValues<'_>, unix_ms: Option<u64>) -> Option<MirrorChange> {
+    /// Adds a change that stores the values of a handle. In a dump, the name of a record that
+    /// cannot be stored is noted.
+    fn put(&mut self, handle: &[u8], values: StreamValues<'_>, unix_ms: Option<u64>) {
         if !self.scope.has(handle) {
-            return None;
+            return;
         }
         let key = key(handle, self.store.folds());
-        if let Err(why) = check_record(&key, values.iter()) {
-            self.state.note_left_out(&key, &why.to_string());
-            return Some(MirrorChange::Name(key));
+        let Err(why) = check_record(&key, values.iter()) else {
+            let kind = BatchedKind::Put { values_count: values.len(), unix_ms };
+            return self.batch.push_record(kind, &key, values.iter());
+        };
+        self.state.note_left_out(&key, &why.to_string());
+        if self.position.dump.is_some() {
+            self.batch.push(BatchedKind::Name, &key);
         }
-        let mut encoded = Vec::new();
-        values.iter().for_each(|value| value.encode(&mut encoded));
-        Some(MirrorChange::Put { key, count: values.len(), values: encoded, unix_ms })
+    }
+
+    /// Adds a change of a prefix, if it is taken over.
+    fn push_prefix(&mut self, kind: BatchedKind, record: &[u8]) {
+        if let Some(prefix) = self.homed(record) {
+            self.batch.push(kind, &prefix);
+        }
     }
 
     /// The prefix, if it is taken over.
@@ -259,17 +268,21 @@ impl StreamApplier {
             return Err(MirrorError::Order("the kinds of items are mixed"));
         }
         self.rank = rank;
-        let change = match item {
-            DumpItem::Handle { handle, values } => self.put(handle, values, None),
-            DumpItem::Homed(name) => self.homed(name).map(MirrorChange::Home),
-            _ => None,
-        };
         let dump = self.position.dump.as_mut().ok_or(MirrorError::Order("no dump was requested"))?;
         if let Some((kind, name)) = after {
-            dump.after = Some((kind, name.to_vec()));
+            let (last_kind, last) = dump.after.get_or_insert_default();
+            *last_kind = kind;
+            last.clear();
+            last.extend_from_slice(name);
         }
         dump.records += u64::from(rank == 3);
-        self.add(change)
+        self.begin_batch();
+        match item {
+            DumpItem::Handle { handle, values } => self.put(handle, values, None),
+            DumpItem::Homed(name) => self.push_prefix(BatchedKind::Home, name),
+            _ => {}
+        }
+        self.commit_if_full()
     }
 
     fn take_dump_source(&mut self, found_unix_ms: u64, txn_id: u64) -> Result<(), MirrorError> {
@@ -284,16 +297,59 @@ impl StreamApplier {
         Ok(())
     }
 
-    fn add(&mut self, change: Option<MirrorChange>) -> Result<(), MirrorError> {
+    /// Notes the time, if the next change is the first of its batch.
+    fn begin_batch(&mut self) {
         if self.batch.is_empty() {
             self.batch_begun = Instant::now();
         }
-        self.batch_len += change.as_ref().map_or(0, MirrorChange::len);
-        self.batch.extend(change);
-        let is_full = self.batch.len() >= self.limits.items || self.batch_len >= self.limits.bytes;
-        if is_full || !self.batch.is_empty() && self.batch_begun.elapsed() >= BATCH_TIME {
-            self.commit()?;
+    }
+
+    fn commit_if_full(&mut self) -> Result<(), MirrorError> {
+        let limits = if self.position.dump.is_some() { self.limits.of_dumps() } else { self.limits };
+        let is_full = self.batch.len() >= limits.items || self.batch.bytes_len() >= limits.bytes;
+        let is_late = !self.batch.is_empty() && self.batch_begun.elapsed() >= BATCH_TIME;
+        if is_full || is_late { self.begin_commit() } else { Ok(()) }
+    }
+
+    /// Gives the batch to the writer of the store, after the batch before has been committed.
+    fn begin_commit(&mut self) -> Result<(), MirrorError> {
+        self.end_commit()?;
+        let (batch, position) = (std::mem::take(&mut self.batch), self.position.clone());
+        std::mem::swap(&mut self.batch, &mut self.spare_batch);
+        let behind = position.clone();
+        let change = self.begin_change(move |transaction, name, stored| {
+            let counts = batch.apply(transaction, name, behind.dump.as_ref())?;
+            let mut position = behind;
+            // What is gathered meanwhile does not know yet what this batch replaces.
+            let older_left = stored.dump.and_then(|dump| dump.older_left);
+            let older_left = older_left.map(|count| count.saturating_sub(counts.replaced));
+            if let Some(dump) = &mut position.dump {
+                dump.older_left = older_left;
+            }
+            position.write(transaction, name)?;
+            Ok(CommittedBatch { batch, counts, older_left })
+        })?;
+        self.begun_commit = Some(BegunCommit { change, position });
+        Ok(())
+    }
+
+    /// Waits until the batch that was given to the writer is durable.
+    ///
+    /// # Errors
+    /// When the store cannot be written, or the mirror has been promoted.
+    pub(super) fn end_commit(&mut self) -> Result<(), MirrorError> {
+        let Some(BegunCommit { change, position }) = self.begun_commit.take() else { return Ok(()) };
+        let CommittedBatch { mut batch, counts, older_left } = change.wait()?.ok_or(MirrorError::Stopped)?;
+        batch.clear();
+        self.spare_batch = batch;
+        self.committed = position;
+        for position in [&mut self.position, &mut self.committed] {
+            if let Some(dump) = &mut position.dump {
+                dump.older_left = older_left;
+            }
         }
+        self.state.set_position(&self.committed);
+        self.state.note_applied(counts);
         Ok(())
     }
 
@@ -302,20 +358,8 @@ impl StreamApplier {
     /// # Errors
     /// When the store cannot be written, or the mirror has been promoted.
     pub fn commit(&mut self) -> Result<(), MirrorError> {
-        let (batch, position) = (std::mem::take(&mut self.batch), self.position.clone());
-        self.batch_len = 0;
-        let changes_count = batch.len() as u64;
-        let changed = self.change(move |transaction, name| {
-            let mut changed = 0;
-            for change in batch {
-                changed += u64::from(apply(transaction, name, position.dump.as_ref(), change)?);
-            }
-            position.write(transaction, name)?;
-            Ok(changed)
-        })?;
-        self.note_committed();
-        self.state.note_applied(changes_count, changed);
-        Ok(())
+        self.begin_commit()?;
+        self.end_commit()
     }
 
     /// Commits the items before the early end of a stream, if there are any.
@@ -323,6 +367,7 @@ impl StreamApplier {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn end_cut_stream(&mut self) -> Result<(), MirrorError> {
+        self.end_commit()?;
         if self.batch.is_empty() && self.position == self.committed { Ok(()) } else { self.commit() }
     }
 
@@ -337,6 +382,7 @@ impl StreamApplier {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn end_transaction_stream(&mut self) -> Result<(), MirrorError> {
+        self.end_commit()?;
         self.heard_unix_ms = self.position.complete_unix_ms;
         let unix_ms = self.committed.complete_unix_ms;
         let is_old = self.heard_unix_ms.saturating_sub(unix_ms) >= TIME_WRITE_MS;
@@ -350,7 +396,9 @@ impl StreamApplier {
     /// When the store cannot be read.
     pub fn abandon(&mut self) -> Result<(), MirrorError> {
         self.batch.clear();
-        self.batch_len = 0;
+        // The writer makes changes in their order, so the position is that behind this batch, if it
+        // can be committed.
+        self.begun_commit = None;
         let name = self.name.clone();
         let position = self.store.change(move |transaction| MirrorPosition::read(transaction, &name))?;
         self.committed = position.unwrap_or_default();
@@ -383,12 +431,22 @@ impl StreamApplier {
         &self,
         change: impl FnOnce(&mut Transaction<'_>, &str) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, MirrorError> {
+        let begun = self.begin_change(move |transaction, name, _| change(transaction, name))?;
+        begun.wait()?.ok_or(MirrorError::Stopped)
+    }
+
+    /// As [`change`](Self::change), without waiting for the result, which is `None` if the mirror
+    /// has been promoted. The change gets the position in the store.
+    fn begin_change<T: Send + 'static>(
+        &self,
+        change: impl FnOnce(&mut Transaction<'_>, &str, MirrorPosition) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<BegunChange<Option<T>>, MirrorError> {
         let name = self.name.clone();
-        let made = self.store.change(move |transaction| match MirrorPosition::read(transaction, &name)? {
-            Some(position) if !position.is_followed() => Ok(None),
-            _ => change(transaction, &name).map(Some),
-        })?;
-        made.ok_or(MirrorError::Stopped)
+        let begun = self.store.begin_change(move |transaction| {
+            let stored = MirrorPosition::read(transaction, &name)?.unwrap_or_default();
+            if stored.is_followed() { change(transaction, &name, stored).map(Some) } else { Ok(None) }
+        });
+        Ok(begun?)
     }
 
     /// Begins a stream of transactions or of records; one after the other is applied.
@@ -405,11 +463,12 @@ impl StreamApplier {
         while !self.change(|transaction, name| transaction.clear_named(name, LOOK_COUNT))? {}
         let (before, is_logged) = (self.position.clone(), self.position.complete_unix_ms > 0);
         self.position = self.change(move |transaction, name| {
-            let begun_id = transaction.last_id();
+            let (begun_id, older_left) = (transaction.last_id(), transaction.records_count()?);
             if !is_logged {
                 transaction.begin_log_anew()?;
             }
-            let dump = DumpProgress { begun_id, is_logged, ..DumpProgress::default() };
+            let older_left = Some(older_left);
+            let dump = DumpProgress { begun_id, is_logged, older_left, ..DumpProgress::default() };
             let position = MirrorPosition { dump: Some(dump), ..before };
             position.write(transaction, name)?;
             Ok(position)
@@ -437,20 +496,9 @@ impl StreamApplier {
     /// When the store cannot be written.
     pub fn finish_dump(&mut self) -> Result<bool, MirrorError> {
         let Some(dump) = self.position.dump.clone() else { return Ok(false) };
-        match dump.step {
+        match &dump.step {
             MirrorDumpStep::Receiving => return Ok(false),
-            MirrorDumpStep::Removing(after) => {
-                let (begun_id, scope) = (dump.begun_id, Arc::clone(&self.scope));
-                let (last, removed) = self.change(move |transaction, name| {
-                    let owns = |handle: &[u8]| scope.owns(handle);
-                    let names = DumpScope { primary: name, begun_id, owns: &owns };
-                    transaction.remove_unnamed(&names, after.as_deref(), LOOK_COUNT)
-                })?;
-                self.state.note_removed(removed);
-                let step =
-                    if last.is_some() { MirrorDumpStep::Removing(last) } else { MirrorDumpStep::Clearing };
-                self.set_step(step)?;
-            }
+            MirrorDumpStep::Removing(after) => self.remove_unnamed(&dump, after.as_deref())?,
             MirrorDumpStep::Clearing => {
                 let (begun_id, scope) = (dump.begun_id, Arc::clone(&self.scope));
                 self.change(move |transaction, name| {
@@ -463,11 +511,37 @@ impl StreamApplier {
         Ok(true)
     }
 
-    fn set_step(&mut self, step: MirrorDumpStep) -> Result<(), MirrorError> {
+    /// Removes the records after the name `after` that are from before the dump and that it did not
+    /// name, up to a bound.
+    fn remove_unnamed(&mut self, dump: &DumpProgress, after: Option<&[u8]>) -> Result<(), MirrorError> {
+        let older = if dump.older_left == Some(0) {
+            OlderRecords::default()
+        } else {
+            let scope = Arc::clone(&self.scope);
+            let owns = |handle: &[u8]| scope.owns(handle);
+            let names = DumpScope { primary: &self.name, begun_id: dump.begun_id, owns: &owns };
+            self.store.snapshot()?.older_records(&names, after, LOOK_COUNT, SCAN_COUNT)?
+        };
         if let Some(dump) = &mut self.position.dump {
-            dump.step = step;
+            dump.step = match &older.last {
+                Some(last) => MirrorDumpStep::Removing(Some(last.clone())),
+                None => MirrorDumpStep::Clearing,
+            };
         }
-        self.commit()
+        if older.names.is_empty() && older.last.is_some() {
+            // Looking again after a crash costs less than a commit for each step.
+            return Ok(());
+        }
+        let (begun_id, position) = (dump.begun_id, self.position.clone());
+        let removed = self.change(move |transaction, name| {
+            let names = DumpScope { primary: name, begun_id, owns: &|_| true };
+            let removed = transaction.remove_unnamed(&names, older.names)?;
+            position.write(transaction, name)?;
+            Ok(removed)
+        })?;
+        self.state.note_removed(removed);
+        self.note_committed();
+        Ok(())
     }
 
     /// Lets the dump count as complete, in the commit after which it may be published.
@@ -494,38 +568,5 @@ impl StreamApplier {
         // A crash before the end leaves names that the next dump drops.
         while !self.change(|transaction, name| transaction.clear_named(name, LOOK_COUNT))? {}
         Ok(())
-    }
-}
-
-/// Makes a change; whether the store changed.
-fn apply(
-    transaction: &mut Transaction<'_>,
-    primary: &str,
-    dump: Option<&DumpProgress>,
-    change: MirrorChange,
-) -> Result<bool, StoreError> {
-    const UNFIT: StoreError = StoreError::Damaged("values of a stream do not decode");
-    let owns = |_: &[u8]| false;
-    let scope = dump.map(|dump| DumpScope { primary, begun_id: dump.begun_id, owns: &owns });
-    match (change, &scope, dump) {
-        (MirrorChange::Put { key, count, values, .. }, Some(scope), Some(dump)) => {
-            let values = Values::from_encoded(count, &values).map_err(|_| UNFIT)?;
-            transaction.put_dumped(scope, &key, values, dump.is_logged)
-        }
-        (MirrorChange::Put { key, count, values, unix_ms }, ..) => {
-            let values = Values::from_encoded(count, &values).map_err(|_| UNFIT)?;
-            transaction.put_mirrored(&key, values, unix_ms)
-        }
-        (MirrorChange::Delete(key), ..) => transaction.delete(&key),
-        (MirrorChange::Name(key), ..) => {
-            transaction.note_named(primary, NamedKind::Handle, &key).map(|()| false)
-        }
-        (MirrorChange::Home(prefix), scope, _) => {
-            if scope.is_some() {
-                transaction.note_named(primary, NamedKind::Prefix, &prefix)?;
-            }
-            transaction.home(&prefix)
-        }
-        (MirrorChange::Unhome(prefix), ..) => transaction.unhome(&prefix),
     }
 }

@@ -23,10 +23,13 @@ settings! {
         restart retry_ms_max: u32 = 60_000, 50..=DAY_MS;
         /// Timeout of connecting to a primary, of its answer, and of each read of a stream.
         restart read_ms: u32 = 30_000, 100..=DAY_MS;
-        /// Changes that share one commit.
+        /// Transactions that share one commit.
         restart batch_items: usize = 4096, 1..=1 << 20;
-        /// Bytes of the records of these changes.
+        /// Bytes of the records of these transactions.
         restart batch_bytes: usize = 8 << 20, 4096..=1 << 30;
+        /// Bytes of the records of a dump that share one commit. While they are committed, as many
+        /// are received, so a dump takes this memory twice.
+        restart dump_bytes: usize = 32 << 20, 4096..=1 << 30;
         /// Most bytes of one item of a stream. Streams with a longer one are refused.
         restart item_bytes: usize = 4 << 20, 4096..=1 << 28;
         /// The primaries, each in a table `[[mirror.primary]]`: `name` for status and metrics, and

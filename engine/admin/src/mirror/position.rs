@@ -45,6 +45,10 @@ pub struct DumpProgress {
     pub step: MirrorDumpStep,
     /// Records so far.
     pub records: u64,
+    /// Records from before the dump that it has not replaced. With none, nothing has to be looked
+    /// for that the dump did not name. `None` if the dump has begun without counting them.
+    #[serde(default)]
+    pub older_left: Option<u64>,
 }
 
 /// The steps of a dump.
@@ -115,6 +119,7 @@ mod tests {
             after: Some((2, b"10.1/\xff\0".to_vec())),
             step: MirrorDumpStep::Removing(Some(b"x".to_vec())),
             records: 9,
+            older_left: Some(3),
         };
         for dump in [None, Some(dump.clone()), Some(DumpProgress { step: MirrorDumpStep::Clearing, ..dump })]
         {

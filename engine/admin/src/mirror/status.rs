@@ -1,5 +1,6 @@
 //! The progress of a mirror, for its status and its metrics.
 
+use super::batch::AppliedCounts;
 use super::error::MirrorError;
 use super::position::{MirrorDumpStep, MirrorPosition};
 use handle_client::replication::connection::StreamControl;
@@ -161,11 +162,11 @@ impl MirrorSourceState {
         self.lock().note_primary_has(id);
     }
 
-    /// Notes a commit of `items`, of which `changes` changed the store.
-    pub(super) fn note_applied(&self, items: u64, changes: u64) {
+    /// Notes a commit.
+    pub(super) fn note_applied(&self, applied: AppliedCounts) {
         let counts = &mut self.lock().counts;
-        counts.items += items;
-        counts.changes += changes;
+        counts.items += applied.items;
+        counts.changes += applied.changed;
     }
 
     pub(super) fn note_removed(&self, removed: u64) {

@@ -16,7 +16,8 @@ use handle_store::{Store, StoreConfig, StoreRecords as _, key};
 use std::path::Path;
 use std::sync::Arc;
 
-const LIMITS: BatchLimits = BatchLimits { items: 2, bytes: 1 << 20 };
+/// Two transactions share a commit, and so do two records of a dump.
+const LIMITS: BatchLimits = BatchLimits { items: 2, bytes: 1 << 20, dump_bytes: 60 };
 
 fn store() -> Arc<Store> {
     Arc::new(Store::in_memory(&StoreConfig::at(Path::new("unused")), true).unwrap())
@@ -188,7 +189,9 @@ fn nothing_is_published_in_the_middle_of_a_stream() {
     ];
     let begun = [&[Item::Header(TransactionStatus::Sending)], &changes[..]].concat();
     take_all(&mut applier, &begun).unwrap();
+    applier.end_commit().unwrap();
     assert!(content(&store).contains(&"10.1/A=new".to_owned()), "a full batch is committed");
+    assert!(!content(&store).contains(&"10.1/C=new".to_owned()), "and nothing else");
     assert!(!can_be_published(&store));
     // The connection ends here, and later the process.
     applier.end_cut_stream().unwrap();
@@ -240,6 +243,80 @@ fn a_dump_removes_what_it_does_not_name_at_its_end_and_not_before() {
     let mut damage = Vec::new();
     store.check(|finding| damage.push(finding)).unwrap();
     assert!(damage.iter().all(|finding| !finding.is_damage()), "{damage:?}");
+}
+
+/// Records that are in a store before its first dump.
+fn put_own(store: &Store, names: &'static [&'static str]) {
+    let put = store.change(|transaction| {
+        let mut room = Vec::new();
+        let values = Values::build([Value::new(1, b"URL", b"own")], &mut room);
+        names.iter().try_for_each(|name| transaction.put(&key(name.as_bytes(), true), values))
+    });
+    put.unwrap();
+}
+
+#[test]
+fn a_first_dump_replaces_or_removes_all_that_was_here() {
+    let older_left = |applier: &StreamApplier| applier.position().dump.as_ref().unwrap().older_left;
+    let items = [
+        Item::Source(5000, 10),
+        Item::Handle("10.1/A", "a"),
+        Item::Handle("10.1/A", "again"),
+        Item::Handle("10.1/B", "b"),
+        Item::Handle("10.1/C", "own"),
+        Item::Done,
+    ];
+    let replaced: &'static [&'static str] = &["10.1/A", "10.1/B", "10.1/C"];
+    let left: &'static [&'static str] = &["10.1/A", "10.1/C", "10.1/Z", "10.2/Y"];
+    for (own, left, removed) in [(replaced, 0, 0), (left, 2, 2)] {
+        let store = store();
+        put_own(&store, own);
+        let state = Arc::new(MirrorSourceState::new("main"));
+        let open = || StreamApplier::open(Arc::clone(&store), "main", scope(&[]), LIMITS, Arc::clone(&state));
+        let mut applier = open().unwrap();
+        applier.begin_dump().unwrap();
+        assert_eq!(older_left(&applier), Some(own.len() as u64));
+        take_all(&mut applier, &items[..3]).unwrap();
+        applier.end_cut_stream().unwrap();
+        assert_eq!(older_left(&applier), Some(own.len() as u64 - 1), "a record is replaced once");
+        // The process ends here; another one goes on.
+        applier = open().unwrap();
+        take_all(&mut applier, &items[3..]).unwrap();
+        applier.end_dump_items().unwrap();
+        assert_eq!(older_left(&applier), Some(left));
+        while applier.finish_dump().unwrap() {}
+        assert_eq!(content(&store), ["10.1/A=again", "10.1/B=b", "10.1/C=own"]);
+        assert_eq!(state.status().counts.removed, removed);
+        assert!(can_be_published(&store));
+    }
+}
+
+#[test]
+fn changes_are_gathered_while_the_batch_before_is_committed() {
+    let (store, mut applier) = dumped();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    // The writer is busy with another change.
+    let busy = store.begin_change(move |_| {
+        let _ = held.recv();
+        Ok(())
+    });
+    let items = [
+        Item::Header(TransactionStatus::Sending),
+        Item::Create(11, "10.1/D", "d"),
+        Item::Create(12, "10.1/E", "e"),
+        Item::Create(13, "10.1/F", "f"),
+    ];
+    take_all(&mut applier, &items).unwrap();
+    assert_eq!(content(&store), ["10.1/A=a", "10.1/B=b", "10.1/C=c", "10.1", "10.2"]);
+    assert_eq!(applier.position().last_id, 13, "taken, but not committed");
+    drop(release);
+    // What is dropped is what was not given to the writer.
+    applier.abandon().unwrap();
+    busy.unwrap().wait().unwrap();
+    assert_eq!(applier.position().last_id, 12);
+    assert_eq!(open(&store).position(), applier.position());
+    assert!(content(&store).contains(&"10.1/E=e".to_owned()));
+    assert!(!content(&store).contains(&"10.1/F=f".to_owned()));
 }
 
 #[test]

@@ -49,7 +49,8 @@ pub(super) struct JobControl {
     pub(super) records: AtomicU64,
     /// Whether all jobs are to end early.
     pub(super) stop: AtomicBool,
-    /// Whether there are so many layers that merging has to ignore its rate limit.
+    /// Whether the job ignores its rate limit: there are many layers, or most records are not
+    /// published.
     pub(super) hurry: AtomicBool,
 }
 

@@ -54,6 +54,8 @@ struct RunningJob {
     takes: Vec<LayerEntry>,
     is_rebuild: bool,
     is_large: bool,
+    /// Whether the job does not keep to the rate of writing.
+    is_urgent: bool,
     started_unix_ms: u64,
     control: Arc<JobControl>,
 }
@@ -310,7 +312,7 @@ impl<S: Storage> PublisherPlan<S> {
     pub(super) fn due(&mut self, now_unix_ms: u64) -> Option<PublishJob<S>> {
         let (free, layers_count) = (self.free(), self.layers().len());
         for job in &self.running_jobs {
-            job.control.hurry.store(layers_count >= LAYERS_HURRY, Ordering::Relaxed);
+            job.control.hurry.store(job.is_urgent || layers_count >= LAYERS_HURRY, Ordering::Relaxed);
         }
         if self.hold_reason.is_some() {
             return None;
@@ -347,9 +349,19 @@ impl<S: Storage> PublisherPlan<S> {
         self.store.snapshot().and_then(|snapshot| snapshot.is_dumping()).unwrap_or(false)
     }
 
+    /// Whether the published set lacks most records of the store, as after the first dump of a
+    /// mirror or an import. Answers that say that handles do not exist are worse than slow ones.
+    fn lacks_most(&self) -> bool {
+        let records = self.store.snapshot().and_then(|snapshot| snapshot.records_count()).unwrap_or(0);
+        self.publisher.manifest().map_or(0, |set| set.handles_count) < records / 2
+    }
+
     fn start(&mut self, what: JobInput, is_large: bool, started_unix_ms: u64) -> PublishJob<S> {
         self.jobs_count += 1;
         let watch = Arc::new(JobControl::default());
+        let is_rebuild = matches!(what, JobInput::Rebuild);
+        let is_urgent = is_rebuild && self.lacks_most();
+        watch.hurry.store(is_urgent, Ordering::Relaxed);
         let job = PublishJob {
             number: self.jobs_count,
             input: what,
@@ -361,8 +373,9 @@ impl<S: Storage> PublisherPlan<S> {
         self.running_jobs.push(RunningJob {
             number: job.number,
             takes: job.takes().to_vec(),
-            is_rebuild: matches!(job.input, JobInput::Rebuild),
+            is_rebuild,
             is_large,
+            is_urgent,
             started_unix_ms,
             control: watch,
         });

@@ -26,7 +26,8 @@ settings! {
         /// Least ratio of the length of a layer to that of all newer layers together, which merging
         /// restores.
         live merge_ratio: u64 = 2, 1..=16;
-        /// Rate at which merges and rebuilds write; 0 for no limit.
+        /// Rate at which merges and rebuilds write; 0 for no limit. A rebuild does not keep to it
+        /// while the published set has less than half of the records.
         // At a rate below 1 MiB, merging might never end.
         live merge_bytes_per_s: u64 = 64 << 20, or_zero(1 << 20..=1 << 40);
         /// Memory for sorting the records of a rebuild.

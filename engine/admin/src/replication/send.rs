@@ -1,11 +1,13 @@
-//! Sends a stream to a receiver, which may be slow. Threads that may block make one part at a time,
-//! after the part before it has been handed to the kernel.
+//! Sends a stream to a receiver, which may be slow. Threads that may block make one part, while the
+//! part before it is handed to the kernel.
 
+use super::source::SourceError;
 use super::stream::ReplicationStream;
 use crate::counters::AdminCounters;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -57,31 +59,40 @@ where
     within(patience, encrypted.shutdown()).await
 }
 
-/// Sends the parts after the front.
+/// Sends the parts after the front. At most two are in memory.
 async fn send_parts(
     socket: &mut (impl AsyncWrite + Unpin),
-    mut stream: ReplicationStream,
+    stream: ReplicationStream,
     patience: Duration,
     counters: &AdminCounters,
 ) -> io::Result<()> {
-    loop {
-        let before = stream.counts();
-        let made = tokio::task::spawn_blocking(move || (stream.next_part(), stream)).await;
-        let (part, made) = made.map_err(io::Error::other)?;
-        stream = made;
+    let mut counted = stream.counts();
+    let mut making = begin_part(stream);
+    let stream = loop {
+        let (part, stream) = making.await.map_err(io::Error::other)?;
         let part = part.map_err(|error| {
             tracing::error!(%error, "a stream for a mirror ends early");
             io::Error::other(error)
         })?;
-        let Some(part) = part else { break };
+        let Some(part) = part else { break stream };
+        let counts = stream.counts();
+        making = begin_part(stream);
         within(patience, socket.write_all(&part)).await?;
-        let after = stream.counts();
-        counters.stream_transactions.add_many(after.transactions - before.transactions);
-        counters.stream_records.add_many(after.records - before.records);
-    }
+        counters.stream_transactions.add_many(counts.transactions - counted.transactions);
+        counters.stream_records.add_many(counts.records - counted.records);
+        counted = counts;
+    };
     within(patience, socket.flush()).await?;
     stream.record_end();
     Ok(())
+}
+
+/// A part, and the stream after it.
+type MadePart = (Result<Option<Vec<u8>>, SourceError>, ReplicationStream);
+
+/// Begins to make the next part.
+fn begin_part(mut stream: ReplicationStream) -> JoinHandle<MadePart> {
+    tokio::task::spawn_blocking(move || (stream.next_part(), stream))
 }
 
 async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -58,7 +58,7 @@ pub trait Storage: Send + Sync {
     /// A file being written.
     type File: Write + Seek;
     /// The bytes of a finished file.
-    type Bytes: AsRef<[u8]>;
+    type Bytes: AsRef<[u8]> + Sync;
 
     /// Creates a file that does not exist yet.
     ///

@@ -257,7 +257,8 @@ impl PostgresTables<'_> {
 
     /// Takes it as known that the table has no rows with these keys.
     pub(crate) fn assume_absent<'k>(&self, table: StoreTable, keys: impl Iterator<Item = &'k [u8]>) {
-        keys.for_each(|key| self.know(table, key, None, false));
+        let is_unknown = |key: &&[u8]| !self.0.known.borrow()[table as usize].contains_key(*key);
+        keys.filter(is_unknown).for_each(|key| self.know(table, key, None, false));
     }
 
     /// Reads the rows of these keys at once.
@@ -266,7 +267,12 @@ impl PostgresTables<'_> {
         table: StoreTable,
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<(), StoreError> {
-        let keys: Vec<&[u8]> = keys.collect();
+        // What this transaction has read or changed already is not asked for again.
+        let is_unknown = |key: &&[u8]| !self.0.known.borrow()[table as usize].contains_key(*key);
+        let keys: Vec<&[u8]> = keys.filter(is_unknown).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
         let rows = get_all(self.0.connection(), table, &keys)?;
         for key in keys {
             self.know(table, key, None, false);
