@@ -69,6 +69,7 @@ mod metrics;
 mod mirroring;
 mod mirroring_compared;
 mod mirroring_killed;
+mod mirroring_memory;
 mod moving;
 mod odd_sites;
 mod operators;
