@@ -94,12 +94,6 @@ impl PostgresServer {
         format!("postgresql:///{name}?host={}&user=handle", self.directory.display())
     }
 
-    /// How often the server has ended all connections, because one of its processes had died.
-    pub fn recoveries(&self) -> usize {
-        let log = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
-        log.matches("all server processes terminated; reinitializing").count()
-    }
-
     /// Runs a statement, and returns what `psql` prints. While the server recovers from the death
     /// of one of its processes, it is asked again.
     ///

@@ -181,14 +181,15 @@ impl SeveralAdmins {
     pub fn kill_backend(&self) {
         let others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
                       AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1";
-        let (pid, before) = (self.psql(others), self.server.recoveries());
+        // It begins anew with the server.
+        let checkpointer =
+            || self.psql("SELECT backend_start FROM pg_stat_activity WHERE backend_type = 'checkpointer'");
+        let (pid, before) = (self.psql(others), checkpointer());
         let killed = Command::new("kill").args(["-KILL", &pid]).stderr(Stdio::null()).status();
-        if !killed.is_ok_and(|status| status.success()) {
-            // It has ended since.
-            return;
+        // Otherwise it has ended since.
+        if killed.is_ok_and(|status| status.success()) {
+            until("the database is back", || checkpointer() != before);
         }
-        until("the database recovers", || self.server.recoveries() > before);
-        until("the database is back", || Store::open_to_read(&StoreConfig::at(Path::new(&self.url))).is_ok());
     }
 
     /// Ends all connections of the processes to the database.
