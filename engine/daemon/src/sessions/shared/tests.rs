@@ -2,7 +2,9 @@ use super::*;
 use crate::sessions::session::IdentityClaim;
 use crate::sessions::table::SessionLimits;
 use crate::sessions::table::tests::{limits, new_session};
+use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
+use handle_proto::code::Cipher;
 use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -108,6 +110,7 @@ impl SharingProcess {
 
 fn claimed(n: u8) -> NewSession {
     NewSession {
+        key: SessionKey::new(Cipher::AES, vec![n; 32]).unwrap(),
         claim: Some(IdentityClaim::of(WHO)),
         origin: RequestOrigin::connection([192, 0, 2, n].into()),
         ..new_session()
