@@ -31,6 +31,9 @@ pub const BUCKET_RECORDS: u64 = 32;
 pub(crate) const BITS_MAX: u32 = 20;
 /// Maximum number of missing levels; beyond it, the tree is made again.
 const BITS_MISSING_MAX: u32 = 2;
+/// Number of levels above the buckets from which on two threads make a tree. With fewer, it takes
+/// no longer than starting a thread; sets of tests have more.
+const BITS_FOR_THREADS: u32 = 2;
 /// Bits of the digest of a key in an entry of a [`KeyIndex`]. The other bits are an offset.
 const PREFIX_BITS: u32 = 24;
 /// Bits of an offset in an entry of a [`KeyIndex`], in units of [`RECORD_ALIGN`].
@@ -265,12 +268,27 @@ pub struct RecordTree {
 pub(crate) type ChangedNodes = BTreeMap<usize, Sha256Sum>;
 
 impl RecordTree {
-    /// Makes the tree of a set from all its records.
-    pub(crate) fn of<B: AsRef<[u8]>>(source: &TreeSource<'_, B>) -> Result<Self, CorruptRecord> {
+    /// Makes the tree of a set from all its records, with two threads if there are many.
+    pub(crate) fn of<B: AsRef<[u8]> + Sync>(source: &TreeSource<'_, B>) -> Result<Self, CorruptRecord> {
         let bits = bits_for(source.records_count());
         let mut nodes = std::vec![EMPTY; 2 << bits];
-        for bucket in 0..1 << bits {
-            nodes[(1 << bits) + bucket as usize] = source.node(bucket, bits)?;
+        let fill = |buckets: &mut [Sha256Sum], first: u32| -> Result<(), CorruptRecord> {
+            (first..).zip(buckets).try_for_each(|(bucket, node)| {
+                *node = source.node(bucket, bits)?;
+                Ok(())
+            })
+        };
+        let half = 1 << bits.saturating_sub(1);
+        let (left, right) = nodes[1 << bits..].split_at_mut(half as usize);
+        if bits < BITS_FOR_THREADS {
+            fill(left, 0)?;
+            fill(right, half)?;
+        } else {
+            std::thread::scope(|scope| {
+                let left = scope.spawn(|| fill(left, 0));
+                let right = fill(right, half);
+                left.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).and(right)
+            })?;
         }
         for at in (1..1 << bits).rev() {
             nodes[at] = join(&nodes[2 * at], &nodes[2 * at + 1]);

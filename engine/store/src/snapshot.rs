@@ -63,7 +63,8 @@ impl StoredRecord {
     }
 
     /// The stored form of the record, which may be damaged.
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         self.0.record()
     }
 }

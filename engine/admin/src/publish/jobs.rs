@@ -10,18 +10,21 @@ use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
 use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, Stager};
-use handle_store::{Store, StoreError, StoreRecords as _, StoreSnapshot};
+use handle_store::{Store, StoreError, StoreRecord, StoreRecords as _, StoreSnapshot, StoredRecord};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Maximum time that a job sleeps to keep its rate before it checks whether it should end.
 const NAP_MAX: Duration = Duration::from_millis(50);
-/// Records that a rebuild reads before it checks whether it should end.
-const RECORDS_BETWEEN_LOOKS: u64 = 1024;
+/// Bytes of records that a rebuild reads before it checks whether it should end.
+const CHUNK_LEN: usize = 256 << 10;
+/// Such chunks that are read before they are needed.
+const CHUNKS_AHEAD: usize = 4;
 
 /// The source of the layer that a job makes.
 #[derive(Clone, Debug)]
@@ -150,14 +153,24 @@ impl<S: Storage> PublishJob<S> {
         builder: &mut Builder<'_>,
         leaving: &mut UnfitFilter,
     ) -> Result<(), RecordsError> {
-        for (nth, stored) in (0_u64..).zip(snapshot.records()?) {
-            let stored = stored?;
-            leaving.add(builder, nth, stored.handle(), stored.record()?.values)?;
-            if nth.is_multiple_of(RECORDS_BETWEEN_LOOKS) && self.control.stop.load(Ordering::Relaxed) {
-                return Err(BuildError::Stopped.into());
+        let (sender, chunks) = sync_channel(CHUNKS_AHEAD);
+        let records = snapshot.records()?;
+        // One thread reads the store, and the other one encodes and sorts.
+        std::thread::scope(|scope| {
+            scope.spawn(move || read_chunks(records, &sender));
+            let mut nth = 0;
+            for chunk in chunks {
+                let chunk: RecordChunk = chunk?;
+                for (handle, stored) in chunk.iter() {
+                    leaving.add(builder, nth, handle, StoreRecord::decode(stored)?.values)?;
+                    nth += 1;
+                }
+                if self.control.stop.load(Ordering::Relaxed) {
+                    return Err(BuildError::Stopped.into());
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// The set that the layer would be part of if no other set were published meanwhile.
@@ -182,6 +195,48 @@ impl<S: Storage> PublishJob<S> {
             },
         }
     }
+}
+
+/// Some records of the store, one after the other in one piece of memory.
+#[derive(Default)]
+struct RecordChunk {
+    bytes: Vec<u8>,
+    /// The ends of the handle and of the stored form of each record.
+    ends: Vec<(usize, usize)>,
+}
+
+impl RecordChunk {
+    fn push(&mut self, record: &StoredRecord) {
+        self.bytes.extend_from_slice(record.handle());
+        let handle_end = self.bytes.len();
+        self.bytes.extend_from_slice(record.as_bytes());
+        self.ends.push((handle_end, self.bytes.len()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|ends| ends.1));
+        starts
+            .zip(&self.ends)
+            .map(|(start, &(handle_end, end))| (&self.bytes[start..handle_end], &self.bytes[handle_end..end]))
+    }
+}
+
+/// Sends records in chunks, until there are no more, an error is sent, or nobody receives them.
+fn read_chunks(
+    records: impl Iterator<Item = Result<StoredRecord, StoreError>>,
+    sender: &SyncSender<Result<RecordChunk, StoreError>>,
+) {
+    let mut chunk = RecordChunk::default();
+    for record in records {
+        match record {
+            Ok(record) => chunk.push(&record),
+            Err(error) => return drop(sender.send(Err(error))),
+        }
+        if chunk.bytes.len() >= CHUNK_LEN && sender.send(Ok(std::mem::take(&mut chunk))).is_err() {
+            return;
+        }
+    }
+    drop(sender.send(Ok(chunk)));
 }
 
 /// Errors while records are read from the store.
