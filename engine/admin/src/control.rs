@@ -176,6 +176,7 @@ fn status(shared: &AdminState) -> Value {
         },
         "mirrors": mirrors(service),
         "mirror": shared.mirror.as_ref().map(Mirror::status),
+        "mirror_lease": shared.mirror.as_ref().and_then(Mirror::lease),
         "pulls": shared.pulls.status(),
         "signs": service.sealer.key().map(|key| format!("{:?}", key.public())),
     })

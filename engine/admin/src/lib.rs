@@ -55,6 +55,7 @@ pub mod disk;
 pub mod forward;
 pub mod health;
 pub mod index;
+mod lease;
 pub mod local_socket;
 pub mod maintenance;
 pub mod mirror;

@@ -31,7 +31,8 @@ pub mod worker;
 
 pub use config::{MirrorConfig, MirrorPrimary};
 
-use anyhow::bail;
+use crate::lease::{LeaseStatus, ProcessLease, this_process};
+use anyhow::{Context as _, bail};
 use apply::BatchLimits;
 use handle_daemon::site::SiteRecord;
 use handle_store::{Store, StoreError};
@@ -51,6 +52,8 @@ pub struct Mirror {
     /// Where changes are made.
     primaries: String,
     is_following: bool,
+    /// Which of several processes over one database follows. Dropped after the workers.
+    lease: Option<ProcessLease>,
 }
 
 impl Mirror {
@@ -76,11 +79,13 @@ impl Mirror {
             retry_max: Duration::from_millis(config.retry_ms_max.into()),
         };
         let primaries = describe_all(&servers);
+        let lease = open_lease(config, store)?;
+        let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
         let (mut states, mut workers) = (Vec::new(), Vec::new());
         for server in servers {
             let state = Arc::new(MirrorSourceState::new(&server.name));
             states.push(Arc::clone(&state));
-            workers.push(MirrorWorker::open(server, store, limits, state)?);
+            workers.push(MirrorWorker::open(server, store, limits, state, lease_state.clone())?);
         }
         let is_following = workers.iter().any(MirrorWorker::is_followed);
         workers.retain(MirrorWorker::is_followed);
@@ -93,7 +98,7 @@ impl Mirror {
         if !is_following {
             tracing::warn!("this mirror has been promoted: remove `mirror.primary` from the configuration");
         }
-        Ok(Some(Self { states, workers: Mutex::new(workers), primaries, is_following }))
+        Ok(Some(Self { states, workers: Mutex::new(workers), primaries, is_following, lease }))
     }
 
     /// The work of each thread, once.
@@ -114,10 +119,28 @@ impl Mirror {
         self.states.iter().map(|state| state.status()).collect()
     }
 
-    /// Ends all streams.
+    /// Which of several processes over one database follows; `None` if there is only this one.
+    #[must_use]
+    pub fn lease(&self) -> Option<LeaseStatus> {
+        self.lease.as_ref().map(|lease| lease.state.status())
+    }
+
+    /// Ends all streams, and lets another process follow.
     pub fn stop(&self) {
         self.states.iter().for_each(|state| state.control.stop());
+        if let Some(lease) = &self.lease {
+            lease.stop();
+        }
     }
+}
+
+/// Begins to wait for the lease of the process that follows, if several may do so.
+fn open_lease(config: &MirrorConfig, store: &Store) -> anyhow::Result<Option<ProcessLease>> {
+    let (holder, length) = (this_process(), Duration::from_millis(config.lease_ms.into()));
+    let host = holder.host.clone();
+    let lease = store.mirror_lease(holder, length);
+    let start = |lease| ProcessLease::start("mirror", lease, host, length);
+    lease.map(start).transpose().context("cannot start the thread that keeps the lease of the mirror")
 }
 
 /// Drops the positions with other primaries, so that an interrupted dump of one of them does not

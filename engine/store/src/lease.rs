@@ -6,6 +6,8 @@ use std::time::Instant;
 
 /// The lease of the process that publishes.
 pub const PUBLISH_LEASE: &str = "publish";
+/// The lease of the process that follows the primaries of a mirror.
+pub const MIRROR_LEASE: &str = "mirror";
 
 /// A process that wants a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -77,7 +77,7 @@ pub use index::{
     BadPattern, FoundHandles, INDEX_TYPE_LEN_MAX, IndexProgress, IndexState, PATTERN_LEN_MAX,
     PATTERN_STARS_MAX, SearchBounds, SearchCondition, SearchError, StoreSearch, ValuePattern, is_index_type,
 };
-pub use lease::{LeaseHolder, LeaseTurn, PUBLISH_LEASE, StoreLease};
+pub use lease::{LeaseHolder, LeaseTurn, MIRROR_LEASE, PUBLISH_LEASE, StoreLease};
 pub use log::{LogAction, LogBounds, LogEntry, LogStart};
 pub use mirror::{DumpScope, DumpedRecord, NamedKind, OlderRecords};
 pub use postgres::{
@@ -371,9 +371,19 @@ impl Store {
     /// if no other process can have the store open.
     #[must_use]
     pub fn publish_lease(&self, holder: LeaseHolder, length: Duration) -> Option<StoreLease> {
+        self.lease(PUBLISH_LEASE, holder, length)
+    }
+
+    /// The same of the process that follows the primaries of a mirror.
+    #[must_use]
+    pub fn mirror_lease(&self, holder: LeaseHolder, length: Duration) -> Option<StoreLease> {
+        self.lease(MIRROR_LEASE, holder, length)
+    }
+
+    fn lease(&self, name: &'static str, holder: LeaseHolder, length: Duration) -> Option<StoreLease> {
         match &self.inner.engine {
             StoreEngine::Embedded(_) => None,
-            StoreEngine::Postgres(store) => Some(StoreLease(store.publish_lease(holder, length))),
+            StoreEngine::Postgres(store) => Some(StoreLease(store.lease(name, holder, length))),
         }
     }
 

@@ -89,6 +89,7 @@ mod searching;
 mod sessions;
 mod several_admins;
 mod several_figures;
+mod several_mirrors;
 mod several_sessions;
 mod signed_sets;
 mod sources;

@@ -45,7 +45,7 @@ impl BatchLimits {
 
 /// A batch that the writer of the store has been given.
 struct BegunCommit {
-    change: BegunChange<Option<CommittedBatch>>,
+    change: BegunChange<Result<CommittedBatch, MirrorError>>,
     /// The position behind the batch.
     position: MirrorPosition,
 }
@@ -113,7 +113,8 @@ impl StreamApplier {
                 let fresh = MirrorPosition::new(described);
                 // Its numbers are those of the same log, but some of its records are not here.
                 let complete_unix_ms = position.complete_unix_ms;
-                position = MirrorPosition { complete_unix_ms, last_id: position.last_id, ..fresh };
+                let (last_id, epoch) = (position.last_id, position.epoch);
+                position = MirrorPosition { complete_unix_ms, last_id, epoch, ..fresh };
                 position.write(transaction, &source)?;
             }
             Ok(position)
@@ -339,7 +340,7 @@ impl StreamApplier {
     /// When the store cannot be written, or the mirror has been promoted.
     pub(super) fn end_commit(&mut self) -> Result<(), MirrorError> {
         let Some(BegunCommit { change, position }) = self.begun_commit.take() else { return Ok(()) };
-        let CommittedBatch { mut batch, counts, older_left } = change.wait()?.ok_or(MirrorError::Stopped)?;
+        let CommittedBatch { mut batch, counts, older_left } = change.wait()??;
         batch.clear();
         self.spare_batch = batch;
         self.committed = position;
@@ -413,9 +414,14 @@ impl StreamApplier {
     /// or the whole dump.
     ///
     /// # Errors
-    /// When the store cannot be read or written, or the mirror has been promoted.
+    /// When the store cannot be read or written, the mirror has been promoted, or another process
+    /// follows.
     pub fn reject(&mut self) -> Result<(), MirrorError> {
+        let epoch = self.committed.epoch;
         self.abandon()?;
+        if self.committed.epoch != epoch {
+            return Err(MirrorError::Superseded);
+        }
         match &self.position.dump {
             Some(dump) if dump.step == MirrorDumpStep::Receiving => self.begin_dump(),
             None if self.position.last_id > self.stream_from => {
@@ -426,25 +432,56 @@ impl StreamApplier {
         }
     }
 
-    /// Makes a change, unless the mirror has been promoted meanwhile.
+    /// Follows with this epoch of a lease from now on, from the position in the store: a process
+    /// with a lower epoch makes no more changes.
+    ///
+    /// # Errors
+    /// When the store cannot be written, the mirror has been promoted, or a process with a higher
+    /// epoch follows.
+    pub fn take_over(&mut self, epoch: u64) -> Result<(), MirrorError> {
+        let (name, scope) = (self.name.clone(), self.scope.describe());
+        let taken = self.store.change(move |transaction| {
+            let read = MirrorPosition::read(transaction, &name)?;
+            let mut position = read.unwrap_or_else(|| MirrorPosition::new(scope));
+            if !position.is_followed() {
+                return Ok(Err(MirrorError::Stopped));
+            }
+            if position.epoch > epoch {
+                return Ok(Err(MirrorError::Superseded));
+            }
+            position.epoch = epoch;
+            position.write(transaction, &name)?;
+            Ok(Ok(()))
+        })?;
+        taken?;
+        // The other process may have got further than this one knows.
+        self.heard_unix_ms = 0;
+        self.abandon()
+    }
+
+    /// Makes a change, unless the mirror has been promoted meanwhile, or another process follows.
     fn change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Transaction<'_>, &str) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, MirrorError> {
-        let begun = self.begin_change(move |transaction, name, _| change(transaction, name))?;
-        begun.wait()?.ok_or(MirrorError::Stopped)
+        self.begin_change(move |transaction, name, _| change(transaction, name))?.wait()?
     }
 
-    /// As [`change`](Self::change), without waiting for the result, which is `None` if the mirror
-    /// has been promoted. The change gets the position in the store.
+    /// As [`change`](Self::change), without waiting for the result. The change gets the position in
+    /// the store.
     fn begin_change<T: Send + 'static>(
         &self,
         change: impl FnOnce(&mut Transaction<'_>, &str, MirrorPosition) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<BegunChange<Option<T>>, MirrorError> {
-        let name = self.name.clone();
+    ) -> Result<BegunChange<Result<T, MirrorError>>, MirrorError> {
+        let (name, epoch) = (self.name.clone(), self.committed.epoch);
         let begun = self.store.begin_change(move |transaction| {
-            let stored = MirrorPosition::read(transaction, &name)?.unwrap_or_default();
-            if stored.is_followed() { change(transaction, &name, stored).map(Some) } else { Ok(None) }
+            let stored = MirrorPosition::read(transaction, &name)?;
+            match &stored {
+                Some(position) if !position.is_followed() => return Ok(Err(MirrorError::Stopped)),
+                Some(position) if position.epoch != epoch => return Ok(Err(MirrorError::Superseded)),
+                _ => {}
+            }
+            change(transaction, &name, stored.unwrap_or_default()).map(Ok)
         });
         Ok(begun?)
     }

@@ -23,6 +23,10 @@ settings! {
         restart retry_ms_max: u32 = 60_000, 50..=DAY_MS;
         /// Timeout of connecting to a primary, of its answer, and of each read of a stream.
         restart read_ms: u32 = 30_000, 100..=DAY_MS;
+        /// Over PostgreSQL, one of all processes follows the primaries
+        /// ([store.md](../store.md#several-handle-admin)): time after which another one takes over
+        /// if it does not answer.
+        restart lease_ms: u32 = 3000, 500..=60_000;
         /// Transactions that share one commit.
         restart batch_items: usize = 4096, 1..=1 << 20;
         /// Bytes of the records of these transactions.

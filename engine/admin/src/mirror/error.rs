@@ -28,6 +28,8 @@ pub enum MirrorError {
     SignedStream,
     /// The mirror has been promoted, or the process stops.
     Stopped,
+    /// Another process over the same database follows.
+    Superseded,
     /// The store cannot be read or written.
     Store(StoreError),
 }
@@ -52,7 +54,7 @@ impl MirrorError {
             Self::Order(_) => "order",
             Self::Replayed { .. } => "replayed",
             Self::Store(_) => "store",
-            Self::Stopped => return None,
+            Self::Stopped | Self::Superseded => return None,
         })
     }
 }
@@ -77,6 +79,7 @@ impl fmt::Display for MirrorError {
                  `allow_signed_streams` to accept it)",
             ),
             Self::Stopped => f.write_str("stopped"),
+            Self::Superseded => f.write_str("another process follows the primary"),
             Self::Store(error) => error.fmt(f),
         }
     }

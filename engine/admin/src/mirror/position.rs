@@ -21,6 +21,10 @@ pub struct MirrorPosition {
     /// records are as of one moment only at the end of a stream.
     #[serde(default)]
     pub is_partial: bool,
+    /// The epoch of the lease of the process that follows, of several over one database. Another
+    /// one makes no more changes.
+    #[serde(default)]
+    pub epoch: u64,
     /// The dump in progress.
     pub dump: Option<DumpProgress>,
     /// When the mirror was promoted, in milliseconds since 1970. From then on, nothing is taken

@@ -27,6 +27,8 @@ pub enum MirrorActivity {
     Failing,
     /// The mirror has been promoted.
     Promoted,
+    /// Another process over the same database follows.
+    Waiting,
 }
 
 /// The progress with one server of a primary.
@@ -116,6 +118,16 @@ impl MirrorSourceState {
 
     fn lock(&self) -> MutexGuard<'_, SourceStatus> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that another process over the same database follows, which has come to `position`.
+    pub(super) fn note_waiting(&self, position: &MirrorPosition) {
+        let mut status = self.lock();
+        status.activity = MirrorActivity::Waiting;
+        status.last_transaction = position.last_id;
+        status.note_primary_has(position.last_id);
+        status.last_success_unix_ms = Some(position.complete_unix_ms).filter(|&unix_ms| unix_ms > 0);
+        (status.dump_records, status.dump_received) = (None, false);
     }
 
     /// The current status.

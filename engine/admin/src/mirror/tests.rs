@@ -511,3 +511,29 @@ fn a_mirror_is_not_promoted_in_the_middle_of_a_dump() {
     let position = store.change(|transaction| MirrorPosition::read(transaction, "main")).unwrap().unwrap();
     assert!(position.is_followed());
 }
+
+#[test]
+fn a_process_changes_nothing_after_another_one_follows() {
+    let store = Arc::new(Store::in_memory(&StoreConfig::default(), true).unwrap());
+    let (mut first, mut second) = (open(&store), open(&store));
+    first.take_over(3).unwrap();
+    dump(&mut first, &[Item::Source(5000, 10), Item::Handle("10.1/A", "x"), Item::Homed("10.1"), Item::Done]);
+    transactions(&mut first, &[Item::Create(11, "10.1/B", "x"), Item::End(6000)]).unwrap();
+    // The other one goes on where this one was, in the middle of a stream of this one.
+    first.begin_stream();
+    take(&mut first, Item::Header(TransactionStatus::Sending)).unwrap();
+    take(&mut first, Item::Create(12, "10.1/C", "first")).unwrap();
+    second.take_over(4).unwrap();
+    assert_eq!((second.position().last_id, second.position().needs_dump), (11, false));
+    transactions(&mut second, &[Item::Create(12, "10.1/C", "second"), Item::End(7000)]).unwrap();
+    assert!(matches!(first.commit(), Err(MirrorError::Superseded)));
+    assert!(matches!(first.begin_dump(), Err(MirrorError::Superseded)));
+    assert!(matches!(first.take_over(3), Err(MirrorError::Superseded)), "a lease that is over");
+    let record = store.snapshot().unwrap().record(b"10.1/C").unwrap().unwrap();
+    let data = record.view().values.iter().next().map(|value| value.data.to_vec());
+    assert_eq!(data.as_deref(), Some(&b"second"[..]));
+    first.take_over(5).unwrap();
+    assert_eq!((first.position().last_id, first.position().epoch), (12, 5));
+    transactions(&mut first, &[Item::Create(13, "10.1/D", "x"), Item::End(8000)]).unwrap();
+    assert!(matches!(second.commit(), Err(MirrorError::Superseded)));
+}

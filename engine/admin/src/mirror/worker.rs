@@ -5,6 +5,7 @@ use super::error::MirrorError;
 use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
 use super::status::MirrorSourceState;
+use crate::lease::LeaseState;
 use handle_client::replication::StreamEvent;
 use handle_client::replication::connection::ReceiveError;
 use handle_daemon::clock::now_unix_ms;
@@ -41,22 +42,45 @@ pub struct MirrorWorker {
     refused_dumps: u32,
     /// Time at which transactions last arrived.
     last_news: Option<Instant>,
+    /// Which of several processes over one database follows; `None` if there is only this one.
+    lease: Option<Arc<LeaseState>>,
+    /// The epoch with which this process follows.
+    led_epoch: Option<u64>,
+    /// When this process, while it waits, last looked how far the other one is.
+    looked: Option<Instant>,
 }
+
+/// Pause between two looks of a process that waits for the lease.
+const LEASE_PAUSE: Duration = Duration::from_millis(100);
 
 impl MirrorWorker {
     /// Reads the position from the store.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn open(
+    pub(crate) fn open(
         server: PrimaryServer,
         store: &Arc<Store>,
         limits: WorkerLimits,
         state: Arc<MirrorSourceState>,
+        lease: Option<Arc<LeaseState>>,
     ) -> Result<Self, StoreError> {
         let (store, scope) = (Arc::clone(store), Arc::clone(&server.scope));
         let applier = StreamApplier::open(store, &server.name, scope, limits.batch, Arc::clone(&state))?;
-        Ok(Self { server, limits, state, applier, address_at: 0, refused_dumps: 0, last_news: None })
+        let (address_at, refused_dumps) = (0, 0);
+        let (last_news, led_epoch, looked) = (None, None, None);
+        Ok(Self {
+            server,
+            limits,
+            state,
+            applier,
+            address_at,
+            refused_dumps,
+            last_news,
+            lease,
+            led_epoch,
+            looked,
+        })
     }
 
     /// Whether this primary is followed: the mirror has not been promoted.
@@ -70,35 +94,69 @@ impl MirrorWorker {
         let mut failures = 0;
         while !shutdown.is_draining() {
             let asked_unix_ms = now_unix_ms();
-            let pause = match self.turn() {
-                Ok(true) => Duration::ZERO,
-                Ok(false) => {
-                    if failures > 0 {
-                        tracing::info!(primary = self.server.name, "the primary answers again");
+            let pause =
+                match self.lead().and_then(|leads| if leads { self.turn().map(Some) } else { Ok(None) }) {
+                    Ok(None) => LEASE_PAUSE,
+                    Ok(Some(true)) => Duration::ZERO,
+                    Ok(Some(false)) => {
+                        if failures > 0 {
+                            tracing::info!(primary = self.server.name, "the primary answers again");
+                        }
+                        failures = 0;
+                        self.state.note_success(asked_unix_ms);
+                        self.pause()
                     }
-                    failures = 0;
-                    self.state.note_success(asked_unix_ms);
-                    self.pause()
-                }
-                Err(MirrorError::Stopped) => return self.state.note_promoted(),
-                Err(error) => {
-                    if self.state.note_error(&error) {
-                        tracing::warn!(primary = self.server.name, %error, "cannot follow the primary");
+                    Err(MirrorError::Stopped) => return self.state.note_promoted(),
+                    Err(MirrorError::Superseded) => {
+                        tracing::info!(primary = self.server.name, "another process follows the primary");
+                        self.led_epoch = None;
+                        LEASE_PAUSE
                     }
-                    let is_false = matches!(error, MirrorError::Order(_) | MirrorError::Replayed { .. });
-                    let undone = if is_false { self.applier.reject() } else { self.applier.abandon() };
-                    if let Err(error) = undone {
-                        tracing::error!(%error, "the mirror cannot read its store");
+                    Err(error) => {
+                        if self.state.note_error(&error) {
+                            tracing::warn!(primary = self.server.name, %error, "cannot follow the primary");
+                        }
+                        let is_false = matches!(error, MirrorError::Order(_) | MirrorError::Replayed { .. });
+                        let undone = if is_false { self.applier.reject() } else { self.applier.abandon() };
+                        if let Err(error) = undone {
+                            tracing::error!(%error, "the mirror cannot read its store");
+                        }
+                        self.address_at = (self.address_at + 1) % self.server.addresses.len();
+                        failures += 1;
+                        self.retry_pause(failures)
                     }
-                    self.address_at = (self.address_at + 1) % self.server.addresses.len();
-                    failures += 1;
-                    self.retry_pause(failures)
-                }
-            };
+                };
             if !pause.is_zero() {
                 shutdown.poll(&mut [], Some(pause));
             }
         }
+    }
+
+    /// Whether this process follows now. The one that begins to goes on where another one was.
+    fn lead(&mut self) -> Result<bool, MirrorError> {
+        let Some(lease) = &self.lease else { return Ok(true) };
+        lease.note_used(self.applier.position().epoch);
+        let epoch = lease.epoch();
+        match epoch {
+            Some(_) if epoch == self.led_epoch => {}
+            Some(epoch) => {
+                self.applier.take_over(epoch)?;
+                self.led_epoch = Some(epoch);
+                tracing::info!(primary = self.server.name, epoch, "following the primary");
+            }
+            None => {
+                self.led_epoch = None;
+                if self.looked.is_none_or(|at| at.elapsed() >= self.server.interval) {
+                    self.looked = Some(Instant::now());
+                    self.applier.abandon()?;
+                    if !self.is_followed() {
+                        return Err(MirrorError::Stopped);
+                    }
+                    self.state.note_waiting(self.applier.position());
+                }
+            }
+        }
+        Ok(self.led_epoch.is_some())
     }
 
     /// The pause after a success: a short one soon after transactions, since more may follow.

@@ -17,7 +17,6 @@ mod delta;
 mod directory;
 mod error;
 mod jobs;
-mod lease;
 mod metrics;
 mod notices;
 mod planner;
@@ -30,11 +29,11 @@ mod status;
 mod tests;
 mod tiers;
 
+pub use crate::lease::LeaseStatus;
 pub use check::CheckError;
 pub use command::{Command, NoCommand};
 pub use directory::{check_set, explain_set};
 pub use error::PublishError;
-pub use lease::LeaseStatus;
 pub use metrics::publisher_metrics;
 pub(crate) use notices::serve as serve_notices;
 pub use notices::{NoticeCounters, NoticeServerConfig, NoticeState, SetNotices, notice_metrics};
@@ -42,13 +41,13 @@ pub use settings::{CheckConfig, PublishConfig, ShipConfig};
 pub use shipping::{ShipCounts, ShipStatus, ship_metrics};
 pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus};
 
+use crate::lease::{LeaseState, ProcessLease, this_process};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::PublicationNotice;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_store::Store;
 use jobs::JobOutput;
-use lease::{LeaseState, PublishLease, this_process};
 use planner::PublisherPlan;
 use recent_changes::RecentChanges;
 use shipping::{SetShipping, ShippingState};
@@ -82,7 +81,7 @@ pub struct StorePublisher {
     thread: Mutex<Option<JoinHandle<()>>>,
     shipping: Option<SetShipping>,
     /// Dropped last, when nothing is published any more.
-    lease: Option<PublishLease>,
+    lease: Option<ProcessLease>,
 }
 
 #[derive(Debug, Default)]
@@ -126,8 +125,9 @@ impl StorePublisher {
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
         let told = Arc::clone(&notices);
-        let lease =
-            lease.map(|(lease, host, length)| PublishLease::start(lease, host, length)).transpose()?;
+        let lease = lease
+            .map(|(lease, host, length)| ProcessLease::start("publish", lease, host, length))
+            .transpose()?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
         let tell = move |notice| tell_machines(&told, notice);
         let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), tell)?;
@@ -385,7 +385,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
     /// Reads which set another process has published.
     fn follow(&mut self, lease: &LeaseState) {
         match self.engine.follow() {
-            Ok(epoch) => lease.note_published(epoch),
+            Ok(epoch) => lease.note_used(epoch),
             // It is reported once this process has to publish.
             Err(error) => tracing::debug!(%error, "cannot read the published set"),
         }

@@ -5,8 +5,8 @@
 //! shipping stops until the process is started again; publishing here goes on.
 
 use super::PublishError;
-use super::lease::LeaseState;
 use super::settings::ShipConfig;
+use crate::lease::LeaseState;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::PublicationNotice;
 use handle_fleet::follow::{LOOK_INTERVAL, ShipTurn};

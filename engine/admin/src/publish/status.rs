@@ -1,6 +1,6 @@
 //! The status of publishing.
 
-use super::lease::LeaseStatus;
+use crate::lease::LeaseStatus;
 use handle_snapshot::set::manifest::Manifest;
 use serde::Serialize;
 

@@ -26,7 +26,7 @@ pub(crate) use sessions::PostgresSessions;
 pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};
 
-use super::lease::{LeaseHolder, PUBLISH_LEASE};
+use super::lease::LeaseHolder;
 use super::tables::{names, number_in};
 use super::{StoreConfig, StoreError};
 use config::DatabaseAddress;
@@ -209,9 +209,9 @@ impl PostgresStore {
         PostgresSessions(Arc::clone(&self.pool))
     }
 
-    /// The lease of the process that publishes.
-    pub(crate) fn publish_lease(&self, holder: LeaseHolder, length: Duration) -> PostgresLease {
-        PostgresLease::new(&self.address, PUBLISH_LEASE, holder, length)
+    /// The lease with this name.
+    pub(crate) fn lease(&self, name: &'static str, holder: LeaseHolder, length: Duration) -> PostgresLease {
+        PostgresLease::new(&self.address, name, holder, length)
     }
 }
 

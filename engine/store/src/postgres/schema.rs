@@ -81,10 +81,12 @@ const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value 
 /// How far sources of records have been copied.
 const SCHEMA_3: &str = "CREATE TABLE handle_pulls (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
 
-/// Sessions that several processes share. They are lost if the database crashes. There is room for
-/// changed rows in the page of each.
+/// Sessions that several processes share, which are lost if the database crashes, with room for
+/// changed rows in the page of each; and the lease of the process that follows the primaries of a
+/// mirror.
 const SCHEMA_4: &str = "CREATE UNLOGGED TABLE handle_sessions (id INT4 PRIMARY KEY, version BIGINT NOT NULL, \
-     facts BYTEA NOT NULL, counters BYTEA NOT NULL, until TIMESTAMPTZ NOT NULL) WITH (fillfactor = 50);\n";
+     facts BYTEA NOT NULL, counters BYTEA NOT NULL, until TIMESTAMPTZ NOT NULL) WITH (fillfactor = 50);\n\
+     INSERT INTO handle_leases VALUES ('mirror', 0, '', 0, '1970-01-01 00:00:00+00');\n";
 
 /// Whether an upgrade makes the table.
 const fn is_of_upgrade(table: StoreTable) -> bool {

@@ -1,10 +1,12 @@
-//! The lease of the process that publishes: of several processes over one database, the one that
-//! has it publishes, and the others wait to take over.
+//! Leases: of several processes over one database, the one that has the lease of a task does it,
+//! and the others wait to take over. The tasks are publishing, and following the primaries of a
+//! mirror.
 //!
-//! A thread takes and renews it. Publishing goes on only until the end of the lease as this process
-//! knows it, which is not later than the end in the database. A process that is stopped between
-//! looking at the clock and writing is kept from publishing by the fence of the directory and by
-//! the conditions of the place to which sets are shipped.
+//! A thread takes and renews a lease. The task goes on only until the end of the lease as this
+//! process knows it, which is not later than the end in the database. A process that is stopped
+//! between looking at the clock and writing is kept from publishing by the fence of the directory
+//! and by the conditions of the place to which sets are shipped, and from following by the position
+//! of the mirror, which has the epoch of the lease.
 
 use handle_store::{LeaseHolder, LeaseTurn, StoreError, StoreLease};
 use serde::Serialize;
@@ -12,12 +14,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Which process publishes, as `status` shows it.
+/// Which process has a lease, as `status` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LeaseStatus {
-    /// Whether this process publishes.
+    /// Whether this process has it.
     pub held: bool,
-    /// Host of the process that publishes, or was the last to do so.
+    /// Host of the process that has it, or was the last to have it.
     pub host: String,
     /// Its epoch, which each change of the process raises.
     pub epoch: u64,
@@ -30,17 +32,17 @@ pub struct LeaseStatus {
 #[derive(Debug, Default)]
 struct LeaseInner {
     status: LeaseStatus,
-    /// The epoch of this process, and until when it may publish.
+    /// The epoch of this process, and until when it may do the task.
     held: Option<(u64, Instant)>,
-    /// The highest epoch of a published set, above which that of this process has to be.
+    /// The highest epoch that was used, above which that of this process has to be.
     epoch_above: u64,
     gives_up: bool,
     stops: bool,
 }
 
-/// The lease as the publisher sees it.
+/// A lease as its task sees it.
 #[derive(Debug, Default)]
-pub(super) struct LeaseState {
+pub(crate) struct LeaseState {
     inner: Mutex<LeaseInner>,
     wake: Condvar,
 }
@@ -50,18 +52,18 @@ impl LeaseState {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The epoch with which this process may publish now.
-    pub(super) fn epoch(&self) -> Option<u64> {
+    /// The epoch with which this process may do the task now.
+    pub(crate) fn epoch(&self) -> Option<u64> {
         self.lock().held.filter(|(_, until)| Instant::now() < *until).map(|(epoch, _)| epoch)
     }
 
-    pub(super) fn status(&self) -> LeaseStatus {
+    pub(crate) fn status(&self) -> LeaseStatus {
         let held = self.epoch().is_some();
         LeaseStatus { held, ..self.lock().status.clone() }
     }
 
-    /// Notes that a set with this epoch is published.
-    pub(super) fn note_published(&self, epoch: u64) {
+    /// Notes that this epoch was used, as by a set that is published.
+    pub(crate) fn note_used(&self, epoch: u64) {
         let mut inner = self.lock();
         inner.epoch_above = inner.epoch_above.max(epoch);
     }
@@ -69,7 +71,7 @@ impl LeaseState {
     /// Lets the lease go, and waits before it is taken again, with a higher epoch: this process
     /// cannot take over, or a set with a higher epoch is published, for example after
     /// `hdl ship --take-over`.
-    pub(super) fn give_up(&self) {
+    pub(crate) fn give_up(&self) {
         let mut inner = self.lock();
         inner.held = None;
         inner.gives_up = true;
@@ -77,35 +79,40 @@ impl LeaseState {
     }
 }
 
-/// The thread that takes and renews the lease. Dropping it releases the lease.
+/// The thread that takes and renews a lease. Dropping it releases the lease.
 #[derive(Debug)]
-pub(super) struct PublishLease {
-    pub(super) state: Arc<LeaseState>,
+pub(crate) struct ProcessLease {
+    pub(crate) state: Arc<LeaseState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// A process as it holds leases: with a random number, and the name of its host.
-pub(super) fn this_process() -> LeaseHolder {
+pub(crate) fn this_process() -> LeaseHolder {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     // The highest bit stays free, for numbers with a sign.
     LeaseHolder { id: u64::from_be_bytes(handle_auth::random()) >> 1, host }
 }
 
-impl PublishLease {
-    /// Begins to wait for `lease`, which lasts for `length`, and to renew it.
+impl ProcessLease {
+    /// Begins to wait for `lease` of `task`, which lasts for `length`, and to renew it.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(super) fn start(lease: StoreLease, host: String, length: Duration) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        task: &'static str,
+        lease: StoreLease,
+        host: String,
+        length: Duration,
+    ) -> std::io::Result<Self> {
         let state = Arc::new(LeaseState::default());
         let shared = Arc::clone(&state);
         let thread = std::thread::Builder::new().name("lease".to_owned());
-        let thread = thread.spawn(move || keep(lease, &host, length, &shared))?;
+        let thread = thread.spawn(move || keep(task, lease, &host, length, &shared))?;
         Ok(Self { state, thread: Mutex::new(Some(thread)) })
     }
 
     /// Releases the lease.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         {
             let mut inner = self.state.lock();
             (inner.stops, inner.held) = (true, None);
@@ -117,14 +124,14 @@ impl PublishLease {
     }
 }
 
-impl Drop for PublishLease {
+impl Drop for ProcessLease {
     fn drop(&mut self) {
         self.stop();
     }
 }
 
 /// Takes and renews the lease until the process stops.
-fn keep(mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState) {
+fn keep(task: &str, mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState) {
     loop {
         let (stops, gives_up, above) = {
             let mut inner = state.lock();
@@ -133,7 +140,7 @@ fn keep(mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState)
         if (stops || gives_up)
             && let Err(error) = lease.release()
         {
-            tracing::warn!(%error, "cannot release the lease of the publisher; it ends by itself");
+            tracing::warn!(task, %error, "cannot release a lease; it ends by itself");
         }
         if stops {
             return;
@@ -143,7 +150,7 @@ fn keep(mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState)
             let waited = state.wake.wait_timeout_while(state.lock(), length / 4, |inner| !inner.stops);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
-        let pause = note(&mut state.lock(), host, length, lease.hold(above));
+        let pause = note(&mut state.lock(), task, host, length, lease.hold(above));
         let waits = |inner: &mut LeaseInner| !inner.stops && !inner.gives_up;
         let waited = state.wake.wait_timeout_while(state.lock(), pause, waits);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -153,6 +160,7 @@ fn keep(mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState)
 /// Notes the outcome of an attempt; returns the time until the next one.
 fn note(
     inner: &mut LeaseInner,
+    task: &str,
     host: &str,
     length: Duration,
     turn: Result<LeaseTurn, StoreError>,
@@ -172,14 +180,14 @@ fn note(
             inner.held = None;
             (inner.status.host, inner.status.epoch) = (host, epoch);
             inner.status.last_error = None;
-            // Often enough that the time without a publisher is little longer than a lease.
+            // Often enough that the time in which no process has it is little longer than a lease.
             length / 8
         }
         Err(error) => {
             let text = error.to_string();
             // Logged once, not for each attempt.
             if inner.status.last_error.as_ref() != Some(&text) {
-                tracing::warn!(%error, "cannot take or renew the lease of the publisher");
+                tracing::warn!(task, %error, "cannot take or renew a lease");
                 inner.status.last_error = Some(text);
             }
             length / 8
@@ -199,24 +207,24 @@ mod tests {
     fn a_lease_that_is_not_renewed_ends_by_itself() {
         let (state, hour) = (LeaseState::default(), Duration::from_secs(3600));
         assert_eq!(state.epoch(), None);
-        note(&mut state.lock(), "here", hour, held(3, hour));
+        note(&mut state.lock(), "a task", "here", hour, held(3, hour));
         assert_eq!((state.epoch(), state.status().held, state.status().taken), (Some(3), true, 1));
-        note(&mut state.lock(), "here", hour, Err(StoreError::Busy));
+        note(&mut state.lock(), "a task", "here", hour, Err(StoreError::Busy));
         assert_eq!(state.epoch(), Some(3), "until its end");
         assert!(state.status().last_error.is_some());
-        note(&mut state.lock(), "here", hour, held(3, Duration::ZERO));
+        note(&mut state.lock(), "a task", "here", hour, held(3, Duration::ZERO));
         assert_eq!((state.epoch(), state.status().held), (None, false));
-        note(&mut state.lock(), "here", hour, held(3, hour));
+        note(&mut state.lock(), "a task", "here", hour, held(3, hour));
         assert_eq!((state.epoch(), state.status().taken), (Some(3), 1), "renewed late, but not taken over");
         let elsewhere = LeaseTurn::Elsewhere { host: "there".to_owned(), epoch: 4 };
-        assert_eq!(note(&mut state.lock(), "here", hour, Ok(elsewhere)), hour / 8);
+        assert_eq!(note(&mut state.lock(), "a task", "here", hour, Ok(elsewhere)), hour / 8);
         let status = LeaseStatus { host: "there".to_owned(), epoch: 4, taken: 1, ..LeaseStatus::default() };
         assert_eq!((state.epoch(), state.status()), (None, status));
-        note(&mut state.lock(), "here", hour, held(5, hour));
+        note(&mut state.lock(), "a task", "here", hour, held(5, hour));
         assert_eq!((state.epoch(), state.status().taken), (Some(5), 2));
         state.give_up();
         assert_eq!(state.epoch(), None);
-        note(&mut state.lock(), "here", hour, held(5, hour));
+        note(&mut state.lock(), "a task", "here", hour, held(5, hour));
         assert_eq!(state.epoch(), None, "it was given up while it was renewed");
     }
 }
