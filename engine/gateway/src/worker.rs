@@ -19,9 +19,13 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Pause after a failed accept: usually too many open files, which closing connections frees.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Time in which `handle-admin` is told of the sessions that end with the last connections. Those
+/// that it is not told of end by themselves.
+const END_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Opens one listener for each worker. They share the port, so that the kernel distributes
 /// connections.
@@ -194,7 +198,7 @@ impl Worker {
     pub fn run(self, state: &Arc<GatewayState>) {
         let Self { runtime, listeners, places_count } = self;
         let places = Arc::new(Semaphore::new(places_count));
-        runtime.block_on(async {
+        let has_ended = runtime.block_on(async {
             phase::reached(state.phase(), GatewayPhase::Serving).await;
             let accept = |(listener, kind)| {
                 tokio::spawn(accept(listener, kind, Arc::clone(state), Arc::clone(&places)))
@@ -211,10 +215,16 @@ impl Worker {
                 () = state.drain_time_over() => {}
             }
             // The last connections may have been those of sessions.
-            if let Some(callers) = state.admin.as_ref().and_then(|admin| admin.callers()) {
-                callers.end_all().await;
+            let callers = state.admin.as_ref().and_then(|admin| admin.callers());
+            match callers {
+                Some(callers) => timeout(END_PATIENCE, callers.end_all()).await.is_ok(),
+                None => true,
             }
         });
+        if !has_ended {
+            // Dropping it would wait for `handle-admin`, which does not answer.
+            runtime.shutdown_background();
+        }
     }
 }
 
