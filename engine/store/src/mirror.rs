@@ -33,7 +33,7 @@ pub struct DumpScope<'a> {
     pub owns: &'a dyn Fn(&[u8]) -> bool,
 }
 
-/// What became of a record of a dump.
+/// The outcome of storing a record of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DumpedRecord {
     /// The same values were here.

@@ -211,8 +211,8 @@ impl<S: Storage> Stager<S> {
         Ok((LayerEntry { file: name.into(), len: header.file_len, digest: layer_digest(&header) }, header))
     }
 
-    /// Verifies a written layer, and reads its keys and, if it is a base, its tree. For a base, both
-    /// are done at the same time: each takes seconds for millions of records.
+    /// Verifies a written layer, and reads its keys and, if it is a base, its tree. For a base,
+    /// both are done at the same time: each takes seconds for millions of records.
     fn check(
         &self,
         entry: &LayerEntry,
