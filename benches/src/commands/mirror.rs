@@ -21,7 +21,9 @@ use handle_snapshot::set::read_manifest;
 use handle_store::{Store, StoreConfig};
 use serde_json::{Value as Json, json};
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
@@ -50,6 +52,9 @@ pub(crate) struct Args {
     /// Milliseconds between two requests of the mirror (`mirror.interval_ms`).
     #[arg(long, default_value_t = 1000)]
     interval_ms: u32,
+    /// Let the mirror request changes at intervals only, without notices of the primary.
+    #[arg(long)]
+    polled: bool,
     /// Directory of both services, which must not exist; by default a temporary directory.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -92,7 +97,7 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let primary = init(&dir, "primary")?;
     init(&dir, "mirror")?;
-    configure(&dir, args.interval_ms)?;
+    configure(&dir, args)?;
     let home = dir.join("primary");
     let store = Store::open(&StoreConfig::at(&home.join("store.redb")))?;
     import(&store, &home, &RecordGenerator::new()?, args.records)?;
@@ -119,7 +124,7 @@ fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64,
     if args.json {
         let figures = json!({
             "records": args.records, "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
-            "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms,
+            "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms, "polled": args.polled,
             "visible_ms": { "median": median, "p99": p99, "max": most }, "machine": usage::machine(),
         });
         println!("{figures}");
@@ -133,11 +138,12 @@ fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64,
         mirror_s / copy_s
     );
     println!(
-        "{} changes at {}/s, requests every {} ms: visible at the mirror after {median:.0} ms (median), \
+        "{} changes at {}/s, requests every {} ms{}: visible at the mirror after {median:.0} ms (median), \
          {p99:.0} ms (99th percentile), {most:.0} ms (maximum)",
         visible_ns.len(),
         args.rate,
-        args.interval_ms
+        args.interval_ms,
+        if args.polled { "" } else { " and after notices" }
     );
 }
 
@@ -162,10 +168,11 @@ fn init(dir: &Path, name: &str) -> anyhow::Result<SocketAddr> {
     Ok((Ipv4Addr::LOCALHOST, admin_port).into())
 }
 
-fn configure(dir: &Path, interval_ms: u32) -> anyhow::Result<()> {
+fn configure(dir: &Path, args: &Args) -> anyhow::Result<()> {
+    let (notifies, notified) = if args.polled { Default::default() } else { notices(dir)? };
     let config = dir.join("primary/handle-admin.toml");
     let text = fs::read_to_string(&config)?;
-    fs::write(&config, format!("anonymous_full_access = true\n{text}"))?;
+    fs::write(&config, format!("anonymous_full_access = true\n{text}{notifies}"))?;
     let site = dir.join("mirror/siteinfo.json");
     let mut json: Json = serde_json::from_slice(&fs::read(&site)?)?;
     json["primarySite"] = false.into();
@@ -173,11 +180,21 @@ fn configure(dir: &Path, interval_ms: u32) -> anyhow::Result<()> {
     let config = dir.join("mirror/handle-admin.toml");
     let text = fs::read_to_string(&config)?;
     let section = format!(
-        "\n[mirror]\ninterval_ms = {interval_ms}\n\n[[mirror.primary]]\nname = \"primary\"\n\
+        "\n[mirror]\ninterval_ms = {}\n\n[[mirror.primary]]\nname = \"primary\"\n\
          site = \"../primary/siteinfo.json\"\nidentity = \"300:10.1045/ADMIN\"\n\
-         key_file = \"../primary/admin-private.bin\"\n"
+         key_file = \"../primary/admin-private.bin\"\n{notified}",
+        args.interval_ms
     );
     Ok(fs::write(&config, text + &section)?)
+}
+
+/// The settings of notices, of the primary and of the mirror; writes their key.
+fn notices(dir: &Path) -> anyhow::Result<(String, String)> {
+    let (key, address) = (dir.join("notice-key"), format!("127.0.0.1:{}", free_port()?));
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&key)?;
+    file.write_all(&[b'k'; 32])?;
+    let primary = format!("\n[publish.notify]\nlisten = \"{address}\"\nkey_file = {key:?}\n");
+    Ok((primary, format!("notify_address = \"{address}\"\nnotify_key_file = {key:?}\n")))
 }
 
 fn administer(dir: &Path) -> anyhow::Result<KilledProcess> {

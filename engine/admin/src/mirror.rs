@@ -3,6 +3,7 @@
 //! - [`primary`]: the servers, their keys, and the identity of this mirror.
 //! - [`worker`]: a thread for each server, which requests transactions and, if necessary, all
 //!   records.
+//! - [`notices`]: wakes a worker as soon as its primary has published changes.
 //! - [`apply`]: the order of the items, and commits.
 //! - `batch`: the changes that share one commit.
 //! - [`position`]: what is here, in the same commits as the records.
@@ -20,6 +21,7 @@ mod batch;
 pub mod compare;
 pub mod config;
 pub mod error;
+pub mod notices;
 pub mod position;
 pub mod primary;
 pub mod promote;
@@ -36,6 +38,7 @@ use anyhow::{Context as _, bail};
 use apply::BatchLimits;
 use handle_daemon::site::SiteRecord;
 use handle_store::{Store, StoreError};
+use notices::{NoticeBell, NoticeListener};
 use position::MirrorPosition;
 use primary::{PrimaryServer, RequestLimits, describe_all, open_all};
 use status::{MirrorSourceState, SourceStatus};
@@ -49,6 +52,8 @@ pub struct Mirror {
     states: Vec<Arc<MirrorSourceState>>,
     /// The workers until they are started.
     workers: Mutex<Vec<MirrorWorker>>,
+    /// What waits for notices, until it is started.
+    listeners: Mutex<Vec<NoticeListener>>,
     /// Where changes are made.
     primaries: String,
     is_following: bool,
@@ -81,11 +86,19 @@ impl Mirror {
         let primaries = describe_all(&servers);
         let lease = open_lease(config, store)?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
-        let (mut states, mut workers) = (Vec::new(), Vec::new());
+        let (mut states, mut workers, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
         for server in servers {
             let state = Arc::new(MirrorSourceState::new(&server.name));
             states.push(Arc::clone(&state));
-            workers.push(MirrorWorker::open(server, store, limits, state, lease_state.clone())?);
+            let notify = server.notify.clone();
+            let mut worker =
+                MirrorWorker::open(server, store, limits, Arc::clone(&state), lease_state.clone())?;
+            if let Some((config, key)) = notify.filter(|_| worker.is_followed()) {
+                let bell = Arc::new(NoticeBell::new().context("cannot create the pipe for notices")?);
+                worker.wait_for(Arc::clone(&bell));
+                listeners.push(NoticeListener { config, key, bell, state });
+            }
+            workers.push(worker);
         }
         let is_following = workers.iter().any(MirrorWorker::is_followed);
         workers.retain(MirrorWorker::is_followed);
@@ -98,13 +111,20 @@ impl Mirror {
         if !is_following {
             tracing::warn!("this mirror has been promoted: remove `mirror.primary` from the configuration");
         }
-        Ok(Some(Self { states, workers: Mutex::new(workers), primaries, is_following, lease }))
+        let (workers, listeners) = (Mutex::new(workers), Mutex::new(listeners));
+        Ok(Some(Self { states, workers, listeners, primaries, is_following, lease }))
     }
 
     /// The work of each thread, once.
     #[must_use]
     pub fn take_workers(&self) -> Vec<MirrorWorker> {
         std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What waits for notices, each in a thread, once.
+    #[must_use]
+    pub fn take_listeners(&self) -> Vec<NoticeListener> {
+        std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Where changes are made, if not here.

@@ -138,6 +138,10 @@ impl Server {
             let shutdown = Arc::clone(&helpers.shutdown);
             helpers.start("mirror", move || worker.run(&shutdown))?;
         }
+        for listener in shared.mirror.iter().flat_map(Mirror::take_listeners) {
+            let shutdown = Arc::clone(&helpers.shutdown);
+            helpers.start("notices", move || listener.run(&shutdown))?;
+        }
         for worker in shared.pulls.take_workers() {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("pull", move || worker.run(&state, &shutdown))?;

@@ -5,13 +5,14 @@
 
 use handle_proto::{ResponseCode, Value, Values};
 use handle_store::{Store, StoreConfig};
-use handle_tests::daemon::ask;
+use handle_tests::daemon::{ask, free_address};
 use handle_tests::mirror_pair::{MirroredService, RecordAdministrator, published_root};
 use handle_tests::process::{fail, run, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,6 +78,70 @@ fn changes_that_follow_others_arrive_sooner() {
     }
 }
 
+/// Adds `text` to the configuration of `handle-admin`.
+fn configure(service: &InitialisedService, text: &str) {
+    let config = service.path("site/handle-admin.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, before + text).unwrap();
+}
+
+/// Lets the mirror wait for notices of its primary; each has a key of these bytes.
+fn notify(service: &MirroredService, [primary, mirror]: [u8; 2]) {
+    let (address, keys) = (free_address(), [(&service.primary, primary), (&service.mirror, mirror)]);
+    let [of_primary, of_mirror] = keys.map(|(service, byte)| {
+        let path = service.path("notice-key");
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+        file.write_all(&[byte; 32]).unwrap();
+        path.display().to_string()
+    });
+    let text = format!("\n[publish.notify]\nlisten = \"{address}\"\nkey_file = \"{of_primary}\"\n");
+    configure(&service.primary, &text);
+    let text = format!("notify_address = \"{address}\"\nnotify_key_file = \"{of_mirror}\"\n");
+    configure(&service.mirror, &text);
+}
+
+#[test]
+fn notices_bring_changes_between_two_requests() {
+    // Without notices, the second change would arrive after ten minutes.
+    let mut service = MirroredService::make("retry_ms_max = 200", "interval_ms = 600000");
+    notify(&service, [b'k', b'k']);
+    service.start();
+    equal(&service);
+    service.mirror.start_handled();
+    until("notices arrive", || service.progress()["is_notified"] == true);
+    let mut administrator = service.administrator();
+    for data in ["first", "second", "third"] {
+        assert_eq!(administrator.put("10.1045/n", data), DONE);
+        service.mirror.until_resolved("10.1045/n", 1, data);
+    }
+    assert!(service.progress()["counts"]["notices"].as_u64() >= Some(3), "{}", service.progress());
+    // A primary that was away tells again.
+    service.primary.admin = None;
+    until("the connection is lost", || service.progress()["is_notified"] == false);
+    service.primary.start_admin();
+    until("notices arrive again", || service.progress()["is_notified"] == true);
+    let mut administrator = service.administrator();
+    assert_eq!(administrator.put("10.1045/n", "fourth"), DONE);
+    service.mirror.until_resolved("10.1045/n", 1, "fourth");
+}
+
+#[test]
+fn notices_with_another_key_are_not_taken_and_requests_go_on() {
+    let mut service = MirroredService::make("", "interval_ms = 50");
+    notify(&service, [b'k', b'l']);
+    let http = free_address();
+    configure(&service.primary, &format!("\n[observe]\nhttp = \"{http}\"\n"));
+    service.start();
+    let is_refused = |line: &str| {
+        line.strip_prefix("handle_admin_notify_refused_key_total ").is_some_and(|count| count != "0")
+    };
+    until("the key is refused", || metrics(http).lines().any(is_refused));
+    assert_eq!(service.administrator().put("10.1045/n", "first"), DONE);
+    equal(&service);
+    let progress = service.progress();
+    assert_eq!((&progress["is_notified"], &progress["counts"]["notices"]), (&false.into(), &0.into()));
+}
+
 #[test]
 fn a_mirror_names_the_primary_when_it_refuses_a_change() {
     let mut service = MirroredService::make("", "");
@@ -95,11 +160,20 @@ fn a_mirror_names_the_primary_when_it_refuses_a_change() {
     assert!(refused.contains("primarySite"), "{refused} {}", config.display());
 }
 
+/// The metrics at this address.
+fn metrics(http: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(http).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
 #[test]
 fn status_and_metrics_show_the_lag() {
     let mut service = MirroredService::make("retry_ms_max = 200", "interval_ms = 50");
     let config = service.mirror.path("site/handle-admin.toml");
-    let http = handle_tests::daemon::free_address();
+    let http = free_address();
     let text = fs::read_to_string(&config).unwrap();
     fs::write(&config, format!("{text}\n[observe]\nhttp = \"{http}\"\n")).unwrap();
     service.start();
@@ -108,14 +182,7 @@ fn status_and_metrics_show_the_lag() {
     let socket = control(&service.mirror).display().to_string();
     let shown = succeed(service.mirror.hdl(["mirror", "status", "--socket", &socket]));
     assert!(shown.contains("main at") && shown.contains("following"), "{shown}");
-    let metrics = || {
-        let mut stream = TcpStream::connect(http).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        text
-    };
-    let text = metrics();
+    let text = metrics(http);
     for line in ["mirror_dumps_total{primary=\"main\"} 1", "mirror_dumping{primary=\"main\"} 0"] {
         assert!(text.contains(line), "{line}: {text}");
     }
@@ -126,7 +193,7 @@ fn status_and_metrics_show_the_lag() {
     let shown: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(shown[0]["activity"], "failing");
     assert!(shown[0]["last_error"].as_str().unwrap().contains("cannot connect"), "{shown}");
-    let text = metrics();
+    let text = metrics(http);
     assert!(!text.contains("mirror_errors_total{primary=\"main\",kind=\"connection\"} 0"), "{text}");
     let of_primary = control(&service.primary).display().to_string();
     service.primary.start_admin();

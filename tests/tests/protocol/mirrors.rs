@@ -92,11 +92,7 @@ fn open(store: &Arc<Store>) -> StreamApplier {
         own_share: whole,
         primary_share: whole,
     };
-<<<<<<< ours
-    let limits = BatchLimits { items: 10, bytes: 1 << 20, dump_bytes: 1 << 20 };
-=======
     let limits = BatchLimits { items: 10, bytes: 1 << 20, dump_bytes: 1000 };
->>>>>>> theirs
     let state = Arc::new(MirrorSourceState::new("main"));
     StreamApplier::open(Arc::clone(store), "main", Arc::new(scope), limits, state).unwrap()
 }

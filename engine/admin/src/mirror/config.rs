@@ -2,8 +2,9 @@
 
 use super::scope::PrefixFilter;
 use handle_daemon::identity::{HandleIdentity, identities};
+use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::settings;
-use handle_daemon::settings::{DAY_MS, SettingRule, SettingType};
+use handle_daemon::settings::{DAY_MS, SettingRule, SettingSection as _, SettingType};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -40,8 +41,9 @@ settings! {
         /// under which the position is kept; `site`, the site record as JSON, or `addresses` and
         /// `public_key`, the file with the server key; `identity` (`INDEX:HANDLE`) with `key_file`
         /// (and `passphrase_file`) or `secret_file`; `prefixes`, the only ones that are mirrored,
-        /// with those derived from them; `interval_ms`, in place of the setting above; and
-        /// `allow_signed_streams`, for primaries without TLS.
+        /// with those derived from them; `interval_ms`, in place of the setting above;
+        /// `notify_address` (`HOST:PORT`) and `notify_key_file`, for notices of the primary
+        /// (`publish.notify` there); and `allow_signed_streams`, for primaries without TLS.
         restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
     }
 }
@@ -70,6 +72,10 @@ pub struct MirrorPrimary {
     pub prefixes: Vec<String>,
     /// Time between two requests for transactions.
     pub interval_ms: Option<u32>,
+    /// Address at which the primary tells that it has published changes; none if empty.
+    pub notify_address: String,
+    /// File with the key of these notices.
+    pub notify_key_file: Option<PathBuf>,
     /// Whether streams are accepted that are signed instead of encrypted.
     pub allow_signed_streams: bool,
 }
@@ -85,6 +91,7 @@ impl SettingType for MirrorPrimary {
         self.key_file.resolve(directory);
         self.passphrase_file.resolve(directory);
         self.secret_file.resolve(directory);
+        self.notify_key_file.resolve(directory);
     }
 }
 
@@ -139,6 +146,10 @@ impl MirrorPrimary {
         if self.passphrase_file.is_some() && self.key_file.is_none() {
             return Err("has a `passphrase_file` without `key_file`".to_owned());
         }
+        if self.notify_address.is_empty() != self.notify_key_file.is_none() {
+            return Err("needs both `notify_address` and `notify_key_file`, or neither".to_owned());
+        }
+        self.notify().check().map_err(|error| format!("has an invalid `notify_address`: {error}"))?;
         if let Some(interval_ms) = self.interval_ms.filter(|ms| !(50..=DAY_MS).contains(ms)) {
             return Err(format!("has `interval_ms` {interval_ms}: it must be from 50 to {DAY_MS}"));
         }
@@ -146,6 +157,12 @@ impl MirrorPrimary {
             return Err("has an invalid prefix: write it as \"10.1045\"".to_owned());
         }
         self.identity().map(|_| ())
+    }
+
+    /// The settings of notices.
+    pub(super) fn notify(&self) -> NotifyConfig {
+        let (address, key_file) = (self.notify_address.clone(), self.notify_key_file.clone());
+        NotifyConfig { address, key_file, ..NotifyConfig::default() }
     }
 
     /// The identity of this mirror.
@@ -169,7 +186,6 @@ impl MirrorPrimary {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_daemon::settings::SettingSection as _;
 
     fn check(text: &str) -> Result<(), String> {
         let config: MirrorConfig = toml::from_str(text).map_err(|error| error.to_string())?;
@@ -204,6 +220,11 @@ mod tests {
             "[[primary]]\nname = 'a b'\nsite = 's'\nidentity = '300:10.1/M'\nkey_file = 'k'",
         ] {
             assert!(check(bad).is_err(), "{bad}");
+        }
+        let notify = "notify_address = 'admin.example:2643'\nnotify_key_file = 'n'";
+        assert_eq!(check(&primary("a", notify)), Ok(()));
+        for bad in [&notify[..39], &notify[39..], "notify_address = 'admin'\nnotify_key_file = 'n'"] {
+            assert!(check(&primary("a", bad)).is_err(), "{bad}");
         }
         for bad in ["secret_file = 's'", "interval_ms = 49", "prefixes = ['10.1/']", "unknown = 1"] {
             assert!(check(&primary("a", bad)).is_err(), "{bad}");

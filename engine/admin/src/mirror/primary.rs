@@ -10,6 +10,8 @@ use handle_client::administration::{Administrator, ClientIdentity, IdentityKey, 
 use handle_client::replication::connection::{ReceiveError, StreamConnection, StreamControl};
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits};
 use handle_client::service::site_addresses;
+use handle_daemon::notice::NoticeKey;
+use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::server_key;
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::site::SiteRecord;
@@ -49,6 +51,8 @@ pub struct PrimaryServer {
     pub interval: Duration,
     /// Whether streams may be signed instead of encrypted.
     pub allows_signed_streams: bool,
+    /// The settings and the key of its notices.
+    pub notify: Option<(NotifyConfig, Arc<NoticeKey>)>,
 }
 
 /// Limits on a request for a stream, and on the stream.
@@ -169,7 +173,11 @@ fn open(
     others: &[PrefixFilter],
 ) -> anyhow::Result<Vec<PrimaryServer>> {
     let identity = Arc::new(open_identity(primary)?);
+    let notify = open_notify(primary)?;
     let places = places(primary)?;
+    if notify.is_some() && places.servers.len() > 1 {
+        bail!("`notify_address` is that of one server, but its site has several");
+    }
     let (count, mut servers) = (places.servers.len(), Vec::new());
     for (at, (addresses, key_record)) in places.servers.into_iter().enumerate() {
         let name = if count > 1 { format!("{}.{at}", primary.name) } else { primary.name.clone() };
@@ -195,6 +203,7 @@ fn open(
             scope: Arc::new(scope),
             interval: primary.interval(config),
             allows_signed_streams: primary.allow_signed_streams,
+            notify: notify.clone(),
         });
     }
     Ok(servers)
@@ -253,6 +262,13 @@ fn version_for(key_record: &[u8]) -> anyhow::Result<Version> {
         _ => false,
     };
     Ok(if is_for_tls { Version::CURRENT } else { SIGNED_UNTIL })
+}
+
+/// The settings and the key of notices, if they are configured.
+fn open_notify(primary: &MirrorPrimary) -> anyhow::Result<Option<(NotifyConfig, Arc<NoticeKey>)>> {
+    let Some(file) = &primary.notify_key_file else { return Ok(None) };
+    let key = NoticeKey::read(file).context("`notify_key_file`")?;
+    Ok(Some((primary.notify(), Arc::new(key))))
 }
 
 fn open_identity(primary: &MirrorPrimary) -> anyhow::Result<ClientIdentity> {

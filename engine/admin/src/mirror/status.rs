@@ -61,6 +61,8 @@ pub struct SourceStatus {
     /// Whether a stream of transactions has been applied in part. Until one is complete, nothing is
     /// published.
     pub is_partial: bool,
+    /// Whether notices of the primary arrive.
+    pub is_notified: bool,
     /// Records of the dump in progress so far.
     pub dump_records: Option<u64>,
     /// Whether the dump in progress has been received, and what it did not name is being removed.
@@ -96,6 +98,8 @@ pub struct MirrorSourceCounts {
     pub left_out: u64,
     /// Bytes of streams, as they came from the network.
     pub bytes: u64,
+    /// Notices of the primary.
+    pub notices: u64,
     /// Errors by kind.
     pub errors: BTreeMap<&'static str, u64>,
 }
@@ -196,6 +200,15 @@ impl MirrorSourceState {
         status.last_left_out = Some(format!("{}: {why}", Handle(handle)));
     }
 
+    /// Notes whether notices of the primary arrive.
+    pub(super) fn note_notified(&self, is_notified: bool) {
+        self.lock().is_notified = is_notified;
+    }
+
+    pub(super) fn note_notice(&self) {
+        self.lock().counts.notices += 1;
+    }
+
     /// Notes the address that is asked from now on.
     pub(super) fn note_address(&self, address: SocketAddr) {
         self.lock().address = Some(address);
@@ -257,6 +270,10 @@ handle_daemon::metrics! {
         /// 1 while a stream of transactions has been applied in part. Until one is complete,
         /// nothing is published.
         gauge partial [primary] = |all| by_primary(all, |one| Some(one.is_partial));
+        /// 1 while notices of the primary arrive.
+        gauge notified [primary] = |all| by_primary(all, |one| Some(one.is_notified));
+        /// Notices of the primary.
+        counter notices [primary] = |all| by_primary(all, |one| Some(one.counts.notices));
         /// Streams of transactions that were received to their end.
         counter streams [primary] = |all| by_primary(all, |one| Some(one.counts.streams));
         /// Complete dumps.

@@ -2,6 +2,7 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
+use super::notices::NoticeBell;
 use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
 use super::status::MirrorSourceState;
@@ -48,6 +49,8 @@ pub struct MirrorWorker {
     led_epoch: Option<u64>,
     /// When this process, while it waits, last looked how far the other one is.
     looked: Option<Instant>,
+    /// Rings when the primary has published changes.
+    bell: Option<Arc<NoticeBell>>,
 }
 
 /// Pause between two looks of a process that waits for the lease.
@@ -67,20 +70,24 @@ impl MirrorWorker {
     ) -> Result<Self, StoreError> {
         let (store, scope) = (Arc::clone(store), Arc::clone(&server.scope));
         let applier = StreamApplier::open(store, &server.name, scope, limits.batch, Arc::clone(&state))?;
-        let (address_at, refused_dumps) = (0, 0);
-        let (last_news, led_epoch, looked) = (None, None, None);
         Ok(Self {
             server,
             limits,
             state,
             applier,
-            address_at,
-            refused_dumps,
-            last_news,
+            address_at: 0,
+            refused_dumps: 0,
+            last_news: None,
             lease,
-            led_epoch,
-            looked,
+            led_epoch: None,
+            looked: None,
+            bell: None,
         })
+    }
+
+    /// Lets the worker request transactions when `bell` rings.
+    pub fn wait_for(&mut self, bell: Arc<NoticeBell>) {
+        self.bell = Some(bell);
     }
 
     /// Whether this primary is followed: the mirror has not been promoted.
@@ -93,7 +100,7 @@ impl MirrorWorker {
     pub fn run(mut self, shutdown: &Shutdown) {
         let mut failures = 0;
         while !shutdown.is_draining() {
-            let asked_unix_ms = now_unix_ms();
+            let (asked_unix_ms, asked) = (now_unix_ms(), Instant::now());
             let pause =
                 match self.lead().and_then(|leads| if leads { self.turn().map(Some) } else { Ok(None) }) {
                     Ok(None) => LEASE_PAUSE,
@@ -126,8 +133,11 @@ impl MirrorWorker {
                         self.retry_pause(failures)
                     }
                 };
-            if !pause.is_zero() {
-                shutdown.poll(&mut [], Some(pause));
+            // A primary that fails is not asked sooner because it sends notices.
+            match self.bell.as_ref().filter(|_| failures == 0) {
+                _ if pause.is_zero() => {}
+                Some(bell) => bell.wait(shutdown, pause, asked + self.limits.busy_interval),
+                None => shutdown.poll(&mut [], Some(pause)),
             }
         }
     }
