@@ -28,11 +28,11 @@ const KIND_AT: usize = 14;
 
 /// Bytes of a word, and the highest bit of each.
 const WORD_LEN: usize = size_of::<u64>();
-const HIGH_BITS: u64 = u64::from_ne_bytes([0x80; WORD_LEN]);
+const HIGH_BITS: u64 = u64::from_le_bytes([0x80; WORD_LEN]);
 
 /// A word with `byte` in each of its bytes.
 const fn each(byte: u8) -> u64 {
-    u64::from_ne_bytes([byte; WORD_LEN])
+    u64::from_le_bytes([byte; WORD_LEN])
 }
 
 /// The highest bit of each byte of `word` that is zero, exact up to the lowest of them.

@@ -132,6 +132,10 @@ fn handle_cache_serves_the_metrics_that_it_declares_and_those_of_handled() {
     };
     config.observe.http = Some(([127, 0, 0, 1], 0).into());
     config.upstream.servers = vec!["127.0.0.1:9".to_owned()];
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("notice-key");
+    write_secret(&key, &"k".repeat(64));
+    (config.notify.address, config.notify.key_file) = ("127.0.0.1:9".to_owned(), Some(key));
     let (server, _cache) = handle_cache::program::start(&config, None).unwrap();
     let address = server.http_address().unwrap();
     let mut served = served(address);
