@@ -100,7 +100,11 @@ impl PostgresServer {
     /// # Panics
     /// If the statement fails for another reason, or the server does not recover in time.
     pub fn psql(&self, database: &str, statement: &str) -> String {
-        const RECOVERS: [&str; 2] = ["the database system is", "crash of another server process"];
+        const RECOVERS: [&str; 3] = [
+            "the database system is",
+            "crash of another server process",
+            "server closed the connection unexpectedly",
+        ];
         let begun = Instant::now();
         loop {
             let mut psql = Command::new(programs().expect("installed").join("psql"));
