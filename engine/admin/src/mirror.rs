@@ -38,7 +38,7 @@ use anyhow::{Context as _, bail};
 use apply::BatchLimits;
 use handle_daemon::site::SiteRecord;
 use handle_store::{Store, StoreError};
-use notices::{NoticeBell, NoticeListener};
+use notices::{NoticeListener, NoticeWaker};
 use position::MirrorPosition;
 use primary::{PrimaryServer, RequestLimits, describe_all, open_all};
 use status::{MirrorSourceState, SourceStatus};
@@ -94,9 +94,9 @@ impl Mirror {
             let mut worker =
                 MirrorWorker::open(server, store, limits, Arc::clone(&state), lease_state.clone())?;
             if let Some((config, key)) = notify.filter(|_| worker.is_followed()) {
-                let bell = Arc::new(NoticeBell::new().context("cannot create the pipe for notices")?);
-                worker.wait_for(Arc::clone(&bell));
-                listeners.push(NoticeListener { config, key, bell, state });
+                let waker = Arc::new(NoticeWaker::new().context("cannot create the pipe for notices")?);
+                worker.wait_for(Arc::clone(&waker));
+                listeners.push(NoticeListener { config, key, waker, state });
             }
             workers.push(worker);
         }

@@ -16,13 +16,13 @@ use std::time::{Duration, Instant};
 
 /// Wakes a worker.
 #[derive(Debug)]
-pub struct NoticeBell {
+pub struct NoticeWaker {
     /// A byte is written here for each notice.
     wake: UnixStream,
     woken: UnixStream,
 }
 
-impl NoticeBell {
+impl NoticeWaker {
     /// # Errors
     /// When there are no file descriptors left.
     pub(super) fn new() -> io::Result<Self> {
@@ -32,7 +32,7 @@ impl NoticeBell {
         Ok(Self { wake, woken })
     }
 
-    fn ring(&self) {
+    fn wake_worker(&self) {
         // If the pipe is full, the worker is being woken.
         let _ = (&self.wake).write(&[0]);
     }
@@ -58,7 +58,7 @@ pub struct NoticeListener {
     pub(super) config: NotifyConfig,
     /// The key of the connection.
     pub(super) key: Arc<NoticeKey>,
-    pub(super) bell: Arc<NoticeBell>,
+    pub(super) waker: Arc<NoticeWaker>,
     pub(super) state: Arc<MirrorSourceState>,
 }
 
@@ -93,7 +93,7 @@ impl NoticeReceiver for PrimaryNotices<'_> {
 
     fn take(&self, _notice: PublicationNotice, _changed: Option<&ChangedHandles>) {
         self.listener.state.note_notice();
-        self.listener.bell.ring();
+        self.listener.waker.wake_worker();
     }
 }
 
@@ -105,23 +105,23 @@ mod tests {
 
     #[test]
     fn a_notice_ends_a_wait_once_and_not_too_early() {
-        let (bell, shutdown) = (NoticeBell::new().unwrap(), Shutdown::new().unwrap());
+        let (waker, shutdown) = (NoticeWaker::new().unwrap(), Shutdown::new().unwrap());
         let started = Instant::now();
-        bell.ring();
-        bell.ring();
-        bell.wait(&shutdown, LONG, started);
+        waker.wake_worker();
+        waker.wake_worker();
+        waker.wait(&shutdown, LONG, started);
         assert!(started.elapsed() < LONG / 2);
         // Both were taken.
         let earliest = Instant::now() + Duration::from_millis(30);
-        bell.wait(&shutdown, Duration::from_millis(20), earliest);
+        waker.wait(&shutdown, Duration::from_millis(20), earliest);
         let waited = Instant::now();
-        bell.ring();
-        bell.wait(&shutdown, LONG, waited + Duration::from_millis(20));
+        waker.wake_worker();
+        waker.wait(&shutdown, LONG, waited + Duration::from_millis(20));
         assert!(waited.elapsed() >= Duration::from_millis(20));
         // More than the pipe takes.
-        (0..100_000).for_each(|_| bell.ring());
+        (0..100_000).for_each(|_| waker.wake_worker());
         shutdown.drain();
-        bell.wait(&shutdown, LONG, Instant::now());
+        waker.wait(&shutdown, LONG, Instant::now());
         assert!(started.elapsed() < LONG / 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
-use super::notices::NoticeBell;
+use super::notices::NoticeWaker;
 use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
 use super::status::MirrorSourceState;
@@ -49,8 +49,8 @@ pub struct MirrorWorker {
     led_epoch: Option<u64>,
     /// When this process, while it waits, last looked how far the other one is.
     looked: Option<Instant>,
-    /// Rings when the primary has published changes.
-    bell: Option<Arc<NoticeBell>>,
+    /// Wakes the worker when the primary has published changes.
+    waker: Option<Arc<NoticeWaker>>,
 }
 
 /// Pause between two looks of a process that waits for the lease.
@@ -81,13 +81,13 @@ impl MirrorWorker {
             lease,
             led_epoch: None,
             looked: None,
-            bell: None,
+            waker: None,
         })
     }
 
-    /// Lets the worker request transactions when `bell` rings.
-    pub fn wait_for(&mut self, bell: Arc<NoticeBell>) {
-        self.bell = Some(bell);
+    /// Lets the worker request transactions when `waker` wakes it.
+    pub fn wait_for(&mut self, waker: Arc<NoticeWaker>) {
+        self.waker = Some(waker);
     }
 
     /// Whether this primary is followed: the mirror has not been promoted.
@@ -134,9 +134,9 @@ impl MirrorWorker {
                     }
                 };
             // A primary that fails is not asked sooner because it sends notices.
-            match self.bell.as_ref().filter(|_| failures == 0) {
+            match self.waker.as_ref().filter(|_| failures == 0) {
                 _ if pause.is_zero() => {}
-                Some(bell) => bell.wait(shutdown, pause, asked + self.limits.busy_interval),
+                Some(waker) => waker.wait(shutdown, pause, asked + self.limits.busy_interval),
                 None => shutdown.poll(&mut [], Some(pause)),
             }
         }
