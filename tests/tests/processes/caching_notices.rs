@@ -19,6 +19,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
+use tempfile::TempDir;
 
 /// The side of `handle-admin`.
 struct TestPublisher {
@@ -78,6 +79,30 @@ fn notified(config: &mut Config, publisher: &TestPublisher, directory: &Path) {
     config.upstream.timeout_ms = 500;
 }
 
+/// A cache that has got the first notice, and both sides of it.
+struct NotifiedCache {
+    directory: TempDir,
+    upstream: UpstreamServer,
+    publisher: TestPublisher,
+    cache: TestCache,
+    connection: TestConnection,
+}
+
+impl NotifiedCache {
+    fn start(change: impl FnOnce(&mut Config)) -> Self {
+        let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
+        let publisher = TestPublisher::start(directory.path());
+        let cache = TestCache::of(upstream.address, |config| {
+            notified(config, &publisher, directory.path());
+            change(config);
+        });
+        let mut connection = publisher.accept();
+        connection.tell(1);
+        until("the first notice", || cache.count("notices") == 1);
+        Self { directory, upstream, publisher, cache, connection }
+    }
+}
+
 fn url(target: &str) -> Value<'_> {
     Value { ttl: Ttl::relative(86_400), ..Value::new(1, b"URL", target.as_bytes()) }
 }
@@ -88,12 +113,8 @@ fn shows(reply: &ReceivedReply, text: &str) -> bool {
 
 #[test]
 fn records_are_asked_for_anew_after_each_set_that_is_announced() {
-    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
-    let publisher = TestPublisher::start(directory.path());
-    let cache = TestCache::of(upstream.address, |config| notified(config, &publisher, directory.path()));
-    let mut connection = publisher.accept();
-    connection.tell(1);
-    until("the first notice", || cache.count("notices") == 1);
+    let NotifiedCache { directory: _directory, upstream, publisher, cache, mut connection } =
+        NotifiedCache::start(|_| {});
     // An entry of the second of the notice counts as older than it.
     std::thread::sleep(Duration::from_millis(1100));
     let set = |text| ["10.1/x", "10.2/x"].iter().for_each(|handle| upstream.set(handle, &[url(text)]));
@@ -136,15 +157,8 @@ fn records_are_asked_for_anew_after_each_set_that_is_announced() {
 
 #[test]
 fn an_answer_from_before_a_notice_is_not_stored_after_it() {
-    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
-    let publisher = TestPublisher::start(directory.path());
-    let cache = TestCache::of(upstream.address, |config| {
-        notified(config, &publisher, directory.path());
-        config.upstream.timeout_ms = 20_000;
-    });
-    let mut connection = publisher.accept();
-    connection.tell(1);
-    until("the first notice", || cache.count("notices") == 1);
+    let NotifiedCache { directory: _directory, upstream, publisher: _publisher, cache, mut connection } =
+        NotifiedCache::start(|config| config.upstream.timeout_ms = 20_000);
     upstream.set("10.1/x", &[url("https://one.example/")]);
     upstream.behave(AnswerManner::Slow(Duration::from_millis(2500)));
     std::thread::scope(|scope| {
@@ -161,12 +175,8 @@ fn an_answer_from_before_a_notice_is_not_stored_after_it() {
 
 #[test]
 fn only_the_records_that_a_notice_names_are_asked_for_anew() {
-    let (directory, upstream) = (tempfile::tempdir().unwrap(), UpstreamServer::start());
-    let publisher = TestPublisher::start(directory.path());
-    let cache = TestCache::of(upstream.address, |config| notified(config, &publisher, directory.path()));
-    let mut connection = publisher.accept();
-    connection.tell(1);
-    until("the first notice", || cache.count("notices") == 1);
+    let NotifiedCache { directory: _directory, upstream, publisher: _publisher, cache, mut connection } =
+        NotifiedCache::start(|_| {});
     std::thread::sleep(Duration::from_millis(1100));
     let set = |text| ["10.1/x", "10.1/y"].iter().for_each(|handle| upstream.set(handle, &[url(text)]));
     set("https://one.example/");
