@@ -10,6 +10,7 @@ use crate::questions::{self, QuestionTask};
 use crate::saved::SavedEntry;
 use crate::saver;
 use crate::state::CacheState;
+use crate::table::NO_SLOT;
 use anyhow::{Context as _, Result};
 use handle_daemon::control::CommandHelp;
 use handle_daemon::metrics::MetricsText;
@@ -18,7 +19,7 @@ use handle_daemon::notice::listener::listen;
 use handle_daemon::settings::reload::{SettingChanges, merged};
 use handle_daemon::shutdown::Shutdown;
 use handle_proto::Handle;
-use handle_resolver::CachedLookup;
+use handle_resolver::{CachedLookup, StagedCacheLookup};
 use handle_server::cache::{CopyRoom, MissingRecord, ServerCache};
 use serde_json::Value;
 use std::net::IpAddr;
@@ -89,19 +90,26 @@ impl CacheService {
 }
 
 impl ServerCache for CacheService {
-    fn prefetch(&self, handle: Handle<'_>) -> u64 {
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
         let hash = self.state.hash(handle);
         self.state.table.prefetch(hash);
-        hash
+        StagedCacheLookup { hash, slot: NO_SLOT }
     }
 
-    fn prefetch_record(&self, hash: u64) {
-        self.state.table.prefetch_entry(hash);
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+        let table = &self.state.table;
+        for lookup in &mut *lookups {
+            lookup.slot = table.probe(lookup.hash);
+        }
+        // Apart from the search, so that the processor translates several addresses at once.
+        for lookup in lookups {
+            table.prefetch_entry(lookup.hash, lookup.slot);
+        }
     }
 
     fn find<'r>(
         &self,
-        hash: u64,
+        lookup: StagedCacheLookup,
         handle: Handle<'_>,
         is_authoritative: bool,
         now_unix_s: u32,
@@ -109,7 +117,7 @@ impl ServerCache for CacheService {
     ) -> CachedLookup<'r> {
         match is_authoritative {
             true => CachedLookup::Unknown,
-            false => self.state.find(hash, handle, now_unix_s, room),
+            false => self.state.find(lookup, handle, now_unix_s, room),
         }
     }
 

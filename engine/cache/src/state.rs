@@ -22,7 +22,7 @@ use handle_daemon::notice::ChangedHandles;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
-use handle_resolver::CachedLookup;
+use handle_resolver::{CachedLookup, StagedCacheLookup};
 use handle_server::cache::{CopyRoom, Resolution};
 use handle_snapshot::{EncodedRecord, hash_key};
 use std::collections::HashSet;
@@ -242,12 +242,12 @@ impl CacheState {
     #[inline]
     pub(crate) fn find<'r>(
         &self,
-        hash: u64,
+        StagedCacheLookup { hash, slot }: StagedCacheLookup,
         handle: Handle<'_>,
         now_unix_s: u32,
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
-        let found = with_key(handle, |key| self.table.find(hash, key, |len| room.take(len)));
+        let found = with_key(handle, |key| self.table.find_at(hash, slot, key, |len| room.take(len)));
         let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
             return CachedLookup::Unknown;
         };

@@ -31,6 +31,7 @@ mod tests;
 
 use entry::stored_hash;
 pub use entry::{EntryStamp, KEY_LEN_MAX, VALUES_LEN_MAX};
+pub use index::NO_SLOT;
 use shard::Shard;
 
 /// Bytes of memory for which the table creates one shard, as far as [`SHARDS_MAX`] allows. The
@@ -136,25 +137,45 @@ impl CachedRecordTable {
         shard.prefetch_index(hash);
     }
 
-    /// Second step of a lookup: reads the buckets and starts loading the entry.
+    /// Second step of a lookup: reads the buckets. Returns the number of the slot in which the
+    /// entry may be, or [`NO_SLOT`].
     #[inline]
-    pub fn prefetch_entry(&self, hash: u64) {
+    pub fn probe(&self, hash: u64) -> usize {
         let (shard, hash) = self.shard(hash);
-        shard.prefetch_entry(hash);
+        shard.probe(hash)
+    }
+
+    /// Third step of a lookup: starts loading the entry.
+    #[inline]
+    pub fn prefetch_entry(&self, hash: u64, slot: usize) {
+        let (shard, hash) = self.shard(hash);
+        shard.prefetch_entry(hash, slot);
     }
 
     /// Copies the entry of `key` into the bytes that `room` returns for the length that it is
     /// given, and counts a use of the entry. While the entry is moved by a writer, it may be
     /// reported as missing.
-    #[inline]
     pub fn find<'r>(
         &self,
         hash: u64,
         key: &[u8],
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
+        self.find_at(hash, NO_SLOT, key, room)
+    }
+
+    /// Last step of a lookup: as [`find`](Self::find), and looks into the slot of the second step
+    /// first.
+    #[inline]
+    pub fn find_at<'r>(
+        &self,
+        hash: u64,
+        slot: usize,
+        key: &[u8],
+        room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
+    ) -> TableLookup<'r> {
         let (shard, hash) = self.shard(hash);
-        shard.find(hash, key, room)
+        shard.find(hash, slot, key, room)
     }
 
     /// Inserts an entry, in place of the one with the same key. Returns false, and removes that

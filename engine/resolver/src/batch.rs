@@ -12,7 +12,7 @@ use crate::answer::{
 };
 use crate::fast_path::{FastAnswer, FastRequest};
 use crate::request::{ParsedRequest, UndecidableMessage};
-use crate::service::{AnswerContext, CachedLookup, RecordCache};
+use crate::service::{AnswerContext, CachedLookup, RecordCache, StagedCacheLookup};
 use crate::slow::SlowPathRequest;
 use arrayvec::ArrayVec;
 use handle_proto::Handle;
@@ -220,11 +220,11 @@ impl<'a> StagedRequests<'a> {
         scratch: &Scratch,
         mut sink: impl FnMut(usize, &InBatch<'a>),
     ) {
-        let mut hashes = [0; STAGED_COUNT];
-        for (staged, hash) in self.requests.iter().zip(&mut hashes) {
-            *hash = cached.prefetch(self.handle(staged));
+        let mut in_cache = [StagedCacheLookup::default(); STAGED_COUNT];
+        for (staged, lookup) in self.requests.iter().zip(&mut in_cache) {
+            *lookup = cached.prefetch(self.handle(staged));
         }
-        hashes[..self.requests.len()].iter().for_each(|&hash| cached.prefetch_record(hash));
+        cached.prefetch_records(&mut in_cache[..self.requests.len()]);
         // All records are copied before the first answer is written: reading a copy that was
         // written just before would wait for it.
         let mut found = [const { CachingLookup::Cached(CachedLookup::Unknown) }; STAGED_COUNT];
@@ -234,7 +234,7 @@ impl<'a> StagedRequests<'a> {
         {
             let find_cached = |request: FastRequest<'a>| {
                 let is_authoritative = request.is_authoritative();
-                CachingLookup::Cached(cached.find(hashes[at], request.handle(), is_authoritative))
+                CachingLookup::Cached(cached.find(in_cache[at], request.handle(), is_authoritative))
             };
             if let Ok(request) = staged.request
                 && knows_only_cached

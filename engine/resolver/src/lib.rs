@@ -96,5 +96,5 @@ pub use refusal::RefusalReason;
 pub use reply::{ReplyParts, WireReply, too_long};
 pub use request::DropReason;
 pub use select::SortingRoom;
-pub use service::{AnswerContext, CachedLookup, MayCompute, RecordCache, ServiceFacts};
+pub use service::{AnswerContext, CachedLookup, MayCompute, RecordCache, ServiceFacts, StagedCacheLookup};
 pub use slow::SlowPathRequest;

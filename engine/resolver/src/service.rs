@@ -80,16 +80,25 @@ pub trait MayCompute: core::fmt::Debug {
 ///
 /// It is consulted only for handles that the set does not have and whose prefix is not homed.
 pub trait RecordCache: core::fmt::Debug {
-    /// First step of a lookup: starts loading the place of the record of `handle`. Returns the hash
-    /// for the next steps.
-    fn prefetch(&self, handle: Handle<'_>) -> u64;
+    /// First step of a lookup: starts loading the index where the record of `handle` is named.
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup;
 
-    /// Second step: starts loading the record.
-    fn prefetch_record(&self, hash: u64);
+    /// Second step: reads the index and starts loading the records.
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]);
 
-    /// Last step: what is known about `handle`, with its `hash`. An authoritative question is one
-    /// that no cache may answer.
-    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_>;
+    /// Last step: what is known about `handle`. An authoritative question is one that no cache may
+    /// answer.
+    fn find(&self, lookup: StagedCacheLookup, handle: Handle<'_>, is_authoritative: bool)
+    -> CachedLookup<'_>;
+}
+
+/// A lookup in a [`RecordCache`] between two steps. Only the cache knows what the numbers mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StagedCacheLookup {
+    /// The hash of the handle.
+    pub hash: u64,
+    /// Where the second step found the record in the index.
+    pub slot: usize,
 }
 
 /// What a [`RecordCache`] knows about a handle.

@@ -11,7 +11,7 @@ use anyhow::Result;
 use handle_daemon::control::CommandHelp;
 use handle_daemon::metrics::MetricsText;
 use handle_proto::Handle;
-use handle_resolver::{CachedLookup, RecordCache};
+use handle_resolver::{CachedLookup, RecordCache, StagedCacheLookup};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fmt;
@@ -22,16 +22,16 @@ use std::thread::JoinHandle;
 /// The cache of a caching server.
 pub trait ServerCache: fmt::Debug + Send + Sync {
     /// As [`RecordCache::prefetch`].
-    fn prefetch(&self, handle: Handle<'_>) -> u64;
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup;
 
-    /// As [`RecordCache::prefetch_record`].
-    fn prefetch_record(&self, hash: u64);
+    /// As [`RecordCache::prefetch_records`].
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]);
 
     /// As [`RecordCache::find`], at the time `now_unix_s`. The values are copied to `room`; without
     /// enough room, nothing is known about the handle.
     fn find<'r>(
         &self,
-        hash: u64,
+        lookup: StagedCacheLookup,
         handle: Handle<'_>,
         is_authoritative: bool,
         now_unix_s: u32,
@@ -128,16 +128,21 @@ impl<'b> BatchCache<'b> {
 }
 
 impl RecordCache for BatchCache<'_> {
-    fn prefetch(&self, handle: Handle<'_>) -> u64 {
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
         self.cache.prefetch(handle)
     }
 
-    fn prefetch_record(&self, hash: u64) {
-        self.cache.prefetch_record(hash);
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+        self.cache.prefetch_records(lookups);
     }
 
-    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_> {
-        self.cache.find(hash, handle, is_authoritative, self.now_unix_s, &self.room)
+    fn find(
+        &self,
+        lookup: StagedCacheLookup,
+        handle: Handle<'_>,
+        is_authoritative: bool,
+    ) -> CachedLookup<'_> {
+        self.cache.find(lookup, handle, is_authoritative, self.now_unix_s, &self.room)
     }
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use crate::entry::{RECORD, TtlLimits};
+use crate::table::NO_SLOT;
 use handle_proto::Value;
 use handle_proto::value::Ttl;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -31,7 +32,8 @@ fn store(state: &CacheState, handle: &str) {
 /// The data and TTL of the value that workers show at this time.
 fn shown(state: &CacheState, handle: &str, now_unix_s: u32) -> Option<(Vec<u8>, i32)> {
     let (handle, mut room) = (Handle(handle.as_bytes()), vec![0; 1 << 17]);
-    match state.find(state.hash(handle), handle, now_unix_s, &CopyRoom::new(&mut room)) {
+    let lookup = StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT };
+    match state.find(lookup, handle, now_unix_s, &CopyRoom::new(&mut room)) {
         CachedLookup::Record(record) => {
             let value = record.public_values().next().unwrap().unwrap();
             Some((value.data.to_vec(), value.ttl.seconds))

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Slots of a bucket, which with their uses fill a cache line.
 pub(super) const BUCKET_SLOTS: usize = 7;
+/// Numbers of slots for each bucket.
+const BUCKET_SLOTS_ROOM: usize = BUCKET_SLOTS + 1;
 /// Bytes of a bucket.
 pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET_LEN == 64, "one line");
@@ -27,7 +29,7 @@ const USES_MAX: u8 = 3;
 #[repr(C, align(64))]
 struct Bucket {
     slots: [AtomicU64; BUCKET_SLOTS],
-    uses: [AtomicU8; 8],
+    uses: [AtomicU8; BUCKET_SLOTS_ROOM],
 }
 
 impl Bucket {
@@ -63,6 +65,17 @@ pub(super) struct EntryPlace {
     pub(super) position: u64,
 }
 
+impl EntryPlace {
+    /// The place in the word of a slot.
+    const fn of_word(word: u64) -> Self {
+        let ring = if word & MAIN_BIT == 0 { RingName::Small } else { RingName::Main };
+        Self { ring, position: word & POSITION_MASK }
+    }
+}
+
+/// The number of no slot.
+pub const NO_SLOT: usize = usize::MAX;
+
 /// A slot of the index.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<'i> {
@@ -79,8 +92,14 @@ impl<'i> Slot<'i> {
     /// The place of the entry; `None` if the slot is free.
     fn place(self) -> Option<EntryPlace> {
         let word = self.word.load(Ordering::Acquire);
-        let ring = if word & MAIN_BIT == 0 { RingName::Small } else { RingName::Main };
-        (word != FREE).then_some(EntryPlace { ring, position: word & POSITION_MASK })
+        (word != FREE).then(|| EntryPlace::of_word(word))
+    }
+
+    /// The place of the entry, if it has this tag.
+    #[inline]
+    fn place_of(self, tag: u64) -> Option<EntryPlace> {
+        let word = self.word.load(Ordering::Acquire);
+        (word & TAG_MASK == tag).then(|| EntryPlace::of_word(word))
     }
 
     /// Puts an entry into the slot, and sets its number of uses.
@@ -117,7 +136,7 @@ impl Index {
     pub(super) fn new(buckets_count: usize) -> Self {
         let empty = || Bucket {
             slots: [const { AtomicU64::new(FREE) }; BUCKET_SLOTS],
-            uses: [const { AtomicU8::new(0) }; 8],
+            uses: [const { AtomicU8::new(0) }; BUCKET_SLOTS_ROOM],
         };
         let mut buckets = Vec::with_capacity(buckets_count);
         prefer_huge_pages(buckets.spare_capacity_mut());
@@ -144,26 +163,30 @@ impl Index {
         self.buckets(hash).into_iter().for_each(prefetch_line);
     }
 
-    /// The slots that may have the entry with `hash`, and its place.
+    /// The numbers of the slots that may have the entry with `hash`.
     #[inline]
-    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = (Slot<'_>, EntryPlace)> {
-        let (tag, [mut bucket, neighbour]) = (tag(hash), self.buckets(hash));
+    pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = usize> {
+        let (tag, mut at) = (tag(hash), self.bucket_at(hash));
         // Most entries are in the bucket that their hash names, so the other is read last.
-        let (mut bits, mut neighbour) = (bucket.matches(tag), Some(neighbour));
+        let (mut bits, mut neighbour) = (self.buckets[at].matches(tag), Some(at ^ 1));
         std::iter::from_fn(move || {
-            loop {
-                while bits != 0 {
-                    let at = bits.trailing_zeros() as usize;
-                    bits &= bits - 1;
-                    let slot = Slot { word: &bucket.slots[at], uses: &bucket.uses[at] };
-                    if let Some(place) = slot.place() {
-                        return Some((slot, place));
-                    }
-                }
-                bucket = neighbour.take()?;
-                bits = bucket.matches(tag);
+            while bits == 0 {
+                at = neighbour.take()?;
+                bits = self.buckets[at].matches(tag);
             }
+            let number = at * BUCKET_SLOTS_ROOM + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            Some(number)
         })
+    }
+
+    /// A slot and the place of its entry, if that may be the one with `hash`.
+    #[inline]
+    pub(super) fn candidate(&self, number: usize, hash: u64) -> Option<(Slot<'_>, EntryPlace)> {
+        let (bucket, at) = (number / BUCKET_SLOTS_ROOM, number % BUCKET_SLOTS_ROOM);
+        let bucket = self.buckets.get(bucket)?;
+        let slot = Slot { word: bucket.slots.get(at)?, uses: &bucket.uses[at] };
+        Some((slot, slot.place_of(tag(hash))?))
     }
 
     /// The slots in which an entry with `hash` may be.
@@ -175,7 +198,8 @@ impl Index {
     /// The slot of the entry with `hash` at `place`.
     pub(super) fn slot_of(&self, hash: u64, place: EntryPlace) -> Option<Slot<'_>> {
         let place = EntryPlace { position: place.position & POSITION_MASK, ..place };
-        self.candidates(hash).find(|&(_, candidate)| candidate == place).map(|(slot, _)| slot)
+        let mut candidates = self.candidates(hash).filter_map(|number| self.candidate(number, hash));
+        candidates.find(|&(_, candidate)| candidate == place).map(|(slot, _)| slot)
     }
 
     /// A slot for a new entry with `hash`: a free one, or that of the entry with the fewest uses,

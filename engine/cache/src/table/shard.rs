@@ -2,7 +2,7 @@
 
 use super::entry::{EntryHead, EntryStamp, HEAD_WORDS, copy_bytes, encode};
 use super::ghost::{self, Ghost};
-use super::index::{BUCKET_LEN, BUCKET_SLOTS, EntryPlace, Index, RingName, Slot};
+use super::index::{BUCKET_LEN, BUCKET_SLOTS, EntryPlace, Index, NO_SLOT, RingName, Slot};
 use super::ring::{OldestEntry, Ring};
 use super::{CachedEntry, TableEntry, TableLookup, TableStats, WalkStep};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const SMALL_FRACTION: usize = 30;
 /// The longest entry takes this fraction of the small ring.
 const ENTRY_FRACTION: usize = 2;
 /// Lines of an entry that a lookup starts loading before it needs them.
-const PREFETCHED_LINES: usize = 6;
+const PREFETCHED_LINES: usize = 5;
 /// Uses in the small ring with which an entry moves to the main ring.
 const USES_TO_STAY: u8 = 1;
 /// An insertion moves used entries to the head of the main ring instead of evicting them: at most
@@ -124,8 +124,13 @@ impl Shard {
     }
 
     #[inline]
-    pub(super) fn prefetch_entry(&self, hash: u64) {
-        if let Some((_, place)) = self.index.candidates(hash).next() {
+    pub(super) fn probe(&self, hash: u64) -> usize {
+        self.index.candidates(hash).next().unwrap_or(NO_SLOT)
+    }
+
+    #[inline]
+    pub(super) fn prefetch_entry(&self, hash: u64, slot: usize) {
+        if let Some((_, place)) = self.index.candidate(slot, hash) {
             self.ring(place.ring).prefetch(place.position, PREFETCHED_LINES);
         }
     }
@@ -134,10 +139,12 @@ impl Shard {
     pub(super) fn find<'r>(
         &self,
         hash: u64,
+        first: usize,
         key: &[u8],
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        for (slot, place) in self.index.candidates(hash) {
+        for number in std::iter::once(first).chain(self.index.candidates(hash)) {
+            let Some((slot, place)) = self.index.candidate(number, hash) else { continue };
             let ring = self.ring(place.ring);
             let Some((head, words)) = ring.head_at(place.position, hash) else { continue };
             // The lengths count only if the entry is still valid.
@@ -203,7 +210,9 @@ impl Shard {
 
     /// The slot and place of the entry of `key`. Only for the writer.
     fn slot_of(&self, hash: u64, key: &[u8]) -> Option<(Slot<'_>, EntryPlace)> {
-        self.index.candidates(hash).find(|&(_, place)| {
+        let mut candidates =
+            self.index.candidates(hash).filter_map(|number| self.index.candidate(number, hash));
+        candidates.find(|&(_, place)| {
             let Some((head, words)) = self.ring(place.ring).head_at(place.position, hash) else {
                 return false;
             };

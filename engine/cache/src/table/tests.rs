@@ -1,6 +1,6 @@
 #![expect(clippy::cast_possible_truncation, reason = "numbers of tests")]
 
-use super::{CachedEntry, CachedRecordTable, EntryStamp, TableEntry, TableLookup, WalkStep};
+use super::{CachedEntry, CachedRecordTable, EntryStamp, NO_SLOT, TableEntry, TableLookup, WalkStep};
 use handle_snapshot::hash_key;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -23,11 +23,16 @@ fn insert(table: &CachedRecordTable, key: &[u8], n: u32, values: &[u8]) -> bool 
 }
 
 fn find(table: &CachedRecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
-    let mut room = vec![0; table.entry_len_max() + 8];
     let hash = hash_key(SEED, key);
     table.prefetch(hash);
-    table.prefetch_entry(hash);
-    match table.find(hash, key, |len| room.get_mut(..len)) {
+    let slot = table.probe(hash);
+    table.prefetch_entry(hash, slot);
+    find_at(table, slot, key)
+}
+
+fn find_at(table: &CachedRecordTable, slot: usize, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
+    let mut room = vec![0; table.entry_len_max() + 8];
+    match table.find_at(hash_key(SEED, key), slot, key, |len| room.get_mut(..len)) {
         TableLookup::Found(CachedEntry { stamp, values, .. }) => Some((stamp, values.to_vec())),
         TableLookup::Missing => None,
         TableLookup::NoRoom => panic!("there is room"),
@@ -50,6 +55,21 @@ fn entries_come_back_as_inserted() {
     assert_eq!(find(&table, b""), None);
     assert!(insert(&table, b"", 7, b""), "an empty key is a key");
     assert_eq!(find(&table, b""), Some((stamp(7), vec![])));
+}
+
+#[test]
+fn an_entry_is_found_whatever_its_slot_has_become() {
+    let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
+    (0..100).for_each(|n| assert!(insert(&table, &key(n), n, b"values")));
+    let slots: Vec<_> = (0..100).map(|n| table.probe(hash_key(SEED, &key(n)))).collect();
+    assert!(!slots.contains(&NO_SLOT));
+    for n in 0..100 {
+        for slot in slots.iter().copied().chain([NO_SLOT, NO_SLOT - 1]) {
+            assert_eq!(find_at(&table, slot, &key(n)), Some((stamp(n), b"values".to_vec())), "{n} {slot}");
+        }
+        assert_eq!(find_at(&table, slots[n as usize], &key(n + 100)), None);
+    }
+    assert_eq!(table.probe(hash_key(SEED, &key(1000))), NO_SLOT);
 }
 
 #[test]

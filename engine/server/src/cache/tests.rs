@@ -35,21 +35,23 @@ impl TestCache {
 }
 
 impl ServerCache for TestCache {
-    fn prefetch(&self, _handle: Handle<'_>) -> u64 {
-        7
+    fn prefetch(&self, _handle: Handle<'_>) -> StagedCacheLookup {
+        StagedCacheLookup { hash: 7, slot: 0 }
     }
 
-    fn prefetch_record(&self, _hash: u64) {}
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+        lookups.iter_mut().for_each(|lookup| lookup.slot = 9);
+    }
 
     fn find<'r>(
         &self,
-        hash: u64,
+        lookup: StagedCacheLookup,
         handle: Handle<'_>,
         is_authoritative: bool,
         now_unix_s: u32,
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
-        assert!(hash == 7 && now_unix_s > 1_700_000_000);
+        assert!(lookup.hash == 7 && lookup.slot == 9 && now_unix_s > 1_700_000_000);
         let known = self.known.lock().unwrap();
         let Some(values) = known.get(handle.0).filter(|_| !is_authoritative) else {
             return CachedLookup::Unknown;

@@ -12,7 +12,9 @@ use handle_proto::limit::SERVER_RECURSION_MAX;
 use handle_proto::wire::{Body, Envelope, Header, Message};
 use handle_proto::{Handle, OpFlags, ResponseCode};
 use handle_resolver::slow::SlowPathRequest;
-use handle_resolver::{AnswerContext, CachedLookup, RecordCache, RefusalReason, ReplyParts, refuse_listing};
+use handle_resolver::{
+    AnswerContext, CachedLookup, RecordCache, RefusalReason, ReplyParts, StagedCacheLookup, refuse_listing,
+};
 use handle_snapshot::EncodedRecord;
 use handle_snapshot::map::MappedFile;
 use std::net::IpAddr;
@@ -169,23 +171,28 @@ impl<'j> RequestCache<'j> {
 }
 
 impl RecordCache for RequestCache<'_> {
-    fn prefetch(&self, handle: Handle<'_>) -> u64 {
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
         match self {
-            Self::Resolved(_) => 0,
+            Self::Resolved(_) => StagedCacheLookup::default(),
             Self::Cached(cached) => cached.prefetch(handle),
         }
     }
 
-    fn prefetch_record(&self, hash: u64) {
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
         if let Self::Cached(cached) = self {
-            cached.prefetch_record(hash);
+            cached.prefetch_records(lookups);
         }
     }
 
-    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_> {
+    fn find(
+        &self,
+        lookup: StagedCacheLookup,
+        handle: Handle<'_>,
+        is_authoritative: bool,
+    ) -> CachedLookup<'_> {
         let state = match self {
             Self::Resolved(state) => state,
-            Self::Cached(cached) => return cached.find(hash, handle, is_authoritative),
+            Self::Cached(cached) => return cached.find(lookup, handle, is_authoritative),
         };
         match &state.resolution {
             _ if handle.0 != &*state.handle => CachedLookup::Unknown,
