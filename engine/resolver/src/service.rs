@@ -83,7 +83,8 @@ pub trait RecordCache: core::fmt::Debug {
     /// First step of a lookup: starts loading the index where the record of `handle` is named.
     fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup;
 
-    /// Second step: reads the index and starts loading the records.
+    /// Second step, for all lookups of a batch: reads the index and starts loading the records. It
+    /// may be left out.
     fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]);
 
     /// Last step: what is known about `handle`. An authoritative question is one that no cache may

@@ -10,7 +10,7 @@ use handle_resolver::batch::Scratch;
 use handle_resolver::slow::FirstEvaluation;
 use handle_resolver::{
     AnswerContext, AnswerOutcome, CachedLookup, InBatch, RecordCache, RefusalReason, ServiceFacts,
-    WireReply as _, answer, answer_batch,
+    StagedCacheLookup, WireReply as _, answer, answer_batch,
 };
 use handle_snapshot::builder::Builder;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -44,15 +44,31 @@ impl TestCache {
     }
 }
 
+/// The slot that the second step of a lookup finds.
+fn slot(hash: u64) -> usize {
+    usize::try_from(hash).unwrap() + 1
+}
+
 impl RecordCache for TestCache {
-    fn prefetch(&self, handle: Handle<'_>) -> u64 {
-        handle.0.len() as u64
+    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
+        StagedCacheLookup { hash: handle.0.len() as u64, slot: 0 }
     }
 
-    fn prefetch_record(&self, _hash: u64) {}
+    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+        for lookup in lookups {
+            assert_eq!(lookup.slot, 0, "once for each");
+            lookup.slot = slot(lookup.hash);
+        }
+    }
 
-    fn find(&self, hash: u64, handle: Handle<'_>, is_authoritative: bool) -> CachedLookup<'_> {
-        assert_eq!(hash, handle.0.len() as u64, "the hash of its handle");
+    fn find(
+        &self,
+        lookup: StagedCacheLookup,
+        handle: Handle<'_>,
+        is_authoritative: bool,
+    ) -> CachedLookup<'_> {
+        assert_eq!(lookup.hash, handle.0.len() as u64, "the hash of its handle");
+        assert!([0, slot(lookup.hash)].contains(&lookup.slot), "its slot, or none");
         self.asked.borrow_mut().push(handle.0.to_vec());
         match &*handle.0.to_ascii_lowercase() {
             _ if is_authoritative => CachedLookup::Unknown,
