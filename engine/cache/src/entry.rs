@@ -50,7 +50,7 @@ const fn lowercase_bytes(word: u64) -> u64 {
 /// Whether `handle` is its own key, for all but names of the global service, which begin with a
 /// zero: no byte of its prefix is a lower case letter.
 #[inline]
-fn is_key(handle: Handle<'_>) -> bool {
+pub(crate) fn is_key(handle: Handle<'_>) -> bool {
     if handle.0.starts_with(b"0") {
         return false;
     }

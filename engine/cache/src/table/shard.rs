@@ -42,6 +42,16 @@ pub(super) struct Shard {
     counts: ShardCounts,
 }
 
+/// An entry that a reader may copy. The copy is whole if the position is still valid afterwards.
+struct ReadableEntry<'s> {
+    slot: Slot<'s>,
+    ring: &'s Ring,
+    position: u64,
+    head: EntryHead,
+    /// The words of its key and values.
+    words: &'s [AtomicU64],
+}
+
 /// What only the writer of a shard needs.
 #[derive(Debug)]
 struct ShardWriter {
@@ -143,25 +153,44 @@ impl Shard {
         key: &[u8],
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        for number in std::iter::once(first).chain(self.index.candidates(hash)) {
-            let Some((slot, place)) = self.index.candidate(number, hash) else { continue };
-            let ring = self.ring(place.ring);
-            let Some((head, words)) = ring.head_at(place.position, hash) else { continue };
-            // The lengths count only if the entry is still valid.
-            if head.key_len != key.len() || !ring.is_valid(place.position) {
-                continue;
-            }
-            let Some(copy) = room(head.payload_len()) else { return TableLookup::NoRoom };
-            if !copy_bytes(words, copy) || !ring.is_valid(place.position) {
-                return TableLookup::Missing;
-            }
-            let (copied_key, values) = copy.split_at_mut(head.key_len);
-            if copied_key != key {
-                return TableLookup::Missing;
-            }
-            return TableLookup::Found(CachedEntry { stamp: head.stamp, values, uses: slot.count_use() });
+        let at_first = self.readable(hash, first, key.len());
+        let Some(entry) = at_first.or_else(|| self.search(hash, key.len())) else {
+            return TableLookup::Missing;
+        };
+        let ReadableEntry { slot, ring, position, head, words } = entry;
+        let Some(copy) = room(head.payload_len()) else { return TableLookup::NoRoom };
+        if !copy_bytes(words, copy) || !ring.is_valid(position) {
+            return TableLookup::Missing;
         }
-        TableLookup::Missing
+        let (copied_key, values) = copy.split_at_mut(head.key_len);
+        if copied_key != key {
+            return TableLookup::Missing;
+        }
+        TableLookup::Found(CachedEntry { stamp: head.stamp, values, uses: slot.count_use() })
+    }
+
+    /// The entry in slot `number`, if it has this hash and a key of so many bytes.
+    #[inline]
+    fn readable(&self, hash: u64, number: usize, key_len: usize) -> Option<ReadableEntry<'_>> {
+        let (slot, EntryPlace { ring, position }) = self.index.candidate(number, hash)?;
+        let ring = self.ring(ring);
+        let (head, words) = ring.head_at(position, hash)?;
+        // The lengths count only if the entry is still valid.
+        (head.key_len == key_len && ring.is_valid(position)).then_some(ReadableEntry {
+            slot,
+            ring,
+            position,
+            head,
+            words,
+        })
+    }
+
+    /// The same in any slot. Seldom needed after [`probe`](Self::probe), and apart, so that lookups
+    /// in stages do not pay for it.
+    #[cold]
+    #[inline(never)]
+    fn search(&self, hash: u64, key_len: usize) -> Option<ReadableEntry<'_>> {
+        self.index.candidates(hash).find_map(|number| self.readable(hash, number, key_len))
     }
 
     /// Inserts an entry. If `replaces` is false and there is one already, that one stays.
