@@ -20,6 +20,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Waits after each datagram to a server, in milliseconds: three seconds, as of other clients. The
+/// last is short. A question that was sent for the last time just before a silent server returned
+/// fails soon, and is asked again when its failure is forgotten, within two seconds in all.
+const UDP_RETRY_MS: [u32; 4] = [500, 1000, 1000, 500];
+
 /// The directory of a deployed client below the home of its user.
 const CLIENT_DIRECTORY: &str = ".handle";
 /// Files of the global service in this directory, best first.
@@ -120,6 +125,7 @@ impl UpstreamResolver {
         client.limits = LookupLimits { timeout_ms, requests_max: config.requests, ..LookupLimits::default() };
         client.preferences.forbidden = SourceList::parse(&config.forbidden_networks)
             .map_err(|wrong| anyhow!("`upstream.forbidden_networks`: {wrong}"))?;
+        client.patience.udp_ms = UDP_RETRY_MS.to_vec();
         client.patience.tcp_ms = client.patience.tcp_ms.min(config.timeout_ms);
         client.cache = Cache::new(CacheLimits { bytes_max: config.service_bytes, ..CacheLimits::default() });
         let target = match servers.is_empty() {
