@@ -6,12 +6,10 @@
 use crate::config::NotifyConfig;
 use crate::state::FetchState;
 use handle_daemon::notice::listener::NoticeReceiver;
-use handle_daemon::notice::{ChangedHandles, PublicationNotice};
+use handle_daemon::notice::{ChangedHandles, NoticeWaker, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::manifest::Manifest;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,23 +17,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct NoticeInbox {
     newest: Mutex<PublicationNotice>,
-    /// A byte is written here for each notice.
-    wake: UnixStream,
-    woken: UnixStream,
+    waker: NoticeWaker,
 }
 
 impl NoticeInbox {
     pub(crate) fn new() -> io::Result<Self> {
-        let (wake, woken) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
-        Ok(Self { newest: Mutex::default(), wake, woken })
+        Ok(Self { newest: Mutex::default(), waker: NoticeWaker::new()? })
     }
 
     fn put(&self, notice: PublicationNotice) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = notice;
-        // If the pipe is full, the other thread is being woken.
-        let _ = (&self.wake).write(&[0]);
+        self.waker.wake();
     }
 
     /// Waits until `patience` is over, the process stops, or a notice names a later set than
@@ -45,10 +37,10 @@ impl NoticeInbox {
         let known = current.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if !shutdown.wait_for(self.woken.as_fd(), Some(left)) {
+            if !self.waker.wait(shutdown, left) {
                 return;
             }
-            let _ = (&self.woken).read(&mut [0; 64]);
+            self.waker.take();
             let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
             if known.is_none_or(|known| known < newest) || left.is_zero() {
                 return;

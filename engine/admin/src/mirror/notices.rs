@@ -6,48 +6,25 @@
 
 use super::status::MirrorSourceState;
 use handle_daemon::notice::listener::{NoticeReceiver, NotifyConfig};
-use handle_daemon::notice::{ChangedHandles, NoticeKey, PublicationNotice};
+use handle_daemon::notice::{ChangedHandles, NoticeKey, NoticeWaker, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
-use std::io::{self, Read as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Wakes a worker.
-#[derive(Debug)]
-pub struct NoticeWaker {
-    /// A byte is written here for each notice.
-    wake: UnixStream,
-    woken: UnixStream,
-}
-
-impl NoticeWaker {
-    /// # Errors
-    /// When there are no file descriptors left.
-    pub(super) fn new() -> io::Result<Self> {
-        let (wake, woken) = UnixStream::pair()?;
-        wake.set_nonblocking(true)?;
-        woken.set_nonblocking(true)?;
-        Ok(Self { wake, woken })
-    }
-
-    fn wake_worker(&self) {
-        // If the pipe is full, the worker is being woken.
-        let _ = (&self.wake).write(&[0]);
-    }
-
-    /// Waits until `patience` is over, the process stops, or there is a notice that was not waited
-    /// for yet; in the last case, at least until `earliest`.
-    pub(super) fn wait(&self, shutdown: &Shutdown, patience: Duration, earliest: Instant) {
-        if shutdown.wait_for(self.woken.as_fd(), Some(patience)) {
-            let left = earliest.saturating_duration_since(Instant::now());
-            if !left.is_zero() {
-                shutdown.poll(&mut [], Some(left));
-            }
-            // What is left is read the next time.
-            let _ = (&self.woken).read(&mut [0; 64]);
+/// Waits until `patience` is over, the process stops, or there is a notice that was not waited for
+/// yet; in the last case, at least until `earliest`.
+pub(super) fn wait_for_notice(
+    waker: &NoticeWaker,
+    shutdown: &Shutdown,
+    patience: Duration,
+    earliest: Instant,
+) {
+    if waker.wait(shutdown, patience) {
+        let left = earliest.saturating_duration_since(Instant::now());
+        if !left.is_zero() {
+            shutdown.poll(&mut [], Some(left));
         }
+        waker.take();
     }
 }
 
@@ -93,7 +70,7 @@ impl NoticeReceiver for PrimaryNotices<'_> {
 
     fn take(&self, _notice: PublicationNotice, _changed: Option<&ChangedHandles>) {
         self.listener.state.note_notice();
-        self.listener.waker.wake_worker();
+        self.listener.waker.wake();
     }
 }
 
@@ -107,21 +84,20 @@ mod tests {
     fn a_notice_ends_a_wait_once_and_not_too_early() {
         let (waker, shutdown) = (NoticeWaker::new().unwrap(), Shutdown::new().unwrap());
         let started = Instant::now();
-        waker.wake_worker();
-        waker.wake_worker();
-        waker.wait(&shutdown, LONG, started);
+        waker.wake();
+        waker.wake();
+        wait_for_notice(&waker, &shutdown, LONG, started);
         assert!(started.elapsed() < LONG / 2);
         // Both were taken.
         let earliest = Instant::now() + Duration::from_millis(30);
-        waker.wait(&shutdown, Duration::from_millis(20), earliest);
+        wait_for_notice(&waker, &shutdown, Duration::from_millis(20), earliest);
         let waited = Instant::now();
-        waker.wake_worker();
-        waker.wait(&shutdown, LONG, waited + Duration::from_millis(20));
+        waker.wake();
+        wait_for_notice(&waker, &shutdown, LONG, waited + Duration::from_millis(20));
         assert!(waited.elapsed() >= Duration::from_millis(20));
-        // More than the pipe takes.
-        (0..100_000).for_each(|_| waker.wake_worker());
+        waker.wake();
         shutdown.drain();
-        waker.wait(&shutdown, LONG, Instant::now());
+        wait_for_notice(&waker, &shutdown, LONG, Instant::now());
         assert!(started.elapsed() < LONG / 2);
     }
 }

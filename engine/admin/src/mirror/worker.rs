@@ -2,7 +2,7 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
-use super::notices::NoticeWaker;
+use super::notices::wait_for_notice;
 use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
 use super::status::MirrorSourceState;
@@ -10,6 +10,7 @@ use crate::lease::LeaseState;
 use handle_client::replication::StreamEvent;
 use handle_client::replication::connection::ReceiveError;
 use handle_daemon::clock::now_unix_ms;
+use handle_daemon::notice::NoticeWaker;
 use handle_daemon::shutdown::Shutdown;
 use handle_proto::wire::Request;
 use handle_proto::wire::replication::StartingPoint;
@@ -136,7 +137,7 @@ impl MirrorWorker {
             // A primary that fails is not asked sooner because it sends notices.
             match self.waker.as_ref().filter(|_| failures == 0) {
                 _ if pause.is_zero() => {}
-                Some(waker) => waker.wait(shutdown, pause, asked + self.limits.busy_interval),
+                Some(waker) => wait_for_notice(waker, shutdown, pause, asked + self.limits.busy_interval),
                 None => shutdown.poll(&mut [], Some(pause)),
             }
         }
