@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::string::String;
+use std::thread::JoinHandle;
 use std::vec::Vec;
 
 /// Memory for records, if the caller sets no other bound.
@@ -43,9 +45,10 @@ pub enum BuildProgress {
 
 /// Builds a layer from records in any order.
 ///
-/// The builder keeps records in memory up to a bound, then sorts them and writes them as a run to a
-/// nameless temporary file; at the end it merges the runs. Two records with the same key are an
-/// error, which names the origins of both.
+/// The builder keeps records in memory up to a bound. Whenever half of it is full, a thread sorts
+/// these records and writes them as a run to a nameless temporary file, while the other half takes
+/// further ones; at the end the runs are merged. Two records with the same key are an error, which
+/// names the origins of both.
 #[must_use = "without `finish` there is no layer"]
 pub struct Builder<'p> {
     options: LayerOptions,
@@ -55,7 +58,7 @@ pub struct Builder<'p> {
     homed: Option<HomedPrefixes>,
     encoder: Encoder,
     batch: RecordBatch,
-    runs: Option<SortedRuns>,
+    runs: RunWriter,
     records_count: u64,
 }
 
@@ -77,7 +80,7 @@ impl<'p> Builder<'p> {
             homed: None,
             encoder: Encoder::default(),
             batch: RecordBatch::default(),
-            runs: None,
+            runs: RunWriter::default(),
             records_count: 0,
         }
     }
@@ -150,7 +153,7 @@ impl<'p> Builder<'p> {
         let hash = hash_key(self.options.seed, key);
         self.batch.entries.push(SortEntry { hash, origin, at: unit(at) });
         self.records_count += 1;
-        if self.batch.len() >= self.memory_len_max {
+        if self.batch.len() >= self.memory_len_max / 2 {
             self.spill()?;
         }
         if self.records_count.is_multiple_of(PROGRESS_EVERY) {
@@ -167,13 +170,7 @@ impl<'p> Builder<'p> {
     }
 
     fn spill(&mut self) -> Result<(), BuildError> {
-        self.batch.sort();
-        let runs = match &mut self.runs {
-            Some(runs) => runs,
-            none => none.insert(SortedRuns::new(&self.temp_dir)?),
-        };
-        runs.write(&self.batch)?;
-        self.batch.clear();
+        self.batch = self.runs.begin(core::mem::take(&mut self.batch), &self.temp_dir)?;
         Ok(())
     }
 
@@ -183,12 +180,12 @@ impl<'p> Builder<'p> {
     /// When two records have the same key, or a file cannot be written or read.
     pub fn finish<W: Write + Seek>(mut self, out: W) -> Result<(W, LayerHeader), BuildError> {
         let mut writer = LayerWriter::new(out, &self.temp_dir, self.options)?;
-        if self.runs.is_some() {
+        if self.runs.has_begun() {
             if !self.batch.entries.is_empty() {
                 self.spill()?;
             }
             self.batch = RecordBatch::default();
-            let runs = self.runs.take().expect("looked at above");
+            let (runs, _) = self.runs.wait(&self.temp_dir)?;
             let sources = runs.sources(self.memory_len_max)?;
             self.write(Merge::new(sources), &mut writer)?;
         } else {
@@ -295,6 +292,40 @@ impl Source for InMemory {
     fn advance(&mut self) -> io::Result<()> {
         self.next += 1;
         Ok(())
+    }
+}
+
+/// Sorts and writes runs in a thread of its own, one at a time.
+#[derive(Default)]
+struct RunWriter {
+    /// The thread that writes the last run.
+    thread: Option<JoinHandle<io::Result<(SortedRuns, RecordBatch)>>>,
+}
+
+impl RunWriter {
+    const fn has_begun(&self) -> bool {
+        self.thread.is_some()
+    }
+
+    /// Begins to write a run once the one before is written, and returns the memory of that one.
+    fn begin(&mut self, mut batch: RecordBatch, temp_dir: &Path) -> io::Result<RecordBatch> {
+        let (mut runs, spare) = self.wait(temp_dir)?;
+        let write = move || {
+            batch.sort();
+            runs.write(&batch)?;
+            batch.clear();
+            Ok((runs, batch))
+        };
+        self.thread = Some(std::thread::Builder::new().name(String::from("sort")).spawn(write)?);
+        Ok(spare)
+    }
+
+    /// Waits until all runs are written; returns them, and memory for the next one.
+    fn wait(&mut self, temp_dir: &Path) -> io::Result<(SortedRuns, RecordBatch)> {
+        match self.thread.take() {
+            Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            None => Ok((SortedRuns::new(temp_dir)?, RecordBatch::default())),
+        }
     }
 }
 
