@@ -30,12 +30,21 @@ pub(crate) struct Head<'a> {
 /// A binary heap of sources. Of equal records, that of the earlier source comes first.
 pub(crate) struct Merge<S> {
     sources: Vec<S>,
-    heap: Vec<usize>,
+    heap: Vec<HeapEntry>,
+}
+
+/// A source that has a next record.
+#[derive(Clone, Copy)]
+struct HeapEntry {
+    /// The hash of the record, which alone nearly always decides the order.
+    hash: u64,
+    source: usize,
 }
 
 impl<S: Source> Merge<S> {
     pub(crate) fn new(sources: Vec<S>) -> Self {
-        let heap = (0..sources.len()).filter(|&n| sources[n].head().is_some()).collect();
+        let entry = |(source, it): (usize, &S)| Some(HeapEntry { hash: it.head()?.hash, source });
+        let heap = sources.iter().enumerate().filter_map(entry).collect();
         let mut merge = Self { sources, heap };
         for at in (0..merge.heap.len() / 2).rev() {
             merge.sift_down(at);
@@ -44,14 +53,16 @@ impl<S: Source> Merge<S> {
     }
 
     pub(crate) fn head(&self) -> Option<Head<'_>> {
-        self.sources[*self.heap.first()?].head()
+        self.sources[self.heap.first()?.source].head()
     }
 
     pub(crate) fn advance(&mut self) -> Result<(), S::Error> {
-        if let Some(&first) = self.heap.first() {
-            self.sources[first].advance()?;
-            if self.sources[first].head().is_none() {
-                self.heap.swap_remove(0);
+        if let Some(first) = self.heap.first_mut() {
+            let source = &mut self.sources[first.source];
+            source.advance()?;
+            match source.head().map(|head| head.hash) {
+                Some(hash) => first.hash = hash,
+                None => drop(self.heap.swap_remove(0)),
             }
             self.sift_down(0);
         }
@@ -74,13 +85,10 @@ impl<S: Source> Merge<S> {
         }
     }
 
-    fn is_before(&self, a: usize, b: usize) -> bool {
-        let (Some(head_a), Some(head_b)) = (self.sources[a].head(), self.sources[b].head()) else {
-            return false;
-        };
-        let order = head_a.hash.cmp(&head_b.hash);
-        let order = order.then_with(|| head_a.record.key().cmp(head_b.record.key()));
-        order.then(a.cmp(&b)) == Ordering::Less
+    fn is_before(&self, a: HeapEntry, b: HeapEntry) -> bool {
+        let key = |entry: HeapEntry| self.sources[entry.source].head().map(|head| head.record.key());
+        let order = a.hash.cmp(&b.hash).then_with(|| key(a).cmp(&key(b)));
+        order.then(a.source.cmp(&b.source)) == Ordering::Less
     }
 }
 
@@ -154,7 +162,7 @@ impl<'a> Merge<LayerSource<'a>> {
 
     /// The source whose record comes next.
     pub(crate) fn head_source(&self) -> Option<usize> {
-        self.heap.first().copied()
+        self.heap.first().map(|entry| entry.source)
     }
 
     /// The sources.
