@@ -14,6 +14,7 @@ mod rebuild;
 mod replica;
 pub mod stager;
 pub mod statement;
+pub mod steady_file;
 pub mod steps;
 pub mod storage;
 mod tree;

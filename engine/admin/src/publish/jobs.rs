@@ -134,8 +134,8 @@ impl<S: Storage> PublishJob<S> {
             }
             let pace = WritePace::new(&self.config, &self.control);
             let (out, header) =
-                builder.finish(PacedWriter { out: self.stager.steady(file), len: 0, pace })?;
-            Ok((out.out.into_inner(), header))
+                builder.finish(PacedWriter { out: self.stager.steady(file)?, len: 0, pace })?;
+            Ok((out.out.into_inner()?, header))
         });
         if self.control.stop.load(Ordering::Relaxed) {
             return Err(PublishError::Stopped);

@@ -75,7 +75,8 @@ impl SetPublisher<DiskStorage> {
         let file = disk.create(part).map_err(|error| SetError::io(&path, "create", error))?;
         // The header is written twice: as zeros first.
         let len_max = entry.len.saturating_add(HEADER_LEN as u64);
-        let out = BoundedFile { file: self.stager.steady(file), len_left: len_max };
+        let file = self.stager.steady(file).map_err(|error| SetError::io(&path, "write", error))?;
+        let out = BoundedFile { file, len_left: len_max };
         let out = LayerWriter::new(out, disk.dir(), options).map_err(fault)?;
         let MergeInputs { records, layers, homed } = inputs;
         let mut pages = MappedPages { forgotten: std::vec![0; layers.len()], layers };

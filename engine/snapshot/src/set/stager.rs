@@ -2,6 +2,7 @@
 //! them.
 
 use super::manifest::{LAYER_SUFFIX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, SetOrigin};
+use super::steady_file::SteadyFile;
 use super::storage::Storage;
 use super::{SetError, SetErrorKind, open_layer, parse_manifest};
 use crate::format::{LayerHeader, Sha256Sum};
@@ -14,7 +15,7 @@ use core::ops::{ControlFlow, Range};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::format;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,8 +27,6 @@ const MANIFEST_TMP: &str = "MANIFEST.tmp";
 const NAMES_MAX: u32 = 10_000;
 /// Hexadecimal digits of the digest of a layer in the name of its file.
 const NAME_DIGITS: usize = 32;
-/// Bytes of a [`SteadyFile`] that may wait to be synced.
-const UNSYNCED_LEN_MAX: usize = 8 << 20;
 
 /// The result of [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`].
 pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, LayerHeader), BuildError>;
@@ -299,15 +298,18 @@ impl<S: Storage> Stager<S> {
             progress(merging)
         };
         self.stage(LayerPlace::InsteadOf(gone.into()), |file, temp_dir: &Path| {
-            let out = LayerWriter::new(self.steady(file), temp_dir, options)?;
+            let out = LayerWriter::new(self.steady(file)?, temp_dir, options)?;
             let (out, header) = merge::merge(&layers, keep_tombstones, out, progress)?;
-            Ok((out.into_inner(), header))
+            Ok((out.into_inner()?, header))
         })
     }
 
-    /// Wraps `file` so that it is synced while it is written.
-    pub fn steady(&self, file: S::File) -> SteadyFile<'_, S> {
-        SteadyFile { storage: &self.storage, file, unsynced_len: 0 }
+    /// Wraps `file` so that a thread writes and syncs it meanwhile.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn steady(&self, file: S::File) -> io::Result<SteadyFile<S>> {
+        SteadyFile::start(self.storage.clone(), file)
     }
 
     pub(super) fn open_layers(&self, entries: &[LayerEntry]) -> Result<Vec<Layer<S::Bytes>>, SetError> {
@@ -368,43 +370,5 @@ impl<S: Storage> Stager<S> {
         };
         write().map_err(|error| SetError::io(&path, "write", error))?;
         storage.rename(tmp, name).map_err(|error| SetError::io(path, "rename", error))
-    }
-}
-
-/// A large file that is synced while it is written, so that other processes that sync never wait
-/// for more than a few mebibytes of it, and the sync at its end is short.
-pub struct SteadyFile<'a, S: Storage> {
-    storage: &'a S,
-    file: S::File,
-    unsynced_len: usize,
-}
-
-impl<S: Storage> SteadyFile<'_, S> {
-    /// The file.
-    pub fn into_inner(self) -> S::File {
-        self.file
-    }
-}
-
-impl<S: Storage> Write for SteadyFile<'_, S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let len = self.file.write(bytes)?;
-        self.unsynced_len += len;
-        if self.unsynced_len >= UNSYNCED_LEN_MAX {
-            self.file.flush()?;
-            self.storage.sync(&self.file)?;
-            self.unsynced_len = 0;
-        }
-        Ok(len)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.file.flush()
-    }
-}
-
-impl<S: Storage> Seek for SteadyFile<'_, S> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.file.seek(to)
     }
 }

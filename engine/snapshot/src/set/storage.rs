@@ -54,9 +54,9 @@ pub fn create_directory(dir: &Path) -> io::Result<()> {
 }
 
 /// One directory. Names are plain file names in it.
-pub trait Storage: Send + Sync {
+pub trait Storage: Send + Sync + 'static {
     /// A file being written.
-    type File: Write + Seek;
+    type File: Write + Seek + Send + 'static;
     /// The bytes of a finished file.
     type Bytes: AsRef<[u8]> + Sync;
 
