@@ -309,6 +309,12 @@ impl<B: AsRef<[u8]>> Layer<B> {
         })
     }
 
+    /// Starts loading the record at an offset of the file.
+    #[cfg(feature = "std")]
+    pub(crate) fn prefetch_record(&self, at: u64) {
+        prefetch(self.as_bytes(), to_usize(at), RECORD_PREFETCH_LEN);
+    }
+
     /// The record at an offset of the file, if it is whole.
     #[cfg(feature = "std")]
     pub(crate) fn record_at(&self, at: u64) -> Result<EncodedRecord<'_>, CorruptRecord> {

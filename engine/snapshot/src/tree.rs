@@ -185,15 +185,29 @@ impl KeyIndex {
     /// When a record is damaged.
     pub fn of<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Self, CorruptRecord> {
         let mut records = layer.records();
-        let mut entries = Vec::with_capacity(usize::try_from(records.left()).unwrap_or(0).min(1 << 28));
+        let mut keys = Self::with_room(records.left());
         loop {
             let at = records.at();
-            let Some(record) = records.next() else { break };
-            let prefix = u64::from(prefix(&key_digest(record?.key())));
-            entries.push((prefix << OFFSET_BITS) | (at / RECORD_ALIGN as u64));
+            let Some(record) = records.next() else { return Ok(keys.sorted()) };
+            keys.push(at, record?.key());
         }
-        entries.sort_unstable();
-        Ok(Self { entries })
+    }
+
+    /// An empty index with room for `count` keys.
+    pub(crate) fn with_room(count: u64) -> Self {
+        Self { entries: Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(1 << 28)) }
+    }
+
+    /// Adds the key of the record at an offset. After the last one, the index must be
+    /// [`sorted`](Self::sorted).
+    pub(crate) fn push(&mut self, at: u64, key: &[u8]) {
+        let prefix = u64::from(prefix(&key_digest(key)));
+        self.entries.push((prefix << OFFSET_BITS) | (at / RECORD_ALIGN as u64));
+    }
+
+    pub(crate) fn sorted(mut self) -> Self {
+        self.entries.sort_unstable();
+        self
     }
 
     /// Offsets of the records of a bucket, if there are `1 << bits` buckets.
@@ -246,6 +260,13 @@ impl<B: AsRef<[u8]>> TreeSource<'_, B> {
             .collect())
     }
 
+    /// Starts loading the records of a bucket, which are scattered over the layers.
+    fn prefetch(&self, bucket: u32, bits: u32) {
+        for IndexedLayer { layer, keys } in &self.layers {
+            keys.bucket(bucket, bits).for_each(|at| layer.prefetch_record(at));
+        }
+    }
+
     fn node(&self, bucket: u32, bits: u32) -> Result<Sha256Sum, CorruptRecord> {
         Ok(subtree(&self.entries(bucket, bits)?, bits as usize))
     }
@@ -273,7 +294,9 @@ impl RecordTree {
         let bits = bits_for(source.records_count());
         let mut nodes = std::vec![EMPTY; 2 << bits];
         let fill = |buckets: &mut [Sha256Sum], first: u32| -> Result<(), CorruptRecord> {
+            source.prefetch(first, bits);
             (first..).zip(buckets).try_for_each(|(bucket, node)| {
+                source.prefetch(bucket + 1, bits);
                 *node = source.node(bucket, bits)?;
                 Ok(())
             })

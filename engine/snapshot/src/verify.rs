@@ -149,9 +149,21 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
 ) -> Result<Option<VerifyReport>, LayerFault> {
-    if sums(layer, &mut passed)?.is_break() {
-        return Ok(None);
+    // The checksums come before all other checks: a fault that is found later comes from the
+    // builder, not from the disk.
+    match sums(layer, &mut passed)? {
+        ControlFlow::Continue(()) => content(layer, passed, |_, _| {}),
+        ControlFlow::Break(()) => Ok(None),
     }
+}
+
+/// Checks all of a layer but the checksums of its sections, and calls `each` with the offset of
+/// each record and the record. Otherwise as [`layer_in_steps`].
+pub(crate) fn content<'l, B: AsRef<[u8]>>(
+    layer: &'l Layer<B>,
+    mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
+    mut each: impl FnMut(u64, &EncodedRecord<'l>),
+) -> Result<Option<VerifyReport>, LayerFault> {
     let header = layer.header();
     let homed = section(layer, header.homed_at..header.index_at);
     let mut report = VerifyReport {
@@ -192,6 +204,7 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
         report.tombstones_count += u64::from(record.is_tombstone());
         report.public_count += record.public_count() as u64;
         report.private_count += record.private_count() as u64;
+        each(at, &record);
     }
     let counts = (report.handles_count, report.tombstones_count, report.private_count);
     let counted = (header.handles_count, header.tombstones_count, header.private_count);
@@ -213,9 +226,8 @@ fn section<B: AsRef<[u8]>>(layer: &Layer<B>, range: Range<u64>) -> &[u8] {
     layer.as_bytes().get(start..end).unwrap_or_default()
 }
 
-/// Compares sections with their checksums before all other checks: a fault that is found later
-/// comes from the builder, not from the disk.
-fn sums<B: AsRef<[u8]>>(
+/// Compares the sections with their checksums.
+pub(crate) fn sums<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
 ) -> Result<ControlFlow<()>, LayerFault> {

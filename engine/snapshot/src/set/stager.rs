@@ -9,7 +9,7 @@ use crate::format::{LayerHeader, Sha256Sum};
 use crate::merge::{self, MergeProgress};
 use crate::reader::Layer;
 use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
-use crate::verify;
+use crate::verify::{self, LayerFault};
 use crate::writer::{BuildError, LayerOptions, LayerWriter, layer_digest};
 use core::ops::{ControlFlow, Range};
 use std::collections::BTreeMap;
@@ -210,8 +210,8 @@ impl<S: Storage> Stager<S> {
         Ok((LayerEntry { file: name.into(), len: header.file_len, digest: layer_digest(&header) }, header))
     }
 
-    /// Verifies a written layer, and reads its keys and, if it is a base, its tree. For a base,
-    /// both are done at the same time: each takes seconds for millions of records.
+    /// Verifies a written layer, and reads its keys and, if it is a base, its tree. A base is
+    /// verified and hashed by two threads: each takes seconds for millions of records.
     fn check(
         &self,
         entry: &LayerEntry,
@@ -219,49 +219,50 @@ impl<S: Storage> Stager<S> {
     ) -> Result<(Arc<KeyIndex>, Option<Arc<RecordTree>>), SetError> {
         let layers = self.open_layers(core::slice::from_ref(entry))?;
         let layer = &layers[0];
-        let (verified, keys) = if is_base {
+        let sums = || verify::sums(layer, &mut |range| self.pass(layer, range)).map(drop);
+        let (sums, keys) = if is_base {
             std::thread::scope(|scope| {
-                let keys = scope.spawn(|| self.read_keys(layer, entry, true));
-                let verified = self.verify(layer, entry);
-                (verified, keys.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                let keys = scope.spawn(|| self.read_keys(layer));
+                (sums(), keys.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             })
         } else {
-            (self.verify(layer, entry), self.read_keys(layer, entry, false))
+            (sums(), self.read_keys(layer))
         };
-        // The fault that was found first says most about the file.
-        verified?;
+        // What the checksums say comes first: a fault of the builder is not one of the disk.
+        let keys = sums.and(keys).map_err(|fault| {
+            let path = self.path(&entry.file);
+            SetError::new(path, SetErrorKind::Fault(fault))
+        })?;
+        let tree = is_base.then(|| self.read_tree(layer, entry, &keys)).transpose()?;
         self.storage.forget(layer.bytes(), 0..entry.len);
-        keys
+        Ok((Arc::new(keys), tree.map(Arc::new)))
     }
 
-    fn verify(&self, layer: &Layer<S::Bytes>, entry: &LayerEntry) -> Result<(), SetError> {
-        let passed = |range| {
-            self.storage.forget(layer.bytes(), range);
-            ControlFlow::Continue(())
-        };
-        let verified = verify::layer_in_steps(layer, passed);
-        verified.map(drop).map_err(|fault| SetError::new(self.path(&entry.file), SetErrorKind::Fault(fault)))
+    /// Gives the memory of a range back that a check has read.
+    fn pass(&self, layer: &Layer<S::Bytes>, range: Range<u64>) -> ControlFlow<()> {
+        self.storage.forget(layer.bytes(), range);
+        ControlFlow::Continue(())
     }
 
-    /// Reads the keys of a layer and, if it is a base, its tree.
-    fn read_keys(
+    /// Checks all records of a layer, and reads their keys.
+    fn read_keys(&self, layer: &Layer<S::Bytes>) -> Result<KeyIndex, LayerFault> {
+        let mut keys = KeyIndex::with_room(layer.handles_count() + layer.tombstones_count());
+        let pass = |range| self.pass(layer, range);
+        verify::content(layer, pass, |at, record| keys.push(at, record.key()))?;
+        Ok(keys.sorted())
+    }
+
+    fn read_tree(
         &self,
         layer: &Layer<S::Bytes>,
         entry: &LayerEntry,
-        is_base: bool,
-    ) -> Result<(Arc<KeyIndex>, Option<Arc<RecordTree>>), SetError> {
-        let path = self.path(&entry.file);
-        let corrupt = |error| SetError::new(&path, SetErrorKind::Build(BuildError::Corrupt(error)));
-        let keys = KeyIndex::of(layer).map_err(corrupt)?;
-        let tree = is_base.then(|| {
-            let hasher = RecordHasher::new(layer.seed());
-            RecordTree::of(&TreeSource {
-                layers: std::vec![IndexedLayer { layer, keys: &keys }],
-                hasher: &hasher,
-            })
-        });
-        let tree = tree.transpose().map_err(corrupt)?;
-        Ok((Arc::new(keys), tree.map(Arc::new)))
+        keys: &KeyIndex,
+    ) -> Result<RecordTree, SetError> {
+        let hasher = RecordHasher::new(layer.seed());
+        let layers = std::vec![IndexedLayer { layer, keys }];
+        RecordTree::of(&TreeSource { layers, hasher: &hasher }).map_err(|error| {
+            SetError::new(self.path(&entry.file), SetErrorKind::Build(BuildError::Corrupt(error)))
+        })
     }
 
     /// Merges adjacent layers of `set`, given by position from the newest, into one layer that
