@@ -20,6 +20,7 @@
 use crate::format::{RECORD_ALIGN, Sha256Sum};
 use crate::reader::{CorruptRecord, Layer};
 use crate::record::EncodedRecord;
+use sha2::block_api::compress256;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -41,6 +42,16 @@ const OFFSET_BITS: u32 = 40;
 /// Number of hash rounds that make the blinding of private values from the seed.
 const BLINDING_ROUNDS: u32 = 1 << 16;
 
+/// Bytes of a block of SHA-256.
+const SHA_BLOCK_LEN: usize = 64;
+/// Most blocks of a short digest. The values of most records fit.
+const SHORT_BLOCKS: usize = 8;
+/// Most bytes of a short digest: a bit and the length follow them.
+const SHORT_LEN_MAX: usize = SHORT_BLOCKS * SHA_BLOCK_LEN - 1 - size_of::<u64>();
+/// The state with which SHA-256 starts: FIPS 180-4 section 5.3.3.
+const SHA_START: [u32; 8] =
+    [0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19];
+
 /// The digest of a subtree without records.
 pub const EMPTY: Sha256Sum = Sha256Sum([0; 32]);
 
@@ -60,7 +71,38 @@ pub(crate) fn kind(node: &Sha256Sum) -> NodeKind {
     }
 }
 
+/// The SHA-256 of all parts together.
 fn digest_of(parts: &[&[u8]]) -> [u8; 32] {
+    let len = parts.iter().map(|part| part.len()).sum();
+    if len <= SHORT_LEN_MAX { short_digest(parts, len) } else { long_digest(parts) }
+}
+
+/// As [`long_digest`], for `len` bytes, at most [`SHORT_LEN_MAX`]. A tree is made of millions of
+/// short digests, of which it saves a quarter of the time: the input is padded where it is
+/// gathered, and no state is kept and cleared.
+fn short_digest(parts: &[&[u8]], len: usize) -> [u8; 32] {
+    let mut input = [[0; SHA_BLOCK_LEN]; SHORT_BLOCKS];
+    let bytes = input.as_flattened_mut();
+    let mut at = 0;
+    for part in parts {
+        bytes[at..at + part.len()].copy_from_slice(part);
+        at += part.len();
+    }
+    // FIPS 180-4 section 5.1.1: a bit, zeros, and the number of bits at the end of a block.
+    bytes[len] = 0x80;
+    let blocks_count = (len + 1 + size_of::<u64>()).div_ceil(SHA_BLOCK_LEN);
+    let bits_at = blocks_count * SHA_BLOCK_LEN - size_of::<u64>();
+    bytes[bits_at..][..size_of::<u64>()].copy_from_slice(&(8 * len as u64).to_be_bytes());
+    let mut state = SHA_START;
+    compress256(&mut state, &input[..blocks_count]);
+    let mut digest = [0; 32];
+    for (bytes, word) in digest.as_chunks_mut::<4>().0.iter_mut().zip(state) {
+        *bytes = word.to_be_bytes();
+    }
+    digest
+}
+
+fn long_digest(parts: &[&[u8]]) -> [u8; 32] {
     let mut sum = Sha256::new();
     parts.iter().for_each(|part| sum.update(part));
     sum.finalize().into()
@@ -383,4 +425,19 @@ impl RecordTree {
 pub(crate) fn bits_for(records_count: u64) -> u32 {
     let buckets = records_count.div_ceil(BUCKET_RECORDS).max(1);
     buckets.next_power_of_two().trailing_zeros().min(BITS_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_digests_are_those_of_sha_256() {
+        let bytes: Vec<u8> = (0..=255).cycle().take(SHORT_LEN_MAX).collect();
+        for len in 0..=SHORT_LEN_MAX {
+            let (first, second) = bytes[..len].split_at(len / 3);
+            let parts = [first, &[], second];
+            assert_eq!(short_digest(&parts, len), long_digest(&parts), "{len} bytes");
+        }
+    }
 }
