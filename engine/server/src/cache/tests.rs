@@ -51,7 +51,8 @@ impl ServerCache for TestCache {
         now_unix_s: u32,
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
-        assert!(lookup.hash == 7 && lookup.slot == 9 && now_unix_s > 1_700_000_000);
+        // The second step is left out where there is one request only.
+        assert!(lookup.hash == 7 && [0, 9].contains(&lookup.slot) && now_unix_s > 1_700_000_000);
         let known = self.known.lock().unwrap();
         let Some(values) = known.get(handle.0).filter(|_| !is_authoritative) else {
             return CachedLookup::Unknown;
