@@ -20,10 +20,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Waits after each datagram to a server, in milliseconds: three seconds, as of other clients. The
-/// last is short. A question that was sent for the last time just before a silent server returned
-/// fails soon, and is asked again when its failure is forgotten, within two seconds in all.
-const UDP_RETRY_MS: [u32; 4] = [500, 1000, 1000, 500];
+/// Waits for an answer after each datagram to a server, in milliseconds. A server that was silent
+/// and has returned is to be asked about every name within two seconds. So no wait is longer, and the
+/// last is short: a question that fails is asked again only `upstream.failure_ms` later.
+const UDP_RETRY_MS: [u32; 3] = [500, 1500, 500];
 
 /// The directory of a deployed client below the home of its user.
 const CLIENT_DIRECTORY: &str = ".handle";
@@ -369,6 +369,14 @@ mod tests {
         for code in [ResponseCode::ERROR, ResponseCode::SERVER_BUSY, ResponseCode::PREFIX_REFERRAL] {
             assert_eq!(of(code), Err(UpstreamFailure::Code(code)));
         }
+    }
+
+    #[test]
+    fn a_server_that_has_returned_is_asked_about_every_name_within_two_seconds() {
+        const LONGEST_MS: u32 = 2000;
+        let [.., last_ms] = UDP_RETRY_MS;
+        assert!(UDP_RETRY_MS.iter().all(|&wait_ms| wait_ms < LONGEST_MS));
+        assert!(last_ms + ResolutionConfig::default().failure_ms < LONGEST_MS);
     }
 
     #[test]
