@@ -49,8 +49,7 @@ const fn lowercase_bytes(word: u64) -> u64 {
 
 /// Whether `handle` is its own key, for all but names of the global service, which begin with a
 /// zero: no byte of its prefix is a lower case letter.
-#[inline]
-pub(crate) fn is_key(handle: Handle<'_>) -> bool {
+fn is_key(handle: Handle<'_>) -> bool {
     if handle.0.starts_with(b"0") {
         return false;
     }
@@ -77,6 +76,20 @@ pub fn with_key<T>(handle: Handle<'_>, with: impl FnOnce(&[u8]) -> T) -> T {
         return with(handle.0);
     }
     with_folded_start(handle.0, handle.folds_len(), with)
+}
+
+/// Whether `key`, which is the key of an entry, is the one of `handle`. Most handles are spelt as
+/// their key, and no other key is spelt as a handle.
+#[inline]
+pub(crate) fn is_key_of(key: &[u8], handle: Handle<'_>) -> bool {
+    key == handle.0 || is_folded_key_of(key, handle)
+}
+
+/// A function of its own, because it is seldom needed.
+#[cold]
+#[inline(never)]
+fn is_folded_key_of(key: &[u8], handle: Handle<'_>) -> bool {
+    with_key(handle, |own| key == own)
 }
 
 /// Calls `with` with `handle` in the form that it has in all spellings.

@@ -4,7 +4,7 @@ use crate::changed_handles::ChangeTimes;
 use crate::config::{CacheConfig, Config};
 use crate::counters::{BusyCounter, CacheCounters, DurationCounts};
 use crate::entry::{
-    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, LINKED, NO_HANDLE, NOTIFIED, RECORD, is_key, set_ttl, stamp,
+    AnswerTtl, CERTIFIED, HAS_ABSOLUTE, LINKED, NO_HANDLE, NOTIFIED, RECORD, is_key_of, set_ttl, stamp,
     with_folded, with_key,
 };
 use crate::linked_ttl;
@@ -247,11 +247,8 @@ impl CacheState {
         now_unix_s: u32,
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {
-        // Most handles are spelt as their key, and no other key is spelt as a handle.
-        let mut found = self.table.find_at(hash, slot, handle.0, |len| room.take(len));
-        if matches!(found, TableLookup::Missing) && !is_key(handle) {
-            found = self.find_folded(hash, handle, room);
-        }
+        let key = (handle.0.len(), |key: &[u8]| is_key_of(key, handle));
+        let found = self.table.find_at(hash, slot, key, |len| room.take(len));
         let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
             return CachedLookup::Unknown;
         };
@@ -281,13 +278,6 @@ impl CacheState {
             _ => linked_ttl::set(values, ttl),
         }
         CachedLookup::Record(EncodedRecord::of_public_values(values, stamp.values_count))
-    }
-
-    /// The entry of a handle that is not spelt as its key.
-    #[cold]
-    #[inline(never)]
-    fn find_folded<'r>(&self, hash: u64, handle: Handle<'_>, room: &CopyRoom<'r>) -> TableLookup<'r> {
-        with_key(handle, |key| self.table.find(hash, key, |len| room.take(len)))
     }
 
     /// Demands a renewal in the background, unless one is under way.

@@ -161,21 +161,21 @@ impl CachedRecordTable {
         key: &[u8],
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        self.find_at(hash, NO_SLOT, key, room)
+        self.find_at(hash, NO_SLOT, (key.len(), |found: &[u8]| found == key), room)
     }
 
-    /// Last step of a lookup: as [`find`](Self::find), and looks into the slot of the second step
-    /// first.
+    /// Last step of a lookup: as [`find`](Self::find), for a key of so many bytes that is compared
+    /// by `is_key`, and looks into the slot of the second step first.
     #[inline]
     pub fn find_at<'r>(
         &self,
         hash: u64,
         slot: usize,
-        key: &[u8],
+        (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
         let (shard, hash) = self.shard(hash);
-        shard.find(hash, slot, key, room)
+        shard.find(hash, slot, (key_len, is_key), room)
     }
 
     /// Inserts an entry, in place of the one with the same key. Returns false, and removes that

@@ -43,6 +43,23 @@ fn shown(state: &CacheState, handle: &str, now_unix_s: u32) -> Option<(Vec<u8>, 
     }
 }
 
+#[test]
+fn a_record_takes_its_room_once_however_its_handle_is_spelt() {
+    let (state, _tasks) = open(|_| ());
+    let handles = ["ABC/x", "abc/x", "0.na/abc", "10.1/x"];
+    ["ABC/x", "0.NA/ABC", "10.1/x"].iter().for_each(|handle| store(&state, handle));
+    for handle in handles.map(|handle| Handle(handle.as_bytes())) {
+        let lookup = StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT };
+        let found = |room_len| {
+            let mut room = vec![0; room_len];
+            let found = state.find(lookup, handle, now_unix_s(), &CopyRoom::new(&mut room));
+            matches!(found, CachedLookup::Record(_))
+        };
+        let record_len = state.copy(handle).unwrap().1.len() + handle.0.len();
+        assert!(found(record_len) && !found(record_len - 1), "{handle:?}");
+    }
+}
+
 fn stamp_of(kind: u8, stored_unix_s: u32) -> EntryStamp {
     EntryStamp { stored_unix_s, ttl_s: 60, values_count: u16::from(kind == RECORD), kind, flags: 0 }
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Slots of a bucket, which with their uses fill a cache line.
 pub(super) const BUCKET_SLOTS: usize = 7;
-/// Numbers of slots for each bucket.
-const BUCKET_SLOTS_ROOM: usize = BUCKET_SLOTS + 1;
+/// Slot numbers of a bucket. The last of each is unused, so that the others follow from a shift.
+const BUCKET_NUMBERS: usize = BUCKET_SLOTS + 1;
 /// Bytes of a bucket.
 pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
 const _: () = assert!(BUCKET_LEN == 64, "one line");
@@ -29,7 +29,7 @@ const USES_MAX: u8 = 3;
 #[repr(C, align(64))]
 struct Bucket {
     slots: [AtomicU64; BUCKET_SLOTS],
-    uses: [AtomicU8; BUCKET_SLOTS_ROOM],
+    uses: [AtomicU8; BUCKET_NUMBERS],
 }
 
 impl Bucket {
@@ -73,7 +73,7 @@ impl EntryPlace {
     }
 }
 
-/// The number of no slot.
+/// In place of the number of a slot: there is none.
 pub const NO_SLOT: usize = usize::MAX;
 
 /// A slot of the index.
@@ -136,7 +136,7 @@ impl Index {
     pub(super) fn new(buckets_count: usize) -> Self {
         let empty = || Bucket {
             slots: [const { AtomicU64::new(FREE) }; BUCKET_SLOTS],
-            uses: [const { AtomicU8::new(0) }; BUCKET_SLOTS_ROOM],
+            uses: [const { AtomicU8::new(0) }; BUCKET_NUMBERS],
         };
         let mut buckets = Vec::with_capacity(buckets_count);
         prefer_huge_pages(buckets.spare_capacity_mut());
@@ -174,7 +174,7 @@ impl Index {
                 at = neighbour.take()?;
                 bits = self.buckets[at].matches(tag);
             }
-            let number = at * BUCKET_SLOTS_ROOM + bits.trailing_zeros() as usize;
+            let number = at * BUCKET_NUMBERS + bits.trailing_zeros() as usize;
             bits &= bits - 1;
             Some(number)
         })
@@ -183,7 +183,7 @@ impl Index {
     /// A slot and the place of its entry, if that may be the one with `hash`.
     #[inline]
     pub(super) fn candidate(&self, number: usize, hash: u64) -> Option<(Slot<'_>, EntryPlace)> {
-        let (bucket, at) = (number / BUCKET_SLOTS_ROOM, number % BUCKET_SLOTS_ROOM);
+        let (bucket, at) = (number / BUCKET_NUMBERS, number % BUCKET_NUMBERS);
         let bucket = self.buckets.get(bucket)?;
         let slot = Slot { word: bucket.slots.get(at)?, uses: &bucket.uses[at] };
         Some((slot, slot.place_of(tag(hash))?))

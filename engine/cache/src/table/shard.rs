@@ -150,11 +150,11 @@ impl Shard {
         &self,
         hash: u64,
         first: usize,
-        key: &[u8],
+        (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
         room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        let at_first = self.readable(hash, first, key.len());
-        let Some(entry) = at_first.or_else(|| self.search(hash, key.len())) else {
+        let at_first = self.readable(hash, first, key_len);
+        let Some(entry) = at_first.or_else(|| self.search(hash, key_len)) else {
             return TableLookup::Missing;
         };
         let ReadableEntry { slot, ring, position, head, words } = entry;
@@ -163,7 +163,7 @@ impl Shard {
             return TableLookup::Missing;
         }
         let (copied_key, values) = copy.split_at_mut(head.key_len);
-        if copied_key != key {
+        if !is_key(copied_key) {
             return TableLookup::Missing;
         }
         TableLookup::Found(CachedEntry { stamp: head.stamp, values, uses: slot.count_use() })
@@ -185,8 +185,7 @@ impl Shard {
         })
     }
 
-    /// The same in any slot. Seldom needed after [`probe`](Self::probe), and apart, so that lookups
-    /// in stages do not pay for it.
+    /// The entry in any slot. A function of its own, because lookups in stages seldom need it.
     #[cold]
     #[inline(never)]
     fn search(&self, hash: u64, key_len: usize) -> Option<ReadableEntry<'_>> {
