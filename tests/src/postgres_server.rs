@@ -115,7 +115,7 @@ impl PostgresServer {
                 return String::from_utf8_lossy(&output.stdout).trim().to_owned();
             }
             let error = String::from_utf8_lossy(&output.stderr);
-            // Such a connection was closed by the test itself.
+            // A test that ends this connection waits for the error.
             let is_ended = error.contains("due to administrator command");
             let recovers = !is_ended && RECOVERS.iter().any(|why| error.contains(why));
             assert!(recovers && begun.elapsed() < PATIENCE, "{statement}: {error}");

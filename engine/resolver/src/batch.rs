@@ -220,11 +220,11 @@ impl<'a> StagedRequests<'a> {
         scratch: &Scratch,
         mut sink: impl FnMut(usize, &InBatch<'a>),
     ) {
-        let mut in_cache = [StagedCacheLookup::default(); STAGED_COUNT];
-        for (staged, lookup) in self.requests.iter().zip(&mut in_cache) {
+        let mut cache_lookups = [StagedCacheLookup::default(); STAGED_COUNT];
+        for (staged, lookup) in self.requests.iter().zip(&mut cache_lookups) {
             *lookup = cached.prefetch(self.handle(staged));
         }
-        cached.prefetch_records(&mut in_cache[..self.requests.len()]);
+        cached.prefetch_records(&mut cache_lookups[..self.requests.len()]);
         // All records are copied before the first answer is written: reading a copy that was
         // written just before would wait for it.
         let mut found = [const { CachingLookup::Cached(CachedLookup::Unknown) }; STAGED_COUNT];
@@ -234,7 +234,7 @@ impl<'a> StagedRequests<'a> {
         {
             let find_cached = |request: FastRequest<'a>| {
                 let is_authoritative = request.is_authoritative();
-                CachingLookup::Cached(cached.find(in_cache[at], request.handle(), is_authoritative))
+                CachingLookup::Cached(cached.find(cache_lookups[at], request.handle(), is_authoritative))
             };
             if let Ok(request) = staged.request
                 && knows_only_cached

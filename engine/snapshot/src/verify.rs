@@ -149,8 +149,7 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
     layer: &Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
 ) -> Result<Option<VerifyReport>, LayerFault> {
-    // The checksums come before all other checks: a fault that is found later comes from the
-    // builder, not from the disk.
+    // Checksums first: if one is wrong, the disk is at fault, otherwise the builder.
     match sums(layer, &mut passed)? {
         ControlFlow::Continue(()) => content(layer, passed, |_, _| {}),
         ControlFlow::Break(()) => Ok(None),

@@ -156,6 +156,7 @@ fn forged_answers_to_challenges_only_use_their_own_places() {
         let stats = service.handled.as_ref().unwrap().ask("stats");
         stats["slow"]["requests_waiting"] == 0 && stats["slow"]["forward"]["waiting"] == 0
     });
+    resolve_many(&service);
     // The challenge itself is still answered, once.
     let names = listed_names(&exchange_all(service.queries, &correct));
     assert_eq!(names, ["10.1045/ADMIN"]);

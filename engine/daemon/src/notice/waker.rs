@@ -30,14 +30,15 @@ impl NoticeWaker {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Waits until the thread is woken, `patience` is over, or the process stops. Returns true in
-    /// the first case, which ends further waits too until it is [taken](Self::take).
+    /// Waits until the thread is woken, `patience` is over, or the process stops. Returns whether the
+    /// thread was woken. Until [`take`](Self::take) is called, further waits return true at once.
     #[must_use]
     pub fn wait(&self, shutdown: &Shutdown, patience: Duration) -> bool {
         shutdown.wait_for(self.woken.as_fd(), Some(patience))
     }
 
-    /// Takes what has woken the thread. What is left of very much is taken the next time.
+    /// Lets the thread wait again. After more than 64 calls of [`wake`](Self::wake), the rest needs
+    /// further calls.
     pub fn take(&self) {
         let _ = (&self.woken).read(&mut [0; 64]);
     }

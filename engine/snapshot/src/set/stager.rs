@@ -228,7 +228,7 @@ impl<S: Storage> Stager<S> {
         } else {
             (sums(), self.read_keys(layer))
         };
-        // What the checksums say comes first: a fault of the builder is not one of the disk.
+        // A wrong checksum is reported first: then the disk is at fault, otherwise the builder.
         let keys = sums.and(keys).map_err(|fault| {
             let path = self.path(&entry.file);
             SetError::new(path, SetErrorKind::Fault(fault))
@@ -238,7 +238,7 @@ impl<S: Storage> Stager<S> {
         Ok((Arc::new(keys), tree.map(Arc::new)))
     }
 
-    /// Gives the memory of a range back that a check has read.
+    /// Gives the memory of a range back after a check has read it.
     fn pass(&self, layer: &Layer<S::Bytes>, range: Range<u64>) -> ControlFlow<()> {
         self.storage.forget(layer.bytes(), range);
         ControlFlow::Continue(())

@@ -32,7 +32,7 @@ enum FileStep {
     Write(Vec<u8>),
     /// Answered with the new position.
     Seek(SeekFrom),
-    /// Answered with any position.
+    /// Answered with 0.
     Flush,
 }
 
