@@ -101,8 +101,8 @@ impl ServerCache for CacheService {
         for lookup in &mut *lookups {
             lookup.slot = table.probe(lookup.hash);
         }
-        // In a loop of its own: a prefetch waits for the translation of its address, and the shorter
-        // the loop, the more translations are under way at once.
+        // In a loop of its own: a prefetch waits for the translation of its address, and the
+        // shorter the loop, the more translations are under way at once.
         for lookup in lookups {
             table.prefetch_entry(lookup.hash, lookup.slot);
         }

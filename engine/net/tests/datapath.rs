@@ -271,8 +271,9 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let good = Peer::to(client.local_addr().unwrap());
-    // Port 0, the wrong family, and more bytes than fit into a datagram. The kernel refuses more than
-    // 65,535 at once; a little less it refuses only where the device sends it, or loses it there.
+    // Port 0, the wrong family, and more bytes than fit into a datagram. The kernel refuses more
+    // than 65,535 at once; a little less it refuses only where the device sends it, or loses it
+    // there.
     let bad = [(Peer::to(LOOPBACK), 1), (Peer::to("[::1]:9".parse().unwrap()), 1), (good, 65_536)];
     let outbox = path.outbox();
     for (peer, len) in bad.into_iter().chain([(good, 5)]).chain(bad).chain([(good, 6)]) {

@@ -30,8 +30,9 @@ impl NoticeWaker {
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Waits until the thread is woken, `patience` is over, or the process stops. Returns whether the
-    /// thread was woken. Until [`take`](Self::take) is called, further waits return true at once.
+    /// Waits until the thread is woken, `patience` is over, or the process stops. Returns whether
+    /// the thread was woken. Until [`take`](Self::take) is called, further waits return true at
+    /// once.
     #[must_use]
     pub fn wait(&self, shutdown: &Shutdown, patience: Duration) -> bool {
         shutdown.wait_for(self.woken.as_fd(), Some(patience))
