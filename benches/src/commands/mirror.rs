@@ -1,6 +1,6 @@
-//! A mirror: the time until a new one serves all records, beside copying its files; and the time
-//! from the acknowledgement of a change at the primary until `handled` of the mirror answers with
-//! it.
+//! A mirror: the time until a new one serves all records, beside copying its files, also those of a
+//! set that is fetched first; and the time from the acknowledgement of a change at the primary until
+//! `handled` of the mirror answers with it.
 //!
 //! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each.
 //! The primary accepts changes without authentication, which has no part in the figures.
@@ -17,6 +17,7 @@ use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_server::config::ServerLimits;
+use handle_snapshot::set::manifest::{Manifest, SetOrigin};
 use handle_snapshot::set::read_manifest;
 use handle_store::{Store, StoreConfig};
 use serde_json::{Value as Json, json};
@@ -55,6 +56,9 @@ pub(crate) struct Args {
     /// Let the mirror request changes at intervals only, without notices of the primary.
     #[arg(long)]
     polled: bool,
+    /// Fetch the set of the primary into the directory of the mirror before it starts.
+    #[arg(long)]
+    fetch_first: bool,
     /// Directory of both services, which must not exist; by default a temporary directory.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -103,19 +107,34 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     import(&store, &home, &RecordGenerator::new()?, args.records)?;
     drop(store);
     let _primary = administer(&dir.join("primary"))?;
-    until_published(&dir.join("primary"), args.records)?;
+    until_published(&dir.join("primary"), args.records, None)?;
+    let fetched_s = args.fetch_first.then(|| fetch(&dir)).transpose()?;
+    let fetched = fetched_s.and_then(|_| read_manifest(&dir.join("mirror/snapshot")).ok()?.source);
     let started = Instant::now();
     let _mirror = administer(&dir.join("mirror"))?;
-    until_published(&dir.join("mirror"), args.records)?;
+    until_published(&dir.join("mirror"), args.records, fetched)?;
     let mirror_s = started.elapsed().as_secs_f64();
-    let (copy_s, bytes) = copy(&dir)?;
+    let set_copy_s = fetched_s.map(|_| copy(&dir, &["snapshot"])).transpose()?.map(|(seconds, _)| seconds);
+    let (copy_s, bytes) = copy(&dir, &["store.redb", "snapshot"])?;
     let mut visible_ns = follow(args, &dir, primary)?;
     visible_ns.sort_unstable();
-    report(args, &visible_ns, (mirror_s, copy_s, bytes));
+    report(args, &visible_ns, &CopyFigures { fetched_s: fetched_s.zip(set_copy_s), mirror_s, copy_s, bytes });
     Ok(())
 }
 
-fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64, u64)) {
+/// How long a mirror took to get all records.
+struct CopyFigures {
+    /// Seconds until a fetched set was in its directory, and those of a copy of its own set.
+    fetched_s: Option<(f64, f64)>,
+    /// Seconds until it had published a set of its own.
+    mirror_s: f64,
+    /// Seconds of a copy of its files, and their bytes.
+    copy_s: f64,
+    bytes: u64,
+}
+
+fn report(args: &Args, visible_ns: &[u64], figures: &CopyFigures) {
+    let &CopyFigures { fetched_s, mirror_s, copy_s, bytes } = figures;
     let at = |per_mille: usize| {
         let index = (visible_ns.len() - 1) * per_mille / 1000;
         visible_ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
@@ -123,7 +142,7 @@ fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64,
     let (median, p99, most) = (at(500), at(990), at(1000));
     if args.json {
         let figures = json!({
-            "records": args.records, "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
+            "records": args.records, "fetched_seconds": fetched_s.map(|(fetched_s, _)| fetched_s), "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
             "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms, "polled": args.polled,
             "visible_ms": { "median": median, "p99": p99, "max": most }, "machine": usage::machine(),
         });
@@ -131,6 +150,12 @@ fn report(args: &Args, visible_ns: &[u64], (mirror_s, copy_s, bytes): (f64, f64,
         return;
     }
     println!("{}", usage::machine());
+    if let Some((fetched_s, copy_s)) = fetched_s {
+        println!(
+            "the set is fetched and can be served after {fetched_s:.1} s; copying it: {copy_s:.1} s; {:.1} times as long",
+            fetched_s / copy_s
+        );
+    }
     println!(
         "a mirror of {} records: {mirror_s:.1} s; copying its {} MiB: {copy_s:.1} s; {:.1} times as long",
         args.records,
@@ -203,23 +228,36 @@ fn administer(dir: &Path) -> anyhow::Result<KilledProcess> {
     Ok(KilledProcess(command.stdin(Stdio::null()).spawn()?))
 }
 
-fn until_published(dir: &Path, records: u64) -> anyhow::Result<()> {
+/// Fetches the set of the primary into the directory of the mirror; returns the seconds.
+fn fetch(dir: &Path) -> anyhow::Result<f64> {
     let started = Instant::now();
-    while !read_manifest(&dir.join("snapshot")).is_ok_and(|manifest| manifest.handles_count >= records) {
+    let mut command = program("handle-fetch")?;
+    command.arg(format!("file://{}", dir.join("primary/snapshot").display()));
+    command.arg(dir.join("mirror/snapshot")).args(["--once", "--allow-root", "--log", "error"]);
+    ensure!(command.status()?.success(), "handle-fetch failed");
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Waits for a set with so many records that is not made from `fetched`.
+fn until_published(dir: &Path, records: u64, fetched: Option<SetOrigin>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let is_there =
+        |set: Manifest| set.handles_count >= records && (fetched.is_none() || set.source != fetched);
+    while !read_manifest(&dir.join("snapshot")).is_ok_and(is_there) {
         ensure!(started.elapsed() < PATIENCE, "{} publishes nothing", dir.display());
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Copies the store and the set of the mirror with `cp`, and syncs the copy; the seconds, and the
-/// bytes.
-fn copy(dir: &Path) -> anyhow::Result<(f64, u64)> {
+/// Copies these files and directories of the mirror with `cp`, and syncs the copy; the seconds, and
+/// the bytes.
+fn copy(dir: &Path, names: &[&str]) -> anyhow::Result<(f64, u64)> {
     let (mirror, copied) = (dir.join("mirror"), dir.join("copied"));
     fs::create_dir(&copied)?;
     let started = Instant::now();
     let mut command = Command::new("cp");
-    command.arg("-r").arg(mirror.join("store.redb")).arg(mirror.join("snapshot")).arg(&copied);
+    command.arg("-r").args(names.iter().map(|name| mirror.join(name))).arg(&copied);
     ensure!(command.status()?.success(), "cp failed");
     let mut bytes = 0;
     for path in [copied.clone(), copied.join("snapshot")] {

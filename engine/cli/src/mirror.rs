@@ -95,7 +95,9 @@ fn show(one: &Json) {
         let step = if one["dump_received"] == true { ", removing what it did not name" } else { "" };
         println!("  dump: {} so far{step}", output::counted(records, "record", "records"));
     }
-    if one["is_partial"] == true {
+    if one["lag_seconds"].is_null() && one["activity"] != "promoted" {
+        println!("  not complete: nothing is published before all records of the primary are here");
+    } else if one["is_partial"] == true {
         println!("  catching up: nothing is published before the end of a stream of transactions");
     }
     let ago = |name: &str| {

@@ -127,7 +127,7 @@ impl Transaction<'_> {
     }
 
     /// Sets the position with `primary`. Nothing is published while `is_dumping`: a dump is in
-    /// progress, or a stream of transactions has been applied in part.
+    /// progress, a stream of transactions has been applied in part, or nothing is complete yet.
     ///
     /// # Errors
     /// When the file cannot be written.

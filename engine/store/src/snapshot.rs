@@ -195,7 +195,8 @@ impl StoreSnapshot {
         self.number(names::PROBE)
     }
 
-    /// Whether a mirror is replacing records by a dump, so that some are older than others.
+    /// Whether the records of a mirror are incomplete, or as of different moments: before the end
+    /// of its first dump, in a dump, and in the middle of a stream of transactions.
     ///
     /// # Errors
     /// When the file cannot be read.

@@ -4,16 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{ResponseCode, Value, Values};
+use handle_snapshot::set::read_manifest;
 use handle_store::{Store, StoreConfig};
 use handle_tests::daemon::{ask, free_address};
 use handle_tests::mirror_pair::{MirroredService, RecordAdministrator, published_root};
-use handle_tests::process::{fail, run, succeed, until};
+use handle_tests::process::{fail, program, run, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -331,6 +333,37 @@ fn damaged_and_cut_streams_lose_nothing() {
     println!("errors by kind: {errors}");
     let sum: u64 = errors.as_object().unwrap().values().filter_map(serde_json::Value::as_u64).sum();
     assert!(sum > 3, "{errors}");
+}
+
+#[test]
+fn a_new_mirror_answers_from_a_fetched_set_until_it_has_all_records() {
+    let mut service = MirroredService::make("retry_ms_max = 50", "interval_ms = 50");
+    load(&service.primary, 200, "loaded");
+    service.primary.start_admin();
+    assert_eq!(service.administrator().put("10.1045/n", "first"), DONE);
+    let is_there = |line: &String| line.contains("10.1045/N");
+    until("the primary has published", || service.primary.published().iter().any(is_there));
+    service.primary.admin = None;
+    let sets = [&service.primary, &service.mirror].map(|service| service.path("site/snapshot"));
+    let published = |set: &Path| read_manifest(set).unwrap();
+    let mut fetch = Command::new(program("handle-fetch", "handle-fetch"));
+    fetch.arg(format!("file://{}", sets[0].display())).arg(&sets[1]).args(["--once", "--allow-root"]);
+    succeed(fetch);
+    let fetched = published(&sets[1]);
+    assert_eq!(fetched.root, published(&sets[0]).root);
+    service.mirror.start_handled();
+    // The primary does not answer yet, so the store of the mirror has other records than the set.
+    service.mirror.start_admin();
+    until("requests fail", || service.progress()["last_error"].is_string());
+    assert!(service.progress()["lag_seconds"].is_null(), "{}", service.progress());
+    service.mirror.until_resolved("10.1045/n", 1, "first");
+    assert_eq!(published(&sets[1]), fetched);
+    service.primary.start_admin();
+    assert_eq!(service.administrator().put("10.1045/n", "second"), DONE);
+    service.mirror.until_resolved("10.1045/n", 1, "second");
+    equal(&service);
+    let own = published(&sets[1]);
+    assert!(own.generation > fetched.generation && own.source != fetched.source, "{own:?}");
 }
 
 #[test]

@@ -100,7 +100,14 @@ impl MirrorPosition {
     pub fn write(&self, transaction: &mut Transaction<'_>, primary: &str) -> Result<(), StoreError> {
         let stored = serde_json::to_vec(self);
         let stored = stored.map_err(|_| StoreError::Damaged("the position of a mirror does not encode"))?;
-        transaction.set_mirror_position(primary, &stored, self.dump.is_some() || self.is_partial)
+        transaction.set_mirror_position(primary, &stored, self.is_held())
+    }
+
+    /// Whether nothing may be published now: not all records are here, or they are as of different
+    /// moments.
+    const fn is_held(&self) -> bool {
+        let has_all = self.complete_unix_ms > 0 || !self.is_followed();
+        !has_all || self.dump.is_some() || self.is_partial
     }
 
     /// Whether this primary is followed.
