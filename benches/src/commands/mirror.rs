@@ -1,6 +1,6 @@
 //! A mirror: the time until a new one serves all records, beside copying its files, also those of a
-//! set that is fetched first; and the time from the acknowledgement of a change at the primary until
-//! `handled` of the mirror answers with it.
+//! set that is fetched first; and the time from the acknowledgement of a change at the primary
+//! until `handled` of the mirror answers with it.
 //!
 //! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each.
 //! The primary accepts changes without authentication, which has no part in the figures.

@@ -21,6 +21,22 @@ use tempfile::TempDir;
 /// Bounds of a log without transactions.
 const ALL: LogBounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: None };
 
+/// How commits in a file are made: `quick_repair` and `quick_repair_bytes`.
+pub(crate) type CommitKind = (bool, u64);
+
+/// The allocator state is written with each commit.
+pub(crate) const QUICK: CommitKind = (true, u64::MAX);
+/// Each commit is synced before it becomes the last one, as in a large file.
+pub(crate) const SYNCED_TWICE: CommitKind = (true, 0);
+/// Each commit is synced once.
+pub(crate) const SYNCED_ONCE: CommitKind = (false, 0);
+pub(crate) const COMMIT_KINDS: [CommitKind; 3] = [QUICK, SYNCED_TWICE, SYNCED_ONCE];
+
+/// The configuration of a file with commits of this kind.
+pub(crate) fn committing((quick_repair, quick_repair_bytes): CommitKind, file: &Path) -> StoreConfig {
+    StoreConfig { quick_repair, quick_repair_bytes, ..StoreConfig::at(file) }
+}
+
 /// The engine that a test runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestEngine {

@@ -24,6 +24,7 @@ pub(crate) struct EmbeddedStore {
     database: Option<Database>,
     file: PathBuf,
     quick_repair: bool,
+    quick_repair_bytes: u64,
 }
 
 impl EmbeddedStore {
@@ -70,7 +71,13 @@ impl EmbeddedStore {
     }
 
     pub(crate) fn new(database: Database, config: &StoreConfig) -> Self {
-        Self { database: Some(database), file: config.file.clone(), quick_repair: config.quick_repair }
+        let StoreConfig { quick_repair, quick_repair_bytes, .. } = *config;
+        Self { database: Some(database), file: config.file.clone(), quick_repair, quick_repair_bytes }
+    }
+
+    /// Whether writing the allocator state costs little beside a commit.
+    fn is_small(&self) -> bool {
+        self.file.metadata().map_or(0, |file| file.len()) < self.quick_repair_bytes
     }
 
     fn database(&self) -> Result<&Database, StoreError> {
@@ -86,7 +93,8 @@ impl EmbeddedStore {
         guarded(&self.file, || {
             let mut transaction = self.database()?.begin_write()?;
             transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
-            transaction.set_quick_repair(self.quick_repair);
+            transaction.set_two_phase_commit(self.quick_repair);
+            transaction.set_quick_repair(self.quick_repair && self.is_small());
             Ok(EmbeddedWrite { transaction, file: self.file.clone() })
         })
     }
@@ -137,4 +145,21 @@ fn builder(config: &StoreConfig) -> redb::Builder {
 fn sync_directory(file: &Path) -> Result<(), StoreError> {
     let directory = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(StoreError::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_small_below_the_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig::at(&directory.path().join("store"));
+        let mut store = EmbeddedStore::create(&config, true).unwrap();
+        let len = config.file.metadata().unwrap().len();
+        for (limit, is_small) in [(len + 1, true), (len, false), (0, false)] {
+            store.quick_repair_bytes = limit;
+            assert_eq!(store.is_small(), is_small, "{limit}");
+        }
+    }
 }

@@ -198,13 +198,14 @@ pub(super) fn verify(config: &StoreConfig, file: impl StorageBackend) -> Result<
 mod tests {
     use super::*;
     use crate::Store;
+    use crate::tests::{COMMIT_KINDS, CommitKind, QUICK, SYNCED_ONCE, SYNCED_TWICE, committing};
     use redb::backends::InMemoryBackend;
 
     /// The bytes of a store that was closed, or of one that was not.
-    fn file(quick_repair: bool, is_closed: bool) -> Vec<u8> {
+    fn file(kind: CommitKind, is_closed: bool) -> Vec<u8> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("store");
-        let config = StoreConfig { quick_repair, ..StoreConfig::at(&file) };
+        let config = committing(kind, &file);
         let store = Store::create(&config, true).unwrap();
         (0..3).for_each(|nth| assert!(store.home(format!("10.{nth}").as_bytes()).unwrap()));
         if is_closed {
@@ -223,14 +224,14 @@ mod tests {
 
     #[test]
     fn an_intact_store_opens_after_any_end() {
-        for (quick_repair, is_closed) in [(true, true), (true, false), (false, true), (false, false)] {
-            let what = format!("quick repair: {quick_repair}, closed: {is_closed}");
-            let bytes = file(quick_repair, is_closed);
+        for (kind, is_closed) in COMMIT_KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+            let what = format!("{kind:?}, closed: {is_closed}");
+            let bytes = file(kind, is_closed);
             verified(&bytes).unwrap_or_else(|error| panic!("{what}: {error}"));
             let mut header = StoreHeader([0; 320]);
             header.0.copy_from_slice(&bytes[..320]);
             assert_eq!(header.has(StoreHeader::UNCLOSED), !is_closed, "{what}");
-            assert_eq!(header.has(StoreHeader::SYNCED_FIRST), quick_repair || is_closed, "{what}");
+            assert_eq!(header.has(StoreHeader::SYNCED_FIRST), kind != SYNCED_ONCE || is_closed, "{what}");
             let [last, before] = header.slots().map(|slot| header.commit(slot));
             assert!(last == before + 1, "{what}: {last} after {before}");
         }
@@ -238,10 +239,11 @@ mod tests {
 
     #[test]
     fn reading_does_not_change_a_store() {
-        for (quick_repair, is_closed) in [(true, true), (true, false), (false, false)] {
-            let bytes = file(quick_repair, is_closed);
+        let ends = [(QUICK, true), (QUICK, false), (SYNCED_TWICE, false), (SYNCED_ONCE, false)];
+        for (kind, is_closed) in ends {
+            let bytes = file(kind, is_closed);
             let directory = tempfile::tempdir().unwrap();
-            let config = StoreConfig { quick_repair, ..StoreConfig::at(&directory.path().join("store")) };
+            let config = committing(kind, &directory.path().join("store"));
             std::fs::write(&config.file, &bytes).unwrap();
             let store = Store::open_to_read(&config).unwrap();
             assert_eq!(store.snapshot().unwrap().homed().unwrap().len(), 3);
@@ -290,12 +292,12 @@ mod tests {
 
     #[test]
     fn an_older_commit_is_not_accepted_as_the_last() {
-        let mut bytes = file(true, true);
+        let mut bytes = file(QUICK, true);
         bytes[StoreHeader::FLAGS] ^= StoreHeader::SECOND;
         let error = verified(&bytes).unwrap_err();
         assert!(error.to_string().contains("older commit"), "{error}");
         // The same holds if the last commit is damaged.
-        let mut bytes = file(true, true);
+        let mut bytes = file(QUICK, true);
         let at = StoreHeader::SLOTS[usize::from(bytes[StoreHeader::FLAGS] & StoreHeader::SECOND)].start;
         bytes[at + 20] ^= 1;
         let error = verified(&bytes).unwrap_err();

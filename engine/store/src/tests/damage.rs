@@ -2,6 +2,7 @@
 //! record.
 
 use super::super::*;
+use super::{COMMIT_KINDS, committing};
 use handle_proto::{Value, Values};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;
@@ -60,10 +61,10 @@ fn flips(len: usize) -> impl Iterator<Item = (usize, u8)> {
 
 #[test]
 fn flipped_bits_never_open_a_changed_store() {
-    for quick_repair in [true, false] {
+    for kind in COMMIT_KINDS {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("store");
-        let config = StoreConfig { cache_bytes: 1 << 20, quick_repair, ..StoreConfig::at(&file) };
+        let config = StoreConfig { cache_bytes: 1 << 20, ..committing(kind, &file) };
         let expected = make(&config);
         let whole = std::fs::read(&file).unwrap();
         let (mut refused, mut unused) = (0, 0);

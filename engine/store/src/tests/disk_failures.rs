@@ -2,6 +2,7 @@
 //! partially.
 
 use super::super::*;
+use super::{COMMIT_KINDS, CommitKind, committing};
 use crate::embedded::{EmbeddedStore, schema};
 use crate::tables::StoreEngine;
 use handle_proto::{Value, Values};
@@ -136,9 +137,8 @@ impl FailingDisk {
         self.0.lock().unwrap().now.clone()
     }
 
-    fn open(&self, quick_repair: bool) -> Result<Store, StoreError> {
-        let config =
-            StoreConfig { cache_bytes: 1 << 20, quick_repair, ..StoreConfig::at(Path::new("memory")) };
+    fn open(&self, kind: CommitKind) -> Result<Store, StoreError> {
+        let config = StoreConfig { cache_bytes: 1 << 20, ..committing(kind, Path::new("memory")) };
         let is_new = self.bytes().is_empty();
         let database = redb::Database::builder().create_with_backend(self.clone())?;
         if is_new {
@@ -199,8 +199,8 @@ fn work(store: &Store) -> usize {
 
 /// Checks that `disk` has the acknowledged changes, or those and the next one, and that the store
 /// continues from there.
-fn check(disk: &FailingDisk, acknowledged: usize, quick_repair: bool, what: &str) {
-    let store = disk.open(quick_repair).unwrap_or_else(|error| panic!("{what}: {error}"));
+fn check(disk: &FailingDisk, acknowledged: usize, kind: CommitKind, what: &str) {
+    let store = disk.open(kind).unwrap_or_else(|error| panic!("{what}: {error}"));
     let mut expected = RandomWalk::new();
     (0..acknowledged).for_each(|nth| apply(&mut expected, nth));
     let found = numbers(&store);
@@ -228,12 +228,12 @@ fn no_failing_step_loses_an_acknowledged_change() {
     };
     // Each failing step needs a file of its own; `HANDLE_FAULTS=all` lets every single one fail.
     let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 3 };
-    for quick_repair in [true, false] {
+    for kind in COMMIT_KINDS {
         let empty = FailingDisk::default();
-        drop(empty.open(quick_repair).unwrap());
+        drop(empty.open(kind).unwrap());
         let begin = empty.bytes();
         let whole = FailingDisk::of(begin.clone());
-        let store = whole.open(quick_repair).unwrap();
+        let store = whole.open(kind).unwrap();
         let first = whole.0.lock().unwrap().steps;
         assert_eq!(work(&store), CHANGES);
         let last = whole.0.lock().unwrap().steps;
@@ -241,10 +241,10 @@ fn no_failing_step_loses_an_acknowledged_change() {
         let mut failed = 0;
         for at in (first..last).step_by(every) {
             for fails in [FailurePlan::At(at), FailurePlan::From(at)] {
-                let what = format!("quick repair: {quick_repair}, {fails:?}");
+                let what = format!("{kind:?}, {fails:?}");
                 let disk = FailingDisk::of(begin.clone());
                 disk.0.lock().unwrap().fails = fails;
-                let store = disk.open(quick_repair).unwrap();
+                let store = disk.open(kind).unwrap();
                 let acknowledged = work(&store);
                 failed += usize::from(acknowledged < CHANGES);
                 if acknowledged < CHANGES {
@@ -253,11 +253,11 @@ fn no_failing_step_loses_an_acknowledged_change() {
                 }
                 for _ in 0..3 {
                     let crashed = FailingDisk::of(disk.0.lock().unwrap().after_crash(&mut random));
-                    check(&crashed, acknowledged, quick_repair, &what);
+                    check(&crashed, acknowledged, kind, &what);
                 }
                 // The process ends, and the disk keeps everything that was written.
                 drop(store);
-                check(&FailingDisk::of(disk.bytes()), acknowledged, quick_repair, &what);
+                check(&FailingDisk::of(disk.bytes()), acknowledged, kind, &what);
             }
         }
         assert!(failed > 0, "some steps were seen to fail");
