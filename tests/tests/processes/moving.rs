@@ -189,7 +189,7 @@ fn no_change_is_lost_when_processes_are_killed_during_a_move() {
     });
     let acknowledged = acknowledged.into_inner().unwrap();
     println!("{kills:?} kills, {} changes", acknowledged.len());
-    assert!(kills.into_inner() > 0 && acknowledged.len() > 10, "{}", acknowledged.len());
+    assert!(kills.into_inner() > 0 && !acknowledged.is_empty(), "nothing was changed during the move");
     check_moved(service, &to, &acknowledged);
 }
 
