@@ -1,6 +1,6 @@
-//! A mirror: the time until a new one serves all records, beside copying its files, also those of a
-//! set that is fetched first; and the time from the acknowledgement of a change at the primary
-//! until `handled` of the mirror answers with it.
+//! A mirror: the time until a new one serves all records, beside copying its files; if told to, the
+//! same for a set that is fetched first; and the time from the acknowledgement of a change at the
+//! primary until `handled` of the mirror answers with it.
 //!
 //! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each.
 //! The primary accepts changes without authentication, which has no part in the figures.
@@ -17,7 +17,7 @@ use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_server::config::ServerLimits;
-use handle_snapshot::set::manifest::{Manifest, SetOrigin};
+use handle_snapshot::set::manifest::{MANIFEST, Manifest, SetOrigin};
 use handle_snapshot::set::read_manifest;
 use handle_store::{Store, StoreConfig};
 use serde_json::{Value as Json, json};
@@ -108,34 +108,46 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     drop(store);
     let _primary = administer(&dir.join("primary"))?;
     until_published(&dir.join("primary"), args.records, None)?;
-    let fetched_s = args.fetch_first.then(|| fetch(&dir)).transpose()?;
-    let fetched = fetched_s.and_then(|_| read_manifest(&dir.join("mirror/snapshot")).ok()?.source);
+    let fetched = args.fetch_first.then(|| fetch(&dir)).transpose()?;
     let started = Instant::now();
     let _mirror = administer(&dir.join("mirror"))?;
-    until_published(&dir.join("mirror"), args.records, fetched)?;
+    let fetched_from = fetched.as_ref().and_then(|set| set.source);
+    until_published(&dir.join("mirror"), args.records, fetched_from)?;
     let mirror_s = started.elapsed().as_secs_f64();
     let mut visible_ns = follow(args, &dir, primary)?;
     visible_ns.sort_unstable();
     // Copies take memory from the page cache, which the changes need.
-    let set_copy_s = fetched_s.map(|_| copy(&dir, &["snapshot"])).transpose()?.map(|(seconds, _)| seconds);
-    let (copy_s, bytes) = copy(&dir, &["store.redb", "snapshot"])?;
-    report(args, &visible_ns, &CopyFigures { fetched_s: fetched_s.zip(set_copy_s), mirror_s, copy_s, bytes });
+    let copied = copy(&dir, &[dir.join("mirror/store.redb")])?;
+    report(args, &visible_ns, &MirrorFigures { fetched, mirror_s, copied });
     Ok(())
 }
 
 /// How long a mirror took to get all records.
-struct CopyFigures {
-    /// Seconds until a fetched set was in its directory, and those of a copy of its own set.
-    fetched_s: Option<(f64, f64)>,
+struct MirrorFigures {
+    fetched: Option<FetchedSet>,
     /// Seconds until it had published a set of its own.
     mirror_s: f64,
-    /// Seconds of a copy of its files, and their bytes.
-    copy_s: f64,
+    /// A copy of its store and of that set.
+    copied: CopiedFiles,
+}
+
+/// A set that `handle-fetch` has put into the directory of the mirror.
+struct FetchedSet {
+    source: Option<SetOrigin>,
+    /// Seconds until it was there.
+    seconds: f64,
+    /// A copy of it.
+    copied: CopiedFiles,
+}
+
+/// Files that `cp` has copied.
+struct CopiedFiles {
+    seconds: f64,
     bytes: u64,
 }
 
-fn report(args: &Args, visible_ns: &[u64], figures: &CopyFigures) {
-    let &CopyFigures { fetched_s, mirror_s, copy_s, bytes } = figures;
+fn report(args: &Args, visible_ns: &[u64], figures: &MirrorFigures) {
+    let &MirrorFigures { ref fetched, mirror_s, copied: CopiedFiles { seconds: copy_s, bytes } } = figures;
     let at = |per_mille: usize| {
         let index = (visible_ns.len() - 1) * per_mille / 1000;
         visible_ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
@@ -143,7 +155,10 @@ fn report(args: &Args, visible_ns: &[u64], figures: &CopyFigures) {
     let (median, p99, most) = (at(500), at(990), at(1000));
     if args.json {
         let figures = json!({
-            "records": args.records, "fetched_seconds": fetched_s.map(|(fetched_s, _)| fetched_s), "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
+            "records": args.records, "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
+            "fetched": fetched.as_ref().map(|set| json!({
+                "seconds": set.seconds, "copy_seconds": set.copied.seconds, "bytes": set.copied.bytes,
+            })),
             "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms, "polled": args.polled,
             "visible_ms": { "median": median, "p99": p99, "max": most }, "machine": usage::machine(),
         });
@@ -151,10 +166,12 @@ fn report(args: &Args, visible_ns: &[u64], figures: &CopyFigures) {
         return;
     }
     println!("{}", usage::machine());
-    if let Some((fetched_s, copy_s)) = fetched_s {
+    if let Some(FetchedSet { seconds, copied, .. }) = fetched {
         println!(
-            "the set is fetched and can be served after {fetched_s:.1} s; copying it: {copy_s:.1} s; {:.1} times as long",
-            fetched_s / copy_s
+            "a fetched set can be served after {seconds:.1} s; copying its {} MiB: {:.1} s; {:.1} times as long",
+            copied.bytes >> 20,
+            copied.seconds,
+            seconds / copied.seconds
         );
     }
     println!(
@@ -229,17 +246,19 @@ fn administer(dir: &Path) -> anyhow::Result<KilledProcess> {
     Ok(KilledProcess(command.stdin(Stdio::null()).spawn()?))
 }
 
-/// Fetches the set of the primary into the directory of the mirror; returns the seconds.
-fn fetch(dir: &Path) -> anyhow::Result<f64> {
+/// Fetches the set of the primary into the directory of the mirror.
+fn fetch(dir: &Path) -> anyhow::Result<FetchedSet> {
     let started = Instant::now();
     let mut command = program("handle-fetch")?;
     command.arg(format!("file://{}", dir.join("primary/snapshot").display()));
     command.arg(dir.join("mirror/snapshot")).args(["--once", "--allow-root", "--log", "error"]);
     ensure!(command.status()?.success(), "handle-fetch failed");
-    Ok(started.elapsed().as_secs_f64())
+    let seconds = started.elapsed().as_secs_f64();
+    let source = read_manifest(&dir.join("mirror/snapshot"))?.source;
+    Ok(FetchedSet { source, seconds, copied: copy(dir, &[])? })
 }
 
-/// Waits for a set with so many records that is not made from `fetched`.
+/// Waits for a set with so many records whose source is not `fetched`.
 fn until_published(dir: &Path, records: u64, fetched: Option<SetOrigin>) -> anyhow::Result<()> {
     let started = Instant::now();
     let is_there =
@@ -251,28 +270,28 @@ fn until_published(dir: &Path, records: u64, fetched: Option<SetOrigin>) -> anyh
     Ok(())
 }
 
-/// Copies these files and directories of the mirror with `cp`, and syncs the copy; the seconds, and
-/// the bytes.
-fn copy(dir: &Path, names: &[&str]) -> anyhow::Result<(f64, u64)> {
-    let (mirror, copied) = (dir.join("mirror"), dir.join("copied"));
-    fs::create_dir(&copied)?;
+/// Copies the files of the set of the mirror, and `more`, with `cp`, and syncs the copies.
+fn copy(dir: &Path, more: &[PathBuf]) -> anyhow::Result<CopiedFiles> {
+    let (set, copies) = (dir.join("mirror/snapshot"), dir.join("copies"));
+    let layers = read_manifest(&set)?.layers;
+    fs::create_dir(&copies)?;
     let started = Instant::now();
     let mut command = Command::new("cp");
-    command.arg("-r").args(names.iter().map(|name| mirror.join(name))).arg(&copied);
+    command
+        .args(layers.iter().map(|layer| set.join(&layer.file)))
+        .arg(set.join(MANIFEST))
+        .args(more)
+        .arg(&copies);
     ensure!(command.status()?.success(), "cp failed");
     let mut bytes = 0;
-    for path in [copied.clone(), copied.join("snapshot")] {
-        for entry in fs::read_dir(path)? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                File::open(entry.path())?.sync_all()?;
-                bytes += entry.metadata()?.len();
-            }
-        }
+    for entry in fs::read_dir(&copies)? {
+        let file = File::open(entry?.path())?;
+        file.sync_all()?;
+        bytes += file.metadata()?.len();
     }
     let seconds = started.elapsed().as_secs_f64();
-    fs::remove_dir_all(&copied)?;
-    Ok((seconds, bytes))
+    fs::remove_dir_all(&copies)?;
+    Ok(CopiedFiles { seconds, bytes })
 }
 
 /// Makes changes at the primary, and asks the mirror for them; the nanoseconds until each was

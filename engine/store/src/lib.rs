@@ -118,13 +118,12 @@ settings! {
         restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
         /// Memory for pages of the store.
         restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// Sync each commit before it becomes the last one, and write the allocator state with it,
-        /// so that the store opens at once after a crash. Without it, commits take one sync instead
-        /// of two, and opening after a crash reads the whole file.
+        /// Sync each commit before it becomes the last one, and write the map of free pages with
+        /// it, so that the store opens at once after a crash. Without it, commits take one sync
+        /// instead of two, and opening after a crash reads the whole file.
         restart quick_repair: bool = true;
-        /// Size from which on a file gets the allocator state only when it is closed: each commit
-        /// would write 150 KiB for each GiB of the file. Opening it after a crash reads the whole
-        /// file.
+        /// Length from which on a file gets this map only when it is closed, because the map has
+        /// 150 KiB for each GiB of the file. Opening such a file after a crash reads all of it.
         restart quick_repair_bytes: u64 = 1 << 30, 0..=1 << 40;
         /// Read the whole file and compare its checksums before opening it; without `quick_repair`,
         /// not after a crash. Otherwise disk damage is found only when a damaged page is read, if

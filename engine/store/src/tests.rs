@@ -24,7 +24,7 @@ const ALL: LogBounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: N
 /// How commits in a file are made: `quick_repair` and `quick_repair_bytes`.
 pub(crate) type CommitKind = (bool, u64);
 
-/// The allocator state is written with each commit.
+/// The map of free pages is written with each commit.
 pub(crate) const QUICK: CommitKind = (true, u64::MAX);
 /// Each commit is synced before it becomes the last one, as in a large file.
 pub(crate) const SYNCED_TWICE: CommitKind = (true, 0);

@@ -106,8 +106,14 @@ impl MirrorPosition {
     /// Whether nothing may be published now: not all records are here, or they are as of different
     /// moments.
     const fn is_held(&self) -> bool {
-        let has_all = self.complete_unix_ms > 0 || !self.is_followed();
-        !has_all || self.dump.is_some() || self.is_partial
+        let is_new = self.is_followed() && !self.has_been_complete();
+        is_new || self.dump.is_some() || self.is_partial
+    }
+
+    /// Whether all records of the primary have been here once.
+    #[must_use]
+    pub const fn has_been_complete(&self) -> bool {
+        self.complete_unix_ms > 0
     }
 
     /// Whether this primary is followed.

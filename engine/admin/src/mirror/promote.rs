@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 pub enum PromotionError {
     /// The store is not that of a mirror, or has been promoted.
     NoMirror,
-    /// A dump of this primary is in progress, so that some records are older than others.
-    Dumping(String),
+    /// A dump of this primary is in progress, or none was ever complete: some records are older
+    /// than others, or missing.
+    Incomplete(String),
     /// The site record cannot be read or written.
     Site(PathBuf, io::Error),
     /// The site record is invalid.
@@ -31,10 +32,10 @@ impl fmt::Display for PromotionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMirror => f.write_str("this is not a mirror, or it has been promoted already"),
-            Self::Dumping(name) => write!(
+            Self::Incomplete(name) => write!(
                 f,
-                "a dump of the primary {name} is in progress, so that some records are older than others: wait \
-                 for its end, or promote with --force"
+                "not all records of the primary {name} are here, or some are older than others: wait for the end \
+                 of its dump, or promote with --force"
             ),
             Self::Site(path, error) => write!(f, "cannot change the site record {}: {error}", path.display()),
             Self::SiteContent(path, why) => write!(f, "in the site record {}: {why}", path.display()),
@@ -78,7 +79,7 @@ pub struct PromotedPrimary {
 /// lets the numbers of transactions go on above those of the lost primary.
 ///
 /// # Errors
-/// When it is not a mirror, a dump is in progress and not `is_forced`, or a file cannot be written.
+/// When it is not a mirror, it is incomplete and not `is_forced`, or a file cannot be written.
 /// Nothing has changed then, but the site record may have.
 pub fn promote(
     store: &Store,
@@ -94,8 +95,9 @@ pub fn promote(
     if positions.is_empty() {
         return Err(PromotionError::NoMirror);
     }
-    if let Some((name, _)) = positions.iter().find(|(_, position)| position.dump.is_some() && !is_forced) {
-        return Err(PromotionError::Dumping(name.clone()));
+    let is_incomplete = |position: &MirrorPosition| position.dump.is_some() || !position.has_been_complete();
+    if let Some((name, _)) = positions.iter().find(|(_, position)| is_incomplete(position) && !is_forced) {
+        return Err(PromotionError::Incomplete(name.clone()));
     }
     let site_serial = make_primary(site)?;
     let primaries: Vec<_> = positions

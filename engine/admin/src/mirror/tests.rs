@@ -507,9 +507,25 @@ fn a_mirror_is_not_promoted_in_the_middle_of_a_dump() {
     applier.begin_dump().unwrap();
     let site = directory.path().join("absent");
     let refused = super::promote::promote(&store, &site, false, 7).unwrap_err();
-    assert!(matches!(refused, super::promote::PromotionError::Dumping(_)), "{refused}");
+    assert!(matches!(refused, super::promote::PromotionError::Incomplete(_)), "{refused}");
     let position = store.change(|transaction| MirrorPosition::read(transaction, "main")).unwrap().unwrap();
     assert!(position.is_followed());
+}
+
+#[test]
+fn a_new_mirror_is_neither_published_nor_promoted_before_it_has_all_records() {
+    let store = Arc::new(Store::in_memory(&StoreConfig::default(), true).unwrap());
+    let mut applier = open(&store);
+    assert!(!can_be_published(&store), "also before the first request");
+    let directory = tempfile::tempdir().unwrap();
+    let site = directory.path().join("absent");
+    let refused = super::promote::promote(&store, &site, false, 7).unwrap_err();
+    assert!(matches!(refused, super::promote::PromotionError::Incomplete(_)), "{refused}");
+    dump(
+        &mut applier,
+        &[Item::Source(5000, 10), Item::Handle("10.1/A", "x"), Item::Homed("10.1"), Item::Done],
+    );
+    assert!(can_be_published(&store));
 }
 
 #[test]

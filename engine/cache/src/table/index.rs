@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Slots of a bucket, which with their uses fill a cache line.
 pub(super) const BUCKET_SLOTS: usize = 7;
-/// Slot numbers of a bucket. The last of each is unused, so that the others follow from a shift.
+/// Slot numbers of a bucket: a power of two, so that no division is needed. The last one is unused.
 const BUCKET_NUMBERS: usize = BUCKET_SLOTS + 1;
 /// Bytes of a bucket.
 pub(super) const BUCKET_LEN: usize = size_of::<Bucket>();
@@ -73,7 +73,7 @@ impl EntryPlace {
     }
 }
 
-/// In place of the number of a slot: there is none.
+/// Stands for the number of a slot where there is none.
 pub const NO_SLOT: usize = usize::MAX;
 
 /// A slot of the index.

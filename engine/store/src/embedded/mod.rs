@@ -75,8 +75,8 @@ impl EmbeddedStore {
         Self { database: Some(database), file: config.file.clone(), quick_repair, quick_repair_bytes }
     }
 
-    /// Whether writing the allocator state costs little beside a commit.
-    fn is_small(&self) -> bool {
+    /// Whether each commit writes the map of free pages, which grows with the file.
+    fn saves_free_pages(&self) -> bool {
         self.file.metadata().map_or(0, |file| file.len()) < self.quick_repair_bytes
     }
 
@@ -94,7 +94,7 @@ impl EmbeddedStore {
             let mut transaction = self.database()?.begin_write()?;
             transaction.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
             transaction.set_two_phase_commit(self.quick_repair);
-            transaction.set_quick_repair(self.quick_repair && self.is_small());
+            transaction.set_quick_repair(self.quick_repair && self.saves_free_pages());
             Ok(EmbeddedWrite { transaction, file: self.file.clone() })
         })
     }
@@ -152,14 +152,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_small_below_the_limit() {
+    fn free_pages_are_written_below_the_limit() {
         let directory = tempfile::tempdir().unwrap();
         let config = StoreConfig::at(&directory.path().join("store"));
         let mut store = EmbeddedStore::create(&config, true).unwrap();
         let len = config.file.metadata().unwrap().len();
-        for (limit, is_small) in [(len + 1, true), (len, false), (0, false)] {
+        for (limit, is_written) in [(len + 1, true), (len, false), (0, false)] {
             store.quick_repair_bytes = limit;
-            assert_eq!(store.is_small(), is_small, "{limit}");
+            assert_eq!(store.saves_free_pages(), is_written, "{limit}");
         }
     }
 }
