@@ -51,7 +51,8 @@ struct PromoteArgs {
     /// The configuration of a stopped handle-admin.
     #[arg(long, short)]
     config: Option<PathBuf>,
-    /// Promote even before the end of a dump, although some records are missing, or older than others.
+    /// Promote even before the end of a dump, although some records are missing, or older than
+    /// others.
     #[arg(long)]
     force: bool,
     /// Print JSON.
