@@ -89,7 +89,7 @@ pub use datapath::{
     open_on, pin_to_core, usable_cores,
 };
 pub use outbox::{Outbox, OutboxFull};
-pub use socket::{SocketOptions, bind, leave_port};
+pub use socket::{SocketOptions, bind, leave_port, share_port};
 pub use streams::{
     ConnectionGone, StreamBatch, StreamConnections, StreamEvent, StreamId, StreamInbox, StreamOptions,
     bind_listener, close_listener,

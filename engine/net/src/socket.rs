@@ -126,8 +126,10 @@ impl Default for SocketOptions {
 pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
     let domain = Domain::for_address(options.address);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    if options.reuse_port {
-        socket.set_reuse_port(true)?;
+    // A socket that shares its port may be given one that another process of this user shares, so a
+    // port that the kernel chooses is shared only afterwards.
+    if options.reuse_port && options.address.port() != 0 {
+        share_port(&socket)?;
     }
     if domain == Domain::IPV6 {
         socket.set_only_v6(options.only_v6)?;
@@ -152,7 +154,20 @@ pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
         portable::receive_trains(&socket);
     }
     socket.bind(&options.address.into())?;
+    if options.reuse_port && options.address.port() == 0 {
+        share_port(&socket)?;
+    }
     Ok(socket.into())
+}
+
+/// Lets other sockets of this user that share their port be bound to the address of `socket` as
+/// well: the kernel spreads peers over all of them.
+///
+/// # Errors
+///
+/// Errors of the kernel.
+pub fn share_port(socket: impl AsFd) -> io::Result<()> {
+    SockRef::from(&socket).set_reuse_port(true)
 }
 
 /// Takes `socket` out of the sockets that share its port: the kernel gives new datagrams to the

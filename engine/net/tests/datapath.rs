@@ -6,6 +6,7 @@
 #[macro_use]
 mod common;
 
+use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -566,6 +567,16 @@ fn a_port_in_use_is_reported_as_such() {
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
     let error = open(DatapathChoice::Auto, &SocketOptions::new("192.0.2.1:0".parse().unwrap())).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn a_port_that_the_kernel_chooses_is_nobody_elses_and_can_be_shared() {
+    let options = SocketOptions { reuse_port: true, ..SocketOptions::new(LOOPBACK) };
+    let sockets: Vec<_> = (0..600).map(|_| bind(&options).unwrap()).collect();
+    let ports: HashSet<_> = sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect();
+    assert_eq!(ports.len(), sockets.len());
+    let address = sockets[0].local_addr().unwrap();
+    assert_eq!(bind(&SocketOptions { address, ..options }).unwrap().local_addr().unwrap(), address);
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub mod sessions;
 mod settings;
 pub mod site;
 pub mod slow;
+mod sockets;
 pub mod sources;
 pub mod status;
 pub mod tcp;

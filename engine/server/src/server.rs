@@ -10,14 +10,13 @@ use crate::query_log::{QueryLog, QueryLogWriter};
 use crate::settings::{self, LiveSettings};
 use crate::site::OwnSite;
 use crate::slow::{self, SlowPath};
+use crate::sockets::WorkerSockets;
 use crate::sources::Sources;
-use crate::tcp;
 use crate::templates::{SourcePrefixes, TemplatesConfig};
 use crate::verification;
 use crate::worker::{Worker, WorkerInfo};
 use anyhow::{Context as _, anyhow, ensure};
 use handle_daemon::control::ControlSocket;
-use handle_daemon::listen::ListenError;
 use handle_daemon::log::SetLog;
 use handle_daemon::privileges;
 use handle_daemon::program::ReadConfig;
@@ -31,7 +30,6 @@ use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_daemon::takeover::{
     Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram, TakeoverServer,
 };
-use handle_net::SocketOptions;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
 use handle_snapshot::set::freshness::SetFreshness;
@@ -40,7 +38,7 @@ use handle_snapshot::set::statement::AcceptedPublishers;
 use serde_json::Value;
 use std::fmt;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
@@ -244,13 +242,8 @@ impl Server {
             Some(control) if config.take_over => Predecessor::meet(control, name)?,
             _ => None,
         };
-        let mut sockets = match &mut predecessor {
-            Some(predecessor) => take_over(config, workers_count, predecessor)?,
-            None => Vec::new(),
-        };
-        let inherited_count = sockets.len();
-        bind_missing(config, workers_count, &mut sockets)?;
-        let listeners = bind_listeners(config, &sockets, predecessor.as_mut())?;
+        let WorkerSockets { udp: sockets, tcp: listeners, inherited_count } =
+            WorkerSockets::open(config, workers_count, predecessor.as_mut())?;
         let scrapes = open_scrapes(config, predecessor.as_mut())?;
         if let Some(user) = &config.user {
             privileges::become_user(user)?;
@@ -608,23 +601,6 @@ fn usable_cores(config: &Config) -> anyhow::Result<Vec<usize>> {
     handle_net::usable_cores().context("cannot read which cores this process may use")
 }
 
-/// Takes the sockets of another process that are bound to our addresses, each with its worker's
-/// number.
-fn take_over(
-    config: &Config,
-    workers_count: usize,
-    from: &mut Predecessor,
-) -> anyhow::Result<Vec<(usize, UdpSocket)>> {
-    let workers = config.listen.iter().flat_map(|&listen| (0..workers_count).map(move |_| listen));
-    let taken =
-        workers.enumerate().filter_map(|(at, listen)| Some((at, from.take(SocketKind::Udp, listen)?.into())));
-    let taken = taken.collect();
-    // Check what may fail before a socket is opened that clients would use.
-    let options = net_options(config, (Ipv4Addr::LOCALHOST, 0).into());
-    handle_net::open(config.datapath.into(), &options).context("cannot open the datapath")?;
-    Ok(taken)
-}
-
 /// Opens the scrape endpoint, on the listener of another process if it has one for this address.
 fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Result<Option<ScrapeEndpoint>> {
     let Some(address) = config.observe.http else { return Ok(None) };
@@ -633,117 +609,4 @@ fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Resu
         Some(listener) => ScrapeEndpoint::on(listener.into())?,
         None => ScrapeEndpoint::bind(address)?,
     }))
-}
-
-/// Binds a socket for each worker that has none. Workers of one address share its port.
-fn bind_missing(
-    config: &Config,
-    workers_count: usize,
-    sockets: &mut Vec<(usize, UdpSocket)>,
-) -> anyhow::Result<()> {
-    for (number, &listen) in config.listen.iter().enumerate() {
-        let has = |at: &usize| sockets.iter().any(|(worker, _)| worker == at);
-        let workers = number * workers_count..(number + 1) * workers_count;
-        let missing: Vec<usize> = workers.filter(|at| !has(at)).collect();
-        if !config.share_port && missing.len() == workers_count {
-            wait_until_free(config, listen).map_err(|error| ListenError::Refused(listen, error))?;
-        }
-        let mut options = net_options(config, listen);
-        for at in missing {
-            let socket =
-                bind_with_tcp(config, &options).map_err(|error| ListenError::Refused(listen, error))?;
-            // With port 0 the first socket chooses a port, and the others share it.
-            options.address = socket.local_addr()?;
-            sockets.push((at, socket));
-        }
-    }
-    Ok(())
-}
-
-/// Waits up to a second until no other process has `address` bound. The kernel closes the sockets
-/// of a ring some milliseconds after a killed process is gone, and the service manager may restart
-/// faster than that.
-///
-/// Workers share a port among themselves, so the kernel would let another process share it too.
-fn wait_until_free(config: &Config, address: SocketAddr) -> std::io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const PAUSE: Duration = Duration::from_millis(20);
-    let mut alone = net_options(config, address);
-    alone.reuse_port = false;
-    let begun = Instant::now();
-    loop {
-        let free = handle_net::bind(&alone).and_then(|_| tcp::worker::probe(config, address));
-        match free {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
-                std::thread::sleep(PAUSE);
-            }
-            free => return free,
-        }
-    }
-}
-
-/// Returns listeners for the address of each UDP socket: those of another process, or a new one.
-///
-/// All listeners of another process are taken, even if it had more workers: unlike a UDP socket, a
-/// listener cannot be closed without resetting the connections in its queue.
-fn bind_listeners(
-    config: &Config,
-    sockets: &[(usize, UdpSocket)],
-    from: Option<&mut Predecessor>,
-) -> anyhow::Result<Vec<Vec<TcpListener>>> {
-    let mut listeners: Vec<Vec<TcpListener>> = sockets.iter().map(|_| Vec::new()).collect();
-    let addresses: Vec<SocketAddr> =
-        sockets.iter().map(|(_, socket)| socket.local_addr()).collect::<Result<_, _>>()?;
-    if let Some(from) = from.filter(|_| config.tcp.enabled) {
-        let mut has_more = true;
-        while std::mem::take(&mut has_more) {
-            for (&address, listeners) in addresses.iter().zip(&mut listeners) {
-                let taken = from.take(SocketKind::Tcp, address);
-                has_more |= taken.is_some();
-                listeners.extend(taken.map(TcpListener::from));
-            }
-        }
-    }
-    for (&address, listeners) in
-        addresses.iter().zip(&mut listeners).filter(|(_, listeners)| listeners.is_empty())
-    {
-        listeners.extend(
-            tcp::worker::listen(config, address).map_err(|error| ListenError::Refused(address, error))?,
-        );
-    }
-    Ok(listeners)
-}
-
-/// Binds a socket. If the kernel chooses the port, the port is free for TCP as well.
-fn bind_with_tcp(config: &Config, options: &SocketOptions) -> std::io::Result<UdpSocket> {
-    const TRIES_MAX: usize = 32;
-    let mut tries = 0;
-    loop {
-        let socket = handle_net::bind(options)?;
-        tries += 1;
-        match tcp::worker::probe(config, socket.local_addr()?) {
-            Err(error) if options.address.port() == 0 && error.kind() == ErrorKind::AddrInUse => {
-                if tries == TRIES_MAX {
-                    return Err(error);
-                }
-            }
-            _ => return Ok(socket),
-        }
-    }
-}
-
-pub(crate) fn net_options(config: &Config, address: SocketAddr) -> SocketOptions {
-    let limits = &config.limits;
-    let mut options = SocketOptions::new(address);
-    options.reuse_port = true;
-    options.batch_len = limits.batch_datagrams;
-    options.batch_segments = limits.batch_segments;
-    options.receive_trains = config.receive_trains;
-    options.send_trains = config.send_trains;
-    options.outbox_datagrams = limits.outbox_datagrams;
-    options.outbox_len = limits.outbox_bytes;
-    options.socket_receive_buffer_len = limits.socket_receive_bytes;
-    options.socket_send_buffer_len = limits.socket_send_bytes;
-    options.streams = config.tcp.options();
-    options
 }

@@ -20,12 +20,12 @@ pub(crate) fn listen(config: &Config, address: SocketAddr) -> io::Result<Option<
     bind(config, address, true)
 }
 
-/// Checks that no other process uses `address`, unless TCP is off.
+/// Binds a listener to an address that no other socket has, unless TCP is off.
 ///
 /// # Errors
 /// Those of the kernel.
-pub(crate) fn probe(config: &Config, address: SocketAddr) -> io::Result<()> {
-    bind(config, address, false).map(drop)
+pub(crate) fn listen_alone(config: &Config, address: SocketAddr) -> io::Result<Option<TcpListener>> {
+    bind(config, address, false)
 }
 
 fn bind(config: &Config, address: SocketAddr, reuse_port: bool) -> io::Result<Option<TcpListener>> {
