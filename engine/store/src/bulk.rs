@@ -4,6 +4,7 @@ mod checkpoint;
 
 pub use checkpoint::UnfinishedImport;
 
+use super::filling::filling_order;
 use super::sorter::Sorter;
 use super::tables::StoreTable;
 use super::transaction::Transaction;
@@ -254,7 +255,8 @@ struct BulkWriter<'s> {
 impl BulkWriter<'_> {
     /// Writes the records of `batch` in one commit, with the progress, and empties it.
     fn write(&mut self, batch: &mut BulkBatch) -> Result<(), StoreError> {
-        let Some((last, _)) = batch.records().last() else { return Ok(()) };
+        let Some(last_at) = batch.ends.len().checked_sub(1) else { return Ok(()) };
+        let (last, _) = batch.record(last_at);
         let import = UnfinishedImport {
             last: last.to_vec(),
             records: self.import.records + batch.ends.len() as u64,
@@ -265,14 +267,15 @@ impl BulkWriter<'_> {
         let mut counts = self.counts;
         {
             let mut transaction = Transaction::new(begun.tables()?, inner.folds)?;
-            let keys = batch.records().map(|(key, _)| key);
+            let keys = (0..batch.ends.len()).map(|at| batch.record(at).0);
             // Every other change of a database would have made a transaction.
             if self.starts_empty && transaction.last_id() == self.last_id {
                 transaction.tables.assume_absent(StoreTable::Records, keys);
             } else {
                 transaction.tables.prefetch(StoreTable::Records, keys)?;
             }
-            for (key, values) in batch.records() {
+            for at in filling_order(batch.ends.len()) {
+                let (key, values) = batch.record(at);
                 if self.keeps_existing && transaction.record(key)?.is_some() {
                     counts.kept += 1;
                     continue;
@@ -327,11 +330,11 @@ impl BulkBatch {
         self.ends.push((key_end, self.bytes.len()));
     }
 
-    fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().map(|ends| ends.1));
-        starts
-            .zip(&self.ends)
-            .map(|(start, &(key_end, end))| (&self.bytes[start..key_end], &self.bytes[key_end..end]))
+    /// The key and values of a record.
+    fn record(&self, at: usize) -> (&[u8], &[u8]) {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        let (key_end, end) = self.ends[at];
+        (&self.bytes[start..key_end], &self.bytes[key_end..end])
     }
 
     fn clear(&mut self) {

@@ -51,6 +51,7 @@ mod check;
 mod embedded;
 mod error;
 mod feed;
+mod filling;
 mod index;
 mod lease;
 mod log;
@@ -73,6 +74,7 @@ pub use bulk::{Bulk, BulkCounts, UnfinishedImport, UnfitRecord, check_record};
 pub use bulk_keys::{BulkKeyBounds, BulkKeyState, BulkScope};
 pub use check::{StoreFinding, StoreStats};
 pub use error::StoreError;
+pub use filling::filling_order;
 pub use index::{
     BadPattern, FoundHandles, INDEX_TYPE_LEN_MAX, IndexProgress, IndexState, PATTERN_LEN_MAX,
     PATTERN_STARS_MAX, SearchBounds, SearchCondition, SearchError, StoreSearch, ValuePattern, is_index_type,

@@ -10,6 +10,7 @@
 //! - Of a move that is interrupted, the copy stays. Another one goes on from there; a copy of the
 //!   snapshot that is incomplete begins again.
 
+use super::filling::filling_order;
 use super::log::LogEntry;
 use super::removals::{LastChange, RemovalKey, RemovalKind};
 use super::tables::{ALL_KEYS, StoreEngine, StoreTable, WriteTables, names, number_in};
@@ -224,7 +225,8 @@ impl<'s> StoreMove<'s> {
         }
         write(&self.to, |tables| {
             tables.assume_absent(table, rows.iter().map(|(key, _)| &**key));
-            for (key, value) in rows {
+            for at in filling_order(rows.len()) {
+                let (key, value) = &rows[at];
                 tables.insert(table, key, value)?;
                 if table == StoreTable::Removals {
                     tables.insert(StoreTable::RemovalIds, &value[..8.min(value.len())], key)?;

@@ -2,7 +2,7 @@
 
 use super::position::DumpProgress;
 use handle_proto::{Value, Values};
-use handle_store::{DumpScope, DumpedRecord, NamedKind, StoreError, Transaction};
+use handle_store::{DumpScope, DumpedRecord, NamedKind, StoreError, Transaction, filling_order};
 
 /// A change of the store, of the name with which it is gathered.
 #[derive(Clone, Copy, Debug)]
@@ -91,12 +91,27 @@ impl ChangeBatch {
         self.changes.clear();
     }
 
+    /// The kind, name and values of a change.
+    fn change(&self, at: usize) -> (BatchedKind, &[u8], &[u8]) {
+        let start = at.checked_sub(1).map_or(0, |before| self.changes[before].end);
+        let BatchedChange { kind, name_end, end } = self.changes[at];
+        (kind, &self.bytes[start..name_end], &self.bytes[name_end..end])
+    }
+
     /// The kind, name and values of each change.
     fn iter(&self) -> impl Iterator<Item = (BatchedKind, &[u8], &[u8])> {
-        let starts = std::iter::once(0).chain(self.changes.iter().map(|change| change.end));
-        starts.zip(&self.changes).map(|(start, &BatchedChange { kind, name_end, end })| {
-            (kind, &self.bytes[start..name_end], &self.bytes[name_end..end])
-        })
+        (0..self.len()).map(|at| self.change(at))
+    }
+
+    /// The positions of the changes, in the order in which they are made: records of a dump that are
+    /// sorted and new fill the pages of the store.
+    fn order(&self, dump: Option<&DumpProgress>) -> Box<dyn Iterator<Item = usize>> {
+        let is_put = |(kind, ..): (BatchedKind, &[u8], &[u8])| matches!(kind, BatchedKind::Put { .. });
+        let is_new = dump.is_some_and(|dump| !dump.is_logged) && self.iter().all(is_put);
+        match is_new && self.iter().is_sorted_by(|(_, before, _), (_, name, _)| before < name) {
+            true => Box::new(filling_order(self.len())),
+            false => Box::new(0..self.len()),
+        }
     }
 
     /// Makes the changes in `transaction`, in the course of this dump if there is one.
@@ -110,8 +125,8 @@ impl ChangeBatch {
         let records = self.iter().filter(|(kind, ..)| is_read(*kind)).map(|(_, name, _)| name);
         transaction.prefetch_records(records)?;
         let mut counts = AppliedCounts { items: self.len() as u64, ..AppliedCounts::default() };
-        for (kind, name, values) in self.iter() {
-            let made = apply(transaction, primary, dump, (kind, name, values))?;
+        for at in self.order(dump) {
+            let made = apply(transaction, primary, dump, self.change(at))?;
             counts.changed += u64::from(made != DumpedRecord::Unchanged);
             counts.replaced += u64::from(made == DumpedRecord::Replaced);
         }

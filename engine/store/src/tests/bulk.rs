@@ -96,3 +96,24 @@ fn records_that_are_there_are_replaced_or_kept_among_many_new_ones(engine: TestE
         assert_eq!(store.stats().unwrap().records, 400);
     }
 }
+
+#[test]
+fn imported_records_fill_the_pages_of_the_file() {
+    use redb::{ReadableDatabase as _, ReadableTableMetadata as _};
+    let Some((place, store)) = new_store(TestEngine::Embedded) else { return };
+    let mut bulk = store.bulk(place.path(), 1 << 20);
+    bulk.home(b"10.1");
+    let mut storage = Vec::new();
+    for number in 0..20_000_usize {
+        let data = vec![b'x'; 100 + number * 7919 % 200];
+        let values = Values::build([Value::new(1, b"URL", &data)], &mut storage);
+        bulk.add(format!("10.1/{number:06}").as_bytes(), values).unwrap();
+    }
+    bulk.finish(|_| ()).unwrap();
+    drop(store);
+    let database = redb::Database::open(place.path().join("store.redb")).unwrap();
+    let records: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("records");
+    let stats = database.begin_read().unwrap().open_table(records).unwrap().stats().unwrap();
+    let used = stats.stored_bytes() * 100 / (stats.leaf_pages() * 4096);
+    assert!(used >= 75, "{used} %: {stats:?}");
+}
