@@ -4,7 +4,7 @@ use crate::encode::{Encoder, RecordRefusal, tombstone};
 use crate::format::{KEY_LEN_MAX, LayerHeader, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
 use crate::merge::{Head, Merge, Source};
 use crate::record::EncodedRecord;
-use crate::writer::{BuildError, HomedPrefixes, LayerOptions, LayerWriter};
+use crate::writer::{BUFFER_LEN, BuildError, HomedPrefixes, LayerOptions, LayerWriter};
 use handle_proto::Value;
 use std::boxed::Box;
 use std::fs::File;
@@ -338,7 +338,7 @@ struct SortedRuns {
 
 impl SortedRuns {
     fn new(temp_dir: &Path) -> io::Result<Self> {
-        let file = BufWriter::with_capacity(1 << 20, tempfile::tempfile_in(temp_dir)?);
+        let file = BufWriter::with_capacity(BUFFER_LEN, tempfile::tempfile_in(temp_dir)?);
         Ok(Self { file, at: 0, ends: Vec::new() })
     }
 

@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     // Only its owner may read it from the start, and it has a temporary name until it is complete.
     let file = NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
-    let mut out = ExportWriter::new(BufWriter::with_capacity(1 << 20, file.reopen()?), args.format);
+    let mut out = ExportWriter::new(BufWriter::with_capacity(64 << 10, file.reopen()?), args.format);
     records(&args.source, &mut out)?;
     let count = out.count;
     finish(out.end()?)?;

@@ -10,8 +10,8 @@ use std::vec::Vec;
 
 /// Bytes that may wait to be synced.
 const UNSYNCED_LEN_MAX: usize = 8 << 20;
-/// Writes that may wait for the thread. Those of a layer have about a mebibyte each.
-const WAITING_MAX: usize = 4;
+/// Writes that may wait for the thread. Those of a layer have 64 KiB each.
+const WAITING_MAX: usize = 64;
 
 /// A large file that a thread of its own writes, so that its owner does not wait for the disk.
 ///
