@@ -131,9 +131,11 @@ impl FleetStore for DirectoryStore {
         let read = || {
             let mut file = File::open(self.path(name))?;
             file.seek(SeekFrom::Start(range.start))?;
-            let mut bytes = vec![0; len];
-            file.read_exact(&mut bytes)?;
-            Ok(bytes.into())
+            let mut bytes = Vec::with_capacity(len);
+            match file.take(len as u64).read_to_end(&mut bytes)? {
+                read if read == len => Ok(bytes.into()),
+                _ => Err(ErrorKind::UnexpectedEof.into()),
+            }
         };
         read().map_err(error_of(name, "read"))
     }

@@ -37,7 +37,8 @@ impl SetPublisher<DiskStorage> {
 
     /// Makes the complete file `part` of the directory the layer of `entry`. The caller has
     /// compared its content with the digest. `checks_records` also checks every record and the
-    /// index, as publishing does.
+    /// index, as publishing does; the checksums of sections are left out, because each record and
+    /// each bucket of the index has its own.
     ///
     /// # Errors
     /// When the file is not that layer, it is damaged, or a system call fails. The file then stays.
@@ -53,15 +54,14 @@ impl SetPublisher<DiskStorage> {
         drop(file);
         let layer = self.map(part, entry)?;
         let fault = |fault| SetError::new(&path, SetErrorKind::Fault(fault));
+        verify::homed_sum(&layer).map_err(fault)?;
         if checks_records {
             layer.bytes().expect(AccessPattern::Sequential);
             let passed = |range| {
                 disk.forget(layer.bytes(), range);
                 ControlFlow::Continue(())
             };
-            verify::layer_in_steps(&layer, passed).map_err(fault)?;
-        } else {
-            verify::homed_sum(&layer).map_err(fault)?;
+            verify::content(&layer, passed, |_, _| {}).map_err(fault)?;
         }
         drop(layer);
         disk.rename(part, &entry.file).map_err(io("rename"))
