@@ -112,8 +112,8 @@ impl<'e> PartialLayer<'e> {
         }
     }
 
-    /// Writes and hashes the next bytes, at the same time if there are many: each takes a second for
-    /// one to two gigabytes.
+    /// Writes and hashes the next bytes, at the same time if there are many: each takes a second
+    /// for one to two gigabytes.
     fn append(&mut self, bytes: &[u8]) -> Result<(), FetchError> {
         let Self { entry, file, digest, .. } = self;
         let mut write = || bytes.chunks(WRITE_LEN).try_for_each(|piece| file.write_all(piece));

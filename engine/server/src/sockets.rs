@@ -116,8 +116,8 @@ fn wait_until_free(config: &Config, address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Returns listeners for the address of each UDP socket: those of another process, that of `chosen`,
-/// or a new one.
+/// Returns listeners for the address of each UDP socket: those of another process, that of
+/// `chosen`, or a new one.
 ///
 /// All listeners of another process are taken, even if it had more workers: unlike a UDP socket, a
 /// listener cannot be closed without resetting the connections in its queue.
@@ -154,8 +154,8 @@ fn bind_listeners(
     Ok(listeners)
 }
 
-/// Binds a UDP socket to a port that the kernel chooses, and a listener to the same port, unless TCP
-/// is off. No other process has the port; from then on, the sockets of this one share it.
+/// Binds a UDP socket to a port that the kernel chooses, and a listener to the same port, unless
+/// TCP is off. No other process has the port; from then on, the sockets of this one share it.
 fn bind_free_port(config: &Config, options: &SocketOptions) -> io::Result<(UdpSocket, Option<TcpListener>)> {
     const TRIES_MAX: usize = 32;
     let mut tries = 0;

@@ -19,8 +19,8 @@ use std::vec::Vec;
 use tempfile::SpooledTempFile;
 use xxhash_rust::xxh3::Xxh3Default;
 
-/// Bytes that are buffered before they are added to the checksum and written. Linux takes three times
-/// as long to write a file of ext4 in pieces of 512 KiB and more.
+/// Bytes that are buffered before they are added to the checksum and written. Linux takes three
+/// times as long to write a file of ext4 in pieces of 512 KiB and more.
 pub(crate) const BUFFER_LEN: usize = 64 << 10;
 /// Bytes of (hash, offset) pairs kept in memory; more go to a temporary file until the index is
 /// written.

@@ -103,8 +103,8 @@ impl ChangeBatch {
         (0..self.len()).map(|at| self.change(at))
     }
 
-    /// The positions of the changes, in the order in which they are made: records of a dump that are
-    /// sorted and new fill the pages of the store.
+    /// The positions of the changes, in the order in which they are made: records of a dump that
+    /// are sorted and new fill the pages of the store.
     fn order(&self, dump: Option<&DumpProgress>) -> Box<dyn Iterator<Item = usize>> {
         let is_put = |(kind, ..): (BatchedKind, &[u8], &[u8])| matches!(kind, BatchedKind::Put { .. });
         let is_new = dump.is_some_and(|dump| !dump.is_logged) && self.iter().all(is_put);
