@@ -10,7 +10,6 @@ use crate::questions::{self, QuestionTask};
 use crate::saved::SavedEntry;
 use crate::saver;
 use crate::state::CacheState;
-use crate::table::NO_SLOT;
 use anyhow::{Context as _, Result};
 use handle_daemon::control::CommandHelp;
 use handle_daemon::metrics::MetricsText;
@@ -18,8 +17,7 @@ use handle_daemon::notice::NoticeKey;
 use handle_daemon::notice::listener::listen;
 use handle_daemon::settings::reload::{SettingChanges, merged};
 use handle_daemon::shutdown::Shutdown;
-use handle_proto::Handle;
-use handle_resolver::{CachedLookup, StagedCacheLookup};
+use handle_resolver::StagedCacheLookup;
 use handle_server::cache::{CopyRoom, MissingRecord, ServerCache};
 use serde_json::Value;
 use std::net::IpAddr;
@@ -90,14 +88,12 @@ impl CacheService {
 }
 
 impl ServerCache for CacheService {
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
-        let hash = self.state.hash(handle);
-        self.state.table.prefetch(hash);
-        StagedCacheLookup { hash, slot: NO_SLOT }
-    }
-
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]) {
         let table = &self.state.table;
+        for lookup in &mut *lookups {
+            lookup.hash = self.state.hash(lookup.handle);
+            table.prefetch(lookup.hash);
+        }
         for lookup in &mut *lookups {
             lookup.slot = table.probe(lookup.hash);
         }
@@ -108,17 +104,9 @@ impl ServerCache for CacheService {
         }
     }
 
-    fn find<'r>(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-        now_unix_s: u32,
-        room: &CopyRoom<'r>,
-    ) -> CachedLookup<'r> {
-        match is_authoritative {
-            true => CachedLookup::Unknown,
-            false => self.state.find(lookup, handle, now_unix_s, room),
+    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>) {
+        for lookup in lookups.iter_mut().filter(|lookup| lookup.is_wanted) {
+            lookup.known = self.state.find(lookup, now_unix_s, room);
         }
     }
 

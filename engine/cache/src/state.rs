@@ -238,12 +238,11 @@ impl CacheState {
         stamp.kind == RECORD && stamp.flags & HAS_ABSOLUTE == 0 && expired_s < self.live.load().stale_s
     }
 
-    /// What workers know about `handle`. The values are copied to `room`.
+    /// What workers know about the handle of `lookup`. The values are copied to `room`.
     #[inline]
     pub(crate) fn find<'r>(
         &self,
-        StagedCacheLookup { hash, slot }: StagedCacheLookup,
-        handle: Handle<'_>,
+        &StagedCacheLookup { handle, hash, slot, .. }: &StagedCacheLookup<'_>,
         now_unix_s: u32,
         room: &CopyRoom<'r>,
     ) -> CachedLookup<'r> {

@@ -6,7 +6,7 @@ use crate::refusal::RefusalReason;
 use crate::reply::{ReplyParts, WireReply as _, too_long};
 use crate::request::{DropReason, ParsedRequest, UndecidableMessage, UnreadableRequest};
 use crate::select::{SelectedValues, ValueFilter};
-use crate::service::{AnswerContext, CachedLookup};
+use crate::service::{AnswerContext, CachedLookup, StagedCacheLookup};
 use crate::slow::{self, SlowPathRequest};
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{PREFIX_RECORDS, SITE_STATUS};
@@ -517,7 +517,10 @@ impl<'a> RecordQuestion<'a> {
             return false;
         };
         let handle = Handle(self.query.handle);
-        let known = cached.find(cached.prefetch(handle), handle, flags.has(OpFlags::AUTHORITATIVE));
+        let mut lookup = [StagedCacheLookup::new(handle, !flags.has(OpFlags::AUTHORITATIVE))];
+        cached.prefetch(&mut lookup);
+        cached.find(&mut lookup);
+        let [StagedCacheLookup { known, .. }] = lookup;
         self.answer_cached(context, known, reply)
     }
 

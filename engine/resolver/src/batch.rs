@@ -200,14 +200,6 @@ impl<'a> StagedRequests<'a> {
     }
 }
 
-/// What a caching server has about the handle of a request.
-enum CachingLookup<'a> {
-    /// The result of the lookup in the set, which decides.
-    Local(Result<Option<EncodedRecord<'a>>, CorruptRecord>),
-    /// What the cache knows.
-    Cached(CachedLookup<'a>),
-}
-
 impl<'a> StagedRequests<'a> {
     /// The last stage on a caching server: a fast request is answered from the cache if the set
     /// does not have its handle. Separate, so that other servers do not pay for it.
@@ -220,65 +212,66 @@ impl<'a> StagedRequests<'a> {
         scratch: &Scratch,
         mut sink: impl FnMut(usize, &InBatch<'a>),
     ) {
-        let mut cache_lookups = [StagedCacheLookup::default(); STAGED_COUNT];
-        for (staged, lookup) in self.requests.iter().zip(&mut cache_lookups) {
-            *lookup = cached.prefetch(self.handle(staged));
+        let lookup = |staged: &StagedRequest<'a>| match staged.request {
+            Ok(request) => StagedCacheLookup::new(request.handle(), !request.is_authoritative()),
+            Err(at) => StagedCacheLookup::new(Handle(self.questions[at].query.handle), false),
+        };
+        let mut cache_lookups: ArrayVec<_, STAGED_COUNT> = self.requests.iter().map(lookup).collect();
+        // What the set has about the requests that it decides. None is decided by an empty set,
+        // which is the usual one.
+        let mut local: ArrayVec<LocalLookup<'a>, STAGED_COUNT> = ArrayVec::new();
+        cached.prefetch(&mut cache_lookups);
+        if !(context.knows_only_cached() && self.questions.is_empty()) {
+            for (at, staged) in self.requests.iter().enumerate() {
+                let key = scratch.keys[at].as_bytes();
+                local.push(self.find_local(context, staged, lookups[at], key));
+                cache_lookups[at].is_wanted &= local[at].is_none();
+            }
         }
-        cached.prefetch_records(&mut cache_lookups[..self.requests.len()]);
         // All records are copied before the first answer is written: reading a copy that was
         // written just before would wait for it.
-        let mut found = [const { CachingLookup::Cached(CachedLookup::Unknown) }; STAGED_COUNT];
-        let knows_only_cached = context.knows_only_cached();
-        for (at, ((staged, key), found)) in
-            self.requests.iter().zip(&scratch.keys).zip(&mut found).enumerate()
-        {
-            let find_cached = |request: FastRequest<'a>| {
-                let is_authoritative = request.is_authoritative();
-                CachingLookup::Cached(cached.find(cache_lookups[at], request.handle(), is_authoritative))
-            };
-            if let Ok(request) = staged.request
-                && knows_only_cached
-            {
-                *found = find_cached(request);
-                continue;
-            }
-            let local = context.records.resolve(lookups[at], staged.hash, key.as_bytes());
-            let is_local =
-                matches!(&local, Ok(Some(record)) if record.is_homed()) || is_homed(context, key.as_bytes());
-            *found = match staged.request {
-                Ok(request) if !is_local => find_cached(request),
-                _ => CachingLookup::Local(local),
-            };
-        }
-        for ((staged, key), found) in self.requests.iter().zip(&scratch.keys).zip(found) {
-            let lookup = RecordLookup::hashed(key.as_bytes(), staged.hash);
-            let outcome = match (staged.request, found) {
-                (Ok(request), CachingLookup::Cached(known)) => answer_known(context, request, known),
-                (Ok(request), CachingLookup::Local(found)) => match answer_fast(context, request, &found) {
+        cached.find(&mut cache_lookups);
+        for (at, staged) in self.requests.iter().enumerate() {
+            let key = scratch.keys[at].as_bytes();
+            let lookup = RecordLookup::hashed(key, staged.hash);
+            let outcome = match (staged.request, local.get_mut(at).and_then(Option::take)) {
+                (Ok(request), None) => answer_known(context, request, cache_lookups[at].known),
+                (Ok(request), Some(found)) => match answer_fast(context, request, &found) {
                     Some(answer) => InBatch::Fast(answer),
                     None => InBatch::Other(answer_other(context, request, &lookup, found)),
                 },
-                (Err(question), CachingLookup::Local(found)) => {
+                (Err(question), Some(found)) => {
                     answer_question(context, &self.questions[question], &lookup, found, |outcome| {
                         sink(staged.at, outcome);
                     });
                     continue;
                 }
-                // Unreachable: only fast requests are looked up in the cache here.
-                (Err(_), CachingLookup::Cached(_)) => continue,
+                // Unreachable: the set is asked about every request that is not a fast one.
+                (Err(_), None) => continue,
             };
             sink(staged.at, &outcome);
         }
     }
 
-    /// The handle of a request, as the client spelt it.
-    fn handle(&self, staged: &StagedRequest<'a>) -> Handle<'a> {
-        match staged.request {
-            Ok(request) => request.handle(),
-            Err(question) => Handle(self.questions[question].query.handle),
+    /// What the set has about a request; `None` if that does not decide, and the cache is asked.
+    fn find_local<B: AsRef<[u8]>>(
+        &self,
+        context: &AnswerContext<'a, B>,
+        staged: &StagedRequest<'a>,
+        lookup: StagedLookup,
+        key: &[u8],
+    ) -> LocalLookup<'a> {
+        if staged.request.is_ok() && context.knows_only_cached() {
+            return None;
         }
+        let found = context.records.resolve(lookup, staged.hash, key);
+        let is_local = matches!(&found, Ok(Some(record)) if record.is_homed()) || is_homed(context, key);
+        (staged.request.is_err() || is_local).then_some(found)
     }
 }
+
+/// The result of a lookup in the set, if it decides.
+type LocalLookup<'a> = Option<Result<Option<EncodedRecord<'a>>, CorruptRecord>>;
 
 /// Passes the outcome for `question` to `sink`. The reply is written where `sink` reads it: see
 /// [`RecordQuestion::answer_into`].

@@ -80,26 +80,35 @@ pub trait MayCompute: core::fmt::Debug {
 ///
 /// It is consulted only for handles that the set does not have and whose prefix is not homed.
 pub trait RecordCache: core::fmt::Debug {
-    /// First step of a lookup: starts loading the index where the record of `handle` is named.
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup;
+    /// First step of the lookups of a batch: starts loading what the last one reads.
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]);
 
-    /// Second step, for all lookups of a batch: reads the index and starts loading the records. It
-    /// may be left out.
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]);
-
-    /// Last step: what is known about `handle`. An authoritative question is one that no cache may
-    /// answer.
-    fn find(&self, lookup: StagedCacheLookup, handle: Handle<'_>, is_authoritative: bool)
-    -> CachedLookup<'_>;
+    /// Last step: sets what is known about the handle of each lookup that is wanted.
+    fn find<'c>(&'c self, lookups: &mut [StagedCacheLookup<'c>]);
 }
 
-/// A lookup in a [`RecordCache`] between two steps. Only the cache knows what the numbers mean.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct StagedCacheLookup {
+/// A lookup in a [`RecordCache`]. Only the cache knows what hash and slot mean.
+#[derive(Clone, Copy, Debug)]
+pub struct StagedCacheLookup<'a> {
+    /// The handle, as the client spelt it.
+    pub handle: Handle<'a>,
+    /// Whether it is to be looked up: not if the set decides, or no cache may answer.
+    pub is_wanted: bool,
     /// The hash of the handle.
     pub hash: u64,
-    /// Where the second step found the record in the index.
+    /// Where the first step found the record in the index.
     pub slot: usize,
+    /// The result.
+    pub known: CachedLookup<'a>,
+}
+
+impl<'a> StagedCacheLookup<'a> {
+    /// A lookup before its first step.
+    #[inline]
+    #[must_use]
+    pub const fn new(handle: Handle<'a>, is_wanted: bool) -> Self {
+        Self { handle, is_wanted, hash: 0, slot: 0, known: CachedLookup::Unknown }
+    }
 }
 
 /// What a [`RecordCache`] knows about a handle.

@@ -5,7 +5,7 @@
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response};
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Version};
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::FirstEvaluation;
 use handle_resolver::{
@@ -44,41 +44,27 @@ impl TestCache {
     }
 }
 
-/// The slot that the second step of a lookup finds.
-fn slot(hash: u64) -> usize {
-    usize::try_from(hash).unwrap() + 1
-}
-
 impl RecordCache for TestCache {
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
-        StagedCacheLookup { hash: handle.0.len() as u64, slot: 0 }
-    }
-
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]) {
         for lookup in lookups {
             assert_eq!(lookup.slot, 0, "once for each");
-            lookup.slot = slot(lookup.hash);
+            lookup.slot = lookup.handle.0.len() + 1;
         }
     }
 
-    fn find(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-    ) -> CachedLookup<'_> {
-        assert_eq!(lookup.hash, handle.0.len() as u64, "the hash of its handle");
-        assert!([0, slot(lookup.hash)].contains(&lookup.slot), "its slot, or none");
-        self.asked.borrow_mut().push(handle.0.to_vec());
-        match &*handle.0.to_ascii_lowercase() {
-            _ if is_authoritative => CachedLookup::Unknown,
-            b"20.1/a" | b"10.1/kept" => {
-                CachedLookup::Record(EncodedRecord::of_public_values(&self.values, 2))
-            }
-            b"20.1/long" => CachedLookup::Record(EncodedRecord::of_public_values(&self.long, 1)),
-            b"20.1/empty" => CachedLookup::Record(EncodedRecord::of_public_values(&[], 0)),
-            b"20.1/none" => CachedLookup::NoHandle,
-            _ => CachedLookup::Unknown,
+    fn find<'c>(&'c self, lookups: &mut [StagedCacheLookup<'c>]) {
+        for lookup in lookups.iter_mut().filter(|lookup| lookup.is_wanted) {
+            let handle = lookup.handle.0;
+            assert_eq!(lookup.slot, handle.len() + 1, "after the first step");
+            self.asked.borrow_mut().push(handle.to_vec());
+            let of = |values, count| CachedLookup::Record(EncodedRecord::of_public_values(values, count));
+            lookup.known = match &*handle.to_ascii_lowercase() {
+                b"20.1/a" | b"10.1/kept" => of(&self.values, 2),
+                b"20.1/long" => of(&self.long, 1),
+                b"20.1/empty" => of(&[], 0),
+                b"20.1/none" => CachedLookup::NoHandle,
+                _ => CachedLookup::Unknown,
+            };
         }
     }
 }

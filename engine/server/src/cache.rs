@@ -10,8 +10,7 @@ pub use crate::slow::missing::{MissingRecord, Resolution};
 use anyhow::Result;
 use handle_daemon::control::CommandHelp;
 use handle_daemon::metrics::MetricsText;
-use handle_proto::Handle;
-use handle_resolver::{CachedLookup, RecordCache, StagedCacheLookup};
+use handle_resolver::{RecordCache, StagedCacheLookup};
 use serde_json::Value;
 use std::cell::Cell;
 use std::fmt;
@@ -22,21 +21,11 @@ use std::thread::JoinHandle;
 /// The cache of a caching server.
 pub trait ServerCache: fmt::Debug + Send + Sync {
     /// As [`RecordCache::prefetch`].
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup;
-
-    /// As [`RecordCache::prefetch_records`].
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]);
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]);
 
     /// As [`RecordCache::find`], at the time `now_unix_s`. The values are copied to `room`; without
     /// enough room, nothing is known about the handle.
-    fn find<'r>(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-        now_unix_s: u32,
-        room: &CopyRoom<'r>,
-    ) -> CachedLookup<'r>;
+    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>);
 
     /// Asks other services for a record, and [settles](MissingRecord::settle) the request later.
     /// Must not block.
@@ -128,21 +117,12 @@ impl<'b> BatchCache<'b> {
 }
 
 impl RecordCache for BatchCache<'_> {
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
-        self.cache.prefetch(handle)
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]) {
+        self.cache.prefetch(lookups);
     }
 
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
-        self.cache.prefetch_records(lookups);
-    }
-
-    fn find(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-    ) -> CachedLookup<'_> {
-        self.cache.find(lookup, handle, is_authoritative, self.now_unix_s, &self.room)
+    fn find<'c>(&'c self, lookups: &mut [StagedCacheLookup<'c>]) {
+        self.cache.find(lookups, self.now_unix_s, &self.room);
     }
 }
 

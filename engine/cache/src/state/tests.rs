@@ -32,8 +32,9 @@ fn store(state: &CacheState, handle: &str) {
 /// The data and TTL of the value that workers show at this time.
 fn shown(state: &CacheState, handle: &str, now_unix_s: u32) -> Option<(Vec<u8>, i32)> {
     let (handle, mut room) = (Handle(handle.as_bytes()), vec![0; 1 << 17]);
-    let lookup = StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT };
-    match state.find(lookup, handle, now_unix_s, &CopyRoom::new(&mut room)) {
+    let lookup =
+        StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT, ..StagedCacheLookup::new(handle, true) };
+    match state.find(&lookup, now_unix_s, &CopyRoom::new(&mut room)) {
         CachedLookup::Record(record) => {
             let value = record.public_values().next().unwrap().unwrap();
             Some((value.data.to_vec(), value.ttl.seconds))
@@ -49,10 +50,14 @@ fn a_record_takes_its_room_once_however_its_handle_is_spelt() {
     let handles = ["ABC/x", "abc/x", "0.na/abc", "10.1/x"];
     ["ABC/x", "0.NA/ABC", "10.1/x"].iter().for_each(|handle| store(&state, handle));
     for handle in handles.map(|handle| Handle(handle.as_bytes())) {
-        let lookup = StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT };
+        let lookup = StagedCacheLookup {
+            hash: state.hash(handle),
+            slot: NO_SLOT,
+            ..StagedCacheLookup::new(handle, true)
+        };
         let found = |room_len| {
             let mut room = vec![0; room_len];
-            let found = state.find(lookup, handle, now_unix_s(), &CopyRoom::new(&mut room));
+            let found = state.find(&lookup, now_unix_s(), &CopyRoom::new(&mut room));
             matches!(found, CachedLookup::Record(_))
         };
         let record_len = state.copy(handle).unwrap().1.len() + handle.0.len();

@@ -8,7 +8,7 @@ use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value as HandleValue};
-use handle_resolver::RefusalReason;
+use handle_resolver::{CachedLookup, RefusalReason};
 use handle_snapshot::EncodedRecord;
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
@@ -35,31 +35,19 @@ impl TestCache {
 }
 
 impl ServerCache for TestCache {
-    fn prefetch(&self, _handle: Handle<'_>) -> StagedCacheLookup {
-        StagedCacheLookup { hash: 7, slot: 0 }
-    }
-
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]) {
         lookups.iter_mut().for_each(|lookup| lookup.slot = 9);
     }
 
-    fn find<'r>(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-        now_unix_s: u32,
-        room: &CopyRoom<'r>,
-    ) -> CachedLookup<'r> {
-        // The second step is left out where there is one request only.
-        assert!(lookup.hash == 7 && [0, 9].contains(&lookup.slot) && now_unix_s > 1_700_000_000);
+    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>) {
         let known = self.known.lock().unwrap();
-        let Some(values) = known.get(handle.0).filter(|_| !is_authoritative) else {
-            return CachedLookup::Unknown;
-        };
-        let copy = room.take(values.len()).expect("room for short records");
-        copy.copy_from_slice(values);
-        CachedLookup::Record(EncodedRecord::of_public_values(copy, 1))
+        for lookup in lookups.iter_mut().filter(|lookup| lookup.is_wanted) {
+            assert!(lookup.slot == 9 && now_unix_s > 1_700_000_000);
+            let Some(values) = known.get(lookup.handle.0) else { continue };
+            let copy = room.take(values.len()).expect("room for short records");
+            copy.copy_from_slice(values);
+            lookup.known = CachedLookup::Record(EncodedRecord::of_public_values(copy, 1));
+        }
     }
 
     fn resolve(&self, missing: MissingRecord) {

@@ -171,36 +171,25 @@ impl<'j> RequestCache<'j> {
 }
 
 impl RecordCache for RequestCache<'_> {
-    fn prefetch(&self, handle: Handle<'_>) -> StagedCacheLookup {
-        match self {
-            Self::Resolved(_) => StagedCacheLookup::default(),
-            Self::Cached(cached) => cached.prefetch(handle),
-        }
-    }
-
-    fn prefetch_records(&self, lookups: &mut [StagedCacheLookup]) {
+    fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]) {
         if let Self::Cached(cached) = self {
-            cached.prefetch_records(lookups);
+            cached.prefetch(lookups);
         }
     }
 
-    fn find(
-        &self,
-        lookup: StagedCacheLookup,
-        handle: Handle<'_>,
-        is_authoritative: bool,
-    ) -> CachedLookup<'_> {
+    fn find<'c>(&'c self, lookups: &mut [StagedCacheLookup<'c>]) {
         let state = match self {
             Self::Resolved(state) => state,
-            Self::Cached(cached) => return cached.find(lookup, handle, is_authoritative),
+            Self::Cached(cached) => return cached.find(lookups),
         };
-        match &state.resolution {
-            _ if handle.0 != &*state.handle => CachedLookup::Unknown,
-            Some(Resolution::Record { values, count }) => {
-                CachedLookup::Record(EncodedRecord::of_public_values(values, *count))
-            }
-            Some(Resolution::NoHandle) => CachedLookup::NoHandle,
-            Some(Resolution::Failed(_) | Resolution::Relayed(_)) | None => CachedLookup::Unknown,
+        for lookup in lookups.iter_mut().filter(|lookup| lookup.handle.0 == &*state.handle) {
+            lookup.known = match &state.resolution {
+                Some(Resolution::Record { values, count }) => {
+                    CachedLookup::Record(EncodedRecord::of_public_values(values, *count))
+                }
+                Some(Resolution::NoHandle) => CachedLookup::NoHandle,
+                Some(Resolution::Failed(_) | Resolution::Relayed(_)) | None => CachedLookup::Unknown,
+            };
         }
     }
 }
