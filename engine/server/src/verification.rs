@@ -10,6 +10,7 @@
 //!   purpose. Every lookup that reaches it is answered with an error.
 
 use crate::live::ServedSet;
+use handle_daemon::priority::stand_back;
 use handle_daemon::settings::SettingType;
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::set::manifest::LayerEntry;
@@ -207,7 +208,10 @@ impl VerificationLedger {
 /// Verifies pending layers one after the other until the ledger is
 /// [stopped](VerificationLedger::stop).
 pub(crate) fn run(live: &ServedSet) {
-    stand_back();
+    // If the kernel refuses, the rate still bounds the load.
+    if let Err(error) = stand_back(true, 0) {
+        tracing::debug!(%error, "the verification of layers runs with usual priority");
+    }
     let ledger = &live.ledger;
     while let Some(entry) = ledger.next() {
         let set = live.current();
@@ -258,16 +262,6 @@ fn verify_slowly(
         since = Instant::now();
         rested
     })
-}
-
-/// Gives this thread the lowest priority. If the kernel refuses, the rate still bounds its load.
-fn stand_back() {
-    use thread_priority::{NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy};
-    let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-    let thread = thread_priority::thread_native_id();
-    if let Err(error) = thread_priority::set_thread_priority_and_policy(thread, ThreadPriority::Min, idle) {
-        tracing::debug!(%error, "the verification of layers runs with usual priority");
-    }
 }
 
 #[cfg(test)]
