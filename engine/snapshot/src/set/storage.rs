@@ -223,7 +223,17 @@ impl Storage for DiskStorage {
         if let Some(fence) = &self.fence {
             fence.check()?;
         }
-        std::fs::remove_file(self.path(name)?)
+        let path = self.path(name)?;
+        let is_large = path.metadata().is_ok_and(|file| file.is_file() && file.len() >= LARGE_LEN);
+        let large = is_large.then(|| File::open(&path).ok()).flatten();
+        std::fs::remove_file(path)?;
+        if let Some(file) = large {
+            // The space is freed when the last descriptor is closed: 0.7 s for 2.6 GB on ext4, for
+            // which publishing would wait. Without a thread, it is closed here.
+            let thread = std::thread::Builder::new().name(String::from("free"));
+            let _ = thread.spawn(move || drop(file));
+        }
+        Ok(())
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64, SystemTime)>> {
@@ -263,5 +273,27 @@ impl Storage for DiskStorage {
 
     fn dir(&self) -> &Path {
         &self.dir
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_file_has_no_name_and_stays_readable_where_it_is_mapped() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = DiskStorage::lock(dir.path()).unwrap().unwrap();
+        for len in [1, LARGE_LEN - 1, LARGE_LEN, LARGE_LEN + 1] {
+            let mut file = disk.create("file").unwrap();
+            file.seek(io::SeekFrom::Start(len - 1)).unwrap();
+            file.write_all(b"x").unwrap();
+            disk.sync(&file).unwrap();
+            let mapped = disk.open("file").unwrap();
+            disk.remove("file").unwrap();
+            assert_eq!(disk.remove("file").unwrap_err().kind(), io::ErrorKind::NotFound);
+            assert!(disk.list().unwrap().iter().all(|(name, ..)| name != "file"), "{len}");
+            assert_eq!(mapped.as_ref().last(), Some(&b'x'));
+        }
     }
 }
