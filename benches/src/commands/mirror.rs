@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// Connections that make changes.
 const CLIENTS: u64 = 4;
+/// Seconds of changes of which the 99th percentile is reported, besides that of all.
+const PART_S: u64 = 5;
 /// Longest wait for an answer, or for a set.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
@@ -106,18 +108,18 @@ fn measure(args: &Args) -> anyhow::Result<()> {
     let store = Store::open(&StoreConfig::at(&home.join("store.redb")))?;
     import(&store, &home, &RecordGenerator::new()?, args.records)?;
     drop(store);
-    let _primary = administer(&dir.join("primary"))?;
-    until_published(&dir.join("primary"), args.records, None)?;
+    let mut primary_process = administer(&dir.join("primary"))?;
+    until_published(&dir.join("primary"), args.records, None, &mut primary_process)?;
     let fetched = args.fetch_first.then(|| fetch(&dir)).transpose()?;
     let started = Instant::now();
-    let _mirror = administer(&dir.join("mirror"))?;
+    let mut mirror_process = administer(&dir.join("mirror"))?;
     let fetched_from = fetched.as_ref().and_then(|set| set.source);
-    until_published(&dir.join("mirror"), args.records, fetched_from)?;
+    until_published(&dir.join("mirror"), args.records, fetched_from, &mut mirror_process)?;
     let mirror_s = started.elapsed().as_secs_f64();
-    let mut visible_ns = follow(args, &dir, primary)?;
-    visible_ns.sort_unstable();
+    let visible_ns = follow(args, &dir, primary)?;
     // Copies take memory from the page cache, which the changes need.
-    let copied = copy(&dir, &[dir.join("mirror/store.redb")])?;
+    let copied = copy(&dir, "mirror", &[dir.join("mirror/store.redb")])?;
+    copied.remove()?;
     report(args, &visible_ns, &MirrorFigures { fetched, mirror_s, copied });
     Ok(())
 }
@@ -144,15 +146,29 @@ struct FetchedSet {
 struct CopiedFiles {
     seconds: f64,
     bytes: u64,
+    /// Directory of the copies.
+    copies: PathBuf,
+}
+
+impl CopiedFiles {
+    fn remove(&self) -> anyhow::Result<()> {
+        Ok(fs::remove_dir_all(&self.copies)?)
+    }
 }
 
 fn report(args: &Args, visible_ns: &[u64], figures: &MirrorFigures) {
-    let &MirrorFigures { ref fetched, mirror_s, copied: CopiedFiles { seconds: copy_s, bytes } } = figures;
-    let at = |per_mille: usize| {
-        let index = (visible_ns.len() - 1) * per_mille / 1000;
-        visible_ns.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
+    let &MirrorFigures { ref fetched, mirror_s, copied: CopiedFiles { seconds: copy_s, bytes, .. } } =
+        figures;
+    let at = |part: &[u64], per_mille: usize| {
+        let mut sorted = part.to_vec();
+        sorted.sort_unstable();
+        let index = (sorted.len() - 1) * per_mille / 1000;
+        sorted.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
     };
-    let (median, p99, most) = (at(500), at(990), at(1000));
+    let [median, p99, most] = [500, 990, 1000].map(|per_mille| at(visible_ns, per_mille));
+    // Both processes and the page cache still settle in the first seconds.
+    let parts = visible_ns.chunks(usize::try_from(args.rate * PART_S).unwrap_or(usize::MAX));
+    let parts: Vec<f64> = parts.map(|part| at(part, 990)).collect();
     if args.json {
         let figures = json!({
             "records": args.records, "mirror_seconds": mirror_s, "copy_seconds": copy_s, "bytes": bytes,
@@ -160,7 +176,8 @@ fn report(args: &Args, visible_ns: &[u64], figures: &MirrorFigures) {
                 "seconds": set.seconds, "copy_seconds": set.copied.seconds, "bytes": set.copied.bytes,
             })),
             "changes": visible_ns.len(), "rate": args.rate, "interval_ms": args.interval_ms, "polled": args.polled,
-            "visible_ms": { "median": median, "p99": p99, "max": most }, "machine": usage::machine(),
+            "visible_ms": { "median": median, "p99": p99, "max": most, "p99_of_each_5_s": parts },
+            "machine": usage::machine(),
         });
         println!("{figures}");
         return;
@@ -182,11 +199,12 @@ fn report(args: &Args, visible_ns: &[u64], figures: &MirrorFigures) {
     );
     println!(
         "{} changes at {}/s, requests every {} ms{}: visible at the mirror after {median:.0} ms (median), \
-         {p99:.0} ms (99th percentile), {most:.0} ms (maximum)",
+         {p99:.0} ms (99th percentile), {most:.0} ms (maximum); 99th percentiles of each {PART_S} s: {}",
         visible_ns.len(),
         args.rate,
         args.interval_ms,
-        if args.polled { "" } else { " and after notices" }
+        if args.polled { "" } else { " and after notices" },
+        parts.iter().map(|p99| format!("{p99:.0}")).collect::<Vec<_>>().join(", ")
     );
 }
 
@@ -246,8 +264,11 @@ fn administer(dir: &Path) -> anyhow::Result<KilledProcess> {
     Ok(KilledProcess(command.stdin(Stdio::null()).spawn()?))
 }
 
-/// Fetches the set of the primary into the directory of the mirror.
+/// Fetches the set of the primary into the directory of the mirror. It is copied before and after
+/// that, and the shorter time counts: memory that the host has taken back makes a copy slow.
 fn fetch(dir: &Path) -> anyhow::Result<FetchedSet> {
+    let before = copy(dir, "primary", &[])?;
+    before.remove()?;
     let started = Instant::now();
     let mut command = program("handle-fetch")?;
     command.arg(format!("file://{}", dir.join("primary/snapshot").display()));
@@ -255,24 +276,35 @@ fn fetch(dir: &Path) -> anyhow::Result<FetchedSet> {
     ensure!(command.status()?.success(), "handle-fetch failed");
     let seconds = started.elapsed().as_secs_f64();
     let source = read_manifest(&dir.join("mirror/snapshot"))?.source;
-    Ok(FetchedSet { source, seconds, copied: copy(dir, &[])? })
+    let after = copy(dir, "mirror", &[])?;
+    after.remove()?;
+    let copied = if before.seconds < after.seconds { before } else { after };
+    Ok(FetchedSet { source, seconds, copied })
 }
 
-/// Waits for a set with so many records whose source is not `fetched`.
-fn until_published(dir: &Path, records: u64, fetched: Option<SetOrigin>) -> anyhow::Result<()> {
+/// Waits until `process` has published a set with so many records whose source is not `fetched`.
+fn until_published(
+    dir: &Path,
+    records: u64,
+    fetched: Option<SetOrigin>,
+    process: &mut KilledProcess,
+) -> anyhow::Result<()> {
     let started = Instant::now();
     let is_there =
         |set: Manifest| set.handles_count >= records && (fetched.is_none() || set.source != fetched);
     while !read_manifest(&dir.join("snapshot")).is_ok_and(is_there) {
         ensure!(started.elapsed() < PATIENCE, "{} publishes nothing", dir.display());
+        if let Some(status) = process.0.try_wait()? {
+            anyhow::bail!("handle-admin of {} has ended: {status}", dir.display());
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
 }
 
-/// Copies the files of the set of the mirror, and `more`, with `cp`, and syncs the copies.
-fn copy(dir: &Path, more: &[PathBuf]) -> anyhow::Result<CopiedFiles> {
-    let (set, copies) = (dir.join("mirror/snapshot"), dir.join("copies"));
+/// Copies the files of the set of a service, and `more`, with `cp`, and syncs the copies.
+fn copy(dir: &Path, service: &str, more: &[PathBuf]) -> anyhow::Result<CopiedFiles> {
+    let (set, copies) = (dir.join(service).join("snapshot"), dir.join("copies"));
     let layers = read_manifest(&set)?.layers;
     fs::create_dir(&copies)?;
     let started = Instant::now();
@@ -289,9 +321,7 @@ fn copy(dir: &Path, more: &[PathBuf]) -> anyhow::Result<CopiedFiles> {
         file.sync_all()?;
         bytes += file.metadata()?.len();
     }
-    let seconds = started.elapsed().as_secs_f64();
-    fs::remove_dir_all(&copies)?;
-    Ok(CopiedFiles { seconds, bytes })
+    Ok(CopiedFiles { seconds: started.elapsed().as_secs_f64(), bytes, copies })
 }
 
 /// Makes changes at the primary, and asks the mirror for them; the nanoseconds until each was
