@@ -22,7 +22,7 @@ pub const PART_SUFFIX: &str = ".part";
 const READ_LEN: usize = 256 << 10;
 /// Bytes of one write. Linux takes three times as long to write a file of ext4 in pieces of 512 KiB
 /// and more.
-const WRITE_LEN: usize = 64 << 10;
+const WRITE_LEN: usize = 16 << 10;
 
 /// Name of the file into which a layer is downloaded.
 #[must_use]

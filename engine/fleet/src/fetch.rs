@@ -14,7 +14,7 @@ use handle_snapshot::set::statement::{
 };
 use handle_snapshot::set::steps::SetId;
 use handle_snapshot::set::storage::DiskStorage;
-use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
+use handle_snapshot::set::{LayerChecks, SetError, SetErrorKind, read_manifest};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -321,14 +321,24 @@ impl SetFetcher {
         missing.retain(|entry| !self.publisher.0.has_layer(entry));
         self.rebuild_layers(manifest, &missing, is_stopped)?;
         missing.retain(|entry| !self.publisher.0.has_layer(entry));
-        let mut take = |entry: &LayerEntry| self.take_layer(entry);
+        let checks = self.checks(manifest);
+        let mut take = |entry: &LayerEntry| self.take_layer(entry, checks);
         let bounds = (&self.limits, &*self.counters);
         download(&*self.source, &self.dir, &missing, bounds, is_stopped, &mut take)
     }
 
-    fn take_layer(&self, entry: &LayerEntry) -> Result<(), FetchError> {
+    /// How the layers of `manifest` are checked. While the set in the directory has less than half
+    /// of the handles, the new one is needed at once. Otherwise there is time to read back what the
+    /// disk holds.
+    fn checks(&self, manifest: &Manifest) -> LayerChecks {
+        let half = manifest.handles_count / 2;
+        let reads_back = self.manifest().is_some_and(|current| current.handles_count >= half);
+        LayerChecks { records: self.limits.checks_records, reads_back }
+    }
+
+    fn take_layer(&self, entry: &LayerEntry, checks: LayerChecks) -> Result<(), FetchError> {
         let part = part_name(entry);
-        match self.publisher.0.take_layer(&part, entry, self.limits.checks_records) {
+        match self.publisher.0.take_layer(&part, entry, checks) {
             Ok(()) => {
                 self.counters.layers.add();
                 Ok(())

@@ -7,6 +7,7 @@ use crate::download::PART_SUFFIX;
 use crate::error::FetchError;
 use crate::fetch::{FetchCounters, SetFetcher};
 use crate::store::FleetStore;
+use handle_snapshot::set::LayerChecks;
 use handle_snapshot::set::manifest::{LayerEntry, Manifest};
 use handle_snapshot::set::steps::{
     LayerRecipes, STEPS_HEAD_LEN, SetId, StepsHead, object_name, set_id, split,
@@ -57,8 +58,9 @@ impl SetFetcher {
         // Not the name of a download, which would go on from there.
         let part = format!("{}.built{PART_SUFFIX}", entry.file);
         let publisher = &self.publisher.0;
+        let checks = LayerChecks { records: self.limits.checks_records, reads_back: true };
         let built = publisher.rebuild_layer(&part, entry, &recipe, is_stopped);
-        match built.and_then(|()| publisher.take_layer(&part, entry, self.limits.checks_records)) {
+        match built.and_then(|()| publisher.take_layer(&part, entry, checks)) {
             Ok(()) => self.counters.layers_rebuilt.add(),
             Err(_) if is_stopped() => return Err(FetchError::Stopped),
             Err(error) => {

@@ -112,6 +112,13 @@ impl<'a> LayerIndex<'a> {
         self.missing()
     }
 
+    /// The offset in the first slot in use from the middle of the index on.
+    #[cfg(feature = "std")]
+    pub(crate) fn middle(&self) -> Option<u64> {
+        let used = self.buckets[self.buckets.len() / 2..].iter().find(|bucket| bucket[..2] != [0; 2])?;
+        Some(Slots(used).candidate(1, 0).at)
+    }
+
     /// The result when the search runs out of buckets, which a whole index never causes.
     const fn missing(&self) -> Candidate {
         if self.checks { Candidate::DAMAGED } else { Candidate::NONE }

@@ -142,6 +142,13 @@ impl<'a> LayerView<'a> {
         }
     }
 
+    /// Offset of a record that has about as many records before it as behind it, if the index is
+    /// undamaged.
+    #[cfg(feature = "std")]
+    pub(crate) fn middle(&self) -> Option<u64> {
+        self.index.middle()
+    }
+
     /// All steps of a lookup.
     #[inline]
     pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Result<Option<EncodedRecord<'a>>, CorruptRecord> {

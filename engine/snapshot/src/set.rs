@@ -19,6 +19,7 @@ pub mod steps;
 pub mod storage;
 mod tree;
 
+pub use replica::LayerChecks;
 pub use tree::SetTree;
 
 use crate::format::{OpenError, Sha256Sum};

@@ -5,7 +5,7 @@ use crate::format::{
     BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, SECTION_ALIGN,
     VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket, bucket_sum, buckets_for, checksum, hash_key,
 };
-use crate::reader::{CorruptRecord, Layer};
+use crate::reader::Layer;
 use crate::record::EncodedRecord;
 use core::fmt;
 use core::ops::{ControlFlow, Range};
@@ -15,7 +15,7 @@ use std::vec::Vec;
 use xxhash_rust::xxh3::Xxh3Default;
 
 /// Bytes that are read between two calls of `passed`.
-pub(crate) const PASS_LEN: usize = 16 << 20;
+pub(crate) const PASS_LEN: usize = 8 << 20;
 
 /// The content of a verified layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,37 +161,96 @@ pub fn layer_in_steps<B: AsRef<[u8]>>(
 pub(crate) fn content<'l, B: AsRef<[u8]>>(
     layer: &'l Layer<B>,
     mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
-    mut each: impl FnMut(u64, &EncodedRecord<'l>),
+    each: impl FnMut(u64, &EncodedRecord<'l>),
 ) -> Result<Option<VerifyReport>, LayerFault> {
     let header = layer.header();
-    let homed = section(layer, header.homed_at..header.index_at);
-    let mut report = VerifyReport {
-        records_len: header.records_len,
-        index_len: header.index_len,
-        ..VerifyReport::default()
+    match records(layer, header.records_at..header.homed_at, &mut passed, each)? {
+        Some(checked) => all_but_records(layer, &checked, passed),
+        None => Ok(None),
+    }
+}
+
+/// As [`layer_in_steps`], but without the checksums of sections, and by two threads, each of which
+/// checks half of the records. It finds all damage except in the table of homed prefixes: each
+/// record and each bucket of the index has a checksum of its own.
+///
+/// # Errors
+/// The first fault of one of the halves.
+pub fn content_in_halves<B: AsRef<[u8]> + Sync>(
+    layer: &Layer<B>,
+    passed: impl Fn(Range<u64>) -> ControlFlow<()> + Sync,
+) -> Result<Option<VerifyReport>, LayerFault> {
+    let header = layer.header();
+    let whole = header.records_at..header.homed_at;
+    // It comes from the index, which may be damaged.
+    let Some(middle) = layer.view(false).middle().filter(|at| whole.contains(at)) else {
+        return content(layer, passed, |_, _| {});
     };
-    let mut iter = layer.records();
-    let mut last: Option<(u64, &[u8])> = None;
-    let mut indexes = Vec::new();
-    let (mut passed_to, mut index_passed_to) = (header.records_at, header.index_at);
-    loop {
-        let at = iter.at();
+    let check = |range| records(layer, range, &mut |range| passed(range), |_, _| {});
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| check(whole.start..middle));
+        let second = check(middle..whole.end);
+        (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
+    });
+    let (Some(first), Some(second)) = (first?, second?) else { return Ok(None) };
+    let is_record = first.end == middle && second.first.is_some();
+    ensure(is_record, middle, FaultKind::NotFound)?;
+    ensure(first.last < second.first, middle, FaultKind::Order)?;
+    let [first_report, second_report] = [first.report, second.report];
+    let report = VerifyReport {
+        handles_count: first_report.handles_count + second_report.handles_count,
+        tombstones_count: first_report.tombstones_count + second_report.tombstones_count,
+        public_count: first_report.public_count + second_report.public_count,
+        private_count: first_report.private_count + second_report.private_count,
+        ..second_report
+    };
+    all_but_records(layer, &CheckedRecords { report, ..second }, passed)
+}
+
+/// Records that have been checked.
+struct CheckedRecords<'l> {
+    /// Their numbers.
+    report: VerifyReport,
+    /// Hash and key of the first one.
+    first: Option<(u64, &'l [u8])>,
+    /// Hash and key of the last one.
+    last: Option<(u64, &'l [u8])>,
+    /// Offset of the first byte behind them.
+    end: u64,
+}
+
+/// Checks the records in a range of the file, up to padding or the end of the range.
+fn records<'l, B: AsRef<[u8]>>(
+    layer: &'l Layer<B>,
+    range: Range<u64>,
+    passed: &mut impl FnMut(Range<u64>) -> ControlFlow<()>,
+    mut each: impl FnMut(u64, &EncodedRecord<'l>),
+) -> Result<Option<CheckedRecords<'l>>, LayerFault> {
+    let header = layer.header();
+    // Buckets and records are in the same order.
+    let index_at = |hash| header.index_at + bucket(hash, header.index_buckets) * BUCKET_LEN as u64;
+    let (mut at, mut rest) = (range.start, section(layer, range));
+    let mut checked = CheckedRecords { report: VerifyReport::default(), first: None, last: None, end: at };
+    let (mut passed_to, mut index_passed_to, mut indexes) = (at, header.index_at, Vec::new());
+    while !is_padding(rest, SECTION_ALIGN) {
         if at - passed_to >= PASS_LEN as u64 {
-            // Buckets and records are in the same order.
-            let passed_buckets = last.map_or(0, |(hash, _)| bucket(hash, header.index_buckets));
-            let index_at = header.index_at + passed_buckets * BUCKET_LEN as u64;
+            let index_at = checked.last.map_or(index_passed_to, |(hash, _)| index_at(hash));
             if passed(passed_to..at).is_break() || passed(index_passed_to..index_at).is_break() {
                 return Ok(None);
             }
             (passed_to, index_passed_to) = (at, index_at);
         }
-        let Some(record) = iter.next() else { break };
-        let record = record.map_err(|CorruptRecord { at }| LayerFault { at, kind: FaultKind::Record })?;
+        let split = EncodedRecord::split(rest);
+        let (record, behind) = split.ok_or(LayerFault { at, kind: FaultKind::Record })?;
         ensure(record.is_whole(), at, FaultKind::RecordSum)?;
         let hash = hash_key(layer.seed(), record.key());
         ensure(is_key(record.key(), layer.folds()), at, FaultKind::Key)?;
-        ensure(last.is_none_or(|last| last < (hash, record.key())), at, FaultKind::Order)?;
-        last = Some((hash, record.key()));
+        let this = Some((hash, record.key()));
+        ensure(checked.last < this, at, FaultKind::Order)?;
+        checked.last = this;
+        if checked.first.is_none() {
+            (checked.first, index_passed_to) = (this, index_at(hash));
+        }
         values(&record, &mut indexes).map_err(|what| LayerFault { at, kind: what })?;
         let prefix = Handle(record.key()).naming_authority();
         let is_homed = || layer.homed().is_some_and(|homed| homed.has(prefix));
@@ -199,24 +258,36 @@ pub(crate) fn content<'l, B: AsRef<[u8]>>(
         let found = layer.find(hash, record.key()).ok().flatten();
         let is_found = found.is_some_and(|found| core::ptr::eq(found.as_bytes(), record.as_bytes()));
         ensure(is_found, at, FaultKind::NotFound)?;
+        let report = &mut checked.report;
         report.handles_count += u64::from(!record.is_tombstone());
         report.tombstones_count += u64::from(record.is_tombstone());
         report.public_count += record.public_count() as u64;
         report.private_count += record.private_count() as u64;
         each(at, &record);
+        (at, rest) = (at + record.as_bytes().len() as u64, behind);
     }
+    checked.end = at;
+    Ok(Some(checked))
+}
+
+/// Checks what is not a record: their number, the index and the homed prefixes.
+fn all_but_records<B: AsRef<[u8]>>(
+    layer: &Layer<B>,
+    checked: &CheckedRecords<'_>,
+    mut passed: impl FnMut(Range<u64>) -> ControlFlow<()>,
+) -> Result<Option<VerifyReport>, LayerFault> {
+    let (header, report) = (layer.header(), checked.report);
     let counts = (report.handles_count, report.tombstones_count, report.private_count);
     let counted = (header.handles_count, header.tombstones_count, header.private_count);
     ensure(counts == counted, header.records_at, FaultKind::Counts)?;
-    ensure(is_padding(iter.rest(), SECTION_ALIGN), iter.at(), FaultKind::Padding)?;
-
     let records_count = report.handles_count + report.tombstones_count;
     if index_slots(layer, records_count, &mut passed)?.is_break() {
         return Ok(None);
     }
-    report.homed_count =
-        self::homed(layer, homed).map_err(|what| LayerFault { at: header.homed_at, kind: what })?;
-    Ok(Some(report))
+    let section = section(layer, header.homed_at..header.index_at);
+    let homed_count = homed(layer, section).map_err(|what| LayerFault { at: header.homed_at, kind: what })?;
+    let (records_len, index_len) = (header.records_len, header.index_len);
+    Ok(Some(VerifyReport { records_len, index_len, homed_count, ..report }))
 }
 
 /// The bytes of a section.

@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
 use std::io::Cursor;
 use std::ops::ControlFlow;
+use std::sync::Mutex;
 
 const HANDLES: [&str; 12] = [
     "10.1/A",
@@ -78,11 +79,23 @@ fn use_it(bytes: &[u8]) {
         homed.iter().count();
     }
     layers[0].records().count();
-    let _ = verify::layer(&layers[0]);
+    check(&layers[0]);
 }
 
 fn is_whole(bytes: &[u8]) -> bool {
-    Layer::open(bytes).is_ok_and(|layer| verify::layer(&layer).is_ok())
+    Layer::open(bytes).is_ok_and(|layer| check(&layer))
+}
+
+/// Both checks of a layer: whether it is whole.
+fn check(layer: &Layer<impl AsRef<[u8]> + Sync>) -> bool {
+    let checked = verify::layer(layer);
+    let halves = verify::content_in_halves(layer, |_| ControlFlow::Continue(()));
+    let halves = verify::homed_sum(layer).and(halves);
+    assert_eq!(checked.is_ok(), halves.is_ok(), "{checked:?}, {halves:?}");
+    if let Ok(report) = checked {
+        assert_eq!(halves, Ok(Some(report)));
+    }
+    checked.is_ok()
 }
 
 /// The same bytes with every checksum corrected, as an attacker would do.
@@ -304,22 +317,40 @@ fn a_check_tells_which_parts_of_records_and_index_it_has_read() {
     let header = layer.header();
     let (mut records_len, mut index_len) = (0, 0);
     let report = verify::layer_in_steps(&layer, |range| {
-        assert!(range.end - range.start < 17 << 20, "{range:?}");
+        assert!(range.end - range.start < 9 << 20, "{range:?}");
         match range.start < header.index_at {
             true => records_len += range.end - range.start,
             false => index_len += range.end - range.start,
         }
         ControlFlow::Continue(())
     });
-    assert_eq!(report.unwrap().unwrap().handles_count, 70_000);
+    let report = report.unwrap();
+    assert_eq!(report.unwrap().handles_count, 70_000);
     // Both are read for their checksums, record by record with a lookup each, and the slots at the
     // end. The last step of the lookups is not told.
-    let step_len = 16 << 20;
+    let step_len = 8 << 20;
     assert!(records_len > 2 * header.records_len - step_len, "{records_len} of {header:?}");
     assert!(
         index_len > 2 * header.index_len && index_len < 3 * header.index_len,
         "{index_len} of {header:?}"
     );
+    let passed = Mutex::new(Vec::new());
+    let halves = verify::content_in_halves(&layer, |range| {
+        passed.lock().unwrap().push(range);
+        ControlFlow::Continue(())
+    });
+    assert_eq!(halves, Ok(report));
+    let mut passed = passed.into_inner().unwrap();
+    passed.sort_unstable_by_key(|range| range.start);
+    assert!(passed.iter().all(|range| range.end - range.start < 9 << 20), "{passed:?}");
+    let records_len: u64 = passed
+        .iter()
+        .filter(|range| range.start < header.index_at)
+        .map(|range| range.end - range.start)
+        .sum();
+    assert!(records_len > header.records_len - 2 * step_len, "{records_len} of {header:?}");
+    let stopped = verify::content_in_halves(&layer, |_| ControlFlow::Break(()));
+    assert!(stopped.unwrap().is_none());
     for calls in 1..=6 {
         let mut left = calls;
         let stopped = verify::layer_in_steps(&layer, |_| {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};
+use handle_snapshot::set::LayerChecks;
 use handle_snapshot::set::manifest::{LayerEntry, Manifest};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::steps::{
@@ -178,7 +179,9 @@ impl Replica {
         let part = "built.part";
         match self.publisher.rebuild_layer(part, entry, recipe, &|| false) {
             Ok(()) => {
-                self.publisher.take_layer(part, entry, true).unwrap();
+                self.publisher
+                    .take_layer(part, entry, LayerChecks { records: true, reads_back: true })
+                    .unwrap();
                 true
             }
             Err(_) => {

@@ -16,6 +16,19 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+/// What is checked in a copied layer, besides its header and the homed prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerChecks {
+    /// Check every record and the index, as publishing does. The checksums of sections are left
+    /// out, because each record and each bucket of the index has its own.
+    pub records: bool,
+    /// Check what the disk holds, not what is in the page cache. It takes as long as reading the
+    /// file, and what is read back is cached in huge pages (see [`DiskStorage::sync`]).
+    ///
+    /// [`DiskStorage::sync`]: super::storage::Storage::sync
+    pub reads_back: bool,
+}
+
 impl SetPublisher<DiskStorage> {
     /// Locks an existing directory, to publish sets of another publisher there. The set in it need
     /// not be complete.
@@ -36,13 +49,11 @@ impl SetPublisher<DiskStorage> {
     }
 
     /// Makes the complete file `part` of the directory the layer of `entry`. The caller has
-    /// compared its content with the digest. `checks_records` also checks every record and the
-    /// index, as publishing does; the checksums of sections are left out, because each record and
-    /// each bucket of the index has its own.
+    /// compared its content with the digest.
     ///
     /// # Errors
     /// When the file is not that layer, it is damaged, or a system call fails. The file then stays.
-    pub fn take_layer(&self, part: &str, entry: &LayerEntry, checks_records: bool) -> Result<(), SetError> {
+    pub fn take_layer(&self, part: &str, entry: &LayerEntry, checks: LayerChecks) -> Result<(), SetError> {
         let (path, disk) = (self.stager.path(part), &*self.stager.storage);
         let io = |doing| {
             let path = &path;
@@ -50,21 +61,36 @@ impl SetPublisher<DiskStorage> {
         };
         let file = File::options().read(true).write(true).open(&path).map_err(io("open"))?;
         file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(io("change the mode of"))?;
-        disk.sync(&file).map_err(io("sync"))?;
-        drop(file);
+        let check = || self.check_part(part, entry, checks.records);
+        if checks.reads_back {
+            disk.sync(&file).map_err(io("sync"))?;
+            check()?;
+        } else {
+            let (synced, checked) = std::thread::scope(|scope| {
+                let synced = scope.spawn(|| file.sync_all());
+                let checked = check();
+                (synced.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), checked)
+            });
+            synced.map_err(io("sync"))?;
+            checked?;
+        }
+        disk.rename(part, &entry.file).map_err(io("rename"))
+    }
+
+    /// Checks that a file is the layer of `entry`, and if told to, all records and the index.
+    fn check_part(&self, part: &str, entry: &LayerEntry, checks_records: bool) -> Result<(), SetError> {
         let layer = self.map(part, entry)?;
-        let fault = |fault| SetError::new(&path, SetErrorKind::Fault(fault));
+        let fault = |fault| SetError::new(self.stager.path(part), SetErrorKind::Fault(fault));
         verify::homed_sum(&layer).map_err(fault)?;
         if checks_records {
             layer.bytes().expect(AccessPattern::Sequential);
             let passed = |range| {
-                disk.forget(layer.bytes(), range);
+                self.stager.storage.forget(layer.bytes(), range);
                 ControlFlow::Continue(())
             };
-            verify::content(&layer, passed, |_, _| {}).map_err(fault)?;
+            verify::content_in_halves(&layer, passed).map_err(fault)?;
         }
-        drop(layer);
-        disk.rename(part, &entry.file).map_err(io("rename"))
+        Ok(())
     }
 
     fn map(&self, file: &str, entry: &LayerEntry) -> Result<Layer<MappedFile>, SetError> {
@@ -157,16 +183,23 @@ mod tests {
         let mut replica = SetPublisher::open_replica(to.path()).unwrap();
         assert!(replica.adopt(&manifest).is_err() && !replica.has_layer(entry));
         let part = |bytes: &[u8]| std::fs::write(to.path().join("part"), bytes).unwrap();
-        for at in [0, 150, 330, bytes.len() - 1] {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1;
-            part(&damaged);
-            assert!(replica.take_layer("part", entry, true).is_err(), "byte {at}");
-            assert!(!replica.has_layer(entry));
+        for reads_back in [false, true] {
+            let checks = LayerChecks { records: true, reads_back };
+            for at in [0, 150, 330, bytes.len() - 1] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1;
+                part(&damaged);
+                assert!(replica.take_layer("part", entry, checks).is_err(), "byte {at}");
+                assert!(!replica.has_layer(entry));
+            }
+            part(&bytes);
+            replica.take_layer("part", entry, checks).unwrap();
+            assert!(replica.has_layer(entry));
+            replica.adopt(&manifest).unwrap();
+            std::fs::remove_file(to.path().join(&entry.file)).unwrap();
         }
         part(&bytes);
-        replica.take_layer("part", entry, true).unwrap();
-        assert!(replica.has_layer(entry));
+        replica.take_layer("part", entry, LayerChecks { records: false, reads_back: false }).unwrap();
         replica.adopt(&manifest).unwrap();
         assert_eq!(super::super::read_manifest(to.path()).unwrap(), manifest);
         assert!(matches!(
