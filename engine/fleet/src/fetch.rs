@@ -327,13 +327,13 @@ impl SetFetcher {
         download(&*self.source, &self.dir, &missing, bounds, is_stopped, &mut take)
     }
 
-    /// How the layers of `manifest` are checked. While the set in the directory has less than half
-    /// of the handles, the new one is needed at once. Otherwise there is time to read back what the
-    /// disk holds.
+    /// How the layers of `manifest` are checked.
     fn checks(&self, manifest: &Manifest) -> LayerChecks {
-        let half = manifest.handles_count / 2;
-        let reads_back = self.manifest().is_some_and(|current| current.handles_count >= half);
-        LayerChecks { records: self.limits.checks_records, reads_back }
+        let handles = |manifest: &Manifest| manifest.handles_count;
+        LayerChecks {
+            records: self.limits.checks_records,
+            reads_back: !is_urgent(self.manifest().map_or(0, handles), handles(manifest)),
+        }
     }
 
     fn take_layer(&self, entry: &LayerEntry, checks: LayerChecks) -> Result<(), FetchError> {
@@ -413,5 +413,35 @@ impl SetFetcher {
             self.counters.layers_removed.add_many(pruned.files_count as u64);
         }
         Ok(())
+    }
+}
+
+/// Whether a set with so many handles is needed at once: the one in the directory has less than
+/// half of them. Otherwise there is time to read back what the disk holds.
+const fn is_urgent(handles_there: u64, handles_new: u64) -> bool {
+    handles_there < handles_new.div_ceil(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_urgent;
+
+    #[test]
+    fn a_set_is_urgent_while_less_than_half_of_its_handles_are_there() {
+        for (there, new, expected) in [
+            (0, 0, false),
+            (0, 1, true),
+            (1, 1, false),
+            (1, 2, false),
+            (1, 3, true),
+            (2, 3, false),
+            (3, 10_000_000, true),
+            (4_999_999, 10_000_000, true),
+            (5_000_000, 10_000_000, false),
+            (0, u64::MAX, true),
+            (u64::MAX, 1, false),
+        ] {
+            assert_eq!(is_urgent(there, new), expected, "{there} of {new}");
+        }
     }
 }
