@@ -166,7 +166,7 @@ fn report(args: &Args, visible_ns: &[u64], figures: &MirrorFigures) {
         sorted.get(index).map_or(0.0, |&ns| ns as f64 / 1e6)
     };
     let [median, p99, most] = [500, 990, 1000].map(|per_mille| at(visible_ns, per_mille));
-    // Both processes and the page cache still settle in the first seconds.
+    // They show whether some of the seconds were slow, or all.
     let parts = visible_ns.chunks(usize::try_from(args.rate * PART_S).unwrap_or(usize::MAX));
     let parts: Vec<f64> = parts.map(|part| at(part, 990)).collect();
     if args.json {

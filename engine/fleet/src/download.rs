@@ -21,7 +21,7 @@ pub const PART_SUFFIX: &str = ".part";
 /// Bytes that are read at a time from a partial file.
 const READ_LEN: usize = 256 << 10;
 /// Bytes of one write. Linux takes three times as long to write a file of ext4 in pieces of 512 KiB
-/// and more.
+/// and more; with pieces of 64 KiB, fetching took an eighth to a quarter longer.
 const WRITE_LEN: usize = 16 << 10;
 
 /// Name of the file into which a layer is downloaded.

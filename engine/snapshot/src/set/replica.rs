@@ -22,10 +22,8 @@ pub struct LayerChecks {
     /// Check every record and the index, as publishing does. The checksums of sections are left
     /// out, because each record and each bucket of the index has its own.
     pub records: bool,
-    /// Check what the disk holds, not what is in the page cache. It takes as long as reading the
-    /// file, and what is read back is cached in huge pages (see [`DiskStorage::sync`]).
-    ///
-    /// [`DiskStorage::sync`]: super::storage::Storage::sync
+    /// Check what the disk holds, not what is in the page cache. The whole file is then read from
+    /// the disk, and cached in huge pages, so that lookups are faster.
     pub reads_back: bool,
 }
 
