@@ -208,7 +208,8 @@ impl SetTemplates {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(|_| RefusalReason::DamagedRecord)?,
         };
-        let own = Namespace::of_record(values.iter().copied(), self.folds);
+        let public = values.iter().copied().filter(Value::is_public);
+        let own = Namespace::of_record(public, self.folds);
         own.iter().for_each(|namespace| chain.push(namespace));
         let stored = StoredReferences { records, folds: self.folds };
         chain.build(&parts, &values, &stored).map_err(|error| {

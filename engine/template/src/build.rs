@@ -1,4 +1,15 @@
 //! Applies templates: values in, values out.
+//!
+//! Whoever may write a namespace need not be able to read the values that it is applied to, so the
+//! rights of a value travel with its data:
+//!
+//! - HS_SECKEY values are not there at all.
+//! - Data of a value that is not public flows only into the data of a value with the same
+//!   permissions. Everywhere else (conditions, `type`, `index`, `def`) it is the empty text, and it
+//!   does not count towards the limits of public texts, so that neither the public values, nor
+//!   whether there is an answer, depend on it.
+//! - `notfound` has no effect where the current value of `foreach` is not public, and `foreach`
+//!   inside `def` visits public values only.
 
 use crate::chain::Parts;
 use crate::language::{Condition, NewValue, StepTest, Template, TemplateStep};
@@ -7,7 +18,7 @@ use crate::namespace::ReferencedTemplates;
 use crate::pattern::InvalidPattern;
 use crate::text::{EXTENSION, Parameter, TemplateText, TextPiece};
 use handle_proto::Value;
-use std::borrow::Cow;
+use handle_proto::data::kind;
 use std::collections::HashSet;
 use std::fmt;
 use std::rc::Rc;
@@ -38,7 +49,7 @@ impl BuildOutcome {
     /// The values of the base, unchanged.
     pub(crate) fn copy(base: &[Value<'_>]) -> Result<Self, BuildError> {
         let mut values = Values::default();
-        base.iter().try_for_each(|value| values.push(value))?;
+        base.iter().filter(|value| is_visible(value)).try_for_each(|value| values.push(value))?;
         Ok(Self::Values { bytes: values.bytes, count: values.count })
     }
 }
@@ -91,11 +102,18 @@ impl From<BuildError> for BuildEnd {
     }
 }
 
+/// Whether templates see `value` at all. No computed value shows a secret key.
+fn is_visible(value: &Value<'_>) -> bool {
+    !value.is_a(kind::HS_SECKEY)
+}
+
 /// The values made so far.
 #[derive(Default)]
 struct Values {
     bytes: Vec<u8>,
     count: usize,
+    /// Bytes of data that is not public, which have a limit of their own.
+    private_len: usize,
     indexes: HashSet<i32>,
 }
 
@@ -109,13 +127,25 @@ impl Values {
         while self.indexes.contains(&index) {
             index = index.checked_add(1).ok_or(BuildError::TooManyValues)?;
         }
-        if self.bytes.len() + value.encoded_len() > BUILT_LEN_MAX {
+        let (is_public, mut value) = (value.is_public(), Value { index, ..*value });
+        if !is_public && self.private_len + value.data.len() > BUILT_LEN_MAX {
+            // Whether there is an answer must not depend on data that is not public.
+            value.data = b"";
+        }
+        let private_len = if is_public { 0 } else { value.data.len() };
+        if self.public_len() + value.encoded_len() - private_len > BUILT_LEN_MAX {
             return Err(BuildError::TooLong);
         }
-        Value { index, ..*value }.encode(&mut self.bytes);
+        self.private_len += private_len;
+        value.encode(&mut self.bytes);
         self.indexes.insert(index);
         self.count += 1;
         Ok(())
+    }
+
+    /// Bytes without the data that is not public.
+    const fn public_len(&self) -> usize {
+        self.bytes.len() - self.private_len
     }
 }
 
@@ -124,11 +154,18 @@ impl Values {
 struct BoundVariable {
     text: Rc<str>,
     groups: Rc<[String]>,
+    /// Whether the text comes from data that is not public.
+    is_private: bool,
 }
 
 impl BoundVariable {
     fn new(text: &str) -> Self {
-        Self { text: text.into(), groups: Rc::new([]) }
+        Self { text: text.into(), groups: Rc::new([]), is_private: false }
+    }
+
+    /// A variable for data of a value.
+    fn of_data(data: &[u8], is_private: bool) -> Self {
+        Self { is_private, ..Self::new(&String::from_utf8_lossy(data)) }
     }
 
     fn get(&self, group: Option<usize>) -> &str {
@@ -146,11 +183,15 @@ struct TemplateBuilder<'b> {
     templates: &'b dyn Templates,
     /// The current value of `foreach`.
     original: Option<Value<'b>>,
+    /// Whether the content of a `def` is being applied.
+    in_define: bool,
     /// The names in scope, the innermost last.
     scope: Vec<(Rc<str>, BoundVariable)>,
     steps_left: usize,
     matched_left: usize,
     expanded_left: usize,
+    /// Bytes left for texts from data that is not public. Further ones are left out.
+    private_left: usize,
 }
 
 /// Applies `templates` to a handle whose base has the values `base`.
@@ -164,10 +205,12 @@ pub(crate) fn build(
         base,
         templates: referenced,
         original: None,
+        in_define: false,
         scope: Vec::new(),
         steps_left: STEPS_MAX,
         matched_left: MATCHED_LEN_MAX,
         expanded_left: BUILT_LEN_MAX,
+        private_left: BUILT_LEN_MAX,
     };
     for (name, bytes) in [("handle", parts.handle), ("base", parts.base), (EXTENSION, parts.extension)] {
         builder.bind(name, BoundVariable::new(&String::from_utf8_lossy(bytes)));
@@ -209,11 +252,17 @@ impl TemplateBuilder<'_> {
                 TemplateStep::ForEach(steps) => self.for_each(steps, out)?,
                 TemplateStep::If(condition, steps) => self.choose(condition, steps, out)?,
                 TemplateStep::Define(name, steps) => self.define(name, steps)?,
+                TemplateStep::NotFound if self.is_private() => {}
                 TemplateStep::NotFound => return Err(BuildEnd::NotFound),
             }
         }
         self.scope.truncate(outside);
         Ok(())
+    }
+
+    /// Whether the current value of `foreach` is not public.
+    fn is_private(&self) -> bool {
+        self.original.is_some_and(|value| !value.is_public())
     }
 
     fn step(&mut self) -> Result<(), BuildError> {
@@ -226,10 +275,11 @@ impl TemplateBuilder<'_> {
     }
 
     fn value(&mut self, value: &NewValue, out: &mut Values) -> Result<(), BuildEnd> {
-        let kind = value.kind.as_ref().map(|text| self.expand(text)).transpose()?;
-        let data = value.data.as_ref().map(|text| self.expand(text)).transpose()?;
+        let kind = value.kind.as_ref().map(|text| self.expand(text, false)).transpose()?;
+        let is_private = self.is_private();
+        let data = value.data.as_ref().map(|text| self.expand(text, is_private)).transpose()?;
         if let Some(original) = self.original {
-            let index = value.index.as_ref().map(|text| self.expand(text)).transpose()?;
+            let index = value.index.as_ref().map(|text| self.expand(text, false)).transpose()?;
             let value = Value {
                 index: index.and_then(|index| index.trim().parse().ok()).unwrap_or(original.index),
                 kind: kind.as_ref().map_or(original.kind, String::as_bytes),
@@ -245,13 +295,17 @@ impl TemplateBuilder<'_> {
     }
 
     fn for_each(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
-        for value in self.base {
+        for value in self.base.iter().filter(|value| is_visible(value)) {
+            let is_private = !value.is_public();
+            if is_private && self.in_define {
+                continue;
+            }
             self.step()?;
             let outside = self.scope.len();
-            self.take_expanded(value.kind.len() + value.data.len())?;
+            self.take_expanded(value.kind.len() + if is_private { 0 } else { value.data.len() })?;
             self.bind("index", BoundVariable::new(&value.index.to_string()));
-            self.bind("type", BoundVariable::new(&String::from_utf8_lossy(value.kind)));
-            self.bind("data", BoundVariable::new(&String::from_utf8_lossy(value.data)));
+            self.bind("type", BoundVariable::of_data(value.kind, false));
+            self.bind("data", BoundVariable::of_data(value.data, is_private));
             self.original = Some(*value);
             let ran = self.run(steps, out);
             self.original = None;
@@ -282,7 +336,8 @@ impl TemplateBuilder<'_> {
         }
         let outside = self.scope.len();
         if let Some(groups) = groups {
-            self.bind(&condition.bound, BoundVariable { text, groups });
+            // Text that is not public has been tested as the empty text.
+            self.bind(&condition.bound, BoundVariable { text, groups, is_private: false });
         }
         self.run(steps, out)?;
         self.scope.truncate(outside);
@@ -293,10 +348,13 @@ impl TemplateBuilder<'_> {
     /// they make none.
     fn define(&mut self, name: &str, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
         let mut values = Values::default();
-        self.run(steps, &mut values)?;
-        self.take_expanded(values.bytes.len())?;
+        let outside = std::mem::replace(&mut self.in_define, true);
+        let ran = self.run(steps, &mut values);
+        self.in_define = outside;
+        ran?;
+        self.take_expanded(values.public_len())?;
         let data = Value::split(&values.bytes).map_or(&[][..], |(value, _)| value.data);
-        self.bind(name, BoundVariable::new(&String::from_utf8_lossy(data)));
+        self.bind(name, BoundVariable::of_data(data, self.is_private()));
         Ok(())
     }
 
@@ -304,26 +362,36 @@ impl TemplateBuilder<'_> {
         self.scope.iter().rev().find(|(bound, _)| **bound == *name).map(|(_, bound)| bound)
     }
 
+    /// The text that a condition tests.
     fn text_of(&self, parameter: &Parameter) -> Rc<str> {
-        match (self.bound(&parameter.name), parameter.group) {
+        match (self.bound(&parameter.name).filter(|bound| !bound.is_private), parameter.group) {
             (Some(bound), None) => Rc::clone(&bound.text),
             (Some(bound), group) => bound.get(group).into(),
             (None, _) => "".into(),
         }
     }
 
-    fn expand(&mut self, text: &TemplateText) -> Result<String, BuildError> {
+    /// Expands a text. Data that is not public is left out unless the text `shows_private` data.
+    fn expand(&mut self, text: &TemplateText, shows_private: bool) -> Result<String, BuildError> {
         let mut out = String::new();
         for piece in text.pieces() {
-            let piece: Cow<'_, str> = match piece {
-                TextPiece::Literal(literal) => literal.as_str().into(),
-                TextPiece::Parameter(parameter) => self
-                    .bound(&parameter.name)
-                    .map_or("", |bound| bound.get(parameter.group))
-                    .to_owned()
-                    .into(),
+            let parameter = match piece {
+                TextPiece::Literal(literal) => {
+                    self.take_expanded(literal.len())?;
+                    out.push_str(literal);
+                    continue;
+                }
+                TextPiece::Parameter(parameter) => parameter,
             };
-            self.take_expanded(piece.len())?;
+            let Some(bound) = self.bound(&parameter.name) else { continue };
+            let (piece, is_private) = (bound.get(parameter.group).to_owned(), bound.is_private);
+            if !is_private {
+                self.take_expanded(piece.len())?;
+            } else if shows_private && piece.len() <= self.private_left {
+                self.private_left -= piece.len();
+            } else {
+                continue;
+            }
             out.push_str(&piece);
         }
         Ok(out)

@@ -19,7 +19,7 @@ impl Templates for StoredTexts {
 
 fn base() -> Vec<Value<'static>> {
     let copied =
-        |value| Value { timestamp: 7, ttl: Ttl::relative(60), permissions: Permissions(0x0c), ..value };
+        |value| Value { timestamp: 7, ttl: Ttl::relative(60), permissions: Permissions(0x0a), ..value };
     vec![
         copied(Value::new(1, b"URL", b"http://e.org/d")),
         copied(Value::new(2, b"EMAIL", b"a@e.org")),
@@ -84,7 +84,7 @@ fn copied_values_keep_their_fields_and_new_ones_have_defaults() {
         panic!("values")
     };
     let (copied, rest) = Value::split(&bytes).unwrap();
-    assert_eq!((copied.timestamp, copied.ttl, copied.permissions), (7, Ttl::relative(60), Permissions(0x0c)));
+    assert_eq!((copied.timestamp, copied.ttl, copied.permissions), (7, Ttl::relative(60), Permissions(0x0a)));
     let (new, _) = Value::split(rest).unwrap();
     assert_eq!((new.timestamp, new.ttl, new.permissions), (0, Ttl::DEFAULT, Permissions::DEFAULT));
     // Bytes that are not text are kept.
@@ -309,4 +309,128 @@ fn an_invalid_pattern_is_an_error_when_it_is_tested() {
     assert!(made(&content, "aa").contains(r"(a)\1"));
     let content = format!("<if expression='x'>{content}</if>{}", value_of("y"));
     assert_eq!(made(&content, "aa"), "1 T y");
+}
+
+/// Values that are public, private, and a secret key.
+fn mixed() -> Vec<Value<'static>> {
+    let private = |value| Value { permissions: Permissions(0x0c), ..value };
+    vec![
+        Value::new(1, b"URL", b"http://e.org/d"),
+        private(Value::new(2, b"EMAIL", b"private@e.org")),
+        private(Value::new(300, b"HS_SECKEY", b"secret")),
+        Value::new(301, b"HS_SECKEY.x", b"public secret"),
+    ]
+}
+
+/// The public values and the other ones, as lines, that a template with this content makes of
+/// [`mixed`].
+fn made_of_mixed(content: &str) -> (String, String) {
+    let content = format!("<template>{content}</template>");
+    let built = build_with(&content, "e", &mixed(), &StoredTexts::default());
+    let Ok(BuildOutcome::Values { bytes, .. }) = &built else { return (lines(built), String::new()) };
+    let (mut rest, mut encoded) = (bytes.as_slice(), [Vec::new(), Vec::new()]);
+    while !rest.is_empty() {
+        let (value, after) = Value::split(rest).unwrap();
+        encoded[usize::from(!value.is_public())].push(format!(
+            "{} {} {}",
+            value.index,
+            String::from_utf8_lossy(value.kind),
+            String::from_utf8_lossy(value.data)
+        ));
+        rest = after;
+    }
+    let [public, private] = encoded;
+    (public.join("\n"), private.join("\n"))
+}
+
+#[test]
+fn data_that_is_not_public_flows_into_values_with_the_same_permissions_only() {
+    let public = "1 URL http://e.org/d";
+    for (content, expected_public, expected_private) in [
+        ("<foreach><value/></foreach>", public, "2 EMAIL private@e.org"),
+        (
+            "<foreach><value data='${data}?${type}'/></foreach>",
+            "1 URL http://e.org/d?URL",
+            "2 EMAIL private@e.org?EMAIL",
+        ),
+        (
+            "<foreach><if value='type' expression='EMAIL'><value type='${data}' index='9${data}'/></if></foreach>",
+            "",
+            "9  private@e.org",
+        ),
+        (
+            "<foreach><def parameter='p'><value/></def><value data='(${p})'/></foreach>",
+            "1 URL (http://e.org/d)",
+            "2 EMAIL (private@e.org)",
+        ),
+        // Groups of a match are of the empty text.
+        (
+            "<foreach><if value='data' test='matches' expression='(.*)'><value data='[${data[1]}]'/></if></foreach>",
+            "1 URL [http://e.org/d]",
+            "2 EMAIL []",
+        ),
+        ("<foreach><if value='data' expression='private@e.org'><value/></if></foreach>", "", ""),
+        (
+            "<foreach><if value='data' expression='private@e.org' negate='true'><value/></if></foreach>",
+            public,
+            "2 EMAIL private@e.org",
+        ),
+        (
+            "<def parameter='s'><foreach><if value='type' expression='EMAIL'><value/></if></foreach></def>\
+             <value type='T' data='[${s}]'/>",
+            "1 T []",
+            "",
+        ),
+        (
+            "<def parameter='s'><foreach><if value='data' test='matches' expression='p.*'><value/></if></foreach></def>\
+             <if value='s' expression=''><value type='T' data='none'/></if>",
+            "1 T none",
+            "",
+        ),
+        (
+            "<foreach><value/><if value='type' expression='EMAIL'><notfound/></if></foreach>",
+            public,
+            "2 EMAIL private@e.org",
+        ),
+        (
+            "<foreach><if value='data' test='matches' expression='private.*'><notfound/></if><value/></foreach>",
+            public,
+            "2 EMAIL private@e.org",
+        ),
+        (
+            "<foreach><if value='type' test='matches' expression='HS_SECKEY.*'><notfound/></if></foreach>",
+            "",
+            "",
+        ),
+    ] {
+        let expected = (expected_public.to_owned(), expected_private.to_owned());
+        assert_eq!(made_of_mixed(content), expected, "{content}");
+    }
+}
+
+#[test]
+fn a_secret_key_is_never_among_computed_values() {
+    let copied = build_with("<contact/>", "", &mixed(), &StoredTexts::default());
+    assert_eq!(lines(copied), "1 URL http://e.org/d\n2 EMAIL private@e.org");
+}
+
+/// Public values do not depend on the length of other data, nor does the answer.
+#[test]
+fn limits_do_not_tell_how_long_data_is_that_is_not_public() {
+    let content = "<template><foreach><value data='${data}${data}${data}'/></foreach><value type='T' data='x'/></template>";
+    for len in [0, 1, BUILT_LEN_MAX / 3, BUILT_LEN_MAX / 2, BUILT_LEN_MAX] {
+        let data = vec![b'p'; len];
+        let private = Value { permissions: Permissions(0x0c), ..Value::new(1, b"EMAIL", &data) };
+        let built = build_with(content, "", &[private, private], &StoredTexts::default()).unwrap();
+        let BuildOutcome::Values { bytes, count: 3 } = built else { panic!("{len}: three values") };
+        let mut rest = bytes.as_slice();
+        let mut values = std::iter::from_fn(|| {
+            let (value, after) = Value::split(rest).ok()?;
+            rest = after;
+            Some(value)
+        });
+        let last = values.nth(2).unwrap();
+        assert_eq!((last.index, last.data), (3, &b"x"[..]), "{len}");
+        assert!(bytes.len() <= 2 * BUILT_LEN_MAX, "{len}");
+    }
 }

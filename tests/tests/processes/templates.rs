@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_daemon::settings::SettingSection as _;
-use handle_proto::{ResponseCode, Value};
+use handle_proto::{Permissions, ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::Datapath;
 use handle_server::templates::TemplatesConfig;
@@ -181,6 +181,50 @@ fn endless_and_invalid_templates_give_an_error_and_the_server_continues() {
     assert_eq!(ask("1234/a@x").unwrap_err(), ResponseCode::ERROR);
     assert_eq!(ask("5678/a@x").unwrap_err(), ResponseCode::ERROR);
     assert!(ask("1234/ring").is_ok());
+}
+
+/// Whoever may write a namespace need not be able to read the values of the record.
+#[test]
+fn a_template_publishes_no_private_value() {
+    let directory = tempfile::tempdir().unwrap();
+    let private = |value| Value { permissions: Permissions(0x0c), ..value };
+    let select = |kind: &str, content: &str| {
+        format!("<foreach><if value='type' test='equals' expression='{kind}'>{content}</if></foreach>")
+    };
+    let of_secret = namespace(&format!(
+        "<template delimiter='@'><def parameter='s'>{}</def>{}<value type='URL' data='https://e.org/${{s}}'/></template>",
+        select("HS_SECKEY", "<value/>"),
+        select("HS_SECKEY", "<value/>"),
+    ));
+    let of_private = namespace(&format!(
+        "<template delimiter='@'><def parameter='s'>{}</def>{}{}<value type='URL' data='https://e.org/${{s}}'/></template>",
+        select("EMAIL", "<value/>"),
+        "<foreach><if value='data' test='matches' expression='p.*'><notfound/></if></foreach>",
+        "<foreach><if value='data' test='matches' expression='p.*'><value index='1'/></if></foreach>",
+    ));
+    let hidden = namespace("<template delimiter='@'><value type='URL' data='hidden'/></template>");
+    let (secret, email) =
+        (Value::new(300, b"HS_SECKEY", b"secret"), private(Value::new(2, b"EMAIL", b"private")));
+    publish(
+        directory.path(),
+        1,
+        &[
+            (
+                "1234/hidden",
+                &[private(Value::new(1, b"HS_NAMESPACE", hidden.as_bytes())), Value::new(9, b"T", b"t")],
+            ),
+            ("1234/private", &[Value::new(1, b"HS_NAMESPACE", of_private.as_bytes()), email]),
+            ("1234/public-secret", &[Value::new(1, b"HS_NAMESPACE", of_secret.as_bytes()), secret]),
+            ("1234/secret", &[Value::new(1, b"HS_NAMESPACE", of_secret.as_bytes()), private(secret)]),
+        ],
+    );
+    let configured = TemplatesConfig { delimiter: Some("@".into()), ..TemplatesConfig::default() };
+    let (_server, mut client) = start(directory.path(), configured);
+    let mut ask = |handle: &str| joined_data(client.resolve(handle.as_bytes()));
+    assert_eq!(ask("1234/secret@x").unwrap(), "https://e.org/");
+    assert_eq!(ask("1234/public-secret@x").unwrap(), "https://e.org/");
+    assert_eq!(ask("1234/private@x").unwrap(), "https://e.org/");
+    assert_eq!(ask("1234/hidden@x").unwrap(), "t", "a namespace that is not public does not apply");
 }
 
 #[test]
