@@ -14,6 +14,7 @@ mod upload;
 
 use crate::administration::ServiceError;
 use crate::api::sessions;
+use crate::connections::request_body::RequestBody;
 use crate::pages::admin::{AdminNotice, AdminUser};
 use crate::pages::{ADMIN_SECURITY_POLICY, AdminMessages, LANGUAGES, Language, PageFrame};
 use crate::parameters::Parameters;
@@ -28,7 +29,6 @@ use handle_client::administration::ClientIdentity;
 use handle_daemon::settings;
 use handle_proto::ResponseCode;
 use handle_proto::printable::{Printable, is_unprintable};
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
@@ -76,7 +76,12 @@ pub fn is_served(state: &GatewayState, path: &str) -> bool {
 }
 
 /// Answers a request for an administration page.
-pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+pub async fn answer(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    body: RequestBody,
+) -> GatewayResponse {
     let settings = state.settings.current_shared();
     let base = base(parts, peer.is_https, &settings.proxy);
     if !peer.is_confidential {
@@ -115,7 +120,7 @@ async fn show(request: &AdminRequest<'_>, path: &str) -> GatewayResponse {
     }
 }
 
-async fn submit(request: &AdminRequest<'_>, path: &str, body: Incoming) -> GatewayResponse {
+async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> GatewayResponse {
     let texts = request.texts();
     if !request.has_own_origin() {
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())

@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::connections::ServedConnection;
 use crate::connections::activity::ConnectionActivity;
+use crate::connections::request_body::RequestBody;
 use crate::fast_path;
 use crate::proxies::{client_address, client_is_https};
 use crate::refusal::HttpRefusal;
@@ -12,7 +13,7 @@ use crate::request_head::HeaderFacts;
 use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Body as _;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
@@ -28,7 +29,7 @@ use std::time::Instant;
 pub fn answer_at_once(
     served: &ServedConnection,
     parts: &mut Parts,
-    body: &Incoming,
+    has_body: bool,
     now: Instant,
 ) -> Result<GatewayResponse, HttpPeer> {
     let state = &served.state;
@@ -37,7 +38,7 @@ pub fn answer_at_once(
     let peer = client(served, &settings, parts);
     let refused = |refusal| refuse(&settings, parts, refusal);
     // The authority of the certificate has a few requests, which no rate may refuse.
-    let response = refusal(served, parts, &facts, body)
+    let response = refusal(served, parts, &facts, has_body)
         .map(refused)
         .or_else(|| challenge(state, parts))
         .or_else(|| limit(state, &settings, peer.address, now).map(refused));
@@ -69,7 +70,7 @@ pub async fn answer(
     served: &ServedConnection,
     peer: HttpPeer,
     mut parts: Parts,
-    body: Incoming,
+    body: RequestBody,
     since: Instant,
 ) -> GatewayResponse {
     if let Some(certificate) = &served.certificate {
@@ -134,7 +135,7 @@ fn refusal(
     served: &ServedConnection,
     parts: &Parts,
     facts: &HeaderFacts<'_>,
-    body: &Incoming,
+    has_body: bool,
 ) -> Option<HttpRefusal> {
     if let Err(message) = check_host(parts.version, facts).and_then(|()| check_target(parts)) {
         return Some(HttpRefusal::Malformed(message));
@@ -146,7 +147,7 @@ fn refusal(
     if served.activity.exceeds_head() && head_len(parts) > served.settings.limits.header_bytes {
         return Some(HttpRefusal::HeadTooLong);
     }
-    if body.is_end_stream() {
+    if !has_body {
         return None;
     }
     check_framing(&parts.headers, &served.activity).err().map(HttpRefusal::Malformed)

@@ -105,9 +105,10 @@ settings! {
         /// Time after which a client that does not read is disconnected; over HTTP/2, also one that
         /// leaves a single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time for which a connection that is being closed waits for its client to close it too.
-        /// What the client still sends is discarded. Without this time, a client could lose the
-        /// answer to a request whose body was refused.
+        /// Time for the rest of a body whose request is answered without it, and for which a
+        /// connection that is being closed waits for its client to close it too. What the client
+        /// still sends is discarded. Without this time, a client could lose the answer to a request
+        /// whose body was refused.
         live linger_ms: u32 = 2000, 0..=HOUR_MS;
         /// Maximum number of bytes that are discarded in this time.
         live linger_bytes: usize = 16 << 20, 0..=1 << 30;

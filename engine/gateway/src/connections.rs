@@ -7,6 +7,7 @@
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
 //! - [`request_wait`]: the timeout while a connection waits for a request.
 //! - [`stream`]: the streams below them.
+//! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
 //! - [`body`]: the bodies of responses.
 //! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]:
 //!   about its answers.
@@ -19,6 +20,7 @@ pub mod http2;
 pub mod plain;
 pub mod prelude;
 pub mod progress;
+pub mod request_body;
 pub mod request_wait;
 pub mod stream;
 
@@ -35,8 +37,9 @@ use body::ConnectionBody;
 use certificate::ConnectionCertificate;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
-use hyper::{Request, Response, Version};
+use hyper::{Request, Response, StatusCode, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
+use request_body::{RequestBody, UnreadRest};
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -136,18 +139,28 @@ impl ServedConnection {
         let (mut parts, body) = request.into_parts();
         // With HTTP/1.1, an answer waits when its connection does.
         let progress = (parts.version == Version::HTTP_2).then(|| self.activity.answers.begin());
-        match admission::answer_at_once(self, &mut parts, &body, now) {
-            Ok(mut response) => {
+        let version = parts.version;
+        let (body, rest) = RequestBody::new(&parts, body, self.settings.limits.closing(), &self.activity);
+        match (admission::answer_at_once(self, &mut parts, rest.is_some(), now), rest) {
+            (Ok(mut response), None) => {
                 self.activity.note_request(now);
-                self.end_if_handed_over(parts.version, &mut response);
+                self.end_if_handed_over(version, &mut response);
                 ResponseFuture::AtOnce(Some(response.map(|body| ConnectionBody::whole(body, progress))))
             }
             // The futures of requests are large, and this one is moved.
-            Err(peer) => ResponseFuture::Later(Box::pin(async move {
+            (answered, rest) => ResponseFuture::Later(Box::pin(async move {
                 let _guard = BugGuard(&self.state);
                 let running = RunningRequest::begin(&self.activity);
-                let version = parts.version;
-                let mut response = admission::answer(self, peer, parts, body, now).await;
+                let mut response = match answered {
+                    Ok(response) => {
+                        drop(body);
+                        response
+                    }
+                    Err(peer) => admission::answer(self, peer, parts, body, now).await,
+                };
+                if let Some(rest) = rest {
+                    discard_rest(&rest, version, &mut response).await;
+                }
                 self.end_if_handed_over(version, &mut response);
                 response.map(|body| ConnectionBody::new(body, running, progress))
             })),
@@ -164,6 +177,17 @@ impl ServedConnection {
 
     fn header_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.limits.header_ms.into())
+    }
+}
+
+/// Discards what is unread of the body of an answered request. If that is not possible, a
+/// connection of HTTP/1.1 ends with the answer.
+async fn discard_rest<B>(rest: &UnreadRest, version: Version, response: &mut Response<B>) {
+    let is_http1 = version < Version::HTTP_2;
+    let ends = is_http1 && response.headers().contains_key(header::CONNECTION);
+    let is_late = response.status() == StatusCode::REQUEST_TIMEOUT;
+    if !rest.discard(!ends && !is_late).await && is_http1 {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
 }
 

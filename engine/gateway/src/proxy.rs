@@ -13,10 +13,12 @@ pub mod rules;
 
 use crate::agency;
 use crate::connections::certificate::ConnectionCertificate;
+use crate::connections::request_body::RequestBody;
 use crate::identifiers::{BackendError, IdentifierMatch};
 use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::parameters::Parameters;
+use crate::places::BodyRoom;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
@@ -27,7 +29,6 @@ use crate::set::MappedSet;
 use config::{ProxyConfig, is_host};
 use handle_daemon::clock::now_unix_s;
 use handle_proto::fold;
-use hyper::body::Incoming;
 use hyper::header;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
@@ -45,22 +46,23 @@ const FORM_LEN_MAX: usize = 64 << 10;
 const FORM_KEEPS_S: u32 = 3600;
 
 /// Answers a request for a handle, for the form, or for a file of pages.
-pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+pub async fn answer(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    body: RequestBody,
+) -> GatewayResponse {
     let route = HttpRoute::of_page(parts.uri.path());
     if parts.method == Method::OPTIONS || !route.has(&parts.method) {
         return route.refuse(&parts.method);
     }
-    let form = match is_form(parts) {
-        true => match read_body(state, peer.address, body, FORM_LEN_MAX).await {
-            Ok((form, room)) => Some((String::from_utf8_lossy(&form).into_owned(), room)),
-            Err(status) => {
-                let settings = state.settings.current();
-                return HttpRefusal::of_body(status).respond(parts.uri.path(), &parts.headers, &settings);
-            }
-        },
-        false => None,
+    let (form, _room) = match read_form(state, peer, parts, body).await {
+        Ok(form) => form.unzip(),
+        Err(status) => {
+            let settings = state.settings.current();
+            return HttpRefusal::of_body(status).respond(parts.uri.path(), &parts.headers, &settings);
+        }
     };
-    let (form, _room) = form.unzip();
     let since = Instant::now();
     let settings = state.settings.current_shared();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
@@ -112,6 +114,20 @@ pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: I
     }
     .answer()
     .await
+}
+
+/// The fields of the form, if the body has them, and its room.
+async fn read_form(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    body: RequestBody,
+) -> Result<Option<(String, BodyRoom)>, StatusCode> {
+    if !is_form(parts) {
+        return Ok(None);
+    }
+    let (form, room) = read_body(state, peer.address, body, FORM_LEN_MAX).await?;
+    Ok(Some((String::from_utf8_lossy(&form).into_owned(), room)))
 }
 
 /// Whether the body has the fields of the form.

@@ -3,6 +3,7 @@
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::api::{self, ApiRequest, search};
 use crate::connections::certificate::ConnectionCertificate;
+use crate::connections::request_body::RequestBody;
 use crate::parameters::Parameters;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::{HttpRefusal, is_api};
@@ -12,7 +13,7 @@ use crate::server::GatewayState;
 use crate::{admin_pages, native, proxy};
 use handle_proto::ResponseCode;
 use http_body_util::BodyExt as _;
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::{Body, Bytes};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use std::net::IpAddr;
@@ -46,7 +47,7 @@ pub async fn answer(
     state: &Arc<GatewayState>,
     peer: HttpPeer,
     parts: Parts,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
     let mut response = match preflight(request_headers) {
@@ -66,7 +67,7 @@ async fn dispatch(
     state: &Arc<GatewayState>,
     peer: HttpPeer,
     parts: &Parts,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let path = parts.uri.path();
     if is_api(path) {
@@ -105,7 +106,7 @@ async fn api(
     peer: HttpPeer,
     parts: &Parts,
     path: &str,
-    body: Option<Incoming>,
+    body: Option<RequestBody>,
 ) -> GatewayResponse {
     let parameters = Parameters::parse(parts.uri.query().unwrap_or_default());
     let format = ApiFormat::of(&parameters);
@@ -139,7 +140,7 @@ async fn api(
 pub(crate) async fn read_body(
     state: &GatewayState,
     source: IpAddr,
-    body: Incoming,
+    body: RequestBody,
     len_max: usize,
 ) -> Result<(Zeroizing<Vec<u8>>, BodyRoom), StatusCode> {
     let settings = state.settings.current_shared();

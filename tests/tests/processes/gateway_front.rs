@@ -115,7 +115,7 @@ fn an_answer_that_does_not_need_the_body_reaches_a_client_that_still_sends_it() 
     let served = gateway(|_| ());
     let len = 512 << 10;
     let head = format!(
-        "PUT /api/handles/10.5072/NEW HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n"
+        "PUT /api/handles/10.5072/NEW HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len}\r\n\r\n"
     );
     for _ in 0..5 {
         let mut stream = TcpStream::connect(served.address()).unwrap();

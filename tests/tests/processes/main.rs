@@ -31,6 +31,7 @@ mod gateway_admin;
 mod gateway_bad_files;
 mod gateway_batch;
 mod gateway_batch_killed;
+mod gateway_bodies;
 mod gateway_bulk;
 mod gateway_cache;
 mod gateway_callers;

@@ -16,6 +16,7 @@ use crate::api::resolve::{BulkForm, streamed};
 use crate::api::{ApiRefusal, ApiRequest, challenge, respond, status_of, unauthorized, unsupported};
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
+use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::reply::{GatewayResponse, set_number};
 use crate::route::collect;
@@ -25,7 +26,6 @@ use change_line::LineChange;
 use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
 use handle_proto::ResponseCode;
 use hyper::StatusCode;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap};
 use lines::{BodyLine, BrokenBody, LineReader};
 use sha2::{Digest as _, Sha256};
@@ -52,7 +52,7 @@ const GROUP_PATIENCE: Duration = Duration::from_millis(2);
 pub(super) async fn batch(
     state: &Arc<GatewayState>,
     request: &ApiRequest<'_>,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let identity = match Caller::of(state, request).await {
         Caller::Anonymous => return challenge(state, request, None),
@@ -101,7 +101,7 @@ async fn read_body(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     config: &BulkConfig,
-    body: Incoming,
+    body: RequestBody,
 ) -> Result<(LineReader, Option<RequestKey>, Option<BodyRoom>), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
     let patience = Duration::from_millis(limits.body_ms.into());

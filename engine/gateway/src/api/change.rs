@@ -5,6 +5,7 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
@@ -17,7 +18,6 @@ use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues, StorePo
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
-use hyper::body::Incoming;
 use hyper::header;
 use hyper::{Method, StatusCode};
 use std::collections::BTreeSet;
@@ -68,7 +68,7 @@ pub async fn change(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     handle: &str,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let name = match target::decode(handle) {
         Ok(name) => name,
@@ -134,7 +134,7 @@ async fn read_change(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     name: &str,
-    body: Incoming,
+    body: RequestBody,
 ) -> Result<(RecordChange, Option<BodyRoom>), ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if name.len() > HANDLE_LEN_MAX {

@@ -26,6 +26,7 @@ pub mod verifications;
 
 use crate::administration::ServiceError;
 use crate::connections::certificate::ConnectionCertificate;
+use crate::connections::request_body::RequestBody;
 use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
@@ -38,7 +39,6 @@ use handle_client::administration::AskError;
 use handle_proto::ResponseCode;
 use handle_proto::json::site_to_json;
 use handle_proto::limit::MESSAGE_LEN_MAX;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde_json::json;
@@ -124,7 +124,11 @@ impl<'r> ApiEndpoint<'r> {
 }
 
 /// Answers a request to the API.
-pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+pub async fn answer(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    body: RequestBody,
+) -> GatewayResponse {
     guarded(state, request, answer_endpoint(state, request, body)).await
 }
 
@@ -153,7 +157,7 @@ async fn guarded(
 async fn answer_endpoint(
     state: &Arc<GatewayState>,
     request: &ApiRequest<'_>,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);

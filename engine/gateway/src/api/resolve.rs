@@ -7,6 +7,7 @@
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
 use crate::api::{ApiRefusal, ApiRequest};
+use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::record::HttpQuestion;
 use crate::reply::GatewayResponse;
@@ -19,7 +20,6 @@ use handle_proto::ResponseCode;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use hyper::StatusCode;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -96,7 +96,7 @@ struct BulkQuestion {
 pub(super) async fn resolve(
     state: &Arc<GatewayState>,
     request: &ApiRequest<'_>,
-    body: Incoming,
+    body: RequestBody,
 ) -> GatewayResponse {
     let question = match read_question(state, request, body).await {
         Ok(question) => question,
@@ -126,7 +126,7 @@ pub(super) fn streamed(form: BulkForm, body: ResponseBody) -> GatewayResponse {
 async fn read_question(
     state: &GatewayState,
     request: &ApiRequest<'_>,
-    body: Incoming,
+    body: RequestBody,
 ) -> Result<BulkQuestion, ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     let form = BulkForm::of_body(request.head.headers)

@@ -5,6 +5,7 @@ use crate::api::caller::basic;
 use crate::api::scheme::{CredentialsError, HandleCredentials, HandleProof};
 use crate::api::{ApiRequest, BASIC, certificates, respond};
 use crate::callers::{CallerError, CallerService, ServerSignature};
+use crate::connections::request_body::RequestBody;
 use crate::reply::{GatewayResponse, empty};
 use crate::route::read_body;
 use crate::secret_guesses::SecretGuess;
@@ -18,7 +19,6 @@ use handle_daemon::callers::{CallerProof, CallerRefusal};
 use handle_proto::json::Json;
 use handle_proto::wire::auth::SECRET_KEY;
 use handle_proto::wire::list::Reference;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Method, StatusCode};
 use serde_json::{Map, json};
@@ -345,7 +345,7 @@ async fn prove_server(
 }
 
 /// Answers a request about sessions, over TLS.
-pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBody) -> GatewayResponse {
     if service(state).is_none() {
         return super::unsupported(state, request, "This gateway has no sessions");
     }
@@ -369,7 +369,7 @@ fn session_in_header(request: &ApiRequest<'_>) -> Option<SessionId> {
     credentials(request).flatten().and_then(|credentials| credentials.session())
 }
 
-async fn read_json(state: &GatewayState, source: IpAddr, body: Incoming) -> Json {
+async fn read_json(state: &GatewayState, source: IpAddr, body: RequestBody) -> Json {
     // At most 64 KB each, for the little that is kept of them.
     let read = read_body(state, source, body, BODY_LEN_MAX).await;
     read.ok().and_then(|(bytes, _room)| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null)
@@ -381,7 +381,7 @@ fn basic_identity(request: &ApiRequest<'_>) -> Option<Option<ClientIdentity>> {
     is_basic.then(|| basic(text))
 }
 
-async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBody) -> GatewayResponse {
     let json = read_json(state, request.peer.address, body).await;
     let Some(mut session) = open(state, request.peer.address).await else {
         return super::unsupported(state, request, "The administration service did not answer");
@@ -434,7 +434,7 @@ async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse
     respond(state, request, StatusCode::OK, session_body(&session, None, server.as_ref()))
 }
 
-async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Incoming) -> GatewayResponse {
+async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBody) -> GatewayResponse {
     let of_header = credentials(request).flatten();
     let json = read_json(state, request.peer.address, body).await;
     let sent_credentials = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));

@@ -8,6 +8,7 @@ use super::request::{RegistrationRequest, RequestOrigin, RequestState, RequestTo
 use super::store::AddError;
 use crate::admin_pages::{guard, has_own_origin, to_tls};
 use crate::config::Config;
+use crate::connections::request_body::RequestBody;
 use crate::location::handle_url;
 use crate::pages::admin::AdminNotice;
 use crate::pages::registration::{NextSteps, RegisterPage, RegisteredPage, RequestView};
@@ -26,7 +27,6 @@ use handle_proto::Handle;
 use handle_proto::data::Site;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
 use handle_proto::printable::Printable;
-use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
@@ -64,7 +64,12 @@ pub fn is_served(state: &GatewayState, path: &str) -> bool {
 }
 
 /// Answers a request for a page for applicants.
-pub async fn answer(state: &GatewayState, peer: HttpPeer, parts: &Parts, body: Incoming) -> GatewayResponse {
+pub async fn answer(
+    state: &GatewayState,
+    peer: HttpPeer,
+    parts: &Parts,
+    body: RequestBody,
+) -> GatewayResponse {
     let settings = state.settings.current_shared();
     let base = base(parts, peer.is_tls, &settings.proxy);
     if !peer.is_tls {
@@ -173,7 +178,7 @@ impl ApplicantRequest<'_> {
     }
 
     /// Stores what an applicant sends.
-    async fn submit(&self, body: Incoming) -> GatewayResponse {
+    async fn submit(&self, body: RequestBody) -> GatewayResponse {
         let mut form = ApplicationForm::default();
         let token = match self.store(body, &mut form).await {
             Ok(token) => token,
@@ -197,7 +202,11 @@ impl ApplicantRequest<'_> {
     }
 
     /// Reads a form into `form`, checks it, and stores the request.
-    async fn store(&self, body: Incoming, form: &mut ApplicationForm) -> Result<RequestToken, FormRefusal> {
+    async fn store(
+        &self,
+        body: RequestBody,
+        form: &mut ApplicationForm,
+    ) -> Result<RequestToken, FormRefusal> {
         if !has_own_origin(self.parts, self.frame.base) {
             return Err(FormRefusal::ForeignOrigin);
         }

@@ -1,8 +1,9 @@
 //! The lines of a body, as they arrive.
 
+use crate::connections::request_body::RequestBody;
 use crate::route::append;
 use http_body_util::BodyExt as _;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Bytes;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -22,7 +23,7 @@ pub(super) struct BodyLine {
 #[derive(Debug)]
 pub(super) struct LineReader {
     /// The body; `None` once all of it has been read.
-    body: Option<Incoming>,
+    body: Option<RequestBody>,
     buffer: Zeroizing<Vec<u8>>,
     /// Start of the next line.
     start: usize,
@@ -38,7 +39,7 @@ pub(super) struct LineReader {
 
 impl LineReader {
     /// Reads a body that arrives.
-    pub(super) fn of_body(body: Incoming, line_len_max: usize, patience: Duration) -> Self {
+    pub(super) fn of_body(body: RequestBody, line_len_max: usize, patience: Duration) -> Self {
         Self { body: Some(body), ..Self::of_bytes(Zeroizing::default(), line_len_max, patience) }
     }
 
