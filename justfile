@@ -71,6 +71,12 @@ test-aws-lc:
     cargo test --locked -p handle-auth --features aws-lc --lib
     cargo test --workspace --locked --features handle-auth/aws-lc --test protocol credentials
 
-# Runs all tests; with an argument, those whose name contains it.
+# Runs all tests; with an argument, those whose name contains it. Ends with what was not tested.
 test *filter:
+    #!/usr/bin/env bash
+    export HANDLE_NOT_TESTED=$PWD/target/not-tested.txt
+    mkdir -p target && : >"$HANDLE_NOT_TESTED"
     cargo test --workspace --locked {{ filter }}
+    result=$?
+    sort -u "$HANDLE_NOT_TESTED"
+    exit $result

@@ -6,12 +6,17 @@
 
 #![expect(clippy::unwrap_used, reason = "these are tests, also where they share a helper")]
 
+#[path = "../../tests/src/needs.rs"]
+#[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]
+mod needs;
+
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use needs::{TestNeed, has};
 use serde_json::Value as Json;
 
 /// Widths of a phone and of a large screen, in pixels.
@@ -66,7 +71,7 @@ fn compare_figures(page: &str, report: &Json) -> usize {
 
 fn chromium() -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let names = ["chromium", "chromium-browser", "google-chrome", "chromium-headless-shell"];
     let mut files = std::env::split_paths(&path).flat_map(|dir| names.map(|name| dir.join(name)));
     files.find(|file| file.is_file())
 }
@@ -154,12 +159,11 @@ fn a_browser_shows_the_figures_of_the_json_on_a_phone_and_on_a_wide_screen() {
     let page = std::fs::read_to_string(&page_path).unwrap();
     let figures = compare_figures(&page, &report);
     assert!(figures > 50, "{figures}");
-    let Some(browser) = chromium() else {
-        println!(
-            "not looked at in a browser: there is no Chromium; its {figures} figures were read from the file"
-        );
+    let browser = chromium();
+    if !has(TestNeed::Chromium, browser.is_some()) {
         return;
-    };
+    }
+    let browser = browser.unwrap();
     let url = |path: &Path| format!("file://{}", path.display());
 
     let (shown, browser_log) =

@@ -3,6 +3,7 @@
 
 use crate::daemon::free_address;
 use crate::http::read_reply;
+use crate::needs::{TestNeed, has};
 use crate::process::{RunningProcess, until};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject as _;
@@ -24,18 +25,14 @@ const PROGRAMS: [&str; 2] = ["pebble", "pebble-challtestsrv"];
 /// Time for a connection of a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Whether Pebble is installed. If not, this function says so on standard error.
+/// Whether Pebble is installed. If not, the test is reported as left out.
 #[must_use]
 pub fn has_pebble() -> bool {
     let is_there = |name: &&str| {
         let found = Command::new(name).arg("-help").stdout(Stdio::null()).stderr(Stdio::null()).status();
         found.is_ok()
     };
-    let missing = PROGRAMS.iter().find(|name| !is_there(name));
-    if let Some(name) = missing {
-        eprintln!("NOT TESTED: there is no {name} (apt install pebble)");
-    }
-    missing.is_none()
+    has(TestNeed::Pebble, PROGRAMS.iter().all(is_there))
 }
 
 /// A certificate for `localhost` and 127.0.0.1 that an authority has for itself, in `directory`:

@@ -23,6 +23,7 @@ pub mod lab;
 pub mod liar;
 pub mod mirror_pair;
 pub mod mutator;
+pub mod needs;
 pub mod openapi;
 pub mod postgres_server;
 pub mod process;

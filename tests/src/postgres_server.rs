@@ -1,5 +1,6 @@
 //! A server of PostgreSQL for tests: started when it is first needed, and stopped with the process.
 
+use super::needs::{TestNeed, has};
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -52,19 +53,20 @@ fn programs() -> Option<PathBuf> {
     found.filter(|bin| bin.join("initdb").exists()).max()
 }
 
+/// The same; if there are none, the test is reported as left out.
+fn installed_programs() -> Option<PathBuf> {
+    let found = programs();
+    has(TestNeed::Postgres, found.is_some()).then_some(found).flatten()
+}
+
 impl PostgresServer {
-    /// Starts a server; `None` if its programs are not installed.
+    /// Starts a server; `None` if its programs are not installed, for which see
+    /// [`has`](super::needs::has).
     ///
     /// # Panics
-    /// When it does not start, or `HANDLE_POSTGRES=required` is in the environment and the programs
-    /// are not installed.
+    /// When it does not start.
     pub fn start(is_durable: bool) -> Option<Self> {
-        let Some(bin) = programs() else {
-            let is_required = std::env::var("HANDLE_POSTGRES").is_ok_and(|it| it == "required");
-            assert!(!is_required, "PostgreSQL is not installed: apt-get install postgresql");
-            eprintln!("NOT TESTED: PostgreSQL is not installed (Debian package postgresql)");
-            return None;
-        };
+        let bin = installed_programs()?;
         let directory = tempfile::Builder::new().prefix("handle-postgres").tempdir().expect("a directory");
         let directory = directory.keep();
         let mut shell = Command::new("sh");
@@ -83,6 +85,8 @@ impl PostgresServer {
     /// The server that all tests of the process share, which loses data if the machine crashes.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<PostgresServer>> = OnceLock::new();
+        // Each test that lacks them is reported, not the first one alone.
+        installed_programs()?;
         SHARED.get_or_init(|| Self::start(false)).as_ref()
     }
 

@@ -49,7 +49,7 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    fn open(server: SocketAddr) -> io::Result<Self> {
+    fn open(server: SocketAddr, now: Instant) -> io::Result<Self> {
         let any: IpAddr = match server {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -57,18 +57,11 @@ impl Datagrams {
         let socket = UdpSocket::bind((any, 0))?;
         size_receive_buffer(&socket)?;
         socket.connect(server)?;
-        Ok(Self {
-            socket,
-            server,
-            requests_count: 0,
-            since: Instant::now(),
-            was_heard: false,
-            patience: None,
-        })
+        Ok(Self { socket, server, requests_count: 0, since: now, was_heard: false, patience: None })
     }
 
-    fn is_young(&self) -> bool {
-        self.since.elapsed() < KEPT_FOR
+    fn is_young(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) < KEPT_FOR
     }
 
     /// Sends the datagrams of a request.
@@ -103,9 +96,13 @@ pub(crate) struct Sockets {
 impl Sockets {
     /// A socket for one request to `server`.
     pub(crate) fn take(&mut self, server: SocketAddr) -> io::Result<Datagrams> {
-        let mut datagrams = match self.idle.remove(&server).filter(Datagrams::is_young) {
+        self.take_at(server, Instant::now())
+    }
+
+    fn take_at(&mut self, server: SocketAddr, now: Instant) -> io::Result<Datagrams> {
+        let mut datagrams = match self.idle.remove(&server).filter(|kept| kept.is_young(now)) {
             Some(datagrams) => datagrams,
-            None => Datagrams::open(server)?,
+            None => Datagrams::open(server, now)?,
         };
         datagrams.requests_count += 1;
         Ok(datagrams)
@@ -114,9 +111,14 @@ impl Sockets {
     /// Takes a socket back after the request. It is kept only if the server answered, because late
     /// datagrams could arrive otherwise.
     pub(crate) fn give(&mut self, datagrams: Datagrams) {
-        let is_good = datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX && datagrams.is_young();
+        self.give_at(datagrams, Instant::now());
+    }
+
+    fn give_at(&mut self, datagrams: Datagrams, now: Instant) {
+        let is_good =
+            datagrams.was_heard && datagrams.requests_count < REQUESTS_MAX && datagrams.is_young(now);
         if self.idle.len() >= KEPT_MAX {
-            self.idle.retain(|_, kept| kept.is_young());
+            self.idle.retain(|_, kept| kept.is_young(now));
         }
         if is_good && self.idle.len() < KEPT_MAX {
             self.idle.insert(datagrams.server, datagrams);
@@ -138,21 +140,25 @@ mod tests {
 
     /// Makes one request and returns the port that it was sent from.
     fn ask(sockets: &mut Sockets, server: &UdpSocket, answers: bool) -> u16 {
-        let mut datagrams = sockets.take(server.local_addr().unwrap()).unwrap();
+        ask_at(sockets, server, answers, Instant::now())
+    }
+
+    fn ask_at(sockets: &mut Sockets, server: &UdpSocket, answers: bool, now: Instant) -> u16 {
+        let mut datagrams = sockets.take_at(server.local_addr().unwrap(), now).unwrap();
         datagrams.send(&[b"asked".to_vec()]).unwrap();
         let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
         if answers {
             server.send_to(b"said", from).unwrap();
             assert_eq!(datagrams.receive(&mut [0; 8], PATIENCE).unwrap(), 4);
         }
-        sockets.give(datagrams);
+        sockets.give_at(datagrams, now);
         from.port()
     }
 
     #[test]
     fn the_longest_answer_fits_into_the_receive_buffer() {
         let (server, address) = server();
-        let mut datagrams = Datagrams::open(address).unwrap();
+        let mut datagrams = Datagrams::open(address, Instant::now()).unwrap();
         let allowed: usize =
             std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap().trim().parse().unwrap();
         let charged = SockRef::from(&datagrams.socket).recv_buffer_size().unwrap();
@@ -190,11 +196,8 @@ mod tests {
         let (mut sockets, (server, _)) = (Sockets::default(), server());
         let port = ask(&mut sockets, &server, true);
         // The old port cannot be bound by another socket as long as this one has it.
-        let old = sockets.idle.values_mut().next().unwrap();
-        let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
-        old.since = since;
-        let held = old.socket.try_clone().unwrap();
-        assert_ne!(ask(&mut sockets, &server, true), port);
+        let held = sockets.idle.values().next().unwrap().socket.try_clone().unwrap();
+        assert_ne!(ask_at(&mut sockets, &server, true, Instant::now() + KEPT_FOR), port);
         drop(held);
     }
 
@@ -206,9 +209,7 @@ mod tests {
         for server in &servers {
             ask(&mut sockets, server, true);
         }
-        let Some(since) = Instant::now().checked_sub(KEPT_FOR) else { return };
-        sockets.idle.values_mut().for_each(|kept| kept.since = since);
-        ask(&mut sockets, &server().0, true);
+        ask_at(&mut sockets, &server().0, true, Instant::now() + KEPT_FOR);
         assert_eq!(sockets.idle.len(), 1);
     }
 

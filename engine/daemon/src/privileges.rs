@@ -192,6 +192,11 @@ fn find(user: &str, passwd: &str, group: &str) -> Option<SystemAccount> {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/src/needs.rs"]
+#[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]
+mod needs;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -220,8 +225,7 @@ mod tests {
 
     #[test]
     fn threads_are_not_left_behind_as_root() {
-        if !is_root() {
-            eprintln!("not tested: needs root");
+        if !needs::has(needs::TestNeed::Root, is_root()) {
             return;
         }
         // The thread of this test and the one that waits for it.

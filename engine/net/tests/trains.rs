@@ -8,7 +8,7 @@ mod common;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use common::{LOOPBACK, LOOPBACK_V6, SOON, copy, path, receive};
+use common::{LOOPBACK, LOOPBACK_V6, SOON, TestNeed, copy, has, path, receive};
 use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions};
 
 on_both_paths!(
@@ -31,10 +31,7 @@ fn two_paths(choice: DatapathChoice, options: &SocketOptions) -> Option<TwoPaths
     let (from, to) = (path(choice, options), path(choice, options));
     let peer = Peer::to(to.local_addr().unwrap());
     let knows = from.trains().sent && to.trains().received;
-    if !knows {
-        eprintln!("not tested: this kernel does not know trains");
-    }
-    knows.then_some((from, to, peer))
+    has(TestNeed::Trains, knows).then_some((from, to, peer))
 }
 
 /// Receives `count` datagrams; returns the lengths of the segments of each train or single
@@ -71,8 +68,8 @@ fn trains_go_both_ways(choice: DatapathChoice, address: SocketAddr) {
     let mut server = path(choice, &options);
     let peer = Peer::to(server.local_addr().unwrap());
     let mut clients: Vec<_> = (0..4).map(|_| path(choice, &options)).collect();
-    if !server.trains().received {
-        return eprintln!("not tested: this kernel does not know trains");
+    if !has(TestNeed::Trains, server.trains().received) {
+        return;
     }
     let lens = |n: usize| (0..50).map(move |i| 10 + (i * (n + 1)) % 7 * 100);
     for (n, client) in clients.iter_mut().enumerate() {

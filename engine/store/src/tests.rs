@@ -5,6 +5,9 @@ mod damage;
 mod dates;
 mod disk_failures;
 mod index;
+#[path = "../../../tests/src/needs.rs"]
+#[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]
+mod needs;
 mod postgres;
 #[path = "../../../tests/src/postgres_server.rs"]
 #[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::daemon::ask;
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{RunningProcess, hdl, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use std::collections::BTreeMap;
@@ -85,8 +86,7 @@ fn another_user_cannot_hold_the_lock_and_keep_a_publisher_from_publishing() {
     };
     publish();
     assert_eq!(mode(&set.join("LOCK")), 0o600);
-    if !rustix::process::getuid().is_root() {
-        eprintln!("not tested: needs root to become another user");
+    if !has(TestNeed::Root, rustix::process::geteuid().is_root()) {
         return;
     }
     let mut holder = Command::new("sh");

@@ -5,6 +5,7 @@
 use handle_daemon::listen::raise_file_limit;
 use handle_proto::wire::Envelope;
 use handle_tests::daemon::ask;
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{RunningProcess, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
@@ -104,8 +105,7 @@ fn with_small_disk(service: &mut InitialisedService, audit: &Path) -> Option<Pat
         .arg(audit)
         .stderr(Stdio::null())
         .status();
-    if !may_mount.is_ok_and(|status| status.success()) {
-        eprintln!("skipped: this host does not allow a mount namespace (unshare --mount)");
+    if !has(TestNeed::MountNamespace, may_mount.is_ok_and(|status| status.success())) {
         return None;
     }
     let admin = service.admin_command();

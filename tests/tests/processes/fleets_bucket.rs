@@ -7,9 +7,11 @@ use handle_daemon::clock::now_unix_ms;
 use handle_fleet::{FetchOutcome, FleetUrl, SetFetcher, ShipError, ShipOutcome, StorageConfig, location};
 use handle_snapshot::set::read_manifest;
 use handle_tests::bucket_server::{BucketConditions, BucketServer, KEY_ID, SECRET, options};
+use handle_tests::daemon::free_address;
 use handle_tests::fleet::{TestFleet, verified, write_secret};
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{RunningProcess, fail, hdl, program, run, succeed, until};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
 
 const RUNS: &dyn Fn() -> bool = &|| false;
@@ -133,15 +135,16 @@ fn credentials_come_from_the_environment_or_a_file_and_are_never_shown() {
 
 #[test]
 fn the_s3_of_moto_is_understood() {
-    let Ok(port) = TcpListener::bind("127.0.0.1:0").map(|it| it.local_addr().unwrap().port()) else { return };
+    // A shim of pyenv starts, and fails, where no version of Python has the program.
+    let help = Command::new("moto_server").arg("--help").output();
+    if !has(TestNeed::Moto, help.is_ok_and(|output| output.status.success())) {
+        return;
+    }
+    let port = free_address().port();
     let mut moto = Command::new("moto_server");
     moto.args(["-H", "127.0.0.1", "-p", &port.to_string()]);
     moto.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let Ok(moto) = moto.spawn() else {
-        println!("NOT TESTED: moto_server is not installed (pip install 'moto[server]')");
-        return;
-    };
-    let mut moto = RunningProcess(moto);
+    let mut moto = RunningProcess::start(moto);
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     until("moto listens", || {
         assert!(moto.0.try_wait().unwrap().is_none(), "moto_server has ended");

@@ -15,6 +15,7 @@ use handle_loadgen::{
     LoadPattern, NameOptions, QuestionForm, ReferenceData, RunOptions, RunReport, StreamTransport, Streams,
     Verify, run,
 };
+use handle_tests::needs::{TestNeed, has};
 use serde_json::{Value as Json, json};
 use sha1::{Digest as _, Sha1};
 use sha2::Sha256;
@@ -40,10 +41,10 @@ impl Responder {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        let Ok(mut child) = started else {
-            eprintln!("not tested: there is no python3");
+        if !has(TestNeed::Python, started.is_ok()) {
             return None;
-        };
+        }
+        let mut child = started.unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         Some(Self { child, ports: serde_json::from_str(&line).unwrap(), records })

@@ -21,6 +21,7 @@ use handle_tests::daemon::{self, free_address};
 use handle_tests::gateway_server::{
     AdministeredGateway, HttpAnswer, ask_over_tls, exchange, of_session, session_of, write_tls,
 };
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{RunningProcess, program, until};
 use handle_tests::vectors::{fixture, hex, load};
 use rustls::pki_types::ServerName;
@@ -565,9 +566,8 @@ fn the_socket_accepts_each_handshake_once_and_only_with_its_own_nonce() {
 
 #[test]
 fn curl_and_openssl_need_only_a_key_and_a_certificate() {
-    let is_installed = |name: &str| Command::new(name).arg("--version").output().is_ok();
-    if !is_installed("curl") || Command::new("openssl").arg("version").output().is_err() {
-        println!("NOT TESTED: curl and openssl are not installed");
+    let is_installed = |name: &str, option: &str| Command::new(name).arg(option).output().is_ok();
+    if !has(TestNeed::Curl, is_installed("curl", "--version") && is_installed("openssl", "version")) {
         return;
     }
     let pair = pair();

@@ -8,6 +8,7 @@ use handle_tests::admin_server::administer;
 use handle_tests::daemon::{self, Successor, free_address};
 use handle_tests::gateway_server::{HttpAnswer, connect_over_tls, tls_client, write_tls};
 use handle_tests::http as scrape_client;
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use rustls::pki_types::ServerName;
 use serde_json::Value as Json;
@@ -449,8 +450,7 @@ fn a_new_gateway_has_other_addresses_and_workers() {
 
 #[test]
 fn another_user_does_not_get_the_sockets() {
-    if !rustix::process::geteuid().is_root() {
-        println!("NOT TESTED: needs root");
+    if !has(TestNeed::Root, rustix::process::geteuid().is_root()) {
         return;
     }
     let setup = TakeoverSetup::new();

@@ -64,6 +64,7 @@ mod lab_faults;
 mod lab_gateway;
 mod lab_replicas;
 mod lab_shown;
+mod left_out;
 mod live;
 mod lookup_sessions;
 mod metrics;

@@ -6,6 +6,7 @@ use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, Successor, ask, handled};
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::{fail, until};
 use handle_tests::records::{self, Record};
 use serde_json::Value as Json;
@@ -17,14 +18,9 @@ use tempfile::TempDir;
 
 const NOBODY: u32 = 65534;
 
-/// Whether the tests can run; prints a note if not.
+/// Whether the tests can run. If not, they are reported as left out.
 fn is_root() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let is_root = status.lines().any(|line| line.split_whitespace().take(3).eq(["Uid:", "0", "0"]));
-    if !is_root {
-        eprintln!("not tested: needs root");
-    }
-    is_root
+    has(TestNeed::Root, rustix::process::geteuid().is_root())
 }
 
 /// A set that everybody may read, and a directory for the control socket owned by nobody.

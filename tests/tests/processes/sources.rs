@@ -13,6 +13,7 @@ use handle_source::{GuardedSource, SourceConfig, SourceKind};
 use handle_tests::client::{TestClient, exchange_over_tcp};
 use handle_tests::daemon::free_address;
 use handle_tests::forwarding::{BothProcesses, answer_to, code, message};
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::process::until;
 use handle_tests::record_backend::{BackendBehaviour, RecordBackend};
 use handle_tests::services::{ServicesPlan, admin, secret};
@@ -293,8 +294,7 @@ fn documented_scripts() -> Vec<&'static str> {
 
 #[test]
 fn documented_scripts_are_sources() {
-    if !Path::new("/usr/bin/python3").exists() {
-        eprintln!("NOT TESTED: python3 is not installed");
+    if !has(TestNeed::Python, Path::new("/usr/bin/python3").exists()) {
         return;
     }
     let [back_end, program] = documented_scripts()[..] else { panic!("two scripts") };
