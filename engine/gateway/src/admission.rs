@@ -1,22 +1,24 @@
 //! Checks of a request before it is routed: the rules of HTTP that hyper does not enforce, and
 //! limits.
 
+use crate::answers::CountedAnswer;
 use crate::config::Config;
 use crate::connections::ServedConnection;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
 use crate::fast_path;
 use crate::proxies::{client_address, client_is_https};
-use crate::refusal::HttpRefusal;
-use crate::reply::{GatewayResponse, allow_origin_of};
+use crate::refusal::{HttpRefusal, is_api};
+use crate::reply::{GatewayResponse, allow_origin_of, empty, set_number};
 use crate::request_head::HeaderFacts;
 use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
 use crate::route::{self, HttpPeer};
 use crate::server::GatewayState;
-use hyper::body::Body as _;
+use crate::stream::ResponseBody;
+use hyper::body::{Body as _, Buf as _, Bytes};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, Version};
+use hyper::{Method, StatusCode, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,6 +39,7 @@ pub fn answer_at_once(
     let facts = HeaderFacts::of(&parts.headers);
     let peer = client(served, &settings, parts);
     let refused = |refusal| refuse(&settings, parts, refusal);
+    let uncounted = UncountedRefusal::new(parts, facts.origin.cloned());
     // The authority of the certificate has a few requests, which no rate may refuse.
     let response = refusal(served, parts, &facts, has_body)
         .map(refused)
@@ -53,12 +56,81 @@ pub fn answer_at_once(
             (answer.respond(std::mem::take(&mut parts.headers), origin), entry)
         }
     };
+    let response = count_bytes(state, &settings, peer.address, response, uncounted);
     state.counters.count_answer(response.status().as_u16());
     if let Some(entry) = entry {
         record(served, entry, &response, now);
     }
     Ok(response)
 }
+
+/// Counts the bytes of an answer to `source`, and refuses it if there is no room for them.
+fn count_bytes(
+    state: &GatewayState,
+    settings: &Config,
+    source: IpAddr,
+    mut response: GatewayResponse,
+    refused: UncountedRefusal,
+) -> GatewayResponse {
+    let ResponseBody::Whole(body) = response.body_mut() else { return response };
+    if !body.has_remaining() {
+        return response;
+    }
+    let answer = CountedAnswer::begin(&state.answers, source, 0, settings.limits.answers());
+    match answer.and_then(|answer| answer.count(std::mem::take(body)).ok()) {
+        Some(counted) => {
+            *body = counted;
+            response
+        }
+        None => refused.respond(state),
+    }
+}
+
+/// The refusal of an answer for which there is no room. Its own bytes do not count, because it has
+/// none, or the same as all others.
+#[derive(Clone, Debug)]
+pub struct UncountedRefusal {
+    is_api: bool,
+    is_http2: bool,
+    origin: Option<HeaderValue>,
+}
+
+impl UncountedRefusal {
+    /// The refusal of this request.
+    #[must_use]
+    pub fn of(parts: &Parts) -> Self {
+        Self::new(parts, parts.headers.get(header::ORIGIN).cloned())
+    }
+
+    fn new(parts: &Parts, origin: Option<HeaderValue>) -> Self {
+        Self { is_api: is_api(parts.uri.path()), is_http2: parts.version == Version::HTTP_2, origin }
+    }
+
+    /// The response.
+    #[must_use]
+    pub fn respond(self, state: &GatewayState) -> GatewayResponse {
+        state.answers.note_refusal();
+        let (content_type, text) = match self.is_api {
+            true => ("application/json;charset=utf-8", TOO_MANY_ANSWERS_JSON),
+            false => ("text/plain;charset=utf-8", TOO_MANY_ANSWERS),
+        };
+        let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
+        allow_origin_of(self.origin, &mut response);
+        // A client of HTTP/2 need not take it, and its stream would wait like the others.
+        if !self.is_http2 {
+            *response.body_mut() = ResponseBody::shared(Bytes::from_static(text.as_bytes()));
+        }
+        response
+    }
+}
+
+const TOO_MANY_ANSWERS: &str = "Too many answers wait for clients of your network\n";
+const TOO_MANY_ANSWERS_JSON: &str =
+    r#"{"responseCode":3,"message":"Too many answers wait for clients of your network"}"#;
 
 /// The answer to a request of the authority that issues the certificate.
 fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
@@ -76,8 +148,12 @@ pub async fn answer(
     if let Some(certificate) = &served.certificate {
         Arc::clone(certificate).add_to(&mut parts);
     }
-    let entry = log_entry(&served.state.settings.current(), &parts, peer);
-    let response = route::answer(&served.state, peer, parts, body).await;
+    let state = &served.state;
+    let entry = log_entry(&state.settings.current(), &parts, peer);
+    let uncounted = UncountedRefusal::of(&parts);
+    let response = route::answer(state, peer, parts, body).await;
+    let response = count_bytes(state, &state.settings.current(), peer.address, response, uncounted);
+    state.counters.count_answer(response.status().as_u16());
     if let Some(entry) = entry {
         record(served, entry, &response, since);
     }
@@ -212,7 +288,7 @@ const OF_HOST: [bool; 256] = {
 };
 
 /// Length of the head of a request, without optional whitespace.
-fn head_len(parts: &Parts) -> usize {
+pub(crate) fn head_len(parts: &Parts) -> usize {
     let line = parts.method.as_str().len() + " ".len() + target_len(parts) + " HTTP/1.1\r\n".len();
     let header = |(name, value): (&header::HeaderName, &HeaderValue)| {
         name.as_str().len() + ": ".len() + value.len() + "\r\n".len()

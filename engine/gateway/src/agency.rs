@@ -134,7 +134,7 @@ pub(crate) async fn answer(
     for name in names.split(',').take(settings.agencies.names) {
         answers.push(agency_of(state, peer, &rules.agencies, name, deadline).await);
     }
-    let bytes = serde_json::to_vec(&answers).unwrap_or_default();
+    let bytes = serde_json::to_vec(&answers).unwrap_or_default().into();
     let freshness = Freshness::Seconds(settings.caching.negative_s);
     let body = CacheableBody { content_type: "application/json;charset=utf-8", bytes, freshness };
     Some(body.respond(StatusCode::OK, request_headers, &settings))

@@ -3,6 +3,7 @@
 use crate::admin_pages::AdminPagesConfig;
 use crate::administration::AdminConfig;
 use crate::agency::AgenciesConfig;
+use crate::answers::AnswerLimits;
 use crate::compression::CompressionConfig;
 use crate::connections::http2::Http2Config;
 use crate::connections::stream::ClosingLimits;
@@ -102,8 +103,14 @@ settings! {
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for the body of a request.
         live body_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time after which a client that does not read is disconnected; over HTTP/2, also one that
-        /// leaves a single answer.
+        /// Bytes of all answers that their clients have not taken, with 2 KiB for each answer and
+        /// what requests under way take. An answer that needs more gets status 503.
+        live answers_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
+        /// Of these, for one source: an IPv4 address, or a /64 of IPv6. A longer answer gets these
+        /// for itself.
+        live answers_bytes_per_source <= answers_bytes: usize = 8 << 20, 1 << 20..=1 << 36;
+        /// Time after which a client is disconnected that takes less than 1 kB per second of what
+        /// is sent to it; over HTTP/2, of any single answer.
         live write_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Time for the rest of a body whose request is answered without it, and for which a
         /// connection that is being closed waits for its client to close it too. What the client
@@ -127,6 +134,14 @@ impl GatewayLimits {
     #[must_use]
     pub const fn bodies(&self) -> BodyLimits {
         BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes_per_source }
+    }
+
+    /// Bounds of the bytes of answers, and of their speed.
+    #[must_use]
+    pub fn answers(&self) -> AnswerLimits {
+        let (bytes, per_source) = (self.answers_bytes, self.answers_bytes_per_source);
+        let stall = Duration::from_millis(self.write_ms.into());
+        AnswerLimits { bytes: BodyLimits { bytes, per_source }, stall }
     }
 
     /// Bounds of what is discarded when a connection is closed.

@@ -9,8 +9,7 @@
 //! - [`stream`]: the streams below them.
 //! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
 //! - [`body`]: the bodies of responses.
-//! - [`activity`]: what these tell each other about the requests of a connection; [`progress`]:
-//!   about its answers.
+//! - [`activity`]: what these tell each other about the requests of a connection.
 
 pub mod activity;
 pub mod body;
@@ -19,15 +18,15 @@ pub mod http1;
 pub mod http2;
 pub mod plain;
 pub mod prelude;
-pub mod progress;
 pub mod request_body;
 pub mod request_wait;
 pub mod stream;
 
-use crate::admission;
+use crate::admission::{self, UncountedRefusal};
 use crate::callers::CallerNonce;
 use crate::config::Config;
-use crate::places::PlaceLimits;
+use crate::places::{BodyRoom, PlaceLimits};
+use crate::reply::GatewayResponse;
 use crate::route::HttpPeer;
 use crate::server::GatewayState;
 use crate::tls::client_certificate::ShownCertificate;
@@ -40,6 +39,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
 use request_body::{RequestBody, UnreadRest};
+use socket2::SockRef;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -51,6 +51,10 @@ use std::time::{Duration, Instant};
 use stream::ClientStream;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+
+/// Bytes of a connection that the kernel keeps although the client has no window for them, besides
+/// those that are under way.
+const UNSENT_LEN: u32 = 64 << 10;
 
 /// Why a connection has failed.
 #[derive(Debug)]
@@ -137,34 +141,63 @@ impl ServedConnection {
         let _guard = BugGuard(&self.state);
         let now = Instant::now();
         let (mut parts, body) = request.into_parts();
-        // With HTTP/1.1, an answer waits when its connection does.
-        let progress = (parts.version == Version::HTTP_2).then(|| self.activity.answers.begin());
         let version = parts.version;
         let (body, rest) = RequestBody::new(&parts, body, self.settings.limits.closing(), &self.activity);
-        match (admission::answer_at_once(self, &mut parts, rest.is_some(), now), rest) {
-            (Ok(mut response), None) => {
-                self.activity.note_request(now);
-                self.end_if_handed_over(version, &mut response);
-                ResponseFuture::AtOnce(Some(response.map(|body| ConnectionBody::whole(body, progress))))
-            }
-            // The futures of requests are large, and this one is moved.
-            (answered, rest) => ResponseFuture::Later(Box::pin(async move {
-                let _guard = BugGuard(&self.state);
-                let running = RunningRequest::begin(&self.activity);
-                let mut response = match answered {
-                    Ok(response) => {
-                        drop(body);
-                        response
-                    }
-                    Err(peer) => admission::answer(self, peer, parts, body, now).await,
-                };
-                if let Some(rest) = rest {
-                    discard_rest(&rest, version, &mut response).await;
+        let (answered, rest) = match (admission::answer_at_once(self, &mut parts, rest.is_some(), now), rest)
+        {
+            (Ok(response), None) => return self.at_once(version, response, now),
+            later => later,
+        };
+        let source = answered.as_ref().map_or_else(|peer| peer.address, |_| self.peer.address);
+        let (refused, head_len) = (UncountedRefusal::of(&parts), admission::head_len(&parts));
+        let has_rest = rest.is_some();
+        // The futures of requests are large, and this one is moved.
+        let answered = Box::pin(async move {
+            let _guard = BugGuard(&self.state);
+            let running = RunningRequest::begin(&self.activity);
+            let mut response = match answered {
+                Ok(response) => {
+                    drop(body);
+                    response
                 }
-                self.end_if_handed_over(version, &mut response);
-                response.map(|body| ConnectionBody::new(body, running, progress))
-            })),
+                Err(peer) => admission::answer(self, peer, parts, body, now).await,
+            };
+            if let Some(rest) = rest {
+                discard_rest(&rest, version, &mut response).await;
+            }
+            self.prepare(version, response).map(|body| ConnectionBody::new(body, running))
+        });
+        // Requests that wait for others count as well: a client may send many on one connection,
+        // each with a long head.
+        let mut room = self.state.answers.room(source);
+        let limits = self.state.settings.current().limits.answers();
+        if room.grow(size_of_val(&*answered) + head_len, limits.bytes) {
+            return ResponseFuture::Later { answered, _room: room };
         }
+        let mut response = refused.respond(&self.state);
+        self.state.counters.count_answer(response.status().as_u16());
+        if has_rest && version < Version::HTTP_2 {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.at_once(version, response, now)
+    }
+
+    /// An answer that nothing waits for.
+    fn at_once(&self, version: Version, response: GatewayResponse, now: Instant) -> ResponseFuture<'_> {
+        self.activity.note_request(now);
+        ResponseFuture::AtOnce(Some(self.prepare(version, response).map(ConnectionBody::whole)))
+    }
+
+    /// Adds what depends on the connection.
+    fn prepare(&self, version: Version, mut response: GatewayResponse) -> GatewayResponse {
+        self.end_if_handed_over(version, &mut response);
+        // With HTTP/1.1, an answer waits when its connection does.
+        if version == Version::HTTP_2
+            && let Some(answer) = response.body().counted()
+        {
+            self.activity.answers.add(answer);
+        }
+        response
     }
 
     /// Ends a connection of HTTP/1.1 with this answer, if another process has taken over: the
@@ -195,7 +228,12 @@ async fn discard_rest<B>(rest: &UnreadRest, version: Version, response: &mut Res
 enum ResponseFuture<'a> {
     /// A finished response; `None` once it has been taken.
     AtOnce(Option<Response<ConnectionBody>>),
-    Later(Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>),
+    /// A response that is being made.
+    Later {
+        answered: Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>,
+        /// What this takes.
+        _room: BodyRoom,
+    },
 }
 
 impl Future for ResponseFuture<'_> {
@@ -206,7 +244,7 @@ impl Future for ResponseFuture<'_> {
             Self::AtOnce(response) => {
                 response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(response)))
             }
-            Self::Later(future) => future.as_mut().poll(context).map(Ok),
+            Self::Later { answered, .. } => answered.as_mut().poll(context).map(Ok),
         }
     }
 }
@@ -241,6 +279,8 @@ pub async fn serve(
     }
     // Without `TCP_NODELAY`, small answers wait for acknowledgements of the client.
     let _ = stream.set_nodelay(true);
+    // What the kernel keeps for a client that does not read is in no bound of this process.
+    let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_LEN);
     let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
     let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
     let closing = settings.limits.closing();

@@ -265,7 +265,7 @@ impl<'r> RecordQuery<'r> {
         }
         let content_type = "application/json;charset=utf-8";
         let freshness = Freshness::Seconds(keeps);
-        Some(CacheableBody { content_type, bytes: body.into_bytes(), freshness })
+        Some(CacheableBody { content_type, bytes: body.into_bytes().into(), freshness })
     }
 }
 

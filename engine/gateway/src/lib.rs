@@ -35,7 +35,8 @@
 //!   requests per second and on wrong secret keys.
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
-//! - [`places`]: limits by source on connections, requests and questions.
+//! - [`places`]: limits by source on connections, requests and questions; [`answers`]: on bytes of
+//!   answers that wait for their clients.
 //! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
 //! - [`server`], [`program`]: starts and stops all parts; the arguments. [`phase`]: the phases
@@ -85,6 +86,7 @@ pub mod admin_pages;
 pub mod administration;
 pub mod admission;
 pub mod agency;
+pub mod answers;
 pub mod api;
 pub mod bulk;
 pub mod callers;

@@ -5,10 +5,11 @@
 //! travel inside the message, with status 200.
 
 use crate::administration::AdministrationService;
+use crate::places::{BodyLimits, BodyRoom};
 use crate::reply::{GatewayResponse, plain, response, set_number};
 use crate::route::HttpPeer;
 use crate::server::GatewayState;
-use crate::stream::{BodySender, ResponseBody, spawn};
+use crate::stream::{BodySender, PART_LEN, ResponseBody, spawn};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::relay::{RelayHead, RelayRoute};
 use handle_daemon::site::SiteRecord;
@@ -39,8 +40,6 @@ const MEDIA_TYPE: &str = "application/x-hdl-message";
 
 /// Bytes of a relayed answer that are received at once.
 const RELAY_PART_LEN: usize = 64 << 10;
-/// Parts of a relayed answer that wait for the client.
-const RELAY_PARTS: usize = 4;
 
 /// Whether a request has a message as its body and accepts one as its answer.
 #[must_use]
@@ -81,7 +80,7 @@ pub async fn answer(
                     }
                 };
             }
-            match forward(admin, source, message).await {
+            match forward(state, admin, source, message).await {
                 Ok(answer) => respond(answer),
                 Err(error) => {
                     state.counters.forward_failures.add();
@@ -172,13 +171,20 @@ fn refuse_without_set(state: &GatewayState) -> Vec<u8> {
 /// Sends a message to `handle-admin` over a connection of its own, and reads the answer.
 ///
 /// # Errors
-/// When it does not answer in time, or with something other than whole messages.
-async fn forward(admin: &AdministrationService, source: IpAddr, message: &[u8]) -> io::Result<Vec<u8>> {
+/// When it does not answer in time, or with something other than whole messages, or when too many
+/// answers wait for clients of this source.
+async fn forward(
+    state: &GatewayState,
+    admin: &AdministrationService,
+    source: IpAddr,
+    message: &[u8],
+) -> io::Result<Vec<u8>> {
+    let (room, limits) = (state.answers.room(source), state.settings.current().limits.answers());
     let exchange = async {
         let mut stream = TcpStream::connect(admin.address()).await?;
         stream.set_nodelay(true)?;
         stream.write_all(message).await?;
-        read_answer(&mut stream, admin.answer_len_max()).await
+        read_answer(&mut stream, admin.answer_len_max(), room, limits.bytes).await
     };
     admin.exchange(source, exchange).await
 }
@@ -225,7 +231,8 @@ async fn relay(
         (first, None) => return Ok(RelayedAnswer::Whole(first)),
         (first, Some(stream)) => (first, stream),
     };
-    let (sender, body) = ResponseBody::streamed(RELAY_PARTS);
+    let streamed = ResponseBody::streamed(state, peer.address);
+    let (sender, body) = streamed.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
     spawn(state, async move {
         let _place = place;
         copy(stream, first, sender, patience).await;
@@ -238,7 +245,8 @@ async fn relay(
 async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, patience: Duration) {
     let mut part = first;
     while sender.send(&part).await.is_ok() {
-        part.clear();
+        // Short parts: while one is sent, others wait.
+        part = Vec::with_capacity(PART_LEN);
         match timeout(patience, stream.read_buf(&mut part)).await {
             Ok(Ok(0)) => {
                 let _ = sender.finish().await;
@@ -258,7 +266,12 @@ fn is_as_secure(state: &GatewayState, peer: HttpPeer) -> bool {
 }
 
 /// Reads one message, and those that continue it, up to `len_max` bytes together.
-async fn read_answer(stream: &mut TcpStream, len_max: usize) -> io::Result<Vec<u8>> {
+async fn read_answer(
+    stream: &mut TcpStream,
+    len_max: usize,
+    mut room: BodyRoom,
+    limits: BodyLimits,
+) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     loop {
         let start = answer.len();
@@ -274,7 +287,12 @@ async fn read_answer(stream: &mut TcpStream, len_max: usize) -> io::Result<Vec<u
         if body_at + envelope.message_len as usize > len_max {
             return Err(ErrorKind::FileTooLarge.into());
         }
-        answer.resize(body_at + envelope.message_len as usize, 0);
+        let len = body_at + envelope.message_len as usize;
+        if !room.resize(len.min(limits.per_source), limits) {
+            room.note_refusal();
+            return Err(ErrorKind::ResourceBusy.into());
+        }
+        answer.resize(len, 0);
         stream.read_exact(&mut answer[body_at..]).await?;
         let is_clear = !envelope.flags.has(EnvelopeFlags::ENCRYPTED);
         let continues = Header::split(&answer[body_at..])

@@ -63,6 +63,12 @@ handle_daemon::metrics! {
     fn process_metrics<'s>(GatewayState), "handle_gateway_" {
         /// Open connections.
         gauge connections_open = |state| state.connections.count();
+        /// Bytes of bodies of requests that are being received or answered.
+        gauge bodies_bytes = |state| state.bodies.count();
+        /// Bytes of answers that their clients have not taken, and of requests under way.
+        gauge answers_bytes = |state| state.answers.count() + state.results.count();
+        /// Answers that were refused or cut, because too many bytes of answers wait for clients.
+        counter answers_refused = |state| state.answers.refused_count();
         /// Sessions of callers with an identity.
         gauge sessions = |state| state.sessions.counts().0;
         /// Sessions of callers without an identity.

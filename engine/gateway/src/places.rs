@@ -1,5 +1,5 @@
 //! Limits on what clients occupy, in total and by source: connections, questions to other services,
-//! requests to the administration service, and bytes of bodies.
+//! requests to the administration service, and bytes of bodies and of answers.
 
 use handle_daemon::source_counts::SourceCounts;
 use std::net::IpAddr;
@@ -24,6 +24,7 @@ pub struct SourcePlaces {
 struct TakenPlaces {
     sources: SourceCounts,
     count: usize,
+    refused: u64,
 }
 
 /// A taken place, which is freed when this is dropped.
@@ -65,11 +66,12 @@ impl Drop for SourcePlace {
     }
 }
 
-/// Bytes of the bodies of requests that are being received or answered, over all connections.
+/// Bytes over all connections, of one kind: those of the bodies of requests that are being received
+/// or answered, or those of answers that their clients have not taken.
 #[derive(Clone, Debug, Default)]
 pub struct BodyBytes(Arc<Mutex<TakenPlaces>>);
 
-/// How many bytes there are for bodies.
+/// How many bytes there are for bodies, or for answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyLimits {
     /// Bytes of all bodies.
@@ -78,7 +80,7 @@ pub struct BodyLimits {
     pub per_source: usize,
 }
 
-/// The bytes of one body, which are released when this is dropped.
+/// The bytes of one body or answer, which are released when this is dropped.
 #[derive(Debug)]
 pub struct BodyRoom {
     all: BodyBytes,
@@ -91,6 +93,17 @@ impl BodyBytes {
     #[must_use]
     pub fn count(&self) -> usize {
         self.taken().count
+    }
+
+    /// Notes that something was refused for want of room.
+    pub fn note_refusal(&self) {
+        self.taken().refused += 1;
+    }
+
+    /// How often something was refused for want of room.
+    #[must_use]
+    pub fn refused_count(&self) -> u64 {
+        self.taken().refused
     }
 
     /// Room for a body that is about to arrive from `source`.
@@ -118,6 +131,24 @@ impl BodyRoom {
             self.len += len;
         }
         fits
+    }
+
+    /// Notes that there is no room for what this is for.
+    pub fn note_refusal(&self) {
+        self.all.note_refusal();
+    }
+
+    /// Makes this the room of `len` bytes: releases some, or adds some like [`grow`](Self::grow).
+    #[must_use]
+    pub fn resize(&mut self, len: usize, limits: BodyLimits) -> bool {
+        let Some(released) = self.len.checked_sub(len) else { return self.grow(len - self.len, limits) };
+        if released > 0 {
+            let mut taken = self.all.taken();
+            taken.sources.remove_number(self.source, released);
+            taken.count -= released;
+            self.len = len;
+        }
+        true
     }
 }
 
@@ -163,6 +194,9 @@ mod tests {
         assert!(other.grow(20, limits));
         assert!(!other.grow(1, limits), "61 of the other source");
         assert!(all.room([192, 0, 2, 1].into()).grow(40, limits));
+        assert!(other.resize(10, limits) && all.count() == 10, "{}", all.count());
+        assert!(!other.resize(61, limits) && all.count() == 10, "61 of one source");
+        assert!(other.resize(60, limits) && all.count() == 60);
         drop(other);
         assert!(all.count() == 0 && all.taken().sources.is_empty());
     }

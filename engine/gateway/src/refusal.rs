@@ -25,6 +25,8 @@ pub enum HttpRefusal {
     BodyTooLong,
     /// The bodies of all requests together are too long.
     NoRoom,
+    /// The answers that wait for clients are too long together.
+    TooManyAnswers,
     /// The source exceeds its rate of requests.
     TooMany(RetryAfter),
     /// The source has sent too many wrong secret keys.
@@ -55,7 +57,7 @@ impl HttpRefusal {
             Self::HeadLate | Self::BodyLate => PageError::RequestLate,
             Self::HeadTooLong => PageError::HeadTooLong,
             Self::BodyTooLong => PageError::BodyTooLong,
-            Self::NoRoom => PageError::Busy,
+            Self::NoRoom | Self::TooManyAnswers => PageError::Busy,
             Self::TooMany(_) | Self::TooManySecrets(_) => PageError::TooMany,
         }
     }
@@ -76,6 +78,7 @@ impl HttpRefusal {
             Self::BodyLate => "The body did not arrive in time",
             Self::BodyTooLong => "The body is too long",
             Self::NoRoom => "Too many bodies are being received",
+            Self::TooManyAnswers => "Too many answers wait for clients of your network",
             Self::TooMany(_) => "Too many requests came from your network",
             Self::TooManySecrets(_) => "Too many wrong secret keys came from your network",
         }
@@ -83,7 +86,9 @@ impl HttpRefusal {
 
     const fn code(self) -> ResponseCode {
         match self {
-            Self::NoRoom | Self::TooMany(_) | Self::TooManySecrets(_) => ResponseCode::SERVER_BUSY,
+            Self::NoRoom | Self::TooManyAnswers | Self::TooMany(_) | Self::TooManySecrets(_) => {
+                ResponseCode::SERVER_BUSY
+            }
             _ => ResponseCode::PROTOCOL_ERROR,
         }
     }
@@ -103,7 +108,7 @@ impl HttpRefusal {
             response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         }
         let retry_after_s = match self {
-            Self::NoRoom => Some(settings.upstream.retry_after_s),
+            Self::NoRoom | Self::TooManyAnswers => Some(settings.upstream.retry_after_s),
             Self::TooMany(RetryAfter { seconds }) | Self::TooManySecrets(RetryAfter { seconds }) => {
                 Some(seconds)
             }

@@ -1,5 +1,6 @@
 //! HTTP responses, and the headers that all of them share.
 
+use crate::answers::AnswerPart;
 use crate::compression::ContentCoding;
 use crate::config::Config;
 use crate::stream::ResponseBody;
@@ -7,6 +8,7 @@ use hyper::body::Bytes;
 use hyper::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use std::cell::RefCell;
+use std::sync::OnceLock;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// A response.
@@ -89,9 +91,69 @@ pub struct CacheableBody {
     /// The media type.
     pub content_type: &'static str,
     /// The bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: BodyText,
     /// How long it may be cached.
     pub freshness: Freshness,
+}
+
+/// The bytes of a body.
+#[derive(Debug)]
+pub enum BodyText {
+    /// Bytes of this answer alone.
+    Own(Vec<u8>),
+    /// A text of the program, which all answers with it share.
+    Shared(&'static SharedText),
+}
+
+impl From<Vec<u8>> for BodyText {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Own(bytes)
+    }
+}
+
+impl BodyText {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(text) => text.text.as_bytes(),
+        }
+    }
+
+    /// The bytes in `coding`, if that makes them shorter.
+    fn encode(&self, coding: ContentCoding) -> Option<AnswerPart> {
+        match self {
+            Self::Own(bytes) => coding.encode(bytes).map(|bytes| AnswerPart::new(bytes.into())),
+            Self::Shared(text) => text.encode(coding).map(AnswerPart::shared),
+        }
+    }
+
+    fn into_part(self) -> AnswerPart {
+        match self {
+            Self::Own(bytes) => AnswerPart::new(bytes.into()),
+            Self::Shared(text) => AnswerPart::shared(Bytes::from_static(text.text.as_bytes())),
+        }
+    }
+}
+
+/// A text of the program, and what it is in each coding, from the first answer in it on.
+#[derive(Debug)]
+pub struct SharedText {
+    /// The text.
+    pub text: &'static str,
+    encoded: [OnceLock<Option<Bytes>>; ContentCoding::ALL.len()],
+}
+
+impl SharedText {
+    /// A text.
+    #[must_use]
+    pub const fn new(text: &'static str) -> Self {
+        Self { text, encoded: [const { OnceLock::new() }; ContentCoding::ALL.len()] }
+    }
+
+    fn encode(&self, coding: ContentCoding) -> Option<Bytes> {
+        let at = ContentCoding::ALL.into_iter().position(|other| other == coding)?;
+        self.encoded[at].get_or_init(|| coding.encode(self.text.as_bytes()).map(Bytes::from)).clone()
+    }
 }
 
 impl CacheableBody {
@@ -119,20 +181,20 @@ impl CacheableBody {
         // What a HEAD request asks about is not compressed only to be dropped.
         let is_compressible = compression.enabled
             && *request.method() != Method::HEAD
-            && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.len());
+            && (compression.least_bytes..=compression.most_bytes).contains(&self.bytes.bytes().len());
         let coding = is_compressible.then(|| ContentCoding::choose(request.accepted_codings())).flatten();
         // The tag of an answer to PUT would be that of the new representation. RFC 9110 section
         // 9.3.4.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let has_tag = caching.headers && is_read && status == StatusCode::OK;
-        let hash = if has_tag { xxh3_128(&self.bytes) } else { 0 };
+        let hash = if has_tag { xxh3_128(self.bytes.bytes()) } else { 0 };
         let is_not_modified = has_tag && has_current_copy(request, hash, coding);
         let (body, coding) = if is_not_modified {
             (None, coding)
         } else {
-            let encoded = coding.and_then(|coding| coding.encode(&self.bytes));
+            let encoded = coding.and_then(|coding| self.bytes.encode(coding));
             let coding = coding.filter(|_| encoded.is_some());
-            (Some((self.content_type, encoded.unwrap_or(self.bytes))), coding)
+            (Some((self.content_type, encoded.unwrap_or_else(|| self.bytes.into_part()))), coding)
         };
         NegotiatedBody {
             status: if is_not_modified { StatusCode::NOT_MODIFIED } else { status },
@@ -154,7 +216,7 @@ pub struct NegotiatedBody {
     /// The status.
     pub status: StatusCode,
     /// Media type and bytes; `None` for a client that has the body.
-    pub body: Option<(&'static str, Vec<u8>)>,
+    pub body: Option<(&'static str, AnswerPart)>,
     /// The coding of the bytes.
     pub coding: Option<ContentCoding>,
     /// Whether it depends on `Accept-Encoding`.
@@ -188,7 +250,7 @@ impl NegotiatedBody {
         let mut response = empty(status);
         *response.headers_mut() = headers;
         if let Some(bytes) = bytes {
-            *response.body_mut() = ResponseBody::from(Bytes::from(bytes));
+            *response.body_mut() = ResponseBody::Whole(bytes);
         }
         response
     }
@@ -375,7 +437,7 @@ mod tests {
     fn a_body_that_the_client_has_is_not_sent_again() {
         let body = || CacheableBody {
             content_type: "application/json",
-            bytes: vec![b'x'; 2000],
+            bytes: vec![b'x'; 2000].into(),
             freshness: Freshness::Seconds(200_000),
         };
         let settings = Config::default();

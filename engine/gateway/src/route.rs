@@ -59,7 +59,6 @@ pub async fn answer(
     if !admin_pages::is_served(state, path) && !applicant_pages::is_served(state, path) {
         allow_origin(request_headers, &mut response);
     }
-    state.counters.count_answer(response.status().as_u16());
     response
 }
 

@@ -59,6 +59,10 @@ pub struct GatewayState {
     pub connections: Arc<SourcePlaces>,
     /// Bodies of requests that are being received or answered.
     pub bodies: BodyBytes,
+    /// Answers that their clients have not taken, and requests under way.
+    pub answers: BodyBytes,
+    /// Results of changes that their callers have not taken.
+    pub results: BodyBytes,
     /// The administration service.
     pub admin: Option<AdministrationService>,
     /// Sessions of callers.
@@ -269,6 +273,8 @@ impl Gateway {
             counters: GatewayCounters::default(),
             connections: Arc::new(SourcePlaces::default()),
             bodies: BodyBytes::default(),
+            answers: BodyBytes::default(),
+            results: BodyBytes::default(),
             admin,
             sessions: HttpSessions::default(),
             registrations,

@@ -1,9 +1,11 @@
 //! The body of a response: complete, or streamed in parts while it is made.
 
+use crate::answers::{AnswerLimits, AnswerPart, CountedAnswer, STREAM_LEN};
+use crate::places::BodyLimits;
 use crate::server::GatewayState;
-use http_body_util::Full;
-use hyper::body::{Body, Bytes, Frame, SizeHint};
+use hyper::body::{Body, Buf as _, Bytes, Frame, SizeHint};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,12 +13,19 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Length of text that is sent as one part.
 pub const PART_LEN: usize = 16 << 10;
+/// Bytes of parts that wait for the client, at which no further part is sent.
+pub const WAITING_LEN: usize = 64 << 10;
+/// Bytes that the maker of a body may keep for later parts without asking whether there is room.
+pub const KEPT_LEN: usize = 64 << 10;
+/// How many requests for many changes may have as many results waiting as one may.
+const RESULTS_MAX: usize = 4;
+const _: () = assert!(WAITING_LEN + KEPT_LEN + 2 * PART_LEN < STREAM_LEN, "reserved from the start");
 
 /// The body of a response.
 #[derive(Debug)]
 pub enum ResponseBody {
     /// A body of known length.
-    Whole(Full<Bytes>),
+    Whole(AnswerPart),
     /// A body of which parts are still being made.
     Streamed(StreamedBody),
 }
@@ -26,11 +35,12 @@ pub enum ResponseBody {
 pub struct StreamedBody {
     parts: Receiver<BodyPart>,
     has_ended: bool,
+    answer: CountedAnswer,
 }
 
 #[derive(Debug)]
 enum BodyPart {
-    Text(Bytes),
+    Text(AnswerPart),
     /// Distinguishes a complete body from one whose sender has failed.
     End,
 }
@@ -41,25 +51,87 @@ enum BodyPart {
 pub struct BodySender {
     parts: Sender<BodyPart>,
     text: Vec<u8>,
+    answer: CountedAnswer,
+    /// Bytes of parts that wait, at which no further part is sent.
+    waiting_len: usize,
 }
 
-/// The client has stopped reading a body.
+/// The client has stopped reading a body, or takes too much memory with those that it does not
+/// read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientGone;
 
 impl ResponseBody {
-    /// A body in parts, of which at most `parts_max` wait to be sent, and its sender.
+    /// A body in parts for a client at `source`, and its sender. `None` if too many answers wait
+    /// for this client or for all.
     #[must_use]
-    pub fn streamed(parts_max: usize) -> (BodySender, Self) {
-        let (sender, parts) = channel(parts_max);
-        let sender = BodySender { parts: sender, text: Vec::new() };
-        (sender, Self::Streamed(StreamedBody { parts, has_ended: false }))
+    pub fn streamed(state: &GatewayState, source: IpAddr) -> Option<(BodySender, Self)> {
+        let limits = state.settings.current().limits.answers();
+        let answer = CountedAnswer::begin(&state.answers, source, STREAM_LEN, limits);
+        let streamed = answer.map(|answer| Self::streamed_as(answer, WAITING_LEN));
+        if streamed.is_none() {
+            state.answers.note_refusal();
+        }
+        streamed
+    }
+
+    /// A body with the results of changes by a proven caller, and its sender. Its bytes are not
+    /// those of strangers, and `bulk.result_bytes` of them may wait for a client that sends first.
+    #[must_use]
+    pub fn of_results(state: &GatewayState, source: IpAddr) -> Option<(BodySender, Self)> {
+        let settings = state.settings.current();
+        let waiting_len = settings.bulk.result_bytes;
+        let bytes = waiting_len.saturating_mul(RESULTS_MAX);
+        let bytes = BodyLimits { bytes, per_source: bytes };
+        let limits = AnswerLimits { bytes, ..settings.limits.answers() };
+        let answer = CountedAnswer::begin(&state.results, source, 0, limits)?;
+        Some(Self::streamed_as(answer, waiting_len))
+    }
+
+    fn streamed_as(answer: CountedAnswer, waiting_len: usize) -> (BodySender, Self) {
+        let (sender, parts) = channel((waiting_len / PART_LEN).max(1));
+        let sender = BodySender { parts: sender, text: Vec::new(), answer: answer.clone(), waiting_len };
+        (sender, Self::Streamed(StreamedBody { parts, has_ended: false, answer }))
+    }
+
+    /// A body of bytes that all answers with them share.
+    #[must_use]
+    pub const fn shared(bytes: Bytes) -> Self {
+        Self::Whole(AnswerPart::shared(bytes))
+    }
+
+    /// The answer that its bytes count for; `None` if they are not counted.
+    #[must_use]
+    pub fn counted(&self) -> Option<&CountedAnswer> {
+        match self {
+            Self::Whole(whole) => whole.counted(),
+            Self::Streamed(streamed) => Some(&streamed.answer),
+        }
+    }
+
+    /// The next part.
+    pub fn poll_part(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<AnswerPart, io::Error>>> {
+        match self {
+            Self::Whole(whole) if whole.has_remaining() => Poll::Ready(Some(Ok(std::mem::take(whole)))),
+            Self::Whole(_) | Self::Streamed(StreamedBody { has_ended: true, .. }) => Poll::Ready(None),
+            Self::Streamed(body) => body.parts.poll_recv(context).map(|part| match part {
+                Some(BodyPart::Text(text)) => Some(Ok(text)),
+                Some(BodyPart::End) => {
+                    body.has_ended = true;
+                    None
+                }
+                None => {
+                    body.has_ended = true;
+                    Some(Err(ErrorKind::UnexpectedEof.into()))
+                }
+            }),
+        }
     }
 }
 
 impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
-        Self::Whole(Full::new(bytes))
+        Self::Whole(AnswerPart::new(bytes))
     }
 }
 
@@ -93,8 +165,50 @@ impl BodySender {
         if self.text.is_empty() {
             return Ok(());
         }
-        let text = Bytes::from(std::mem::take(&mut self.text));
-        self.parts.send(BodyPart::Text(text)).await.map_err(|_| ClientGone)
+        let mut text = AnswerPart::new(Bytes::from(std::mem::take(&mut self.text)));
+        // What is waiting makes room when it is taken. An answer of which nothing waits has to be
+        // cut: the other answers to this source may wait for long.
+        let part = loop {
+            match self.answer.count(text) {
+                Ok(part) => break part,
+                Err(uncounted) if self.answer.is_waiting() => text = uncounted,
+                Err(_) => return Err(self.cut()),
+            }
+            self.until_at_most(0).await?;
+        };
+        self.until_at_most(self.waiting_len.max(part.remaining())).await?;
+        self.parts.send(BodyPart::Text(part)).await.map_err(|_| ClientGone)
+    }
+
+    /// Waits until at most `len` bytes of the parts wait for the client.
+    async fn until_at_most(&self, len: usize) -> Result<(), ClientGone> {
+        tokio::select! {
+            biased;
+            () = self.parts.closed() => Err(ClientGone),
+            () = self.answer.until_at_most(len) => Ok(()),
+        }
+    }
+
+    /// Counts `len` bytes in all that the maker of the body keeps for later parts. Returns whether
+    /// it may keep more.
+    ///
+    /// # Errors
+    /// When there is no room for them.
+    pub fn keep(&self, len: usize) -> Result<bool, ClientGone> {
+        let has_room = self.answer.keep(len);
+        if has_room || len <= KEPT_LEN { Ok(len < KEPT_LEN) } else { Err(self.cut()) }
+    }
+
+    /// Notes that there is no room for the rest of the body.
+    fn cut(&self) -> ClientGone {
+        self.answer.note_refusal();
+        ClientGone
+    }
+
+    /// Whether the client is gone.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.parts.is_closed()
     }
 
     /// Ends the body.
@@ -115,33 +229,19 @@ impl Body for ResponseBody {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        match self.get_mut() {
-            Self::Whole(whole) => Pin::new(whole).poll_frame(context).map_err(|never| match never {}),
-            Self::Streamed(StreamedBody { has_ended: true, .. }) => Poll::Ready(None),
-            Self::Streamed(body) => body.parts.poll_recv(context).map(|part| match part {
-                Some(BodyPart::Text(text)) => Some(Ok(Frame::data(text))),
-                Some(BodyPart::End) => {
-                    body.has_ended = true;
-                    None
-                }
-                None => {
-                    body.has_ended = true;
-                    Some(Err(ErrorKind::UnexpectedEof.into()))
-                }
-            }),
-        }
+        self.get_mut().poll_part(context).map_ok(|part| Frame::data(part.bytes().clone()))
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(whole) => whole.is_end_stream(),
+            Self::Whole(whole) => !whole.has_remaining(),
             Self::Streamed(body) => body.has_ended,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(whole) => whole.size_hint(),
+            Self::Whole(whole) => SizeHint::with_exact(whole.remaining() as u64),
             Self::Streamed(_) => SizeHint::default(),
         }
     }
@@ -170,35 +270,75 @@ impl Drop for TaskGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::places::BodyBytes;
     use http_body_util::BodyExt as _;
+    use std::time::Duration;
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {
-        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(work)
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(20), work).await.unwrap() })
+    }
+
+    fn streamed(all: &BodyBytes, per_source: usize) -> (BodySender, ResponseBody) {
+        let bytes = BodyLimits { bytes: per_source, per_source };
+        let limits = AnswerLimits { bytes, stall: Duration::from_secs(1) };
+        let answer = CountedAnswer::begin(all, [192, 0, 2, 1].into(), 0, limits).unwrap();
+        ResponseBody::streamed_as(answer, WAITING_LEN)
     }
 
     #[test]
     fn parts_arrive_in_order_and_an_end_without_finish_is_an_error() {
+        let all = BodyBytes::default();
         block_on(async {
-            let (mut sender, body) = ResponseBody::streamed(4);
+            let (mut sender, body) = streamed(&all, 1 << 20);
             sender.write("a").await.unwrap();
             sender.flush().await.unwrap();
             sender.write("b").await.unwrap();
             sender.finish().await.unwrap();
             assert_eq!(body.collect().await.unwrap().to_bytes(), "ab");
-            let (mut sender, body) = ResponseBody::streamed(4);
+            let (mut sender, body) = streamed(&all, 1 << 20);
             sender.write("a").await.unwrap();
             sender.flush().await.unwrap();
             drop(sender);
             assert_eq!(body.collect().await.unwrap_err().kind(), ErrorKind::UnexpectedEof);
         });
+        assert_eq!(all.count(), 0);
     }
 
     #[test]
     fn a_client_that_is_gone_stops_the_sender() {
         block_on(async {
-            let (mut sender, body) = ResponseBody::streamed(1);
+            let (mut sender, body) = streamed(&BodyBytes::default(), 1 << 20);
+            assert!(!sender.is_closed());
             drop(body);
+            assert!(sender.is_closed());
             assert_eq!(sender.write(&"x".repeat(PART_LEN)).await, Err(ClientGone));
         });
+    }
+
+    #[test]
+    fn long_parts_wait_for_each_other_and_a_body_without_room_ends() {
+        let all = BodyBytes::default();
+        let long = "x".repeat(300_000);
+        block_on(async {
+            let (mut sender, body) = streamed(&all, 400_000);
+            let sent = async {
+                for _ in 0..5 {
+                    sender.write(&long).await?;
+                    assert!(all.count() <= 400_000, "{}", all.count());
+                }
+                sender.finish().await
+            };
+            let (sent, body) = tokio::join!(sent, body.collect());
+            assert_eq!((sent, body.unwrap().to_bytes().len()), (Ok(()), 1_500_000));
+            let (mut sender, _body) = streamed(&all, 1 << 20);
+            sender.write(&long).await.unwrap();
+            let (mut other, _other_body) = streamed(&all, 400_000);
+            assert_eq!(other.write(&long).await, Err(ClientGone), "the source has too much");
+            assert_eq!(sender.keep(KEPT_LEN - 1), Ok(true));
+            assert_eq!(sender.keep(KEPT_LEN), Ok(false), "enough is kept");
+            assert_eq!(sender.keep(1 << 20), Err(ClientGone));
+        });
+        assert_eq!(all.count(), 0);
     }
 }

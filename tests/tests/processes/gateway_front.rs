@@ -244,22 +244,22 @@ fn browsers_find_an_icon_and_crawlers_what_they_may_read() {
 }
 
 /// A frame of HTTP/2. RFC 9113 section 4.1.
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&len[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const SETTINGS: u8 = 4;
-const WINDOW_UPDATE: u8 = 8;
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 /// Time for which clients of these tests may leave an answer.
 const WRITE: Duration = Duration::from_millis(500);
 
 /// Begins a connection whose client allows no byte of any answer.
-fn begin_without_window(address: SocketAddr) -> TcpStream {
+pub(crate) fn begin_without_window(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     let no_window = [0, 4, 0, 0, 0, 0];
@@ -269,13 +269,17 @@ fn begin_without_window(address: SocketAddr) -> TcpStream {
 }
 
 /// The fields of a request: indexes of the static table, and literals. RFC 7541.
-fn fields(method: u8, path: &str) -> Vec<u8> {
+pub(crate) fn fields(method: u8, path: &str) -> Vec<u8> {
     let path_len = u8::try_from(path.len()).unwrap();
     [&[method, 0x86, 0x01, 1, b'x', 0x04, path_len], path.as_bytes()].concat()
 }
 
 fn get_over_http2(stream: u32) -> Vec<u8> {
-    frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields(0x82, HANDLE))
+    get_path_over_http2(stream, HANDLE)
+}
+
+pub(crate) fn get_path_over_http2(stream: u32, path: &str) -> Vec<u8> {
+    frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields(0x82, path))
 }
 
 /// A name of [`resolve_over_http2`], and their number.
@@ -292,7 +296,10 @@ fn resolve_over_http2(stream: u32) -> Vec<u8> {
 
 /// Reads until the connection ends, and calls `meanwhile` every 10 ms. Returns the bytes read and
 /// the time that it took.
-fn read_to_end(stream: &mut TcpStream, mut meanwhile: impl FnMut(&mut TcpStream)) -> (Vec<u8>, Duration) {
+pub(crate) fn read_to_end(
+    stream: &mut TcpStream,
+    mut meanwhile: impl FnMut(&mut TcpStream),
+) -> (Vec<u8>, Duration) {
     let (since, mut read, mut room) = (Instant::now(), Vec::new(), [0; 4096]);
     while since.elapsed() < Duration::from_secs(10) {
         match stream.read(&mut room) {
@@ -306,7 +313,7 @@ fn read_to_end(stream: &mut TcpStream, mut meanwhile: impl FnMut(&mut TcpStream)
 }
 
 /// Number of frames of one kind in `bytes`.
-fn count(mut bytes: &[u8], kind: u8) -> usize {
+pub(crate) fn count(mut bytes: &[u8], kind: u8) -> usize {
     let mut count = 0;
     while let [a, b, c, of_frame, ..] = *bytes {
         count += usize::from(of_frame == kind);
@@ -316,7 +323,7 @@ fn count(mut bytes: &[u8], kind: u8) -> usize {
 }
 
 /// Whether `check` becomes true within seconds.
-fn comes_true(check: impl Fn() -> bool) -> bool {
+pub(crate) fn comes_true(check: impl Fn() -> bool) -> bool {
     let since = Instant::now();
     while !check() && since.elapsed() < Duration::from_secs(5) {
         std::thread::sleep(Duration::from_millis(5));
@@ -361,21 +368,26 @@ fn other_answers_of_the_connection_do_not_help_one_that_is_left() {
 }
 
 #[test]
-fn an_answer_may_be_taken_slowly() {
+fn an_answer_may_be_taken_slowly_but_not_too_slowly() {
     let served = gateway(|config| {
         config.limits.write_ms = WRITE.as_millis().try_into().unwrap();
         config.limits.header_ms = 1000;
     });
-    let mut stream = begin_without_window(served.address());
-    stream.write_all(&get_over_http2(1)).unwrap();
-    let (mut times, since) = (0, Instant::now());
-    let (read, took) = read_to_end(&mut stream, |stream| {
-        // 5 bytes each 150 ms.
-        if times < 20 && since.elapsed() > times * Duration::from_millis(150) {
-            times += 1;
-            let _ = stream.write_all(&frame(WINDOW_UPDATE, 0, 1, &5_u32.to_be_bytes()));
-        }
-    });
-    assert_eq!(count(&read, DATA), 20);
-    assert!(took > 20 * Duration::from_millis(150) && took < Duration::from_secs(3) + 3 * WRITE, "{took:?}");
+    // Bytes each 150 ms; at least 1 in each millisecond are enough.
+    for (len, is_enough) in [(300_u32, true), (60, false)] {
+        let mut stream = begin_without_window(served.address());
+        stream.write_all(&resolve_over_http2(1)).unwrap();
+        stream.write_all(&frame(WINDOW_UPDATE, 0, 0, &(1_u32 << 20).to_be_bytes())).unwrap();
+        let (mut times, since) = (0, Instant::now());
+        let (read, took) = read_to_end(&mut stream, |stream| {
+            if times < 20 && since.elapsed() > times * Duration::from_millis(150) {
+                times += 1;
+                let _ = stream.write_all(&frame(WINDOW_UPDATE, 0, 1, &len.to_be_bytes()));
+            }
+        });
+        let slow = 20 * Duration::from_millis(150);
+        assert_eq!(count(&read, DATA) >= 20, is_enough, "{len}: {}", count(&read, DATA));
+        assert_eq!(took > slow, is_enough, "{len}: {took:?}");
+        assert!(took < slow + 3 * WRITE, "{len}: {took:?}");
+    }
 }

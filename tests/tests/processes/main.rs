@@ -28,6 +28,7 @@ mod forwarding;
 mod gateway;
 mod gateway_acme;
 mod gateway_admin;
+mod gateway_answers;
 mod gateway_bad_files;
 mod gateway_batch;
 mod gateway_batch_killed;

@@ -18,10 +18,11 @@ use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
+use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
 use crate::route::collect;
 use crate::server::GatewayState;
-use crate::stream::{self, BodySender, ClientGone, PART_LEN, ResponseBody};
+use crate::stream::{self, BodySender, ClientGone, ResponseBody};
 use change_line::LineChange;
 use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
 use handle_proto::ResponseCode;
@@ -83,7 +84,9 @@ pub(super) async fn batch(
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),
     };
-    let (sender, body) = ResponseBody::streamed((settings.bulk.result_bytes / PART_LEN).max(1));
+    let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
+        return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
+    };
     let (shared_state, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
     let source = request.peer.address;
     stream::spawn(state, async move {

@@ -3,7 +3,7 @@
 use crate::api::ApiRequest;
 use crate::config::Config;
 use crate::parameters::Parameters;
-use crate::reply::{CacheableBody, Freshness, GatewayResponse};
+use crate::reply::{BodyText, CacheableBody, Freshness, GatewayResponse, SharedText};
 use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;
@@ -92,12 +92,6 @@ impl ApiBody {
         Self(text)
     }
 
-    /// A body that is this text, an object of JSON.
-    #[must_use]
-    pub fn of_text(json: &str) -> Self {
-        Self(json.to_owned())
-    }
-
     /// A body that is a tree.
     #[must_use]
     pub fn of(json: &Json) -> Self {
@@ -131,16 +125,8 @@ impl ApiBody {
         request: &ApiRequest<'_>,
         settings: &Config,
     ) -> GatewayResponse {
-        let content_type = match request.format.callback {
-            Some(_) => "application/javascript;charset=utf-8",
-            None => "application/json;charset=utf-8",
-        };
-        let bytes = self.formatted(&request.format).into_bytes();
-        let body = CacheableBody { content_type, bytes, freshness };
-        let mut response = body.respond(status, request.head, settings);
-        let nosniff = HeaderValue::from_static("nosniff");
-        response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
-        response
+        let bytes = self.formatted(&request.format).into_bytes().into();
+        respond_with(bytes, status, freshness, request, settings)
     }
 
     fn formatted(self, format: &ApiFormat) -> String {
@@ -150,6 +136,38 @@ impl ApiBody {
             None => text,
         }
     }
+}
+
+/// The response with a document of the program, in the format that the request asks for.
+#[must_use]
+pub fn respond_shared(
+    document: &'static SharedText,
+    freshness: Freshness,
+    request: &ApiRequest<'_>,
+    settings: &Config,
+) -> GatewayResponse {
+    if request.format == ApiFormat::default() {
+        return respond_with(BodyText::Shared(document), StatusCode::OK, freshness, request, settings);
+    }
+    ApiBody(document.text.to_owned()).respond(StatusCode::OK, freshness, request, settings)
+}
+
+fn respond_with(
+    bytes: BodyText,
+    status: StatusCode,
+    freshness: Freshness,
+    request: &ApiRequest<'_>,
+    settings: &Config,
+) -> GatewayResponse {
+    let content_type = match request.format.callback {
+        Some(_) => "application/javascript;charset=utf-8",
+        None => "application/json;charset=utf-8",
+    };
+    let body = CacheableBody { content_type, bytes, freshness };
+    let mut response = body.respond(status, request.head, settings);
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
 }
 
 fn write_member(name: &str, member: &str, out: &mut String) {

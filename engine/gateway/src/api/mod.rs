@@ -29,7 +29,7 @@ use crate::connections::certificate::ConnectionCertificate;
 use crate::connections::request_body::RequestBody;
 use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, empty, set_number};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, SharedText, empty, set_number};
 use crate::route::HttpPeer;
 use crate::route_table::{HttpRoute, OPENAPI};
 use crate::secret_guesses::SecretGuess;
@@ -325,13 +325,14 @@ fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     body.respond(StatusCode::OK, freshness, request, &state.settings.current())
 }
 
+/// The OpenAPI document, as it is sent.
+static DOCUMENT: SharedText = SharedText::new(OPENAPI);
 /// Seconds for which the OpenAPI document may be cached.
 const DOCUMENT_KEEPS_S: u32 = 3600;
 
 fn document(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let freshness = Freshness::Seconds(DOCUMENT_KEEPS_S);
-    let body = ApiBody::of_text(OPENAPI);
-    body.respond(StatusCode::OK, freshness, request, &state.settings.current())
+    body::respond_shared(&DOCUMENT, freshness, request, &state.settings.current())
 }
 
 /// The HTTP status for a response code.

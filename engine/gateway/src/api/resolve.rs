@@ -10,6 +10,7 @@ use crate::api::{ApiRefusal, ApiRequest};
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::record::HttpQuestion;
+use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
 use crate::selection::ValueSelection;
@@ -27,10 +28,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// Maximum number of parts of the answer that wait to be sent.
-const PARTS_MAX: usize = 4;
-/// Length of finished answers that wait for earlier ones, at which no further name is read.
-const FINISHED_LEN_MAX: usize = 1 << 20;
 /// Time after which other connections of the worker get their turn.
 const TURN: Duration = Duration::from_millis(1);
 
@@ -103,7 +100,10 @@ pub(super) async fn resolve(
         Err(refusal) => return refusal.respond(state, request, None),
     };
     let form = BulkForm::accepted(request.head.headers);
-    let (sender, body) = ResponseBody::streamed(PARTS_MAX);
+    let Some((sender, body)) = ResponseBody::streamed(state, request.peer.address) else {
+        let settings = state.settings.current();
+        return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
+    };
     let shared_state = Arc::clone(state);
     stream::spawn(state, async move {
         // If the client is gone, the other names are not resolved.
@@ -276,11 +276,11 @@ async fn answer_all(
     for (at, name) in question.names.iter().enumerate() {
         state.counters.bulk_names.add();
         match answer_here(state, &question, name) {
-            Ok(text) => queue.put(at, text),
+            Ok(text) => queue.put(at, text)?,
             Err(http_question) => drop(queue.lookups.spawn(ask(Arc::clone(state), http_question, at))),
         }
         queue.send_ready().await?;
-        while queue.lookups.len() >= questions_max || (queue.is_full() && !queue.lookups.is_empty()) {
+        while queue.lookups.len() >= questions_max || (queue.is_full && !queue.lookups.is_empty()) {
             queue.receive().await?;
         }
         if since.elapsed() >= TURN {
@@ -300,6 +300,8 @@ struct AnswerQueue {
     lookups: JoinSet<(usize, String)>,
     finished: BTreeMap<usize, String>,
     finished_len: usize,
+    /// Whether so many finished answers wait for earlier ones that no further name is read.
+    is_full: bool,
     /// Position of the next name whose answer is sent.
     next: usize,
     form: BulkForm,
@@ -308,17 +310,26 @@ struct AnswerQueue {
 
 impl AnswerQueue {
     fn new(form: BulkForm, sender: BodySender) -> Self {
-        Self { lookups: JoinSet::new(), finished: BTreeMap::new(), finished_len: 0, next: 0, form, sender }
+        Self {
+            lookups: JoinSet::new(),
+            finished: BTreeMap::new(),
+            finished_len: 0,
+            is_full: false,
+            next: 0,
+            form,
+            sender,
+        }
     }
 
-    /// Whether too many finished answers wait for earlier ones.
-    const fn is_full(&self) -> bool {
-        self.finished_len >= FINISHED_LEN_MAX
-    }
-
-    fn put(&mut self, at: usize, text: String) {
+    fn put(&mut self, at: usize, text: String) -> Result<(), ClientGone> {
         self.finished_len += text.len();
         self.finished.insert(at, text);
+        self.count_finished()
+    }
+
+    fn count_finished(&mut self) -> Result<(), ClientGone> {
+        self.is_full = !self.sender.keep(self.finished_len)?;
+        Ok(())
     }
 
     async fn begin(&mut self) -> Result<(), ClientGone> {
@@ -332,7 +343,7 @@ impl AnswerQueue {
     async fn receive(&mut self) -> Result<(), ClientGone> {
         self.sender.flush().await?;
         match self.lookups.join_next().await {
-            Some(Ok((at, text))) => self.put(at, text),
+            Some(Ok((at, text))) => self.put(at, text)?,
             // A question that hit a bug has no answer, so the body ends early.
             Some(Err(_)) => return Err(ClientGone),
             None => {}
@@ -344,6 +355,7 @@ impl AnswerQueue {
     async fn send_ready(&mut self) -> Result<(), ClientGone> {
         while let Some(text) = self.finished.remove(&self.next) {
             self.finished_len -= text.len();
+            self.count_finished()?;
             if self.form == BulkForm::Document && self.next > 0 {
                 self.sender.write(",\n").await?;
             }

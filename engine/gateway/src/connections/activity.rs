@@ -1,6 +1,6 @@
 //! The state that the stream of a connection, its requests and its timeouts share.
 
-use super::progress::WaitingAnswers;
+use crate::answers::WaitingAnswers;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub struct ConnectionActivity {
     /// Whether an answer is waiting for the client to read.
     is_writing: AtomicBool,
     /// With HTTP/2, the answers that wait for the client to read.
-    pub answers: Arc<WaitingAnswers>,
+    pub answers: WaitingAnswers,
     /// Time since which the connection waits for a request, in milliseconds after `started`.
     idle_since_ms: AtomicU64,
     /// Whether the bytes in `head` belong to a request that hyper has parsed.
@@ -61,7 +61,7 @@ impl ConnectionActivity {
             head_len_max,
             running: AtomicU32::new(0),
             is_writing: AtomicBool::new(false),
-            answers: Arc::default(),
+            answers: WaitingAnswers::default(),
             idle_since_ms: AtomicU64::new(0),
             is_head_read: AtomicBool::new(false),
             is_head_too_long: AtomicBool::new(false),

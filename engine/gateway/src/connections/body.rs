@@ -1,7 +1,7 @@
 //! The body of a response on its connection.
 
 use super::activity::RunningRequest;
-use super::progress::{AnswerBytes, AnswerProgress};
+use crate::answers::AnswerPart;
 use crate::stream::ResponseBody;
 use hyper::body::{Body, Frame, SizeHint};
 use std::io;
@@ -13,36 +13,32 @@ use std::task::{Context, Poll};
 pub struct ConnectionBody {
     body: ResponseBody,
     _running: Option<RunningRequest>,
-    /// Set on connections whose answers wait for their client one by one.
-    progress: Option<AnswerProgress>,
 }
 
 impl ConnectionBody {
     /// A body without a running request.
     #[must_use]
-    pub const fn whole(body: ResponseBody, progress: Option<AnswerProgress>) -> Self {
-        Self { body, _running: None, progress }
+    pub const fn whole(body: ResponseBody) -> Self {
+        Self { body, _running: None }
     }
 
     /// The body of the response to `running`.
     #[must_use]
-    pub fn new(body: ResponseBody, running: RunningRequest, progress: Option<AnswerProgress>) -> Self {
+    pub fn new(body: ResponseBody, running: RunningRequest) -> Self {
         let running = matches!(body, ResponseBody::Streamed(_)).then_some(running);
-        Self { body, _running: running, progress }
+        Self { body, _running: running }
     }
 }
 
 impl Body for ConnectionBody {
-    type Data = AnswerBytes;
+    type Data = AnswerPart;
     type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<AnswerBytes>, io::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        let progress = self.progress.as_ref();
-        polled.map_ok(|frame| frame.map_data(|bytes| AnswerBytes::new(bytes, progress)))
+    ) -> Poll<Option<Result<Frame<AnswerPart>, io::Error>>> {
+        self.body.poll_part(context).map_ok(Frame::data)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -17,6 +17,10 @@ use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::sleep;
 
+/// Bytes that hyper may read ahead besides twice the longest head. With less, it would refuse a
+/// head before [`RequestStream`] does.
+const BUFFER_LEN: usize = 64 << 10;
+
 /// How serving a connection has ended.
 enum ServiceEnd {
     Over(hyper::Result<()>),
@@ -39,8 +43,11 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let ahead = plain::serve(&mut stream, served, &mut wait).await?;
     let service = service_fn(|request| served.answer(request));
     let stream = TokioIo::new(RequestStream::new(stream, ahead, &served.activity));
-    // One buffer for head and body, because most bodies are small.
-    let mut connection = Builder::new().writev(false).serve_connection(stream, service);
+    // Bodies are not copied: a copy would not count among the bytes of answers, and hyper would
+    // keep a buffer as long as the longest one for the next answer.
+    let buffer_len = 2 * served.settings.limits.header_bytes + BUFFER_LEN;
+    let mut connection =
+        Builder::new().writev(true).max_buf_size(buffer_len).serve_connection(stream, service);
     let mut is_ending = false;
     let end = poll_fn(|context| {
         if let Poll::Ready(result) = Pin::new(&mut connection).poll(context) {

@@ -58,7 +58,7 @@ impl Http2Config {
 }
 
 /// Serves the requests in `stream`. Without a request for as long as the setting `header_ms` says,
-/// the connection ends, and so it does when an answer waits for its client for `write_ms`.
+/// the connection ends, and so it does when an answer moves too slowly for `write_ms`.
 ///
 /// # Errors
 /// When the connection ends because of an error.
@@ -79,7 +79,6 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let mut timer = pin!(sleep(header_timeout));
     let mut draining = pin!(phase::reached(served.state.phase(), GatewayPhase::HandedOver));
     let (mut is_ending, mut is_late) = (false, false);
-    let answers = Arc::clone(&served.activity.answers);
     poll_fn(|context| {
         loop {
             if let Poll::Ready(result) = connection.as_mut().poll(context) {
@@ -87,7 +86,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
             }
             let mut ends = false;
             if timer.as_mut().poll(context).is_ready() {
-                let stalls_at = answers.stall_deadline(write_timeout);
+                let stalls_at = served.activity.answers.stall_deadline();
                 if stalls_at.is_some_and(|at| at <= Instant::now()) {
                     return Poll::Ready(Err(ConnectionError::Stalled));
                 }

@@ -16,6 +16,7 @@ use super::{BugGuard, ConnectionError, ServedConnection};
 use crate::config::Config;
 use crate::fast_path::{PlainTarget, RecordQuery};
 use crate::phase::GatewayPhase;
+use crate::places::BodyRoom;
 use crate::request_log::RequestLogFormat;
 use crate::server::GatewayState;
 use answer::AnswerWriter;
@@ -34,6 +35,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 const INPUT_LEN: usize = 8192;
 /// Bytes of answers after which they are sent.
 const OUTPUT_LEN: usize = 16 << 10;
+/// Length from which a body is left to hyper, which can refuse an answer for which there is no
+/// room.
+const BODY_LEN_MAX: usize = 64 << 10;
 /// Requests after which other connections of the worker have their turn.
 const TURN_REQUESTS: usize = 64;
 
@@ -90,6 +94,8 @@ struct PlainConnection<'s, S> {
     has_head: bool,
     /// Answers that wait for the client to read.
     unsent: Vec<u8>,
+    /// The room that they take.
+    room: BodyRoom,
     /// How many of their bytes have been written.
     sent_len: usize,
     is_flushed: bool,
@@ -98,10 +104,11 @@ struct PlainConnection<'s, S> {
 }
 
 impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
-    const fn new(stream: &'s mut S, served: &'s ServedConnection) -> Self {
+    fn new(stream: &'s mut S, served: &'s ServedConnection) -> Self {
         Self {
             stream,
             served,
+            room: served.state.answers.room(served.peer.address),
             unanswered: Vec::new(),
             has_head: false,
             unsent: Vec::new(),
@@ -156,6 +163,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         }
         if !self.unsent.is_empty() {
             (self.unsent, self.sent_len) = (Vec::new(), 0);
+            self.room = self.served.state.answers.room(self.served.peer.address);
         }
         if !self.is_flushed {
             ready!(Pin::new(&mut *self.stream).poll_flush(context))?;
@@ -165,6 +173,9 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
     }
 
     /// Writes answers without waiting, and keeps what the client does not take.
+    ///
+    /// # Errors
+    /// Those of the stream, or that too many answers wait for the clients of this source.
     fn send(&mut self, context: &mut Context<'_>, answers: &[u8]) -> io::Result<()> {
         let mut sent_len = 0;
         while sent_len < answers.len() {
@@ -173,6 +184,12 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
                 Poll::Ready(Ok(0)) => return Err(ErrorKind::WriteZero.into()),
                 Poll::Ready(written) => sent_len += written?,
                 Poll::Pending => {
+                    let state = &self.served.state;
+                    let limits = state.settings.current().limits.answers();
+                    if !self.room.grow(answers.len() - sent_len, limits.bytes) {
+                        state.answers.note_refusal();
+                        return Err(ErrorKind::QuotaExceeded.into());
+                    }
                     self.unsent.extend_from_slice(&answers[sent_len..]);
                     break;
                 }
@@ -269,6 +286,9 @@ fn write_answer(
         PlainTarget::Json(handle) => {
             let body = query.json(handle, writer.unix_s())?;
             let body = body.negotiate(StatusCode::OK, head, query.settings);
+            if body.body.as_ref().is_some_and(|(_, part)| part.bytes().len() > BODY_LEN_MAX) {
+                return None;
+            }
             writer.write_json(&body, head, output);
             query.state.counters.api_requests.add();
             query.state.counters.count_answer(200);

@@ -1,6 +1,7 @@
 //! The streams of a connection: that of the client, and above it that of its requests.
 
 use super::activity::ConnectionActivity;
+use crate::answers::MOVED_PER_MS;
 use crate::phase::{GatewayPhase, PhaseReceiver};
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,16 +12,18 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// The stream of a client. Writing fails when the client does not read for too long, and closing it
-/// waits until the client has closed it as well.
+/// The stream of a client. Writing fails when the client reads too slowly for too long, and closing
+/// it waits until the client has closed it as well.
 ///
 /// hyper has no timeout for writing.
 #[derive(Debug)]
 pub struct ClientStream {
     stream: TcpStream,
     write_timeout: Duration,
-    /// Set while the client does not read.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Set from when the client does not read until it has read enough.
+    slow: Option<SlowWrites>,
+    /// When everything was written, since which nothing was.
+    flushed: Option<Instant>,
     /// Bytes that were read ahead; the next reads return them.
     ahead: Vec<u8>,
     closing: ClosingLimits,
@@ -28,6 +31,18 @@ pub struct ClientStream {
     /// Set while the rest of what the client sends is discarded.
     discarding: Option<DiscardedRest>,
 }
+
+/// What a slow client has read.
+#[derive(Debug)]
+struct SlowWrites {
+    /// When it has to have read enough.
+    until: Pin<Box<Sleep>>,
+    /// Bytes that it has read.
+    moved: u64,
+}
+
+/// A pause in which nothing is written, after which a client counts as one that reads.
+const WRITE_PAUSE: Duration = Duration::from_millis(100);
 
 /// How much is discarded of what a client still sends after the last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +65,9 @@ struct DiscardedRest {
 const DISCARDED_LEN: usize = 4096;
 
 impl ClientStream {
-    /// A stream whose client may stop reading for `write_timeout`, and which is closed within
-    /// `closing`. In the last phase, it does not wait for a client that sends nothing.
+    /// A stream whose client reads as many bytes in `write_timeout` as this has milliseconds, and
+    /// which is closed within `closing`. In the last phase, it does not wait for a client that
+    /// sends nothing.
     #[must_use]
     pub const fn new(
         stream: TcpStream,
@@ -59,7 +75,16 @@ impl ClientStream {
         closing: ClosingLimits,
         phase: PhaseReceiver,
     ) -> Self {
-        Self { stream, write_timeout, deadline: None, ahead: Vec::new(), closing, phase, discarding: None }
+        Self {
+            stream,
+            write_timeout,
+            slow: None,
+            flushed: None,
+            ahead: Vec::new(),
+            closing,
+            phase,
+            discarding: None,
+        }
     }
 
     /// Bytes that were read ahead.
@@ -115,15 +140,29 @@ impl ClientStream {
         Poll::Ready(())
     }
 
-    /// Turns a write that is pending for too long into an error.
-    fn limit<T>(&mut self, written: Poll<io::Result<T>>, context: &mut Context<'_>) -> Poll<io::Result<T>> {
-        if written.is_ready() {
-            self.deadline = None;
-            return written;
+    /// Turns a write that is pending into an error, if the client has read too little for too long.
+    fn limit(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let flushed = self.flushed.take();
+        if self.slow.is_some() && flushed.is_some_and(|flushed| flushed.elapsed() >= WRITE_PAUSE) {
+            self.slow = None;
         }
         let timeout = self.write_timeout;
-        let deadline = self.deadline.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + timeout)));
-        match deadline.as_mut().poll(context) {
+        if let Poll::Ready(written) = written {
+            if let (Some(slow), Ok(len)) = (&mut self.slow, &written) {
+                slow.moved += *len as u64;
+                let least = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                if slow.moved >= least.saturating_mul(MOVED_PER_MS) {
+                    self.slow = None;
+                }
+            }
+            return Poll::Ready(written);
+        }
+        let begin = || SlowWrites { until: Box::pin(sleep_until(Instant::now() + timeout)), moved: 0 };
+        match self.slow.get_or_insert_with(begin).until.as_mut().poll(context) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
         }
@@ -167,6 +206,9 @@ impl AsyncWrite for ClientStream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.slow.is_some() && self.flushed.is_none() {
+            self.flushed = Some(Instant::now());
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

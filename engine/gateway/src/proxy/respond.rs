@@ -8,8 +8,8 @@ use crate::pages::{
 };
 use crate::redirect::{ProxyRedirect, redirect_target};
 use crate::reply::{
-    CacheableBody, Freshness, GatewayResponse, RequestHeaders, cache_control, empty, http_date, names_html,
-    response, set_number,
+    BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control, empty,
+    http_date, names_html, response, set_number,
 };
 use handle_daemon::clock::now_unix_s;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -31,6 +31,16 @@ pub(super) struct PageRequest<'r> {
     pub(super) settings: &'r Config,
 }
 
+/// The files of pages: their paths, media types and contents.
+static FILES: [(&str, &str, SharedText); 5] = [
+    (STYLE_PATH, "text/css;charset=utf-8", SharedText::new(STYLE)),
+    (ICON_PATH, "image/svg+xml", SharedText::new(ICON)),
+    // Well-known paths: browsers request the icon without a page, and crawlers their rules.
+    ("favicon.ico", "image/svg+xml", SharedText::new(ICON)),
+    ("robots.txt", "text/plain;charset=utf-8", SharedText::new(ROBOTS)),
+    (ADMIN_SCRIPT_PATH, "text/javascript;charset=utf-8", SharedText::new(ADMIN_SCRIPT)),
+];
+
 /// The file of pages at `path`.
 pub(super) fn file(
     path: &str,
@@ -38,17 +48,9 @@ pub(super) fn file(
     settings: &Config,
 ) -> Option<GatewayResponse> {
     let path = path.strip_prefix('/')?;
-    let files = [
-        (STYLE_PATH, "text/css;charset=utf-8", STYLE),
-        (ICON_PATH, "image/svg+xml", ICON),
-        // Well-known paths: browsers request the icon without a page, and crawlers their rules.
-        ("favicon.ico", "image/svg+xml", ICON),
-        ("robots.txt", "text/plain;charset=utf-8", ROBOTS),
-        (ADMIN_SCRIPT_PATH, "text/javascript;charset=utf-8", ADMIN_SCRIPT),
-    ];
-    let (_, content_type, text) = files.into_iter().find(|(known, ..)| *known == path)?;
+    let (_, content_type, text) = FILES.iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
-    let body = CacheableBody { content_type, bytes: text.as_bytes().to_vec(), freshness };
+    let body = CacheableBody { content_type, bytes: BodyText::Shared(text), freshness };
     let mut response = body.respond(StatusCode::OK, request_headers, settings);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Some(response)
@@ -57,7 +59,7 @@ pub(super) fn file(
 impl PageRequest<'_> {
     /// A page.
     pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
-        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes(), freshness };
+        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes().into(), freshness };
         let mut response = body.respond(status, self.head, self.settings);
         self.set_page_headers(response.headers_mut());
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));
@@ -112,8 +114,11 @@ impl PageRequest<'_> {
 
     /// Locations as XML.
     pub(super) fn xml(&self, xml: String, freshness: Freshness) -> GatewayResponse {
-        let body =
-            CacheableBody { content_type: "text/xml;charset=utf-8", bytes: xml.into_bytes(), freshness };
+        let body = CacheableBody {
+            content_type: "text/xml;charset=utf-8",
+            bytes: xml.into_bytes().into(),
+            freshness,
+        };
         let mut response = body.respond(StatusCode::OK, self.head, self.settings);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response

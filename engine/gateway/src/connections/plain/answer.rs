@@ -110,9 +110,9 @@ impl AnswerWriter {
                 put_header(&name, value.as_bytes(), output);
             }
         }
-        self.write_head_end(head, bytes.len(), output);
+        self.write_head_end(head, bytes.bytes().len(), output);
         if !head.is_head {
-            output.extend_from_slice(bytes);
+            output.extend_from_slice(bytes.bytes());
         }
     }
 
