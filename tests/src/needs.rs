@@ -36,6 +36,8 @@ pub enum TestNeed {
     IoUring,
     /// Trains of datagrams, sent and received.
     Trains,
+    /// The right to trace processes of one's own, on x86-64.
+    Trace,
 }
 
 /// What is known about a need.
@@ -49,7 +51,7 @@ struct NeedRow {
 }
 
 /// All needs. Everything without an exemption is installed by `.ci/run`.
-const ROWS: [NeedRow; 11] = [
+const ROWS: [NeedRow; 12] = [
     required(TestNeed::Postgres, "PostgreSQL", "apt-get install postgresql"),
     required(TestNeed::Pebble, "pebble", "apt-get install pebble"),
     required(TestNeed::Python, "python3", "apt-get install python3"),
@@ -60,6 +62,7 @@ const ROWS: [NeedRow; 11] = [
     exempt(TestNeed::Moto, "moto_server", "pip install 'moto[server]'", "Debian has no package of it"),
     exempt(TestNeed::MountNamespace, "unshare --mount", "leave the container", CONTAINER),
     exempt(TestNeed::IoUring, "io_uring", "leave the container", CONTAINER),
+    exempt(TestNeed::Trace, "ptrace on x86-64", "leave the container", CONTAINER),
     exempt(TestNeed::Trains, "UDP_SEGMENT and UDP_GRO", "Linux 5.0 or later", "the kernel is given"),
 ];
 

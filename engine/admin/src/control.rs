@@ -11,6 +11,7 @@ use crate::state::AdminState;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::site::SiteRecord;
+use handle_daemon::{log, threads};
 use serde_json::{Value, json};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -150,6 +151,8 @@ fn status(shared: &AdminState) -> Value {
         "started_unix_ms": shared.started_unix_ms(),
         "listen": config.listen,
         "draining": shared.is_draining(),
+        "threads_ended": threads::ended(),
+        "log_lines_lost": log::lines_lost(),
         "store": {
             "file": service.store.location(),
             "folds": service.store.folds(),

@@ -11,6 +11,7 @@ use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::priority::stand_back;
 use handle_daemon::settings;
+use handle_daemon::threads;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,11 +89,10 @@ impl CostlyWork {
             refused: AtomicU64::new(0),
         });
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = if config.threads > 0 { config.threads } else { (cores / 2).max(1) };
-        for at in 0..threads {
+        let threads_count = if config.threads > 0 { config.threads } else { (cores / 2).max(1) };
+        for at in 0..threads_count {
             let work = Arc::clone(&work);
-            let thread = std::thread::Builder::new().name(format!("costly-{at}"));
-            let thread = thread.spawn(move || {
+            let thread = threads::spawn(format!("costly-{at}"), move || {
                 if let Err(error) = stand_back(false, NICE) {
                     tracing::warn!(error, "cannot lower the priority of costly work");
                 }

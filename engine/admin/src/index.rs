@@ -1,5 +1,6 @@
 //! The index of public values: its settings, its build, and searches on the control socket.
 
+use crate::maintenance::count_bug;
 use crate::service::HandleSearch;
 use crate::state::AdminState;
 use data_encoding::BASE64URL_NOPAD;
@@ -80,7 +81,9 @@ pub async fn keep_index(state: Arc<AdminState>) {
     loop {
         let (building, types) = (Arc::clone(&state), config.types.clone());
         let step = move || building.service.store.index_step(&types, config.step_records);
-        let pause = match tokio::task::spawn_blocking(step).await {
+        let turn = tokio::task::spawn_blocking(step).await;
+        count_bug(&state, &turn);
+        let pause = match turn {
             Ok(Ok(true)) => Duration::ZERO,
             Ok(Ok(false)) => LOOK_INTERVAL,
             Ok(Err(StoreError::Busy)) => BUSY_INTERVAL,
@@ -88,7 +91,7 @@ pub async fn keep_index(state: Arc<AdminState>) {
                 tracing::warn!(%error, "cannot build the index of values");
                 LOOK_INTERVAL
             }
-            Err(_) => return,
+            Err(_) => LOOK_INTERVAL,
         };
         if *stopping.borrow() || tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok()
         {

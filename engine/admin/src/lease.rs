@@ -8,6 +8,7 @@
 //! and by the conditions of the place to which sets are shipped, and from following by the position
 //! of the mirror, which has the epoch of the lease.
 
+use handle_daemon::threads;
 use handle_store::{LeaseHolder, LeaseTurn, StoreError, StoreLease};
 use serde::Serialize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -106,8 +107,7 @@ impl ProcessLease {
     ) -> std::io::Result<Self> {
         let state = Arc::new(LeaseState::default());
         let shared = Arc::clone(&state);
-        let thread = std::thread::Builder::new().name("lease".to_owned());
-        let thread = thread.spawn(move || keep(task, lease, &host, length, &shared))?;
+        let thread = threads::spawn("lease", move || keep(task, lease, &host, length, &shared))?;
         Ok(Self { state, thread: Mutex::new(Some(thread)) })
     }
 

@@ -2,6 +2,7 @@
 
 use anyhow::Context as _;
 use handle_daemon::sessions::OwnedSocket;
+use handle_daemon::threads;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -73,7 +74,7 @@ impl LocalSocket {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let listener = UnixListener::from_std(self.socket.listener()?)?;
-        tokio::spawn(async move {
+        tokio::spawn(threads::watch(self.config.setting, async move {
             let LocalSocketConfig { setting, peer, .. } = self.config;
             let connections = Arc::new(Semaphore::new(self.config.connections));
             loop {
@@ -101,7 +102,7 @@ impl LocalSocket {
                 });
             }
             drop(self);
-        });
+        }));
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use handle_daemon::sessions::SessionEndpoint;
 use handle_store::{LogBounds, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinError;
 
 /// Interval at which expired sessions are removed; expired sessions cannot be used before their
 /// removal either.
@@ -17,15 +18,20 @@ const PRUNE_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum number of transactions that one commit drops from the log.
 const PRUNE_COUNT: usize = 10_000;
 
+/// Counts a turn of a periodic task that has met a bug. The task goes on with its next turn.
+pub(crate) fn count_bug<T>(state: &AdminState, turn: &Result<T, JoinError>) {
+    if turn.is_err() {
+        state.service.counters.bugs.add();
+    }
+}
+
 /// Removes expired sessions.
 pub async fn expire_sessions(state: Arc<AdminState>) {
     let mut stopping = state.stopping();
     while tokio::time::timeout(SESSIONS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_err() {
         let expiring = Arc::clone(&state);
         let expire = move || expiring.service.sessions().into_iter().for_each(SessionEndpoint::expire);
-        if tokio::task::spawn_blocking(expire).await.is_err() {
-            return;
-        }
+        count_bug(&state, &tokio::task::spawn_blocking(expire).await);
     }
 }
 
@@ -40,9 +46,7 @@ pub async fn check_disks(state: Arc<AdminState>) {
             audit.set_disk_low(rooms.iter().any(|room| room.of == "audit" && room.is_low));
             audit.summarise_if_due();
         });
-        if check.await.is_err() {
-            return;
-        }
+        count_bug(&state, &check.await);
         if tokio::time::timeout(DISKS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_ok() {
             return;
         }
@@ -55,13 +59,14 @@ pub async fn prune_log(state: Arc<AdminState>) {
     loop {
         let pruning = Arc::clone(&state);
         let pruned = tokio::task::spawn_blocking(move || prune(&pruning)).await;
+        count_bug(&state, &pruned);
         let has_more = match pruned {
             Ok(Ok(count)) => count >= PRUNE_COUNT,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot remove old transactions from the log");
                 false
             }
-            Err(_) => return,
+            Err(_) => false,
         };
         let pause = if has_more { Duration::from_millis(100) } else { PRUNE_INTERVAL };
         if tokio::time::timeout(pause, stopping.wait_for(|&stops| stops)).await.is_ok() {

@@ -17,6 +17,7 @@ use handle_auth::challenges::ChallengeCounts;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
 use handle_daemon::sessions::SessionEndpoint;
+use handle_daemon::{log, threads};
 use handle_proto::printable::Printable;
 use handle_source::{GuardedSource, RecordSources};
 use handle_store::{StoreError, StoreStats};
@@ -37,13 +38,15 @@ impl ScrapeSource for AdminState {
     }
 
     fn liveness(&self) -> Result<String, String> {
-        self.service.store.failure().map_or_else(|| Ok("alive".to_owned()), Err)
+        let ended = || threads::problem().filter(|_| !self.is_draining());
+        self.service.store.failure().or_else(ended).map_or_else(|| Ok("alive".to_owned()), Err)
     }
 
     fn readiness(&self) -> Result<String, String> {
         if self.is_draining() {
             return Err("draining".to_owned());
         }
+        self.liveness()?;
         let took = self.health.look(&self.service.store)?;
         let low = self.disks.look(&self.config()).into_iter().filter(|room| room.is_low);
         let low: String = low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
@@ -176,6 +179,11 @@ handle_daemon::metrics! {
         gauge disk_free_bytes [of] = |reading| reading.disks(|disk| disk.free_bytes);
         /// 1 while fewer than `limits.disk_free_bytes` are free.
         gauge disk_low [of] = |reading| reading.disks(|disk| Some(disk.is_low));
+        /// Lines of the log that could not be written to standard error, whose reader has gone or
+        /// is stuck, or whose disk is full.
+        counter log_lines_lost = |_it| log::lines_lost();
+        /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
+        gauge threads_ended = |_it| threads::ended().len();
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |reading| reading.state.started_unix_ms() / 1000;
     }

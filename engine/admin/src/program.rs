@@ -8,7 +8,7 @@ use crate::settings::AdminHooks;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
-use handle_daemon::readiness;
+use handle_daemon::{log, readiness};
 use handle_store::{Store, StoreError};
 use serde::Serialize;
 use std::fs::File;
@@ -62,7 +62,7 @@ impl Program for AdminProgram {
     fn check(config: &Config) -> anyhow::Result<String> {
         let (site, key) = read_identity(config)?;
         for difference in site_differences(config, &site) {
-            eprintln!("handle-admin: warning: {difference}");
+            log::say(format_args!("handle-admin: warning: {difference}"));
         }
         RemoteServices::open(&config.remote)?;
         let records = match Store::open_to_read(&config.store) {

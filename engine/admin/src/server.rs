@@ -32,6 +32,7 @@ use handle_daemon::server_key;
 use handle_daemon::sessions::{SessionEndpoint, SessionRows};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
+use handle_daemon::threads;
 use handle_proto::Handle;
 use handle_source::RecordSources;
 use handle_store::{Store, StoreRecords as _};
@@ -358,7 +359,8 @@ fn start_tasks(
     let config = state.config();
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        tokio::spawn(connections::serve(listener, Arc::clone(&state.connections)));
+        let accept = connections::serve(listener, Arc::clone(&state.connections));
+        tokio::spawn(threads::watch("accept", accept));
     }
     if let Some(socket) = sockets.forward {
         forward::serve(socket, &state.service, &config.forward, state.stopping())?;
@@ -372,11 +374,11 @@ fn start_tasks(
     if let Some(socket) = sockets.changes {
         changes::serve(socket, state)?;
     }
-    tokio::spawn(check_disks(Arc::clone(state)));
-    tokio::spawn(prune_log(Arc::clone(state)));
-    tokio::spawn(keep_index(Arc::clone(state)));
+    tokio::spawn(threads::watch("disks", check_disks(Arc::clone(state))));
+    tokio::spawn(threads::watch("prune", prune_log(Arc::clone(state))));
+    tokio::spawn(threads::watch("index", keep_index(Arc::clone(state))));
     if config.sessions.enabled {
-        tokio::spawn(expire_sessions(Arc::clone(state)));
+        tokio::spawn(threads::watch("sessions", expire_sessions(Arc::clone(state))));
     }
     Ok(())
 }
@@ -399,7 +401,8 @@ fn serve_notices(state: &Arc<AdminState>, listener: Option<TcpListener>) -> anyh
     };
     let key = NoticeKey::read(file).context("`publish.notify.key_file`")?;
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    tokio::spawn(publish::serve_notices(listener, key, publisher.notices(), Arc::clone(state)));
+    let serve = publish::serve_notices(listener, key, publisher.notices(), Arc::clone(state));
+    tokio::spawn(threads::watch("notices", serve));
     Ok(())
 }
 
@@ -417,7 +420,7 @@ impl HelperThreads {
     }
 
     fn start(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = threads::spawn(name, run);
         self.threads.push(thread.with_context(|| format!("cannot start the thread {name}"))?);
         Ok(())
     }
@@ -451,6 +454,7 @@ fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
 fn runtime(config: &Config) -> anyhow::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.enable_all().thread_name("admin");
+    builder.on_thread_start(|| threads::enter("admin")).on_thread_stop(threads::leave);
     if config.threads > 0 {
         builder.worker_threads(config.threads);
     }

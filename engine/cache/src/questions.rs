@@ -12,6 +12,7 @@ use crate::state::CacheState;
 use crate::turns::{QuestionTurns, ShareTable};
 use crate::upstream::{OriginAnswer, UpstreamFailure};
 use handle_auth::source::{self, RequestOrigin, SourceList};
+use handle_daemon::threads;
 use handle_proto::{Handle, ResponseCode, fold};
 use handle_resolver::RefusalReason;
 use handle_server::cache::{MissingRecord, Resolution};
@@ -104,7 +105,7 @@ pub fn run(state: Arc<CacheState>, runtime: Runtime, mut tasks: UnboundedReceive
         state: Arc::clone(&state),
     });
     runtime.block_on(async {
-        tokio::spawn(remove_changed(Arc::clone(&state)));
+        tokio::spawn(threads::watch("changed handles", remove_changed(Arc::clone(&state))));
         while let Some(task) = tasks.recv().await {
             match task {
                 QuestionTask::Missing(missing) if missing.relayed().is_some() => questions.relay(missing),

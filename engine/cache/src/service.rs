@@ -17,6 +17,7 @@ use handle_daemon::notice::NoticeKey;
 use handle_daemon::notice::listener::listen;
 use handle_daemon::settings::reload::{SettingChanges, merged};
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::threads;
 use handle_resolver::StagedCacheLookup;
 use handle_server::cache::{CopyRoom, MissingRecord, ServerCache};
 use serde_json::Value;
@@ -182,6 +183,6 @@ impl ServerCache for CacheService {
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    let thread = threads::spawn(name, run);
     thread.with_context(|| format!("cannot start the thread {name}"))
 }

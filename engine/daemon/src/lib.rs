@@ -29,6 +29,7 @@
 //! - [`source_counts`]: how many of something each source has.
 //! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - [`text`]: files that an operator writes.
+//! - [`threads`]: the long-lived threads, and those that have ended by a bug.
 //!
 //! # Example
 //!
@@ -94,3 +95,4 @@ pub mod socket;
 pub mod source_counts;
 pub mod takeover;
 pub mod text;
+pub mod threads;

@@ -1,8 +1,15 @@
 //! The log of a process, on standard error. The filter can change while the process serves.
+//!
+//! The log accompanies the work: lines that cannot be written, because the reader has gone, is
+//! stuck or the disk is full, are [counted](lines_lost), and the thread that logs goes on.
+
+mod writer;
 
 use std::fmt;
 use std::io::{IsTerminal as _, stderr};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use writer::LogWriter;
+pub use writer::{lines_lost, say};
 
 /// Changes the filter of the log.
 pub type SetLog = Box<dyn Fn(&str) -> Result<(), LogError> + Send + Sync>;
@@ -61,7 +68,9 @@ fn parts(filter: &str) -> impl Iterator<Item = &str> {
 pub fn start(filter: &str, as_json: bool) -> Result<SetLog, LogError> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(read(filter)?)
-        .with_writer(stderr)
+        .with_writer(|| LogWriter)
+        // It would be reported with `eprintln!`, which panics where nothing can be written.
+        .log_internal_errors(false)
         .with_ansi(is_colored())
         .with_target(false);
     Ok(if as_json {

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use clap::Parser;
 use serde::Serialize;
 use std::fmt;
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -110,7 +111,7 @@ pub fn run<P: Program>() -> ExitCode {
     match run_parsed(program) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { code, error }) => {
-            eprintln!("{}: {error:#}", P::NAME);
+            log::say(format_args!("{}: {error:#}", P::NAME));
             ExitCode::from(code)
         }
     }
@@ -169,8 +170,7 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     let config = configure(&program).map_err(Failure::usage)?;
     let common = program.common();
     if common.print_config {
-        print!("{}", file::print(&config).map_err(anyhow::Error::from)?);
-        return Ok(());
+        return Ok(print(&file::print(&config).map_err(anyhow::Error::from)?)?);
     }
     let settings = file::to_table(&config).map_err(anyhow::Error::from)?;
     let text = |name| settings.get(name).and_then(Value::as_str);
@@ -195,13 +195,20 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     Ok(P::serve(&config, Startup { signals, set_log, read_config })?)
 }
 
+/// Prints to standard output. Unlike `print!`, an error does not panic.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let printed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    printed.context("cannot write to standard output")
+}
+
 fn check<P: Program>(common: &CommonArgs, config: &P::Config, user: Option<&str>) -> anyhow::Result<()> {
     if let Some(user) = user {
         check_user(user)?;
     }
-    println!("configuration is good: {}", P::check(config)?);
+    print(&format!("configuration is good: {}\n", P::check(config)?))?;
     if let Some(path) = common.config.as_ref().filter(|_| has_setting::<P::Config>("shared")) {
-        println!("{}", file::explain_shared(path)?);
+        print(&format!("{}\n", file::explain_shared(path)?))?;
     }
     Ok(())
 }

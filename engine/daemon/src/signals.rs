@@ -1,5 +1,6 @@
 //! Signals: SIGTERM and SIGINT stop a process, SIGHUP makes it read its configuration again.
 
+use crate::threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as PendingSignals;
 use std::io;
@@ -62,7 +63,7 @@ impl Signals {
         reload: impl Fn() + Send + 'static,
         stop: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
-        let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let thread = threads::spawn("signals", move || {
             for signal in self.0.forever() {
                 if signal == SIGHUP { reload() } else { stop() }
             }

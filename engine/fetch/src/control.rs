@@ -2,6 +2,7 @@
 
 use crate::state::FetchState;
 use handle_daemon::control::{CommandHelp, ControlCommands};
+use handle_daemon::{log, threads};
 use handle_fleet::FetchCounters;
 use serde_json::{Map, Value, json};
 
@@ -37,12 +38,18 @@ impl ControlCommands for FetchState {
 }
 
 fn status(state: &FetchState) -> Value {
-    let (config, status) = (state.config(), state.status());
+    let (config, status, ended) = (state.config(), state.status(), threads::ended());
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "started_unix_ms": state.started_unix_ms,
-        "state": if state.shutdown.is_draining() { "draining" } else { "serving" },
+        "state": match (state.shutdown.is_draining(), ended.is_empty()) {
+            (true, _) => "draining",
+            (false, true) => "serving",
+            (false, false) => "degraded",
+        },
+        "threads_ended": ended,
+        "log_lines_lost": log::lines_lost(),
         "url": config.url,
         "directory": config.directory,
         "set": status.set.map(|set| json!({

@@ -12,6 +12,7 @@ use handle_daemon::privileges::become_user;
 use handle_daemon::readiness;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::threads;
 use handle_fleet::{FetchError, FetchOutcome, FleetStore, FleetUrl, SetFetcher, location};
 use handle_snapshot::set::storage::create_directory;
 use std::net::SocketAddr;
@@ -87,8 +88,7 @@ impl Fetcher {
         }
         let inbox = this.listen_for_notices(config)?;
         let state = Arc::clone(&this.state);
-        let work = std::thread::Builder::new().name("fetch".to_owned());
-        let work = work.spawn(move || run(fetcher, &state, inbox.as_deref()));
+        let work = threads::spawn("fetch", move || run(fetcher, &state, inbox.as_deref()));
         this.work = Some(work.context("cannot start the thread that fetches")?);
         Ok(this)
     }
@@ -107,7 +107,7 @@ impl Fetcher {
     }
 
     fn spawn(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = threads::spawn(name, run);
         self.threads.push(thread.with_context(|| format!("cannot start the thread {name}"))?);
         Ok(())
     }

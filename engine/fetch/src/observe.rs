@@ -6,6 +6,7 @@ use crate::state::{FetchState, FetchStatus, FetchedSet};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricGroup, MetricsText, rows};
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
+use handle_daemon::{log, threads};
 use handle_fleet::FetchCounters;
 
 impl ScrapeSource for FetchState {
@@ -22,13 +23,15 @@ impl ScrapeSource for FetchState {
     }
 
     fn liveness(&self) -> Result<String, String> {
-        Ok("alive".to_owned())
+        let ended = threads::problem().filter(|_| !self.shutdown.is_draining());
+        ended.map_or_else(|| Ok("alive".to_owned()), Err)
     }
 
     fn readiness(&self) -> Result<String, String> {
         if self.shutdown.is_draining() {
             return Err("draining".to_owned());
         }
+        self.liveness()?;
         let (status, now) = (self.status(), now_unix_ms());
         let Some(set) = &status.set else {
             let why = status.last_error.unwrap_or_else(|| "the first attempt is under way".to_owned());
@@ -61,6 +64,11 @@ pub fn metric_groups() -> Vec<MetricGroup> {
 handle_daemon::metrics! {
     /// The process.
     fn process_metrics<'s>(FetchState), "handle_fetch_" {
+        /// Lines of the log that could not be written to standard error, whose reader has gone or
+        /// is stuck, or whose disk is full.
+        counter log_lines_lost = |_it| log::lines_lost();
+        /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
+        gauge threads_ended = |_it| threads::ended().len();
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |state| state.started_unix_ms / 1000;
         /// 1 while the newest statement about the set is older than `publishers.age_max_s`.

@@ -8,6 +8,7 @@ use crate::settings::reload;
 use crate::tls::TlsIdentity;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::takeover::{self, TakeoverServer as _};
+use handle_daemon::{log, threads};
 use serde_json::{Map, Value, json};
 use std::os::unix::net::UnixStream;
 
@@ -68,6 +69,8 @@ fn status(state: &GatewayState) -> Value {
         "listen": state.settings.current().listen,
         "certificates_listen": state.settings.current().tls.client_certificates.listen,
         "draining": state.is_draining(),
+        "threads_ended": threads::ended(),
+        "log_lines_lost": log::lines_lost(),
         "workers": { "started": state.workers_count, "running": state.running() },
         "set": state.set.as_ref().map(MappedSet::to_json),
         "site": state.site.as_ref().map(|site| json!({

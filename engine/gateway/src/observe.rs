@@ -9,6 +9,7 @@ use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricGroup, MetricsText, rows};
 use handle_daemon::publication::PublishedDirectory as _;
 use handle_daemon::scrape::{ScrapeLimits, ScrapeSource};
+use handle_daemon::{log, threads};
 
 impl ScrapeSource for GatewayState {
     fn limits(&self) -> ScrapeLimits {
@@ -37,7 +38,10 @@ impl ScrapeSource for GatewayState {
 
     fn liveness(&self) -> Result<String, String> {
         match self.running() {
-            running if running == self.workers_count || self.is_draining() => Ok("alive".to_owned()),
+            _ if self.is_draining() => Ok("alive".to_owned()),
+            running if running == self.workers_count => {
+                threads::problem().map_or_else(|| Ok("alive".to_owned()), Err)
+            }
             running => Err(format!("{running} of {} workers are running", self.workers_count)),
         }
     }
@@ -77,6 +81,11 @@ handle_daemon::metrics! {
         gauge workers_running = |state| state.running();
         /// Expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
         gauge tls_certificate_expiry_seconds = |state| state.certificate_expires_unix_s();
+        /// Lines of the log that could not be written to standard error, whose reader has gone or
+        /// is stuck, or whose disk is full.
+        counter log_lines_lost = |_it| log::lines_lost();
+        /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
+        gauge threads_ended = |_it| threads::ended().len();
         /// Start time of the process, in seconds since 1970.
         gauge start_time_seconds = |state| state.started_unix_ms() / 1000;
         /// Lines written to the log of requests.

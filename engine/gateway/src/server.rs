@@ -29,6 +29,7 @@ use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
 use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, TakeoverServer};
+use handle_daemon::threads;
 use handle_resolver::ServiceFacts;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -362,8 +363,7 @@ impl Gateway {
         let worker = Worker::new(&self.state, listeners)?;
         self.state.running.fetch_add(1, Ordering::AcqRel);
         let running = RunningWorker(Arc::clone(&self.state), at);
-        let thread = std::thread::Builder::new().name(format!("worker-{at}"));
-        let thread = thread.spawn(move || worker.run(&running.0));
+        let thread = threads::spawn(format!("worker-{at}"), move || worker.run(&running.0));
         self.workers.push(thread.context("cannot start a worker thread")?);
         Ok(())
     }
@@ -396,7 +396,7 @@ impl Gateway {
     }
 
     fn start_helper(&mut self, name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = threads::spawn(name, run);
         self.helpers.push(thread.with_context(|| format!("cannot start the thread {name}"))?);
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::server::GatewayState;
 use anyhow::Context as _;
 use handle_daemon::listen::ListenError;
 use handle_daemon::takeover::{Predecessor, SocketKind};
+use handle_daemon::threads;
 use socket2::{Domain, SockRef, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -201,7 +202,8 @@ impl Worker {
         let has_ended = runtime.block_on(async {
             phase::reached(state.phase(), GatewayPhase::Serving).await;
             let accept = |(listener, kind)| {
-                tokio::spawn(accept(listener, kind, Arc::clone(state), Arc::clone(&places)))
+                let accept = accept(listener, kind, Arc::clone(state), Arc::clone(&places));
+                tokio::spawn(threads::watch("accept", accept))
             };
             let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
             for task in accepting {

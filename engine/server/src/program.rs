@@ -9,9 +9,9 @@ use crate::watchdog::Watchdog;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
-use handle_daemon::readiness;
 use handle_daemon::signals::Signals;
 use handle_daemon::takeover::SuccessorProgram;
+use handle_daemon::{log, readiness};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Program for HandledProgram {
         let site = read_site(config)?;
         slow::open_signer(config, &site)?;
         for difference in site.differences() {
-            eprintln!("handled: warning: {difference}");
+            log::say(format_args!("handled: warning: {difference}"));
         }
         let live = open_live(config)?;
         let set = live.current();

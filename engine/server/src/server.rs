@@ -30,6 +30,7 @@ use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_daemon::takeover::{
     Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram, TakeoverServer,
 };
+use handle_daemon::threads;
 use handle_snapshot::map::LoadMode;
 use handle_snapshot::set::SetErrorKind;
 use handle_snapshot::set::freshness::SetFreshness;
@@ -319,7 +320,7 @@ impl Server {
             }
             let (shared, opened) = (Arc::clone(&self.shared), opened.clone());
             let (config, core) = (config.clone(), config.pin.then(|| cores[at % cores.len()]));
-            let thread = std::thread::Builder::new().name(format!("worker-{at}")).spawn(move || {
+            let thread = threads::spawn(format!("worker-{at}"), move || {
                 // The datapath is opened on the thread that uses it, because a ring belongs to its
                 // thread.
                 match Worker::open(&config, &shared, at, (socket, listeners), core) {
@@ -360,8 +361,7 @@ impl Server {
             let holder =
                 holder.map(OwnedSocket::move_into_place).transpose().context("cannot share sessions")?;
             let slow = Arc::clone(slow);
-            let thread =
-                std::thread::Builder::new().name("sessions".into()).spawn(move || slow.keep_sessions(holder));
+            let thread = threads::spawn("sessions", move || slow.keep_sessions(holder));
             self.helpers.push(thread.context("cannot start the thread that keeps sessions")?);
         }
         Ok(())
@@ -382,14 +382,12 @@ impl Server {
                 tracing::error!("{:#}", anyhow::Error::new(error));
             }
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new()
-                .name("control".into())
-                .spawn(move || control.serve(&shared.shutdown, &shared));
+            let thread = threads::spawn("control", move || control.serve(&shared.shutdown, &shared));
             self.helpers.push(thread.context("cannot start the control thread")?);
         }
         if let Some(writer) = log_writer {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name("query-log".into()).spawn(move || {
+            let thread = threads::spawn("query-log", move || {
                 let format = || shared.settings.current().config.query_log.format;
                 writer.run(&shared.shutdown, format, QueryLogEntry::write);
             });
@@ -397,9 +395,7 @@ impl Server {
         }
         if let Some(scrapes) = scrapes {
             let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new()
-                .name("observer".into())
-                .spawn(move || observe::serve(scrapes, &shared));
+            let thread = threads::spawn("observer", move || observe::serve(scrapes, &shared));
             self.helpers.push(thread.context("cannot start the observer thread")?);
         }
         Ok(())
@@ -408,14 +404,12 @@ impl Server {
     /// Starts the threads that follow the published set and verify its layers.
     fn start_set_helpers(&mut self) -> anyhow::Result<()> {
         let shared = Arc::clone(&self.shared);
-        let watcher = std::thread::Builder::new()
-            .name("watcher".into())
-            .spawn(move || publication::follow(&*shared.live, &shared.shutdown));
+        let follow = move || publication::follow(&*shared.live, &shared.shutdown);
+        let watcher = threads::spawn("watcher", follow);
         self.helpers.push(watcher.context("cannot start the watcher thread")?);
         let live = Arc::clone(&self.shared.live);
         live.ledger.set_rate(self.shared.settings.current().config.verify_bytes_per_s);
-        let verifier =
-            std::thread::Builder::new().name("verifier".into()).spawn(move || verification::run(&live));
+        let verifier = threads::spawn("verifier", move || verification::run(&live));
         self.helpers.push(verifier.context("cannot start the thread that verifies layers")?);
         Ok(())
     }

@@ -33,6 +33,7 @@ use handle_daemon::sessions::SessionTable;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::threads;
 use handle_resolver::RefusalReason;
 use queue::JobQueues;
 use serde_json::{Value, json};
@@ -167,8 +168,7 @@ impl SlowPath {
         (0..self.config.threads)
             .map(|at| {
                 let (path, shared) = (Arc::clone(self), Arc::clone(shared));
-                let thread = std::thread::Builder::new().name(format!("slow-{at}"));
-                let thread = thread.spawn(move || {
+                let thread = threads::spawn(format!("slow-{at}"), move || {
                     let_workers_go_first(&path.config);
                     SlowThread::new(&shared, &path, at).run();
                 });
@@ -176,8 +176,7 @@ impl SlowPath {
             })
             .chain((0..self.forward.as_ref().map_or(0, |forward| forward.threads)).map(|at| {
                 let path = Arc::clone(self);
-                let thread = std::thread::Builder::new().name(format!("forward-{at}"));
-                let thread = thread.spawn(move || {
+                let thread = threads::spawn(format!("forward-{at}"), move || {
                     let_workers_go_first(&path.config);
                     ForwardThread::new(&path).run();
                 });
@@ -225,7 +224,7 @@ impl SlowPath {
     pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<OwnedSocket>) {
         std::thread::scope(|scope| {
             if let Some(holder) = holder {
-                scope.spawn(|| holder.serve(self));
+                scope.spawn(|| threads::keep("sessions", || holder.serve(self)));
             }
             let Some(sessions) = &self.sessions else { return };
             while let Err(RecvTimeoutError::Timeout) = self.stop.1.recv_timeout(SESSIONS_EXPIRE) {

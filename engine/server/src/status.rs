@@ -2,6 +2,7 @@
 
 use crate::server::ServerState;
 use crate::sources::{self, SourcePrefix};
+use handle_daemon::{log, threads};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -66,7 +67,8 @@ impl ServerState {
                 })
             })
             .collect();
-        let state = match (self.is_draining(), self.is_degraded()) {
+        let ended = threads::ended();
+        let state = match (self.is_draining(), self.is_degraded() || !ended.is_empty()) {
             (true, _) => "draining",
             (false, true) => "degraded",
             (false, false) => "serving",
@@ -88,6 +90,8 @@ impl ServerState {
             },
             "slow_path": self.slow.as_ref().map(|slow| slow.status()),
             "workers": workers,
+            "threads_ended": ended,
+            "log_lines_lost": log::lines_lost(),
         });
         if let Some(cache) = &self.hooks.cache {
             status["cache"] = cache.status();

@@ -17,6 +17,7 @@ use crate::config::SourceConfig;
 use crate::contract::{ProgramAnswer, ProgramOutcome, question_line, read_record};
 use crate::error::SourceError;
 use crate::guarded::SourceAnswer;
+use handle_daemon::threads;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -61,7 +62,7 @@ impl ProgramSource {
             folds,
             calls: received,
         };
-        runtime.spawn(keeper.run());
+        runtime.spawn(threads::watch("source program", keeper.run()));
         Self { calls, timeout: config.timeout(), runtime }
     }
 }

@@ -7,6 +7,7 @@ mod help;
 mod run;
 mod text;
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -46,7 +47,7 @@ pub(crate) fn main() -> ExitCode {
         Err(error) if !error.use_stderr() => error.exit(),
         // A usage error quotes arguments, which may come from elsewhere.
         Err(error) => {
-            eprint!("{}", PrintableLines(error.render()));
+            say(PrintableLines(error.render()));
             return ExitCode::from(USAGE);
         }
     };
@@ -60,16 +61,24 @@ pub(crate) fn main() -> ExitCode {
         Command::Echo(args) => echo_command(&args),
         Command::Limit(args) => limit_command(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "handle-loadgen", &mut io::stdout());
-            Ok(ExitCode::SUCCESS)
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "handle-loadgen", &mut script);
+            let written = io::Write::write_all(&mut io::stdout(), &script);
+            written.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from)
         }
         Command::Man { dir } => man_command(&dir),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("handle-loadgen: {}", Printable(format_args!("{error:#}")));
+        say(format_args!("handle-loadgen: {}\n", Printable(format_args!("{error:#}"))));
         let is_usage = matches!(error.downcast_ref(), Some(Error::Option(_)));
         ExitCode::from(if is_usage { USAGE } else { INVALID })
     })
+}
+
+/// Prints to standard error. Unlike `eprint!`, it does not panic where nothing can be written: the
+/// exit code says the outcome as well.
+fn say(text: impl fmt::Display) {
+    let _ = io::Write::write_all(&mut io::stderr(), text.to_string().as_bytes());
 }
 
 /// The first address of `host:port`.

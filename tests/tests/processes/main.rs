@@ -101,5 +101,6 @@ mod takeover;
 mod tcp;
 mod templates;
 mod trains;
+mod unwritable_logs;
 mod verifiers;
 mod watching;

@@ -44,6 +44,7 @@ pub use status::{JobStatus, KeptStatus, PublishCounts, PublishStatus, SetStatus}
 use crate::lease::{LeaseState, ProcessLease, this_process};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::PublicationNotice;
+use handle_daemon::threads;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_store::Store;
@@ -137,7 +138,7 @@ impl StorePublisher {
         shared.put(engine.status());
         let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         driver.lease = lease_state;
-        let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(|| driver.run())?;
+        let thread = threads::spawn("publish", || driver.run())?;
         Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping, lease })
     }
 

@@ -9,6 +9,7 @@ use super::settings::ShipConfig;
 use crate::lease::LeaseState;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::PublicationNotice;
+use handle_daemon::threads;
 use handle_fleet::follow::{LOOK_INTERVAL, ShipTurn};
 use handle_fleet::{FleetUrl, ShipError, ShipFollower, ShipOutcome, ShipRoute, location};
 use serde::Serialize;
@@ -222,8 +223,7 @@ impl SetShipping {
         let state = Arc::new(ShippingState { inner: Mutex::new(inner), wake: Condvar::new() });
         let turns = ShippingTurns { route, lease };
         let shared = Arc::clone(&state);
-        let thread = std::thread::Builder::new().name("ship".to_owned());
-        let thread = thread.spawn(move || {
+        let thread = threads::spawn("ship", move || {
             turns.run(&shared, &tell);
             shared.lock().has_ended = true;
             shared.wake.notify_all();

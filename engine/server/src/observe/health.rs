@@ -3,6 +3,7 @@
 use crate::counters::CounterShards;
 use crate::server::ServerState;
 use handle_daemon::clock::now_unix_ms;
+use handle_daemon::threads;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
@@ -72,7 +73,8 @@ pub(crate) fn look(heartbeat: &mut Heartbeat, shared: &ServerState, now: Instant
 /// Descriptions of the problems; empty when the server is healthy.
 pub type HealthProblems = Vec<String>;
 
-/// Problems with liveness: workers that make no turns, and records that cannot be looked up.
+/// Problems with liveness: workers that make no turns, threads that have ended by a bug, and
+/// records that cannot be looked up.
 ///
 /// A draining server is alive until its workers have ended.
 #[must_use]
@@ -91,6 +93,9 @@ pub fn liveness(
                 ills.push(format!("worker {at} has not turned for {} s", age.as_secs()));
             }
         }
+    }
+    if !shared.is_draining() {
+        ills.extend(threads::problem());
     }
     ills.extend(look_up(shared).err());
     ills

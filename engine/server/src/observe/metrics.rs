@@ -18,6 +18,7 @@ use handle_daemon::clock::now_unix_ms;
 use handle_daemon::http::HttpStatus;
 use handle_daemon::metrics::{MetricGroup, MetricNumber, MetricSeries, MetricsText, rows};
 use handle_daemon::sessions::SessionTable;
+use handle_daemon::{log, threads};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
@@ -290,6 +291,11 @@ handle_daemon::metrics! {
         gauge process_start_time_seconds = |reading| {
             reading.shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
         };
+        /// Lines of the log that could not be written to standard error, whose reader has gone or
+        /// is stuck, or whose disk is full.
+        counter handled_log_lines_lost = |_it| log::lines_lost();
+        /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
+        gauge handled_threads_ended = |_it| threads::ended().len();
         /// Processor time of all threads, user and system.
         counter process_cpu_seconds = |reading| reading.process.cpu_s;
         /// Resident memory, including mapped files.
