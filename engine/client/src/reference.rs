@@ -349,7 +349,7 @@ fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw
 /// The path of the URL of a proxy, if this is a URL.
 fn path_of<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<&'a str>, ReferenceError> {
     let Some(rest) = ["https://", "http://"].iter().find_map(|scheme| strip(text, scheme)) else {
-        return Ok(None);
+        return Ok(path_with_merged_slashes(text, rules));
     };
     let host_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(host_len);
@@ -357,6 +357,14 @@ fn path_of<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<&'a str>,
         true => Ok(Some(path)),
         false => Err(ReferenceError::UnknownHost(authority.to_owned())),
     }
+}
+
+/// The path of the URL of a proxy in which a front has merged slashes, as in
+/// `https:/doi.org/10.1000/182`.
+fn path_with_merged_slashes<'a>(text: &'a str, rules: &ReferenceRules) -> Option<&'a str> {
+    let rest = ["https:/", "http:/"].iter().find_map(|scheme| strip(text, scheme))?;
+    let (authority, _) = rest.split_once('/')?;
+    is_proxy(authority, rules).then(|| &rest[authority.len()..])
 }
 
 fn is_proxy(authority: &str, rules: &ReferenceRules) -> bool {

@@ -5,6 +5,8 @@
 //! - [`certificate`]: the certificate of the client, where clients may show one.
 //! - [`plain`]: a strict reader of plain requests, in front of hyper.
 //! - [`http1`], [`http2`]: hyper, with the timeouts and the limits of a connection around it.
+//! - [`target_bytes`], [`http1_targets`], [`http2_targets`]: characters in targets that clients
+//!   should have percent-encoded.
 //! - [`request_wait`]: the timeout while a connection waits for a request.
 //! - [`stream`]: the streams below them.
 //! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
@@ -15,12 +17,15 @@ pub mod activity;
 pub mod body;
 pub mod certificate;
 pub mod http1;
+pub mod http1_targets;
 pub mod http2;
+pub mod http2_targets;
 pub mod plain;
 pub mod prelude;
 pub mod request_body;
 pub mod request_wait;
 pub mod stream;
+pub mod target_bytes;
 
 use crate::admission::{self, UncountedRefusal};
 use crate::callers::CallerNonce;

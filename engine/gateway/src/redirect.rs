@@ -9,6 +9,7 @@
 //! - The text in `Location` is printable ASCII, whatever the values and the query contain.
 
 mod alias;
+mod host;
 mod parameters;
 mod target;
 #[cfg(test)]

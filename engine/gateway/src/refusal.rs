@@ -33,10 +33,12 @@ pub enum HttpRefusal {
     TooManySecrets(RetryAfter),
 }
 
-/// Whether a path is one of the JSON API.
+/// Whether a path is one of the JSON API, in any case of letters, as deployed.
 #[must_use]
 pub fn is_api(path: &str) -> bool {
-    path.strip_prefix("/api").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    path.split_at_checked("/api".len()).is_some_and(|(start, rest)| {
+        start.eq_ignore_ascii_case("/api") && (rest.is_empty() || rest.starts_with('/'))
+    })
 }
 
 impl HttpRefusal {
@@ -149,7 +151,7 @@ mod tests {
     fn the_api_answers_in_json_and_the_proxy_with_pages() {
         let settings = Config::default();
         for (path, is_json) in
-            [("/api", true), ("/api/handles/a/b", true), ("/apis", false), ("", false), ("/a/b", false)]
+            [("/api", true), ("/API/handles/a/b", true), ("/apis", false), ("", false), ("/a/b", false)]
         {
             let response = HttpRefusal::BodyTooLong.respond_without_head(path, &settings);
             assert_eq!(response.status(), 413);

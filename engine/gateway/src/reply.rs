@@ -344,8 +344,9 @@ pub fn names_html(list: impl AsRef<[u8]>) -> bool {
 }
 
 const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET,POST,HEAD,PUT,DELETE");
-const ALLOWED_HEADERS: HeaderValue =
-    HeaderValue::from_static("X-Requested-With,Authorization,Origin,Accept,Content-Type,If-None-Match");
+const ALLOWED_HEADERS: HeaderValue = HeaderValue::from_static(
+    "X-Requested-With,Authorization,Origin,Accept,Content-Type,If-None-Match,If-Match,Idempotency-Key",
+);
 /// The value of `Access-Control-Expose-Headers`.
 pub const EXPOSED_HEADERS: HeaderValue =
     HeaderValue::from_static("Content-Length,WWW-Authenticate,Location,ETag");

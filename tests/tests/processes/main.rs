@@ -55,6 +55,7 @@ mod gateway_secrets;
 mod gateway_sessions;
 mod gateway_settings;
 mod gateway_takeover;
+mod gateway_targets;
 mod gateway_upstream;
 mod gateway_visibility;
 mod handled;

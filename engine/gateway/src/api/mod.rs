@@ -90,7 +90,8 @@ impl<'r> ApiEndpoint<'r> {
             || (path.strip_prefix('/').unwrap_or_default(), None),
             |(name, rest)| (name, Some(rest)),
         );
-        match (name, rest) {
+        // As deployed, in any case of letters.
+        match (&*name.to_ascii_lowercase(), rest) {
             ("handles", None | Some("")) => Self::Handles,
             ("handles", Some(handle)) => Self::Handle(handle),
             ("prefixes", None | Some("")) => Self::Prefixes,

@@ -1,6 +1,7 @@
 //! The streams of a connection: that of the client, and above it that of its requests.
 
 use super::activity::ConnectionActivity;
+use super::http1_targets::TargetFollower;
 use crate::answers::MOVED_PER_MS;
 use crate::phase::{GatewayPhase, PhaseReceiver};
 use std::io;
@@ -229,19 +230,43 @@ pub struct RequestStream<'a, S> {
     pub stream: S,
     /// Bytes that were read from it before; the next reads return them.
     ahead: Vec<u8>,
+    /// Percent-encodes what may not stand in their targets.
+    targets: TargetFollower,
     activity: &'a ConnectionActivity,
 }
 
 impl<'a, S> RequestStream<'a, S> {
     /// The requests in `ahead`, which was read from `stream`, and in `stream`.
     #[must_use]
-    pub const fn new(stream: S, ahead: Vec<u8>, activity: &'a ConnectionActivity) -> Self {
-        Self { stream, ahead, activity }
+    pub fn new(stream: S, ahead: Vec<u8>, activity: &'a ConnectionActivity) -> Self {
+        let mut targets = TargetFollower::default();
+        let ahead = targets.encode(ahead);
+        Self { stream, ahead, targets, activity }
+    }
+}
+
+impl<S: AsyncRead + Unpin> RequestStream<'_, S> {
+    /// Reads bytes that were read before, or else bytes of the stream.
+    fn poll_received(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if take_ahead(&mut self.ahead, room) {
+            return Poll::Ready(Ok(()));
+        }
+        let before = room.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
+        if let Some(at) = self.targets.follow(&room.filled()[before..]) {
+            let rest = room.filled()[before + at..].to_vec();
+            room.set_filled(before + at);
+            self.ahead = self.targets.encode(rest);
+            if at == 0 {
+                take_ahead(&mut self.ahead, room);
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
 /// Returns bytes that were read ahead. Returns false if there are none.
-fn take_ahead(ahead: &mut Vec<u8>, room: &mut ReadBuf<'_>) -> bool {
+pub(super) fn take_ahead(ahead: &mut Vec<u8>, room: &mut ReadBuf<'_>) -> bool {
     if ahead.is_empty() {
         return false;
     }
@@ -261,20 +286,14 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
         room: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.activity.is_busy() {
-            if take_ahead(&mut self.ahead, room) {
-                return Poll::Ready(Ok(()));
-            }
-            return Pin::new(&mut self.stream).poll_read(context, room);
+            return self.poll_received(context, room);
         }
         if !self.activity.may_read_head() {
             // The task that polls the connection checks for this, so no waker is needed.
             return Poll::Pending;
         }
         let filled = room.filled().len();
-        let read = match take_ahead(&mut self.ahead, room) {
-            true => Poll::Ready(Ok(())),
-            false => Pin::new(&mut self.stream).poll_read(context, room),
-        };
+        let read = self.poll_received(context, room);
         if read.is_ready() {
             self.activity.add_head(&room.filled()[filled..]);
         }

@@ -1,5 +1,6 @@
 //! The URL of a redirect: what may stand in the header `Location`, and what is a safe target.
 
+use super::host::ascii_authority;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
 /// What may not stand in a URL. Percent signs stay, so that encoded bytes do.
@@ -39,9 +40,10 @@ impl From<RedirectTarget> for String {
 /// The URL in `text`, with `appended` after it; `None` unless it is absolute and has one of
 /// `schemes`, which are in lower case.
 ///
-/// Blanks around it are removed, and bytes that may not stand in a URL are percent-encoded. What is
-/// appended comes from whoever made the link, so it changes neither scheme nor host: after a URL
-/// that ends with its host it begins with a slash.
+/// Blanks around it are removed, bytes that may not stand in a URL are percent-encoded, and a host
+/// of another script gets the form that DNS has for it. What is appended comes from whoever made
+/// the link, so it changes neither scheme nor host: after a URL that ends with its host it begins
+/// with a slash.
 #[must_use]
 pub fn redirect_target(text: &str, appended: &[u8], schemes: &[String]) -> Option<RedirectTarget> {
     let mut url = percent_encode(text.trim().as_bytes(), NOT_IN_URLS).to_string();
@@ -55,6 +57,15 @@ pub fn redirect_target(text: &str, appended: &[u8], schemes: &[String]) -> Optio
         return None;
     }
     let ends_with_authority = authority.is_some_and(|authority| rest.len() == authority.len() + 2);
+    if WITH_HOST.contains(&scheme.as_str())
+        && let Some((authority, ascii)) =
+            authority.and_then(|it| ascii_authority(it).map(|ascii| (it, ascii)))
+    {
+        let path = rest[2 + authority.len()..].to_owned();
+        url.truncate(scheme.len() + 3);
+        url.push_str(&ascii);
+        url.push_str(&path);
+    }
     if !appended.is_empty() {
         if ends_with_authority && !matches!(appended[0], b'/' | b'?' | b'#') {
             url.push('/');

@@ -210,7 +210,7 @@ fn only_absolute_urls_of_allowed_schemes_are_targets() {
         ("https://example.org/a\r\nX: y", "https://example.org/a%0D%0AX:%20y"),
         ("https://example.org/\"<>{}|^`\\[]", "https://example.org/%22%3C%3E%7B%7D%7C%5E%60%5C[]"),
         ("https://example.org/100%&%zz%41", "https://example.org/100%&%zz%41"),
-        ("https://例え.jp/日本#ä", "https://%E4%BE%8B%E3%81%88.jp/%E6%97%A5%E6%9C%AC#%C3%A4"),
+        ("https://例え.jp/日本#ä", "https://xn--r8jz45g.jp/%E6%97%A5%E6%9C%AC#%C3%A4"),
         ("mailto:a@example.org", "mailto:a@example.org"),
         ("hdl:20.500.1/x", "hdl:20.500.1/x"),
         ("doi:10.1000/182", "doi:10.1000/182"),
