@@ -81,13 +81,22 @@ pub fn publish(publisher: &mut SetPublisher, records: &[Record], now_unix_ms: u6
 /// # Panics
 /// If publishing fails.
 pub fn publish_values(publisher: &mut SetPublisher, records: &[(&[u8], Value<'_>)]) {
+    let records: Vec<_> = records.iter().map(|(handle, value)| (*handle, vec![*value])).collect();
+    publish_records(publisher, &records);
+}
+
+/// Publishes a base with these records of several values, all of the homed prefix `10.1`.
+///
+/// # Panics
+/// If publishing fails.
+pub fn publish_records(publisher: &mut SetPublisher, records: &[(&[u8], Vec<Value<'_>>)]) {
     let mut homed = HomedPrefixes::default();
     homed.add(b"10.1");
     let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
     let published = publisher.publish_base(1, |file, temp_dir| {
         let mut builder = Builder::new(temp_dir, options).homed(homed);
-        for (origin, (handle, value)) in records.iter().enumerate() {
-            builder.add(origin as u64, handle, [*value])?;
+        for (origin, (handle, values)) in records.iter().enumerate() {
+            builder.add(origin as u64, handle, values.iter().copied())?;
         }
         builder.finish(file)
     });

@@ -69,7 +69,11 @@ impl LookupAnswer {
         if question.is_for_all() || self.code != ResponseCode::SUCCESS {
             return self.clone();
         }
-        let selected = self.values().iter().filter(|value| question.selects(value));
+        let sorted = question.sorted();
+        let selected = self.values().iter().filter(|value| match &sorted {
+            Some(sorted) => sorted.selects(value),
+            None => question.selects(value),
+        });
         let mut answer = Self::new(self.handle.clone(), self.code, selected);
         if answer.values_count == 0 {
             answer.code = ResponseCode::VALUES_NOT_FOUND;

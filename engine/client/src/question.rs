@@ -4,7 +4,7 @@ use handle_proto::fold;
 use handle_proto::value::type_matches;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::put;
-use handle_proto::wire::query::Query;
+use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Value};
 
 /// A handle, and which of its values. Without indexes and types: all values that may be read.
@@ -35,6 +35,22 @@ impl Default for AnswerWants {
     fn default() -> Self {
         Self { certified: false, authoritative: false, public_only: true }
     }
+}
+
+/// Most entries of lists that are compared with each value one by one.
+const LISTED_MAX: usize = 8;
+
+/// These lists sorted; `None` if they are short.
+#[must_use]
+pub fn sorted_lists(indexes: &[i32], types: &[Vec<u8>]) -> Option<SortedQuery> {
+    if indexes.len() + types.len() <= LISTED_MAX {
+        return None;
+    }
+    let (mut indexes_encoded, mut types_encoded) = (Vec::new(), Vec::new());
+    let indexes = Indexes::build(indexes.iter().copied(), &mut indexes_encoded);
+    types.iter().for_each(|kind| put::string(&mut types_encoded, kind));
+    let types = Strings::from_encoded(types.len(), &types_encoded).ok()?;
+    Some(SortedQuery::new(&Query { handle: b"", indexes, types }))
 }
 
 impl Question {
@@ -68,6 +84,12 @@ impl Question {
         self.is_for_all()
             || self.indexes.contains(&value.index)
             || self.types.iter().any(|kind| type_matches(kind, value.kind))
+    }
+
+    /// The lists sorted, if they are so long that this is worth it for a record with many values.
+    #[must_use]
+    pub fn sorted(&self) -> Option<SortedQuery> {
+        sorted_lists(&self.indexes, &self.types)
     }
 
     /// The flags of the request.

@@ -162,7 +162,7 @@ async fn agency_of(
     };
     if suffix.is_some() {
         let question = Question::all(name.as_bytes());
-        let http_question = HttpQuestion { question, refers: true, source: peer.address };
+        let http_question = HttpQuestion::new(question, peer.address);
         let code = timeout_at(deadline, state.answer(&http_question, |answer| answer.code)).await;
         // A service that does not answer in time says nothing about the handle.
         if code == Ok(Ok(ResponseCode::HANDLE_NOT_FOUND)) {

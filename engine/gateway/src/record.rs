@@ -9,7 +9,7 @@ use handle_daemon::site::SiteRecord;
 use handle_proto::limit::{FRAGMENTS_MAX, HANDLE_LEN_MAX};
 use handle_proto::value::Ttl;
 use handle_proto::wire::list::{Indexes, Strings, Values};
-use handle_proto::wire::query::Query;
+use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Request, Response, put};
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value};
 use handle_resolver::{AnswerContext, AnswerOutcome, ServiceFacts, WireReply as _, answer_message};
@@ -25,6 +25,29 @@ pub struct HttpQuestion {
     pub refers: bool,
     /// The address of the client.
     pub source: IpAddr,
+    /// The lists of the question, sorted, if they are long.
+    sorted: Option<SortedQuery>,
+}
+
+impl HttpQuestion {
+    /// The question of a client at `source`, for whom a referral is followed or reported.
+    #[must_use]
+    pub fn new(question: Question, source: IpAddr) -> Self {
+        let sorted = question.sorted();
+        Self { question, refers: true, source, sorted }
+    }
+
+    /// The same question, for which a referral is followed or reported if `refers` says so.
+    #[must_use]
+    pub fn refers_if(self, refers: bool) -> Self {
+        Self { refers, ..self }
+    }
+
+    /// Whether the question selects `value`.
+    #[must_use]
+    pub fn selects(&self, value: &Value<'_>) -> bool {
+        self.sorted.as_ref().map_or_else(|| self.question.selects(value), |sorted| sorted.selects(value))
+    }
 }
 
 /// Where an answer comes from.
@@ -95,7 +118,7 @@ impl<'a> RecordAnswer<'a> {
     }
 
     /// The values that `question` selects, in stored order.
-    pub fn selected<'q>(&self, question: &'q Question) -> impl Iterator<Item = Value<'a>> + use<'a, 'q> {
+    pub fn selected<'q>(&self, question: &'q HttpQuestion) -> impl Iterator<Item = Value<'a>> + use<'a, 'q> {
         self.values.iter().filter(move |value| question.selects(value))
     }
 }
@@ -179,10 +202,14 @@ fn stored<T>(
 ) -> Option<T> {
     let record = stored_record(&set.records(), service, &question.handle)?;
     let values = Values::from_encoded(record.public_count(), record.public_bytes()).ok()?;
-    let is_partial = !question.wants.public_only
-        && record
-            .private()
-            .any(|(_, encoded)| Value::split(encoded).is_ok_and(|(value, _)| question.selects(&value)));
+    let is_partial = !question.wants.public_only && {
+        let sorted = question.sorted();
+        let selects = |value: &Value<'_>| match &sorted {
+            Some(sorted) => sorted.selects(value),
+            None => question.selects(value),
+        };
+        record.private().any(|(_, encoded)| Value::split(encoded).is_ok_and(|(value, _)| selects(&value)))
+    };
     let origin = RecordOrigin::Set { generation: set.generation() };
     let (code, certified, is_stale) = (ResponseCode::SUCCESS, false, false);
     Some(render(&RecordAnswer { code, text: "", values, is_partial, certified, is_stale, age_s: 0, origin }))

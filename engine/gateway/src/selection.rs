@@ -5,10 +5,13 @@
 
 use crate::parameters::Parameters;
 use handle_client::Question;
-use handle_client::question::AnswerWants;
+use handle_client::question::{AnswerWants, sorted_lists};
 use handle_proto::Value;
+use handle_proto::fold;
 use handle_proto::value::type_matches;
+use handle_proto::wire::query::SortedQuery;
 use std::fmt;
+use std::sync::OnceLock;
 
 /// Most bytes of the indexes and types of a request, with four more for each.
 pub const SELECTION_LEN_MAX: usize = 1024;
@@ -25,12 +28,15 @@ impl fmt::Display for SelectionTooLong {
 
 impl std::error::Error for SelectionTooLong {}
 
-/// Indexes and types, of bounded length.
+/// Indexes and types, of bounded length. Those that are repeated are there once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ValueSelection {
     indexes: Vec<i32>,
     types: Vec<Vec<u8>>,
+    /// Length of all that were named, also repeatedly.
     len: usize,
+    /// Both, sorted, once they are compared with values; `None` in it if they are few.
+    sorted: OnceLock<Option<SortedQuery>>,
 }
 
 impl ValueSelection {
@@ -51,6 +57,7 @@ impl ValueSelection {
     }
 
     fn grow(&mut self, len: usize) -> Result<(), SelectionTooLong> {
+        self.sorted = OnceLock::new();
         self.len = self.len.saturating_add(len).saturating_add(4);
         match self.len > SELECTION_LEN_MAX {
             true => Err(SelectionTooLong),
@@ -64,7 +71,9 @@ impl ValueSelection {
     /// When the selection is too long.
     pub fn add_index(&mut self, index: i32) -> Result<(), SelectionTooLong> {
         self.grow(0)?;
-        self.indexes.push(index);
+        if !self.indexes.contains(&index) {
+            self.indexes.push(index);
+        }
         Ok(())
     }
 
@@ -74,7 +83,9 @@ impl ValueSelection {
     /// When the selection is too long.
     pub fn add_type(&mut self, kind: &[u8]) -> Result<(), SelectionTooLong> {
         self.grow(kind.len())?;
-        self.types.push(kind.to_vec());
+        if !self.types.iter().any(|known| fold::eq(known, kind)) {
+            self.types.push(kind.to_vec());
+        }
         Ok(())
     }
 
@@ -93,9 +104,16 @@ impl ValueSelection {
     /// Whether a value is selected: by its index or by its type, or because nothing is.
     #[must_use]
     pub fn selects(&self, value: &Value<'_>) -> bool {
-        self.is_empty()
-            || self.indexes.contains(&value.index)
-            || self.types.iter().any(|kind| type_matches(kind, value.kind))
+        if self.is_empty() {
+            return true;
+        }
+        match self.sorted.get_or_init(|| sorted_lists(&self.indexes, &self.types)) {
+            Some(sorted) => sorted.selects(value),
+            None => {
+                self.indexes.contains(&value.index)
+                    || self.types.iter().any(|kind| type_matches(kind, value.kind))
+            }
+        }
     }
 
     /// The question for these values of `handle`.
@@ -109,6 +127,43 @@ impl ValueSelection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_repeated_is_selected_once_and_many_select_the_same_as_each_alone() {
+        let mut selection = ValueSelection::default();
+        for _ in 0..5 {
+            selection.add_index(7).unwrap();
+            selection.add_type(b"URL").unwrap();
+            selection.add_type(b"url").unwrap();
+        }
+        assert_eq!((&*selection.indexes, selection.types.len()), (&[7][..], 1));
+        let value = |index, kind| Value::new(index, kind, b"");
+        let values = [
+            value(7, &b"X"[..]),
+            value(8, b"Url"),
+            value(9, b"URL.A"),
+            value(10, b"T3"),
+            value(11, b"S.x.y"),
+            value(12, b"S"),
+            value(13, b"SX"),
+        ];
+        let selected = |selection: &ValueSelection| {
+            values
+                .iter()
+                .filter(|value| selection.selects(value))
+                .map(|value| value.index)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(selected(&selection), [7, 8]);
+        for kind in ["T1", "T2", "T3", "T4", "T5", "T6", "S."] {
+            selection.add_type(kind.as_bytes()).unwrap();
+        }
+        let question = selection.question(b"1/a", AnswerWants::default());
+        assert!(selection.indexes.len() + selection.types.len() > 8, "so many are sorted");
+        let one_by_one: Vec<i32> =
+            values.iter().filter(|value| question.selects(value)).map(|value| value.index).collect();
+        assert_eq!((selected(&selection), one_by_one), (vec![7, 8, 10, 11, 12], vec![7, 8, 10, 11, 12]));
+    }
 
     #[test]
     fn a_selection_has_at_most_its_length() {

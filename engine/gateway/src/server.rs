@@ -41,6 +41,9 @@ use std::time::{Duration, Instant};
 /// The name of the program.
 const PROGRAM: &str = "handle-gateway";
 
+/// Sources of requests for many names whose processor time is counted.
+const BULK_SOURCES: usize = 4096;
+
 /// State shared by all parts.
 #[derive(Debug)]
 pub struct GatewayState {
@@ -74,6 +77,8 @@ pub struct GatewayState {
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
     pub rates: RequestRates,
+    /// Processor time of requests for many names, by source.
+    pub bulk_time: RequestRates,
     /// Wrong secret keys by source.
     pub secret_guesses: SecretGuesses,
     /// The log of requests.
@@ -282,6 +287,7 @@ impl Gateway {
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             rates: RequestRates::new(config.request_rate.sources),
+            bulk_time: RequestRates::new(BULK_SOURCES),
             secret_guesses: SecretGuesses::new(config.secret_guesses.entries),
             request_log: RequestLog::new(&config.request_log),
             workers_count,

@@ -176,16 +176,16 @@ fn streams_that_nobody_reads_are_bounded() {
     }
     assert!(most <= PER_SOURCE && most > PER_SOURCE / 4, "{most}");
     assert!(served.gateway.state().answers.refused_count() >= 30, "most requests are refused");
-    // One that is read has its whole answer, however long it is.
+    // One that is read has its whole answer, much longer than what a source may leave unread.
     drop(stream);
     assert!(served.is_released(), "{}", served.held());
-    let body = format!("{names}{names}");
+    let body = "\"10.1/long\"\n".repeat(70);
     let head = "POST /api/resolve HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/x-ndjson\r\n";
     let request =
         format!("{head}Accept: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}", body.len());
     let bytes = exchange(served.address(), request.as_bytes());
     let answer = HttpAnswer::split(&bytes, false).unwrap().0;
-    assert!(answer.status == 200 && answer.body.len() > 200 * LONG_LEN, "{}", answer.body.len());
+    assert!(answer.status == 200 && answer.body.len() > 70 * LONG_LEN, "{}", answer.body.len());
     assert!(served.is_released());
 }
 

@@ -5,12 +5,18 @@
 use crate::gateway::site_of;
 use handle_gateway::selection::SELECTION_LEN_MAX;
 use handle_gateway::{Config, Gateway};
+use handle_proto::Value;
 use handle_server::config::Datapath;
+use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, get, post, serve_over_http};
+use handle_tests::records::publish_records;
 use handle_tests::test_server::serve;
 use handle_tests::vectors::VectorSource;
 use serde_json::{Value as Json, json};
-use std::net::SocketAddr;
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 const LINES: &str = "Content-Type: application/x-ndjson\r\nAccept: application/x-ndjson\r\n";
 const DOCUMENT: &str = "Content-Type: application/json\r\n";
@@ -104,6 +110,121 @@ fn a_bad_name_fails_alone_and_a_bad_document_as_a_whole() {
     assert_eq!((none.status, none.text().as_str()), (200, "[]"));
     let get = get(address, "/api/resolve", "");
     assert_eq!((get.status, get.header("allow")), (405, Some("POST, OPTIONS")));
+}
+
+/// A gateway with a record of many values, a long one and a short one.
+struct CostlyRecords {
+    gateway: Gateway,
+    _directory: TempDir,
+}
+
+/// Values of the record of [`spelling`].
+const VALUES: usize = 2000;
+/// Bytes of the value of `10.1/long`.
+const LONG_LEN: usize = 200_000;
+
+/// One of 1024 spellings of a handle.
+fn spelling(number: usize) -> String {
+    let letter = |at: usize| if number >> at & 1 == 1 { 'A' } else { 'a' };
+    format!("10.1/{}", (0..10).map(letter).collect::<String>())
+}
+
+impl CostlyRecords {
+    fn serve(change: impl FnOnce(&mut Config)) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let set = directory.path().join("set");
+        std::fs::create_dir(&set).unwrap();
+        let text = "x".repeat(LONG_LEN);
+        let value = |index: usize| Value::new(i32::try_from(index).unwrap(), b"DESC", b"x");
+        let many = spelling(0);
+        let records: [(&[u8], Vec<Value<'_>>); 3] = [
+            (b"10.1/long", vec![Value::new(1, b"DESC", text.as_bytes())]),
+            (b"10.1/url", vec![Value::new(1, b"URL", b"https://one.example/")]),
+            (many.as_bytes(), (1..=VALUES).map(value).collect()),
+        ];
+        publish_records(&mut SetPublisher::open(&set).unwrap(), &records);
+        let mut config = config();
+        config.snapshot = Some(set);
+        change(&mut config);
+        Self { gateway: Gateway::start(&config).unwrap(), _directory: directory }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.gateway.addresses()[0]
+    }
+
+    /// The statuses of the answers about these names, and the answers.
+    fn resolve(&self, names: &[String], filter: &Json) -> (Vec<u64>, Vec<Json>) {
+        let mut body = json!({ "handles": names });
+        body.as_object_mut().unwrap().extend(filter.as_object().unwrap().clone());
+        let answer = post(self.address(), "/api/resolve", DOCUMENT, body.to_string().as_bytes());
+        let answers = answer.json().as_array().unwrap().clone();
+        (answers.iter().map(|answer| answer["status"].as_u64().unwrap()).collect(), answers)
+    }
+}
+
+/// Types of which no value has one, as many as a request may name.
+fn many_types() -> Vec<String> {
+    (0..120).map(|number| format!("{number:04}")).collect()
+}
+
+#[test]
+fn what_a_request_costs_has_a_budget() {
+    const NAMES: usize = 50;
+    let served = CostlyRecords::serve(|config| config.bulk.names = NAMES);
+    let names: Vec<String> = (0..NAMES).map(spelling).collect();
+    // 1024 values and 16 KiB for each name that is allowed, together.
+    let (statuses, answers) = served.resolve(&names, &json!({ "type": many_types(), "index": [7] }));
+    let answered = (NAMES * 1024).div_ceil(VALUES);
+    assert_eq!(statuses, [vec![200; answered], vec![503; NAMES - answered]].concat());
+    for (name, answer) in names.iter().zip(&answers) {
+        assert_eq!(&answer["handle"], name, "in order");
+    }
+    assert_eq!(answers[0]["values"].as_array().unwrap().len(), 1);
+    assert_eq!(answers[answered]["responseCode"], 3);
+    assert!(answers[answered]["message"].as_str().unwrap().contains("in another request"));
+    let names = |count: usize| [vec!["10.1/long".to_owned(); count], vec!["10.1/url".to_owned()]].concat();
+    let answered = (NAMES * 16 * 1024).div_ceil(LONG_LEN);
+    let (statuses, _) = served.resolve(&names(answered + 3), &json!({}));
+    assert_eq!(statuses, [vec![200; answered], vec![503; 4]].concat(), "long answers");
+    let (statuses, _) = served.resolve(&names(2), &json!({}));
+    assert_eq!(statuses, [200; 3], "another request");
+}
+
+#[test]
+fn names_that_are_repeated_cost_what_one_costs() {
+    const NAMES: usize = 50;
+    let served = CostlyRecords::serve(|config| config.bulk.names = NAMES);
+    let (statuses, answers) = served.resolve(&vec![spelling(1); NAMES], &json!({ "index": [7, 7, 9, 7] }));
+    assert_eq!(statuses, [200; NAMES]);
+    assert!(answers.iter().all(|answer| answer == &answers[0]));
+    let indexes: Vec<_> = answers[0]["values"].as_array().unwrap().iter().map(|it| &it["index"]).collect();
+    assert_eq!(indexes, [7, 9]);
+}
+
+#[test]
+fn the_work_for_a_client_that_has_left_ends() {
+    let served = CostlyRecords::serve(|_| ());
+    let names: Vec<String> = (0..500).map(spelling).collect();
+    let body = json!({ "handles": names, "type": many_types() }).to_string();
+    let head = "POST /api/resolve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n";
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let mut stream = TcpStream::connect(served.address()).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let state = served.gateway.state();
+    while state.counters.bulk_names.get() == 0 {
+        std::thread::yield_now();
+    }
+    drop(stream);
+    let since = Instant::now();
+    while state.answers.count() > 0 {
+        assert!(since.elapsed() < Duration::from_secs(10), "{} bytes are kept", state.answers.count());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let count = state.counters.bulk_names.get();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(state.counters.bulk_names.get(), count);
+    assert!(count < 400, "{count} names were resolved");
 }
 
 #[test]

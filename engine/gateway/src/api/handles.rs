@@ -67,7 +67,7 @@ fn question(request: &ApiRequest<'_>, handle: &str) -> Result<HttpQuestion, Stri
     };
     let question = selection.question(handle.as_bytes(), wants);
     let refers = !parameters.flag("doNotRefer").unwrap_or_default();
-    Ok(HttpQuestion { question, refers, source: request.peer.address })
+    Ok(HttpQuestion::new(question, request.peer.address).refers_if(refers))
 }
 
 /// The answer to a question, before it becomes a response.
@@ -96,7 +96,7 @@ impl AnswerBody {
             let status = StatusCode::FORBIDDEN;
             return Self { status, freshness: Freshness::NoStore, body, challenges: true };
         }
-        let (code, freshness, body) = contents(negative_s, &http_question.question, answer, handle);
+        let (code, freshness, body) = contents(negative_s, http_question, answer, handle);
         let is_upstream = matches!(answer.origin, RecordOrigin::Upstream { .. });
         let status = match status_of(code, true) {
             StatusCode::INTERNAL_SERVER_ERROR if is_upstream => StatusCode::BAD_GATEWAY,
@@ -131,7 +131,7 @@ impl AnswerBody {
 /// The code, freshness and body that show `answer`.
 fn contents(
     negative_s: u32,
-    question: &Question,
+    question: &HttpQuestion,
     answer: &RecordAnswer<'_>,
     handle: &str,
 ) -> (ResponseCode, Freshness, ApiBody) {

@@ -9,7 +9,8 @@ use crate::api::handles::AnswerBody;
 use crate::api::{ApiRefusal, ApiRequest};
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
-use crate::record::HttpQuestion;
+use crate::rate_limit::SourceRate;
+use crate::record::{HttpQuestion, RecordAnswer};
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
 use crate::route::read_body;
@@ -22,14 +23,14 @@ use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Time after which other connections of the worker get their turn.
-const TURN: Duration = Duration::from_millis(1);
+const TURN: Duration = Duration::from_micros(100);
 
 /// The format of the body of a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +77,79 @@ const LINES: [&str; 3] = ["application/x-ndjson", "application/jsonl", "applicat
 
 /// A name to resolve, or the reason why a part of the body is not a name.
 type BulkName = Result<String, String>;
+
+/// Bytes of answers for each name that a request may have (`bulk.names`), together: 16 MiB with the
+/// default. Names whose answers do not fit are not resolved.
+const NAME_LEN: usize = 16 << 10;
+/// The same for values among which answers are selected: a million with the default, which take
+/// about 100 ms of processor time.
+const NAME_VALUES: usize = 1024;
+/// Length of the answers that are kept for names that are repeated.
+const REPEATED_LEN_MAX: usize = 16 << 10;
+/// Turns that the requests of one source may take: a fifth of the time of one core, with 100 ms at
+/// once. A request beyond it goes on later. Other connections of the worker then wait for a fifth of
+/// a turn on average.
+const SOURCE_RATE: SourceRate =
+    SourceRate { interval_ns: 500_000, burst: 1000, ipv4_bits: 32, ipv6_bits: 64 };
+/// Time after which a request of a source beyond its rate asks again whether it may go on.
+const RATE_PAUSE: Duration = Duration::from_millis(5);
+
+/// The message about a name that is not resolved.
+const TOO_MUCH: &str = "The answers to this request are too long or too costly together: ask for this \
+     handle in another request";
+
+/// What a request may still cost.
+#[derive(Debug)]
+struct BulkBudget {
+    bytes: usize,
+    values: usize,
+    /// Processor time that was taken, and not yet from that of the source.
+    taken: Duration,
+}
+
+impl BulkBudget {
+    const fn new(names_max: usize) -> Self {
+        let [bytes, values] = [NAME_LEN, NAME_VALUES];
+        let (bytes, values) = (names_max.saturating_mul(bytes), names_max.saturating_mul(values));
+        Self { bytes, values, taken: Duration::ZERO }
+    }
+
+    /// Whether nothing is left.
+    const fn is_over(&self) -> bool {
+        self.bytes == 0 || self.values == 0
+    }
+
+    fn take(&mut self, shown: &ShownAnswer) {
+        self.bytes = self.bytes.saturating_sub(shown.text.len());
+        self.values = self.values.saturating_sub(shown.values_count);
+    }
+
+    /// Takes processor time from that of `source`, after each turn. Waits while it has none.
+    async fn take_time(
+        &mut self,
+        state: &GatewayState,
+        source: IpAddr,
+        sender: &BodySender,
+    ) -> Result<(), ClientGone> {
+        while let Some(rest) = self.taken.checked_sub(TURN) {
+            if sender.is_closed() {
+                return Err(ClientGone);
+            }
+            match state.bulk_time.admit_at_rate(source, Instant::now(), SOURCE_RATE) {
+                Ok(()) => self.taken = rest,
+                Err(_) => tokio::time::sleep(RATE_PAUSE).await,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The answer for a name, and the number of values among which it was selected.
+#[derive(Debug)]
+struct ShownAnswer {
+    text: String,
+    values_count: usize,
+}
 
 /// The names of a request, and the question about each of them.
 #[derive(Debug)]
@@ -213,9 +287,21 @@ impl BulkQuestion {
         Ok(())
     }
 
-    fn about(&self, handle: &str) -> HttpQuestion {
-        let question = self.selection.question(handle.as_bytes(), self.wants);
-        HttpQuestion { question, refers: self.refers, source: self.source }
+    /// The question, without a name.
+    fn about_no_name(&self) -> HttpQuestion {
+        let question = self.selection.question(b"", self.wants);
+        HttpQuestion::new(question, self.source).refers_if(self.refers)
+    }
+
+    /// The names that occur repeatedly.
+    fn repeated_names(&self) -> HashSet<&str> {
+        let (mut seen, mut repeated) = (HashSet::new(), HashSet::new());
+        for name in self.names.iter().flatten() {
+            if !seen.insert(name.as_str()) {
+                repeated.insert(name.as_str());
+            }
+        }
+        repeated
     }
 }
 
@@ -224,42 +310,63 @@ fn show(answer: &AnswerBody) -> String {
     answer.body.with_status(answer.status)
 }
 
+/// The object that shows `answer` to a question about `handle`.
+fn shown(
+    state: &GatewayState,
+    http_question: &HttpQuestion,
+    answer: &RecordAnswer<'_>,
+    handle: &str,
+) -> ShownAnswer {
+    let text = show(&AnswerBody::of(state, http_question, answer, handle));
+    ShownAnswer { text, values_count: answer.values.len() }
+}
+
+impl From<String> for ShownAnswer {
+    fn from(text: String) -> Self {
+        Self { text, values_count: 0 }
+    }
+}
+
 /// The object for an invalid name.
 fn error_object(code: ResponseCode, message: &str, handle: Option<&str>) -> String {
     ApiBody::failure(code, Some(message), handle).with_status(StatusCode::BAD_REQUEST)
 }
 
-/// The answer for `name`, if the set or its error gives it; otherwise the question for other
-/// services.
+/// The answer for `name`, if the set or its error gives it. `http_question` becomes the question
+/// about it.
 fn answer_here(
     state: &GatewayState,
-    question: &BulkQuestion,
+    http_question: &mut HttpQuestion,
     name: &BulkName,
-) -> Result<String, HttpQuestion> {
+) -> Option<ShownAnswer> {
     let handle = match name {
         Ok(handle) => handle,
-        Err(message) => return Ok(error_object(ResponseCode::PROTOCOL_ERROR, message, None)),
+        Err(message) => return Some(error_object(ResponseCode::PROTOCOL_ERROR, message, None).into()),
     };
     if handle.is_empty() {
-        return Ok(error_object(ResponseCode::INVALID_HANDLE, "Empty handle invalid", None));
+        return Some(error_object(ResponseCode::INVALID_HANDLE, "Empty handle invalid", None).into());
     }
     if handle.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
-        return Ok(error_object(ResponseCode::INVALID_HANDLE, &message, None));
+        return Some(error_object(ResponseCode::INVALID_HANDLE, &message, None).into());
     }
-    let http_question = question.about(handle);
-    let shown = state
-        .answer_here(&http_question, |answer| show(&AnswerBody::of(state, &http_question, answer, handle)));
-    shown.ok_or(http_question)
+    handle.as_bytes().clone_into(&mut http_question.question.handle);
+    state.answer_here(http_question, |answer| shown(state, http_question, answer, handle))
 }
 
 /// Asks other services.
-async fn ask(state: Arc<GatewayState>, http_question: HttpQuestion, at: usize) -> (usize, String) {
+async fn ask(state: Arc<GatewayState>, http_question: HttpQuestion, at: usize) -> (usize, ShownAnswer) {
     let handle = String::from_utf8_lossy(&http_question.question.handle);
-    let answered = state
-        .answer(&http_question, |answer| show(&AnswerBody::of(&state, &http_question, answer, &handle)))
-        .await;
-    (at, answered.unwrap_or_else(|error| show(&AnswerBody::of_failure(&error, &handle))))
+    let answered =
+        state.answer(&http_question, |answer| shown(&state, &http_question, answer, &handle)).await;
+    (at, answered.unwrap_or_else(|error| show(&AnswerBody::of_failure(&error, &handle)).into()))
+}
+
+/// The object for a name that is not resolved, because the budget of its request is used up.
+fn left_out(name: &BulkName) -> String {
+    let body =
+        ApiBody::failure(ResponseCode::SERVER_BUSY, Some(TOO_MUCH), name.as_ref().ok().map(String::as_str));
+    body.with_status(StatusCode::SERVICE_UNAVAILABLE)
 }
 
 /// Sends the answers for all names in their order.
@@ -269,16 +376,32 @@ async fn answer_all(
     form: BulkForm,
     sender: BodySender,
 ) -> Result<(), ClientGone> {
-    let questions_max = state.settings.current().bulk.questions;
-    let mut queue = AnswerQueue::new(form, sender);
+    let config = state.settings.current().bulk.clone();
+    let questions_max = config.questions;
+    let mut queue = AnswerQueue::new(form, sender, BulkBudget::new(config.names));
     let mut since = Instant::now();
     queue.begin().await?;
+    let mut http_question = question.about_no_name();
+    let mut repeated = RepeatedNames::of(question.repeated_names());
     for (at, name) in question.names.iter().enumerate() {
         state.counters.bulk_names.add();
-        match answer_here(state, &question, name) {
-            Ok(text) => queue.put(at, text)?,
-            Err(http_question) => drop(queue.lookups.spawn(ask(Arc::clone(state), http_question, at))),
+        if queue.budget.is_over() {
+            queue.put(at, left_out(name).into())?;
+        } else if let Some(text) = repeated.known(name) {
+            queue.put(at, text.into())?;
+        } else {
+            let begun = Instant::now();
+            let answered = answer_here(state, &mut http_question, name);
+            queue.budget.taken += begun.elapsed();
+            match answered {
+                Some(answer) => {
+                    repeated.note(name, &answer.text);
+                    queue.put(at, answer)?;
+                }
+                None => drop(queue.lookups.spawn(ask(Arc::clone(state), http_question.clone(), at))),
+            }
         }
+        queue.budget.take_time(state, question.source, &queue.sender).await?;
         queue.send_ready().await?;
         while queue.lookups.len() >= questions_max || (queue.is_full && !queue.lookups.is_empty()) {
             queue.receive().await?;
@@ -294,10 +417,39 @@ async fn answer_all(
     queue.finish().await
 }
 
+/// The names that a request has repeatedly, and the answers for those that are short.
+struct RepeatedNames<'q> {
+    answers: HashMap<&'q str, Option<String>>,
+    len: usize,
+}
+
+impl<'q> RepeatedNames<'q> {
+    fn of(names: HashSet<&'q str>) -> Self {
+        Self { answers: names.into_iter().map(|name| (name, None)).collect(), len: 0 }
+    }
+
+    /// The answer for `name`, if it is kept.
+    fn known(&self, name: &BulkName) -> Option<String> {
+        self.answers.get(name.as_ref().ok()?.as_str())?.clone()
+    }
+
+    /// Keeps the answer for `name`, if there is room for it.
+    fn note(&mut self, name: &BulkName, text: &str) {
+        let Some(kept) = name.as_ref().ok().and_then(|name| self.answers.get_mut(name.as_str())) else {
+            return;
+        };
+        if self.len + text.len() <= REPEATED_LEN_MAX {
+            self.len += text.len();
+            *kept = Some(text.to_owned());
+        }
+    }
+}
+
 /// Answers that wait until those of all earlier names are sent.
 struct AnswerQueue {
     /// Questions to other services. Dropping this ends them.
-    lookups: JoinSet<(usize, String)>,
+    lookups: JoinSet<(usize, ShownAnswer)>,
+    budget: BulkBudget,
     finished: BTreeMap<usize, String>,
     finished_len: usize,
     /// Whether so many finished answers wait for earlier ones that no further name is read.
@@ -309,9 +461,10 @@ struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    fn new(form: BulkForm, sender: BodySender) -> Self {
+    fn new(form: BulkForm, sender: BodySender, budget: BulkBudget) -> Self {
         Self {
             lookups: JoinSet::new(),
+            budget,
             finished: BTreeMap::new(),
             finished_len: 0,
             is_full: false,
@@ -321,7 +474,9 @@ impl AnswerQueue {
         }
     }
 
-    fn put(&mut self, at: usize, text: String) -> Result<(), ClientGone> {
+    fn put(&mut self, at: usize, answer: ShownAnswer) -> Result<(), ClientGone> {
+        self.budget.take(&answer);
+        let text = answer.text;
         self.finished_len += text.len();
         self.finished.insert(at, text);
         self.count_finished()
@@ -343,7 +498,7 @@ impl AnswerQueue {
     async fn receive(&mut self) -> Result<(), ClientGone> {
         self.sender.flush().await?;
         match self.lookups.join_next().await {
-            Some(Ok((at, text))) => self.put(at, text)?,
+            Some(Ok((at, answer))) => self.put(at, answer)?,
             // A question that hit a bug has no answer, so the body ends early.
             Some(Err(_)) => return Err(ClientGone),
             None => {}

@@ -14,7 +14,7 @@ impl GatewayState {
     pub(super) fn notice(&self, handle: Handle<'_>, source: IpAddr) -> Notice {
         let questions = namespace::questions(handle, AnswerWants::default());
         let notices = questions.into_iter().filter_map(|question| {
-            let http_question = HttpQuestion { question, refers: true, source };
+            let http_question = HttpQuestion::new(question, source);
             if let Some(notice) =
                 self.answer_here(&http_question, |answer| Notice::of_record(answer.values.iter()))
             {

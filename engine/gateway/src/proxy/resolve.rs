@@ -122,7 +122,7 @@ impl HandleRequest<'_> {
     fn question(&self, handle: Handle<'_>) -> HttpQuestion {
         let parameters = self.proxy.parameters;
         let question = parameters.selection.question(handle.0, self.wants());
-        HttpQuestion { question, refers: true, source: self.peer.address }
+        HttpQuestion::new(question, self.peer.address)
     }
 
     /// What follows from the record of the last handle of the chain.
@@ -252,7 +252,7 @@ impl HandleRequest<'_> {
             {
                 continue;
             }
-            let http_question = HttpQuestion { question, refers: true, source: self.peer.address };
+            let http_question = HttpQuestion::new(question, self.peer.address);
             let add = |answer: &RecordAnswer<'_>| {
                 self.note_age(answer);
                 if answer.code == ResponseCode::SUCCESS {
