@@ -82,6 +82,9 @@ pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
 /// The message for callers if no socket for many changes is configured.
 pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
 
+/// Time after which a request that waits for a place asks for one again.
+const PLACE_PAUSE: Duration = Duration::from_millis(20);
+
 /// Why the service did not answer.
 #[derive(Debug)]
 pub enum ServiceError {
@@ -104,6 +107,8 @@ pub struct AdministrationService {
     key: Option<PublicKey>,
     places: Arc<SourcePlaces>,
     limits: PlaceLimits,
+    /// Answers that go on for as long as their clients read them.
+    streams: Arc<SourcePlaces>,
     /// Answers that wait until their change is visible.
     visible_waits: Arc<SourcePlaces>,
     answer_len_max: usize,
@@ -148,6 +153,7 @@ impl AdministrationService {
             key,
             places,
             limits,
+            streams: Arc::default(),
             visible_waits: Arc::default(),
             answer_len_max,
             callers,
@@ -209,6 +215,25 @@ impl AdministrationService {
     #[must_use]
     pub fn place(&self, source: IpAddr) -> Option<SourcePlace> {
         self.places.take(source, self.limits)
+    }
+
+    /// A place among the answers that go on for as long as their clients read them, for a client at
+    /// `source`. There are as many as for requests, which do not wait for clients.
+    #[must_use]
+    pub fn stream_place(&self, source: IpAddr) -> Option<SourcePlace> {
+        self.streams.take(source, self.limits)
+    }
+
+    /// Waits for a place among the requests to the service, for a client at `source`. `None` if
+    /// there is none for as long as an answer may take.
+    pub async fn wait_for_place(&self, source: IpAddr) -> Option<SourcePlace> {
+        let since = Instant::now();
+        loop {
+            match self.place(source) {
+                None if since.elapsed() < self.patience => tokio::time::sleep(PLACE_PAUSE).await,
+                place => return place,
+            }
+        }
     }
 
     /// The answers that wait until their change is visible.

@@ -233,8 +233,12 @@ async fn relay(
     };
     let streamed = ResponseBody::streamed(state, peer.address);
     let (sender, body) = streamed.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
+    // The rest comes as fast as the client reads, so it has no place among the requests.
+    let stream_place = admin.stream_place(peer.address);
+    let stream_place = stream_place.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
+    drop(place);
     spawn(state, async move {
-        let _place = place;
+        let _place = stream_place;
         copy(stream, first, sender, patience).await;
     });
     Ok(RelayedAnswer::Streamed(body))

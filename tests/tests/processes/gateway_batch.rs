@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `301:0.NA/TST`, which has every right.
 pub(crate) const ADMINISTRATOR: &str = "Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==";
@@ -290,6 +290,75 @@ fn results_arrive_while_lines_are_still_being_sent() {
     assert!(service.stored("TST/streamed-1").is_some(), "durable before it is acknowledged");
     stream.write_all((chunk(&creation("TST/streamed-2")) + "0\r\n\r\n").as_bytes()).unwrap();
     read_until(&mut stream, "{\"line\":2,\"responseCode\":1,\"handle\":\"TST/streamed-2\"}");
+}
+
+/// The head of a request whose body comes in chunks.
+fn head(caller: &str, further: &str) -> String {
+    format!(
+        "POST /api/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Transfer-Encoding: chunked\r\nContent-Type: application/x-ndjson\r\n\
+         Authorization: {caller}\r\n{further}\r\n"
+    )
+}
+
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
+}
+
+#[test]
+fn requests_that_wait_for_their_clients_take_no_place() {
+    let service = BatchService::start_with(
+        |_| (),
+        |config| {
+            config.admin.requests = 3;
+            config.admin.requests_per_source = 2;
+        },
+    );
+    let begin = |caller: &str, further: &str, first: String| {
+        let mut stream = connect_over_tls(service.address());
+        stream.write_all((head(caller, further) + &first).as_bytes()).unwrap();
+        stream
+    };
+    // Of strangers: each is refused by its head, with a body that goes on for ever or not.
+    for number in 0..6 {
+        let key = format!("Idempotency-Key: {number}\r\n");
+        let mut stream = begin(WRONG, if number % 2 == 0 { &key } else { "" }, chunk("{"));
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 401");
+    }
+    // Of administrators who pause: within a body that is read whole, after a line, and within one.
+    let keyed: Vec<_> =
+        (0..3).map(|at| begin(ADMINISTRATOR, &format!("Idempotency-Key: w{at}\r\n"), chunk("\n"))).collect();
+    let mut paused = Vec::new();
+    for at in 0..4 {
+        let first = creation(&format!("TST/paused-{at}"));
+        let begun = if at % 2 == 0 { first } else { first + "{\"handle\"" };
+        paused.push(begin(ADMINISTRATOR, "", chunk(&begun)));
+        // There are two places; each is free again after a moment, for another request of the same
+        // source.
+        let since = Instant::now();
+        let other = loop {
+            let answer = service.batch(ADMINISTRATOR, "", &creations(&format!("other-{at}"), 2));
+            if answer.status == 200 || since.elapsed() > Duration::from_secs(10) {
+                break answer;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        };
+        assert_eq!(codes(&other), [(1, 1), (2, 1)], "with {} that pause", at + 1);
+    }
+    for (at, mut stream) in paused.into_iter().enumerate() {
+        let second = creation(&format!("TST/second-{at}"));
+        let rest = if at % 2 == 0 { second } else { second.replacen("{\"handle\"", "", 1) };
+        let rest = format!("{}0\r\n\r\n", chunk(&rest));
+        stream.write_all(rest.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = described("POST", "/api/batch", &answer);
+        assert_eq!(codes(&answer), [(1, 1), (2, 1)], "{at}: {}", answer.text());
+        assert!(service.stored(&format!("TST/second-{at}")).is_some());
+    }
+    drop(keyed);
 }
 
 #[test]

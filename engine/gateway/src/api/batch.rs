@@ -3,13 +3,17 @@
 //! The body is JSON lines, one change each, and so is the answer, one result each. Both are
 //! streamed: lines are read, handed to `handle-admin` in groups, and answered while more arrive.
 //! With `Idempotency-Key` the whole body is read first, because the key covers its digest.
+//!
+//! There are few places among the requests to `handle-admin`, and few connections to it. A request
+//! has one while its caller is proven, which takes no part of the body, and while changes are
+//! carried out; not while it waits for its client.
 
 mod change_line;
 mod lines;
 
 pub(crate) use change_line::creation;
 
-use crate::administration::NO_BULK;
+use crate::administration::{AdministrationService, NO_BULK};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::resolve::{BulkForm, streamed};
@@ -17,15 +21,17 @@ use crate::api::{ApiRefusal, ApiRequest, challenge, respond, status_of, unauthor
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
 use crate::connections::request_body::RequestBody;
-use crate::places::BodyRoom;
+use crate::places::{BodyRoom, SourcePlace};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
 use crate::route::collect;
 use crate::server::GatewayState;
 use crate::stream::{self, BodySender, ClientGone, ResponseBody};
 use change_line::LineChange;
+use handle_client::administration::ClientIdentity;
 use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
 use handle_proto::ResponseCode;
+use handle_proto::wire::admin::StorePosition;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap};
 use lines::{BodyLine, BrokenBody, LineReader};
@@ -33,6 +39,7 @@ use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
@@ -48,6 +55,10 @@ const GROUP_LEN: usize = FRAME_LEN / 2;
 const GROUPS_MAX: usize = 4;
 /// Time for which a group waits for further lines.
 const GROUP_PATIENCE: Duration = Duration::from_millis(2);
+
+/// Time for which a request keeps its place while no line arrives. To get it again, the caller is
+/// proven again, which takes milliseconds.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Answers a request to change many records.
 pub(super) async fn batch(
@@ -66,19 +77,34 @@ pub(super) async fn batch(
         let message = "Unsupported media type: send application/x-ndjson";
         return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
     }
-    let Some(place) = admin.place(request.peer.address) else {
-        let message = "Too many requests to the administration service are under way";
-        return busy(state, request, StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY, message);
-    };
-    let settings = state.settings.current_shared();
-    let (reader, key, room) = match read_body(state, request, &settings.bulk, body).await {
-        Ok(read) => read,
+    let (settings, source) = (state.settings.current_shared(), request.peer.address);
+    let work = BatchWork { state: Arc::clone(state), identity, source, records_max: settings.bulk.records };
+    let name = match key_of(request.head.headers) {
+        Ok(name) => name,
         Err(refusal) => return refusal.respond(state, request, None),
     };
-    let opened = bulk::open(socket, admin.patience(), identity, request.peer.address, key.as_ref()).await;
-    match &opened {
-        Err(BulkError::Lost(error)) => admin.bulk_failures().note(Some(error), Instant::now()),
-        _ => admin.bulk_failures().note(None::<&str>, Instant::now()),
+    // The proof from the head alone: a body that is read before it would be that of anybody. Places
+    // are soon free again, because nobody has one for as long as a client pleases.
+    let mut opened = match admin.wait_for_place(source).await {
+        Some(place) => work.open(admin, socket, place, None).await,
+        None => Err(no_place()),
+    };
+    let patience = Duration::from_millis(settings.limits.body_ms.into());
+    let (reader, room) = match name {
+        None => (LineReader::of_body(body, settings.bulk.line_bytes, patience), None),
+        Some(name) => {
+            if let Err(error) = std::mem::replace(&mut opened, Err(no_place())) {
+                return refuse(state, request, error);
+            }
+            let (reader, key, room) = match read_body(state, request, &settings.bulk, body, name).await {
+                Ok(read) => read,
+                Err(refusal) => return refusal.respond(state, request, None),
+            };
+            if let Some(place) = admin.wait_for_place(source).await {
+                opened = work.open(admin, socket, place, Some(&key)).await;
+            }
+            (reader, Some(room))
+        }
     };
     let connection = match opened {
         Ok(connection) => connection,
@@ -87,11 +113,8 @@ pub(super) async fn batch(
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
         return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
     };
-    let (shared_state, patience, records_max) = (Arc::clone(state), admin.patience(), settings.bulk.records);
-    let source = request.peer.address;
     stream::spawn(state, async move {
-        let _held = (place, room);
-        let work = BatchWork { state: shared_state, source, patience, records_max };
+        let _room = room;
         // On an error, the body ends without its terminator, which tells the client that results
         // are missing.
         let _ = work.run(connection, reader, sender).await;
@@ -99,18 +122,22 @@ pub(super) async fn batch(
     streamed(BulkForm::Lines, body)
 }
 
-/// The lines of the body; with a key, after the whole body has arrived, which takes room.
+/// The error when too many requests wait for `handle-admin`.
+fn no_place() -> BulkError {
+    let message = "Too many requests to the administration service are under way";
+    BulkError::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
+}
+
+/// The lines of the body of a request with a key, after all of it has arrived, which takes room.
 async fn read_body(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     config: &BulkConfig,
     body: RequestBody,
-) -> Result<(LineReader, Option<RequestKey>, Option<BodyRoom>), ApiRefusal> {
+    name: String,
+) -> Result<(LineReader, RequestKey, BodyRoom), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
     let patience = Duration::from_millis(limits.body_ms.into());
-    let Some(name) = key_of(request.head.headers)? else {
-        return Ok((LineReader::of_body(body, config.line_bytes, patience), None, None));
-    };
     let room = state.bodies.room(request.peer.address);
     let collected = collect(room, body, config.body_bytes, limits.bodies());
     let collected =
@@ -133,7 +160,7 @@ async fn read_body(
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(records_max)));
     }
     let reader = LineReader::of_bytes(bytes, config.line_bytes, patience);
-    Ok((reader, Some((name, digest)), Some(room)))
+    Ok((reader, (name, digest), room))
 }
 
 fn too_many(records_max: usize) -> String {
@@ -209,61 +236,148 @@ enum LineGroup {
 /// The work on the body of a request.
 struct BatchWork {
     state: Arc<GatewayState>,
+    identity: Arc<ClientIdentity>,
     source: IpAddr,
-    patience: Duration,
     records_max: usize,
 }
 
+/// A connection of a proven caller, and its place.
+struct PlacedConnection {
+    stream: UnixStream,
+    place: SourcePlace,
+}
+
+/// The body of a request.
+struct BatchBody {
+    reader: LineReader,
+    /// A line that was read while no place was taken.
+    first: Option<BodyLine>,
+    /// Lines that have been read.
+    count: usize,
+}
+
+/// Why no more lines are handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FeedEnd {
+    /// There are no more, or too many.
+    Over,
+    /// None arrives for now.
+    Paused,
+}
+
 impl BatchWork {
+    /// Proves the caller at `socket`, in `place`.
+    async fn open(
+        &self,
+        admin: &AdministrationService,
+        socket: &Path,
+        place: SourcePlace,
+        key: Option<&RequestKey>,
+    ) -> Result<PlacedConnection, BulkError> {
+        let identity = Arc::clone(&self.identity);
+        let opened = bulk::open(socket, admin.patience(), identity, self.source, key).await;
+        match &opened {
+            Err(BulkError::Lost(error)) => admin.bulk_failures().note(Some(error), Instant::now()),
+            _ => admin.bulk_failures().note(None::<&str>, Instant::now()),
+        };
+        opened.map(|stream| PlacedConnection { stream, place })
+    }
+
+    /// Proves the caller again, after a pause.
+    async fn open_again(&self) -> Result<PlacedConnection, ClientGone> {
+        let admin = self.state.admin.as_ref().ok_or(ClientGone)?;
+        let socket = admin.bulk_socket().ok_or(ClientGone)?;
+        let place = admin.wait_for_place(self.source).await.ok_or(ClientGone)?;
+        self.open(admin, socket, place, None).await.map_err(|error| {
+            tracing::debug!(?error, "a caller could not be proven again for the rest of a request");
+            ClientGone
+        })
+    }
+
     /// Hands all changes over and sends all results.
     async fn run(
         &self,
-        connection: UnixStream,
+        first: PlacedConnection,
         reader: LineReader,
-        sender: BodySender,
+        mut sender: BodySender,
     ) -> Result<(), ClientGone> {
-        let (mut results, changes) = connection.into_split();
+        let mut body = BatchBody { reader, first: None, count: 0 };
+        let (mut connection, mut position) = (first, None);
+        while self.carry_out(connection, &mut body, &mut sender, &mut position).await? == FeedEnd::Paused {
+            body.first = body.reader.next().await.map_err(|BrokenBody| ClientGone)?;
+            if body.first.is_none() {
+                break;
+            }
+            connection = self.open_again().await?;
+        }
+        // The answer ends when its changes are visible.
+        self.state.until_visible(self.source, [], position).await;
+        sender.finish().await
+    }
+
+    /// Hands changes over and sends their results, until no more lines arrive.
+    async fn carry_out(
+        &self,
+        PlacedConnection { stream, place: _place }: PlacedConnection,
+        body: &mut BatchBody,
+        sender: &mut BodySender,
+        position: &mut Option<StorePosition>,
+    ) -> Result<FeedEnd, ClientGone> {
+        let (mut results, changes) = stream.into_split();
         let (groups, waiting) = channel(GROUPS_MAX);
+        let mut end = FeedEnd::Over;
         let reading = async {
-            if self.feed(reader, changes, &groups).await.is_err() {
-                let _ = groups.send(LineGroup::Broken).await;
+            match self.feed(body, changes, &groups).await {
+                Ok(fed) => end = fed,
+                Err(BrokenBody) => drop(groups.send(LineGroup::Broken).await),
             }
             drop(groups);
             std::future::pending::<()>().await;
         };
         // When the results have ended, no more lines are read.
         tokio::select! {
-            shown = self.send_results(&mut results, waiting, sender) => shown,
-            () = reading => Err(ClientGone),
+            shown = self.send_results(&mut results, waiting, sender, position) => shown?,
+            () = reading => return Err(ClientGone),
         }
+        Ok(end)
     }
 
     /// Reads lines and hands their changes over in groups.
     async fn feed(
         &self,
-        mut reader: LineReader,
+        body: &mut BatchBody,
         mut changes: OwnedWriteHalf,
         groups: &Sender<LineGroup>,
-    ) -> Result<(), BrokenBody> {
-        let (mut lines, mut lines_len, mut count) = (Vec::new(), 0, 0);
-        while let Some(line) = reader.next().await? {
-            count += 1;
-            if count > self.records_max {
+    ) -> Result<FeedEnd, BrokenBody> {
+        let (mut lines, mut lines_len) = (Vec::new(), 0);
+        loop {
+            let read = match body.first.take() {
+                Some(line) => Ok(Ok(Some(line))),
+                None => tokio::time::timeout(PAUSE, body.reader.next()).await,
+            };
+            let Ok(read) = read else {
+                self.hand_over(lines, &mut changes, groups).await?;
+                return Ok(FeedEnd::Paused);
+            };
+            let Some(line) = read? else { break };
+            body.count += 1;
+            if body.count > self.records_max {
                 let message = too_many(self.records_max);
                 let text = result_line(line.number, None, ResponseCode::PROTOCOL_ERROR, &message);
                 self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
                 let _ = groups.send(LineGroup::Lines(vec![LineState::Finished(text)])).await;
-                return Ok(());
+                return Ok(FeedEnd::Over);
             }
             lines_len += line.text.as_ref().map_or(0, Vec::len);
             lines.push(line);
             let is_full = lines.len() >= GROUP_LINES || lines_len >= GROUP_LEN;
-            if is_full || !reader.has_more_within(GROUP_PATIENCE).await? {
+            if is_full || !body.reader.has_more_within(GROUP_PATIENCE).await? {
                 self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
                 lines_len = 0;
             }
         }
-        self.hand_over(lines, &mut changes, groups).await
+        self.hand_over(lines, &mut changes, groups).await?;
+        Ok(FeedEnd::Over)
     }
 
     /// Hands the changes on `lines` over.
@@ -294,24 +408,25 @@ impl BatchWork {
         &self,
         results: &mut (impl tokio::io::AsyncRead + Unpin),
         mut waiting: Receiver<LineGroup>,
-        mut sender: BodySender,
+        sender: &mut BodySender,
+        last_position: &mut Option<StorePosition>,
     ) -> Result<(), ClientGone> {
-        let mut last_position = None;
+        let patience = self.state.admin.as_ref().map_or(Duration::ZERO, AdministrationService::patience);
         while let Some(group) = waiting.recv().await {
             let LineGroup::Lines(states) = group else { return Err(ClientGone) };
             let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
             let received = match has_changes {
-                true => bulk::receive_results(results, self.patience)
+                true => bulk::receive_results(results, patience)
                     .await
                     .map(|(position, results)| (Some(position), results)),
-                false => Ok((last_position, Vec::new())),
+                false => Ok((*last_position, Vec::new())),
             };
             let is_lost = received.is_err();
             let (position, received) = received.unwrap_or_else(|error| {
                 tracing::warn!(?error, "the administration service did not answer changes");
-                (last_position, Vec::new())
+                (*last_position, Vec::new())
             });
-            last_position = position;
+            *last_position = position;
             let mut received = VecDeque::from(received);
             for state in states {
                 let text = match state {
@@ -333,9 +448,7 @@ impl BatchWork {
                 return Err(ClientGone);
             }
         }
-        // The answer ends when its changes are visible.
-        self.state.until_visible(self.source, [], last_position).await;
-        sender.finish().await
+        Ok(())
     }
 
     /// Removes a changed record from the cache of other services' answers.
