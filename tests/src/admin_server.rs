@@ -6,7 +6,7 @@ use crate::vectors::{self, VectorSource, is_foreign};
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
 use handle_daemon::server_key::ServerKeyConfig;
-use handle_proto::Values;
+use handle_proto::{Handle, Values};
 use handle_store::{Store, StoreConfig};
 use serde_json::Value as Json;
 use std::net::SocketAddr;
@@ -172,7 +172,7 @@ fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> LeftOut {
     let temp_dir = config.file.parent().expect("a directory");
     let mut bulk = store.bulk(temp_dir, 1 << 20);
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
-        bulk.home(prefix.as_str().expect("a name").as_bytes());
+        bulk.home(Handle(prefix.as_str().expect("a name").as_bytes()).homed_prefix());
     }
     let mut left_out = LeftOut::default();
     for record in source.document("records.json").as_array().into_iter().flatten() {

@@ -9,6 +9,7 @@
 //! - [`position`]: what is here, in the same commits as the records.
 //! - [`scope`]: which records are taken from which server.
 //! - [`promote`]: the mirror becomes the primary.
+//! - [`homed`]: whether the homed prefixes here are those of the primary.
 //! - [`compare`]: whether the published set has the records of the primaries.
 //! - [`status`]: progress, errors, metrics.
 //! - [`config`], [`error`]: settings and errors.
@@ -21,6 +22,7 @@ mod batch;
 pub mod compare;
 pub mod config;
 pub mod error;
+pub mod homed;
 pub mod notices;
 pub mod position;
 pub mod primary;

@@ -20,7 +20,8 @@ enum Command {
     #[command(after_help = "Example:
   hdl mirror status --socket /srv/handle/run/handle-admin.sock
 
-Exit codes: 0 every primary is followed, 1 a primary is not followed, or this is not a mirror.")]
+Exit codes: 0 every primary is followed, 1 a primary is not followed or has other homed prefixes, or
+this is not a mirror.")]
     Status(StatusArgs),
     /// Make a mirror the primary: it accepts changes from now on.
     ///
@@ -78,7 +79,8 @@ fn status(args: &StatusArgs) -> anyhow::Result<ExitOutcome> {
     } else {
         primaries.iter().for_each(show);
     }
-    let is_good = primaries.iter().all(is_followed);
+    let is_equal = |one: &Json| one["homed_differences"].as_u64().unwrap_or(0) == 0;
+    let is_good = primaries.iter().all(|one| is_followed(one) && is_equal(one));
     Ok(if is_good { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
@@ -105,6 +107,15 @@ fn show(one: &Json) {
         let ms = one[name].as_u64().map(|at| now_unix_ms().saturating_sub(at));
         ms.map_or_else(|| "never".to_owned(), |ms| format!("{} s ago", ms / 1000))
     };
+    match one["homed_differences"].as_u64() {
+        Some(0) => println!("  homed prefixes: equal to those of the primary"),
+        Some(count) => {
+            let named = one["homed_different"].as_array().into_iter().flatten().filter_map(Json::as_str);
+            let named = named.collect::<Vec<_>>().join(", ");
+            println!("  homed prefixes: {count} homed here or at the primary, and not at both: {named}");
+        }
+        None => println!("  homed prefixes: not compared yet"),
+    }
     println!("  last success: {}", ago("last_success_unix_ms"));
     if let Some(error) = one["last_error"].as_str() {
         println!("  last error: {} ({error})", ago("last_error_unix_ms"));

@@ -97,6 +97,17 @@ impl<'a> Handle<'a> {
         [PREFIX_RECORDS, &fold::folded(self.naming_authority())].concat()
     }
 
+    /// The prefix that this name homes, written with or without the `0.NA/` of its record: `10.1045`
+    /// for `10.1045` and `0.NA/10.1045`.
+    ///
+    /// Exactly one `0.NA/` is removed. `0.NA/0.NA/10`, which homes the prefixes derived from 10, is
+    /// `0.NA/10`, so what this returns must not pass here again: a name does so once, where it
+    /// comes in, and stores and sets have what is returned.
+    #[must_use]
+    pub fn homed_prefix(self) -> &'a [u8] {
+        if self.is_prefix_record() { &self.0[PREFIX_RECORDS.len()..] } else { self.0 }
+    }
+
     /// The handle that is looked up: a name without a slash stands for `0.NA/` and its folded form.
     #[must_use]
     pub fn looked_up(self) -> Vec<u8> {
@@ -200,6 +211,21 @@ impl fmt::Debug for Handle<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_homed_prefix_loses_the_start_of_its_record_once() {
+        for (name, prefix) in [
+            ("10.1045", "10.1045"),
+            ("0.NA/10.1045", "10.1045"),
+            ("0.na/10.1045", "10.1045"),
+            ("0.NA/0.NA/10.1045", "0.NA/10.1045"),
+            ("0.NA/0.NA", "0.NA"),
+            ("0.NA/", ""),
+            ("0.NA", "0.NA"),
+        ] {
+            assert_eq!(Handle(name.as_bytes()).homed_prefix(), prefix.as_bytes(), "{name}");
+        }
+    }
 
     #[test]
     fn hashes_as_deployed() {

@@ -163,7 +163,7 @@ impl<'s> Bulk<'s> {
         self.sorter.add(&key, &self.room)
     }
 
-    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`.
+    /// Homes `prefix`, as in [`Transaction::home`](super::Transaction::home).
     pub fn home(&mut self, prefix: &[u8]) {
         self.homed.push(prefix.to_vec());
     }

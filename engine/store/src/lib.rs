@@ -454,7 +454,7 @@ impl Store {
         Bulk::new(self, temp_dir, memory_bytes)
     }
 
-    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was homed already.
+    /// Homes `prefix`, as in [`Transaction::home`]; false if it was homed already.
     ///
     /// # Errors
     /// As [`change`](Self::change).

@@ -145,12 +145,14 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Homes `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was homed already.
+    /// Homes `prefix`, as `10.1045`; false if it was homed already. The name of its record has to
+    /// pass [`Handle::homed_prefix`](handle_proto::Handle::homed_prefix) first: a prefix that begins
+    /// with `0.NA/` homes those that are derived from another one.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn home(&mut self, prefix: &[u8]) -> Result<bool, StoreError> {
-        let prefix = bare_prefix(prefix);
+        let prefix = fold::folded(prefix);
         if self.is_homed(&prefix)? {
             return Ok(false);
         }
@@ -163,12 +165,12 @@ impl<'t> Transaction<'t> {
         Ok(true)
     }
 
-    /// Releases `prefix`, as `10.1045` or `0.NA/10.1045`; false if it was not homed.
+    /// Releases `prefix`, as in [`home`](Self::home); false if it was not homed.
     ///
     /// # Errors
     /// When the file cannot be written.
     pub fn unhome(&mut self, prefix: &[u8]) -> Result<bool, StoreError> {
-        let prefix = bare_prefix(prefix);
+        let prefix = fold::folded(prefix);
         if self.tables.remove(StoreTable::Homed, &prefix)?.is_none() {
             return Ok(false);
         }
@@ -239,7 +241,7 @@ impl<'t> Transaction<'t> {
 
     /// Homes a prefix without a log entry.
     pub(super) fn home_unlogged(&mut self, prefix: &[u8]) -> Result<(), StoreError> {
-        let prefix = bare_prefix(prefix);
+        let prefix = fold::folded(prefix);
         self.drop_removal(&RemovalKey::prefix(&prefix))?;
         self.put_homed(&prefix)
     }
@@ -326,10 +328,4 @@ impl StoreRecords for Transaction<'_> {
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
         Ok(self.tables.get(StoreTable::Homed, prefix)?.is_some())
     }
-}
-
-/// The folded prefix, without `0.NA/`.
-fn bare_prefix(prefix: &[u8]) -> Vec<u8> {
-    let prefix = fold::folded(prefix);
-    prefix.strip_prefix(PREFIX_RECORDS).map_or_else(|| prefix.clone(), <[u8]>::to_vec)
 }

@@ -72,6 +72,7 @@ mod lookup_sessions;
 mod metrics;
 mod mirroring;
 mod mirroring_compared;
+mod mirroring_homed;
 mod mirroring_killed;
 mod mirroring_memory;
 mod moving;

@@ -7,8 +7,6 @@ use super::position::{DumpProgress, MirrorDumpStep, MirrorPosition};
 use super::scope::MirrorScope;
 use super::status::MirrorSourceState;
 use handle_client::replication::StreamEvent;
-use handle_proto::fold::folded;
-use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::replication_stream::{
     DumpItem, StreamValues, TransactionAction, TransactionItem, TransactionStatus,
 };
@@ -84,6 +82,8 @@ pub struct StreamApplier {
     status: Option<TransactionStatus>,
     /// The rank of the last item of the present dump.
     rank: u8,
+    /// Whether a prefix was homed or released since [`take_homing`](Self::take_homing).
+    has_homing: bool,
 }
 
 impl std::fmt::Debug for StreamApplier {
@@ -135,6 +135,7 @@ impl StreamApplier {
             spare_batch: ChangeBatch::default(),
             status: None,
             rank: 0,
+            has_homing: false,
         };
         applier.state.set_position(&applier.position);
         Ok(applier)
@@ -144,6 +145,19 @@ impl StreamApplier {
     #[must_use]
     pub const fn position(&self) -> &MirrorPosition {
         &self.position
+    }
+
+    /// The homed prefixes in the store.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub(super) fn homed(&self) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.store.snapshot()?.homed()
+    }
+
+    /// Whether the primary has sent a change of a homed prefix since this was last asked.
+    pub(super) const fn take_homing(&mut self) -> bool {
+        std::mem::replace(&mut self.has_homing, false)
     }
 
     /// Takes an item of a stream.
@@ -224,19 +238,12 @@ impl StreamApplier {
         }
     }
 
-    /// Adds a change of a prefix, if it is taken over.
+    /// Adds a change of the prefix with this record, if it is taken over.
     fn push_prefix(&mut self, kind: BatchedKind, record: &[u8]) {
-        if let Some(prefix) = self.homed(record) {
+        self.has_homing = true;
+        if let Some(prefix) = self.scope.homed_prefix(record) {
             self.batch.push(kind, &prefix);
         }
-    }
-
-    /// The prefix, if it is taken over.
-    fn homed(&self, record: &[u8]) -> Option<Vec<u8>> {
-        let record = folded(record);
-        let prefix = record.strip_prefix(PREFIX_RECORDS).unwrap_or(&record);
-        let is_ours = self.scope.has_prefix(&[PREFIX_RECORDS, prefix].concat());
-        is_ours.then(|| prefix.to_vec())
     }
 
     fn end_transactions(&mut self, unix_ms: Option<u64>) -> Result<(), MirrorError> {

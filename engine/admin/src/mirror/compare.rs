@@ -11,6 +11,7 @@ use anyhow::{Context as _, bail};
 use handle_client::replication::StreamEvent;
 use handle_daemon::settings::file;
 use handle_daemon::site::SiteRecord;
+use handle_proto::Handle;
 use handle_proto::fold::folded;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::Request;
@@ -223,11 +224,13 @@ impl<'s> ServerComparison<'s> {
                 values.iter().for_each(|value| value.encode(&mut wanted));
                 self.compare_one(ComparedName::Record(key), Some(wanted), records)
             }
-            DumpItem::Homed(name) if self.server.scope.has_prefix(name) => {
-                let prefix = prefix_of(name);
-                self.homed.insert(prefix.clone());
-                self.compare_one(ComparedName::Homed(prefix), Some(Vec::new()), records)
-            }
+            DumpItem::Homed(name) => match self.server.scope.homed_prefix(name) {
+                Some(prefix) => {
+                    self.homed.insert(prefix.clone());
+                    self.compare_one(ComparedName::Homed(prefix), Some(Vec::new()), records)
+                }
+                None => Ok(()),
+            },
             _ => Ok(()),
         }
     }
@@ -292,7 +295,7 @@ impl<'s> ServerComparison<'s> {
                 StreamEvent::Transaction(TransactionItem::Transaction { handle, action, .. }) => {
                     moved.insert(match action {
                         TransactionAction::Home | TransactionAction::Unhome => {
-                            ComparedName::Homed(prefix_of(handle))
+                            ComparedName::Homed(folded(Handle(handle).homed_prefix()))
                         }
                         _ => ComparedName::Record(key(handle, folds)),
                     });
@@ -307,12 +310,6 @@ impl<'s> ServerComparison<'s> {
         self.moved.append(&mut moved);
         Ok(())
     }
-}
-
-/// The prefix, without the start of the name of its record.
-fn prefix_of(record: &[u8]) -> Vec<u8> {
-    let record = folded(record);
-    record.strip_prefix(PREFIX_RECORDS).unwrap_or(&record).to_vec()
 }
 
 /// How a set differs from what there should be under a name.

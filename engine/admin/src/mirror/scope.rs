@@ -25,7 +25,8 @@ impl PrefixFilter {
         }
         let name = folded(handle);
         let prefix = match name.strip_prefix(PREFIX_RECORDS) {
-            Some(prefix) => prefix,
+            // `0.NA/0.NA/10` is about the prefixes derived from 10.
+            Some(prefix) => prefix.strip_prefix(PREFIX_RECORDS).unwrap_or(prefix),
             None => Handle(&name).naming_authority(),
         };
         self.0.iter().any(|allowed| is_within(prefix, allowed))
@@ -66,10 +67,11 @@ impl MirrorScope {
         self.filter.has(handle) && self.own_share.has(handle) && self.primary_share.has(handle)
     }
 
-    /// Whether homing a prefix is taken over.
+    /// The prefix with this record, folded; `None` if homing it is not taken over.
     #[must_use]
-    pub fn has_prefix(&self, record: &[u8]) -> bool {
-        self.filter.has(record)
+    pub fn homed_prefix(&self, record: &[u8]) -> Option<Vec<u8>> {
+        let prefix = folded(Handle(record).homed_prefix());
+        self.filter.has(&[PREFIX_RECORDS, &prefix].concat()).then_some(prefix)
     }
 
     /// Whether a dump of this server removes the record of a handle that it does not name. Records
@@ -117,12 +119,12 @@ mod tests {
     fn a_filter_has_the_prefix_its_record_and_what_is_derived() {
         let filter = filter(&["10.1045", "ab"]);
         for handle in
-            ["10.1045/x", "10.1045.7/x", "0.NA/10.1045", "0.na/10.1045.7", "AB/", "ab/x/10.2", "Ab.c/d"]
+            ["10.1045/x", "10.1045.7/x", "0.NA/10.1045", "0.na/10.1045.7", "0.NA/0.na/10.1045", "AB/", "ab/x/10.2"]
         {
             assert!(filter.has(handle.as_bytes()), "{handle}");
         }
         for handle in
-            ["10.10456/x", "10.104/x", "10/x", "0.NA/10", "0.NA/10.10456", "abc/x", "x/ab", "0.NA/0.NA"]
+            ["10.10456/x", "10.104/x", "10/x", "0.NA/10", "0.NA/10.10456", "abc/x", "x/ab", "0.NA/0.NA", "0.NA/0.NA/10"]
         {
             assert!(!filter.has(handle.as_bytes()), "{handle}");
         }

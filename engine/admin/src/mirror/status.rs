@@ -67,11 +67,19 @@ pub struct SourceStatus {
     pub dump_records: Option<u64>,
     /// Whether the dump in progress has been received, and what it did not name is being removed.
     pub dump_received: bool,
+    /// Number of prefixes that are homed at the primary or here, and not at both; `None` before
+    /// they have been compared.
+    pub homed_differences: Option<u64>,
+    /// The first of these prefixes.
+    pub homed_different: Vec<String>,
     /// Sums since the start of the process.
     pub counts: MirrorSourceCounts,
     /// The last record that was left out, and why.
     pub last_left_out: Option<String>,
 }
+
+/// Prefixes that the status names if they are homed at one side only.
+const HOMED_NAMED_MAX: usize = 10;
 
 impl SourceStatus {
     fn note_primary_has(&mut self, id: u64) {
@@ -200,6 +208,16 @@ impl MirrorSourceState {
         status.last_left_out = Some(format!("{}: {why}", Handle(handle)));
     }
 
+    /// Notes prefixes that are homed at one side only; whether others are than before.
+    pub(super) fn note_homed(&self, different: &[Vec<u8>]) -> bool {
+        let (mut status, count) = (self.lock(), different.len() as u64);
+        let named = different.iter().take(HOMED_NAMED_MAX).map(|prefix| Handle(prefix).to_string());
+        let named: Vec<String> = named.collect();
+        let is_new = count > 0 && (status.homed_differences, &status.homed_different) != (Some(count), &named);
+        (status.homed_differences, status.homed_different) = (Some(count), named);
+        is_new
+    }
+
     /// Notes whether notices of the primary arrive.
     pub(super) fn note_notified(&self, is_notified: bool) {
         self.lock().is_notified = is_notified;
@@ -270,6 +288,9 @@ handle_daemon::metrics! {
         /// 1 while a stream of transactions has been applied in part. Until one is complete,
         /// nothing is published.
         gauge partial [primary] = |all| by_primary(all, |one| Some(one.is_partial));
+        /// Prefixes that are homed at the primary or here, and not at both. Both sides are compared
+        /// after each change of a homed prefix, and every ten minutes.
+        gauge homed_differences [primary] = |all| by_primary(all, |one| one.homed_differences);
         /// 1 while notices of the primary arrive.
         gauge notified [primary] = |all| by_primary(all, |one| Some(one.is_notified));
         /// Notices of the primary.

@@ -174,6 +174,29 @@ fn transactions_follow_a_dump() {
     assert!(!again.position().needs_dump);
 }
 
+#[test]
+fn prefixes_that_home_derived_ones_lose_the_start_of_their_record_once() {
+    let (store, mut applier) = dumped();
+    let home = [
+        Item::Home(11, "0.NA/0.na/10.1"),
+        Item::Home(12, "0.NA/10.1.5"),
+        Item::Home(13, "0.NA/0.NA/10.1.5"),
+        Item::End(6000),
+    ];
+    transactions(&mut applier, &home).unwrap();
+    let homed = |store: &Store| content(store).split_off(3);
+    assert_eq!(homed(&store), ["0.NA/10.1", "0.NA/10.1.5", "10.1", "10.1.5", "10.2"]);
+    assert!(applier.take_homing() && !applier.take_homing(), "so that both sides are compared");
+    transactions(&mut applier, &[Item::Unhome(14, "0.NA/0.NA/10.1"), Item::End(7000)]).unwrap();
+    assert_eq!(homed(&store), ["0.NA/10.1.5", "10.1", "10.1.5", "10.2"], "the prefix itself stays");
+    // A dump that does not name it any more releases it, and nothing else.
+    dump(&mut applier, &[&[Item::Source(8000, 15)], &DUMPED_ITEMS[..]].concat());
+    assert_eq!(homed(&store), ["10.1", "10.2"]);
+    let with_derived = [&[Item::Source(9000, 16)], &DUMPED_ITEMS[..5], &[Item::Homed("0.NA/0.NA/10.1"), Item::Done]];
+    dump(&mut applier, &with_derived.concat());
+    assert_eq!(homed(&store), ["0.NA/10.1", "10.1", "10.2"]);
+}
+
 fn can_be_published(store: &Store) -> bool {
     !store.snapshot().unwrap().is_dumping().unwrap()
 }

@@ -2,6 +2,7 @@
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;
+use super::homed::{self, HOMED_ONLY, HomedComparison};
 use super::notices::wait_for_notice;
 use super::position::MirrorDumpStep;
 use super::primary::{PrimaryServer, RequestLimits};
@@ -12,9 +13,12 @@ use handle_client::replication::connection::ReceiveError;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::notice::NoticeWaker;
 use handle_daemon::shutdown::Shutdown;
+use handle_proto::Handle;
 use handle_proto::wire::Request;
 use handle_proto::wire::replication::StartingPoint;
+use handle_proto::wire::replication_stream::DumpItem;
 use handle_store::{Store, StoreError};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,6 +56,7 @@ pub struct MirrorWorker {
     looked: Option<Instant>,
     /// Wakes the worker when the primary has published changes.
     waker: Option<Arc<NoticeWaker>>,
+    homed: HomedComparison,
 }
 
 /// Pause between two looks of a process that waits for the lease.
@@ -69,7 +74,8 @@ impl MirrorWorker {
         state: Arc<MirrorSourceState>,
         lease: Option<Arc<LeaseState>>,
     ) -> Result<Self, StoreError> {
-        let (store, scope) = (Arc::clone(store), Arc::clone(&server.scope));
+        let scope = Arc::clone(&server.scope);
+        let store = Arc::clone(store);
         let applier = StreamApplier::open(store, &server.name, scope, limits.batch, Arc::clone(&state))?;
         Ok(Self {
             server,
@@ -83,6 +89,7 @@ impl MirrorWorker {
             led_epoch: None,
             looked: None,
             waker: None,
+            homed: HomedComparison::default(),
         })
     }
 
@@ -199,8 +206,53 @@ impl MirrorWorker {
                 self.refused_dumps = 0;
                 Ok(true)
             }
-            None => self.receive_transactions(),
+            None => {
+                let needs_dump = self.receive_transactions()?;
+                if self.applier.take_homing() {
+                    self.homed.set_due();
+                }
+                if !needs_dump && self.homed.is_due(Instant::now()) {
+                    self.compare_homed()?;
+                }
+                Ok(needs_dump)
+            }
         }
+    }
+
+    /// Asks the primary for its homed prefixes, and compares them with those here. A primary that
+    /// does not send them is followed nevertheless.
+    fn compare_homed(&mut self) -> Result<(), MirrorError> {
+        let address = self.server.addresses[self.address_at];
+        let (scope, control) = (&self.server.scope, &self.state.control);
+        let mut at_primary = BTreeSet::new();
+        let take = |event: StreamEvent<'_>| {
+            if let StreamEvent::Dump(DumpItem::Homed(record)) = event {
+                at_primary.extend(scope.homed_prefix(record));
+            }
+            Ok(())
+        };
+        let request = self.server.dump(Some(HOMED_ONLY));
+        match self.server.receive(address, &request, self.limits.request, control, take) {
+            Err(_) if control.is_stopped() => return Err(MirrorError::Stopped),
+            Err(error) => {
+                tracing::warn!(primary = self.server.name, %error, "cannot compare homed prefixes");
+                self.homed.note_failure(Instant::now());
+                return Ok(());
+            }
+            Ok(()) => {}
+        }
+        let found = homed::differences(&at_primary, &self.applier.homed()?, scope);
+        if let Some(different) = self.homed.note(found, Instant::now())
+            && self.state.note_homed(&different)
+        {
+            let prefixes: Vec<_> = different.iter().map(|prefix| Handle(prefix).to_string()).collect();
+            tracing::error!(
+                primary = self.server.name,
+                prefixes = prefixes.join(", "),
+                "prefixes are homed here or at the primary, and not at both"
+            );
+        }
+        Ok(())
     }
 
     /// Receives the transactions after the last one; whether a dump is necessary.

@@ -102,14 +102,15 @@ impl StreamSource {
         }
     }
 
-    /// Notes what the receiver is told; whether the answer equals the previous one.
+    /// Notes what the receiver is told; whether the answer equals the previous one, or is a
+    /// comparison that a mirror makes at intervals, so that the audit log has no line of it.
     pub(super) fn is_repeated(&self, receivers: &Receivers) -> bool {
         match self {
             Self::Transactions(source) => {
                 let needs_dump = source.header.status == TransactionStatus::NeedsDump;
                 !receivers.note_told(&source.receiver, (needs_dump, source.last_id))
             }
-            Self::Dump(_) => false,
+            Self::Dump(source) => source.has_homed_only,
         }
     }
 
@@ -120,6 +121,7 @@ impl StreamSource {
                 receivers.received_transactions(&source.receiver, source.last_id);
             }
             Self::Transactions(_) => {}
+            Self::Dump(source) if source.has_homed_only => {}
             Self::Dump(source) => receivers.received_dump(&source.receiver, source.last_id),
         }
     }
@@ -260,7 +262,7 @@ impl TransactionSource {
         };
         let removed_ms =
             |kind, name| Ok::<_, StoreError>(unix_ms_of(entry, self.snapshot.removal(kind, name)?));
-        let prefix = entry.handle.strip_prefix(PREFIX_RECORDS).unwrap_or(&entry.handle);
+        let prefix = Handle(&entry.handle).homed_prefix();
         let item = match entry.action {
             LogAction::Create | LogAction::Update => {
                 let Some(record) = self.snapshot.record(&entry.handle)? else { return Ok(()) };
@@ -341,10 +343,7 @@ impl DumpPosition {
     #[must_use]
     pub fn after(start: StartingPoint<'_>, folds: bool, has_dates: bool) -> Option<Self> {
         let handle = || key(start.item, folds);
-        let prefix = || {
-            let name = fold::folded(start.item);
-            name.strip_prefix(PREFIX_RECORDS).map_or_else(|| name.clone(), <[u8]>::to_vec)
-        };
+        let prefix = || fold::folded(Handle(start.item).homed_prefix());
         let (step, after) = match start.kind {
             // The receiver has dates from another source; this one does not send any.
             0 | 1 if !has_dates => return Some(Self { step: DumpStep::Handles, after: None }),
@@ -368,6 +367,8 @@ pub struct DumpSource {
     unix_ms: u64,
     last_id: u64,
     begin: DumpStep,
+    /// Whether this is all homed prefixes and nothing else, with which a receiver compares its own.
+    has_homed_only: bool,
     step: DumpStep,
     /// The last name of this step.
     after: Option<Vec<u8>>,
@@ -388,6 +389,7 @@ impl DumpSource {
         let last_id = snapshot.last_id()?;
         let unix_ms = now_unix_ms.max(snapshot.last_unix_ms()?);
         let DumpPosition { step: begin, after } = begin;
+        let has_homed_only = begin == DumpStep::Homed && after.as_ref().is_some_and(Vec::is_empty);
         let (step, room) = (DumpStep::Header, Vec::new());
         Ok(Self {
             snapshot,
@@ -397,6 +399,7 @@ impl DumpSource {
             unix_ms,
             last_id,
             begin,
+            has_homed_only,
             step,
             after,
             count: 0,

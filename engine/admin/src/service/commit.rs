@@ -10,7 +10,7 @@ use crate::sourced::{
     source_refusal,
 };
 use handle_proto::wire::list::Reference;
-use handle_proto::{ResponseCode, Values};
+use handle_proto::{Handle, ResponseCode, Values};
 use handle_source::{GuardedSource, SourceChange};
 use handle_store::{RecordBuf, StoreError, Transaction};
 
@@ -145,7 +145,7 @@ pub(super) fn apply(transaction: &mut Transaction<'_>, write: StoreWrite) -> Res
             transaction.put(&key, values.map_err(|_| StoreError::Damaged("values that were encoded before"))?)
         }
         StoreWrite::Delete(key) => transaction.delete(&key).map(|_| ()),
-        StoreWrite::Home(prefix) => transaction.home(&prefix).map(|_| ()),
-        StoreWrite::Unhome(prefix) => transaction.unhome(&prefix).map(|_| ()),
+        StoreWrite::Home(record) => transaction.home(Handle(&record).homed_prefix()).map(|_| ()),
+        StoreWrite::Unhome(record) => transaction.unhome(Handle(&record).homed_prefix()).map(|_| ()),
     }
 }

@@ -8,7 +8,6 @@ use crate::input::InputPlace;
 use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, UsageError, output, progress};
 use anyhow::{Context as _, ensure};
-use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
 use handle_store::{Bulk, BulkCounts, Store, StoreConfig, StoreError, check_record};
@@ -332,9 +331,8 @@ impl RecordSink for ImportState<'_> {
     }
 
     fn homed(&mut self, prefix: &[u8]) {
-        let name =
-            if fold::starts_with(prefix, PREFIX_RECORDS) { &prefix[PREFIX_RECORDS.len()..] } else { prefix };
-        if self.homed.insert(fold::folded(name)) {
+        let prefix = Handle(prefix).homed_prefix();
+        if self.homed.insert(fold::folded(prefix)) {
             self.bulk.home(prefix);
         }
     }

@@ -15,6 +15,7 @@ use handle_auth::file::create_secret_file;
 use handle_auth::keyfile;
 use handle_formats::bundle::{self, BundleContact};
 use handle_formats::dct::DctSettings;
+use handle_proto::Handle;
 use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol};
 use handle_proto::json::site_to_json;
@@ -212,7 +213,7 @@ fn make_store(path: &Path, directory: &Path, translated: &TranslatedSettings) ->
     let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
     let mut bulk = store.bulk(directory, super::MEMORY);
     for name in &translated.homed {
-        bulk.home(name.as_bytes());
+        bulk.home(Handle(name.as_bytes()).homed_prefix());
     }
     bulk.finish(|_| {})?;
     Ok(())
