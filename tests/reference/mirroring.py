@@ -77,6 +77,12 @@ def values_at(service, handle, address):
     return sorted(values, key=lambda it: it["index"])
 
 
+def homed_at(service):
+    """The homed prefixes of the published set, as the names of their records."""
+    lines = [json.loads(line) for line in service.hdl("export", service.home / "snapshot", "-").out.splitlines()]
+    return [line["homed"] for line in lines if "homed" in line]
+
+
 def waits_for(question, expected):
     """Repeats a question until the answer is as expected; returns the last answer."""
     until = time.monotonic() + PATIENCE_S
@@ -173,6 +179,8 @@ def ours_dumping(checks, primary, mirror):
     private = [value["data"]["value"] for line in lines if line.get("handle", "").upper().endswith("/LOCKED")
                for value in line["values"] if value["index"] == 2]
     checks.equal("private values are there", private, ["nobody may read this"])
+    differences = waits_for(lambda: mirror.status()["homed_differences"], 0)
+    checks.equal("the homed prefixes are compared and equal", differences, 0)
 
 
 def ours_following(checks, primary, mirror):
@@ -189,6 +197,15 @@ def ours_following(checks, primary, mirror):
     create("three", "1:URL=again")
     for name in ("one", "three"):
         same_at_both(checks, primary, mirror, f"{primary.prefix}/{name}", "after more changes at the reference")
+    # What homes prefixes derived from another one, and then not any more.
+    derived = f"0.NA/0.NA/{primary.prefix}"
+    for command, is_homed in (("home", True), ("unhome", False)):
+        done = primary.hdl_as_admin("handle", command, derived)
+        checks.that(f"{derived} is changed by {command} at the reference", done.code == 0, done.brief())
+        found = waits_for(lambda: derived in homed_at(mirror), is_homed)
+        checks.equal(f"what our mirror homes after {command}", found, is_homed)
+    checks.that("the prefix itself stays", f"0.NA/{primary.prefix}" in homed_at(mirror), homed_at(mirror))
+    checks.equal("the homed prefixes are still equal", waits_for(lambda: mirror.status()["homed_differences"], 0), 0)
     refused = primary.hdl("handle", "create", f"{primary.prefix}/no", "1:URL=no", "--server", mirror.administration,
                           "--auth", primary.admin, "--key", primary.key)
     checks.that("our mirror refuses a change and names the primary",

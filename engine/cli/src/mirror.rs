@@ -3,6 +3,7 @@
 use crate::{ExitOutcome, UsageError, control, output};
 use anyhow::bail;
 use handle_admin::mirror::promote::promote_stopped;
+use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
 use serde_json::Value as Json;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,6 +34,9 @@ this is not a mirror.")]
   hdl mirror promote --config /srv/handle/handle-admin.toml    while handle-admin is stopped")]
     Promote(PromoteArgs),
 }
+
+/// Difference between two clocks from which on one of them is called wrong.
+const CLOCK_SECONDS_MAX: f64 = CLOCK_AHEAD_MS_MAX as f64 / 1000.0;
 
 #[derive(clap::Args, Debug)]
 struct StatusArgs {
@@ -115,6 +119,13 @@ fn show(one: &Json) {
             println!("  homed prefixes: {count} homed here or at the primary, and not at both: {named}");
         }
         None => println!("  homed prefixes: not compared yet"),
+    }
+    if let Some(ahead) = one["clock_ahead_seconds"].as_f64().filter(|ahead| ahead.abs() > CLOCK_SECONDS_MAX) {
+        let side = if ahead > 0.0 { "ahead of" } else { "behind" };
+        println!(
+            "  clocks: that of the primary is {:.0} s {side} the one here: set one of them",
+            ahead.abs()
+        );
     }
     println!("  last success: {}", ago("last_success_unix_ms"));
     if let Some(error) = one["last_error"].as_str() {

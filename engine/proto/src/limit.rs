@@ -86,3 +86,7 @@ pub const PBKDF2_KEY_BITS_MAX: u32 = 512;
 pub const DH_MODULUS_BITS_MIN: u32 = 512;
 /// Largest accepted Diffie-Hellman modulus, in bits.
 pub const DH_MODULUS_BITS_MAX: u32 = 8192;
+/// Milliseconds by which the clock of another machine may be ahead of one's own. A later time of
+/// another machine is not believed: clocks that are kept by NTP differ by milliseconds, so one that
+/// is a minute ahead is wrong, and it is not known by how much.
+pub const CLOCK_AHEAD_MS_MAX: u64 = 60_000;

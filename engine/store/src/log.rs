@@ -53,6 +53,8 @@ pub struct LogStart {
     /// The log has every transaction from this time on, in milliseconds since 1970; `None` before
     /// the first transaction.
     pub unix_ms: Option<u64>,
+    /// The number that was used up when the log began anew, as after an import; 0 if it never did.
+    pub anew: u64,
 }
 
 /// One transaction.

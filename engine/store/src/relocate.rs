@@ -46,13 +46,14 @@ const OTHERS: [StoreTable; 9] = [
     StoreTable::Pulls,
 ];
 /// The numbers that are copied. Others are those of the engine, of the index or of the move.
-const NUMBERS: [&str; 14] = [
+const NUMBERS: [&str; 15] = [
     names::FOLDS,
     names::IDENTITY,
     names::LAST_ID,
     names::LAST_MS,
     names::LOG_BASE,
     names::LOG_BASE_MS,
+    names::LOG_ANEW,
     names::VALUES,
     names::BYTES,
     names::BULK_LAST,

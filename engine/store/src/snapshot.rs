@@ -135,7 +135,7 @@ impl StoreSnapshot {
             0 => self.log_after(0)?.next().transpose()?.map(|entry| entry.unix_ms),
             _ => Some(self.number(names::LOG_BASE_MS)? + 1),
         };
-        Ok(LogStart { base, unix_ms })
+        Ok(LogStart { base, unix_ms, anew: self.number(names::LOG_ANEW)? })
     }
 
     /// The removal of a handle or a prefix, if it is still known.

@@ -67,6 +67,8 @@ pub(crate) mod names {
     pub(crate) const LOG_BASE: &str = "log_base";
     /// The time of the last transaction that is not in the log any more.
     pub(crate) const LOG_BASE_MS: &str = "log_base_unix_ms";
+    /// The number that was used up when the log began anew.
+    pub(crate) const LOG_ANEW: &str = "log_anew";
     /// Number of values in all records.
     pub(crate) const VALUES: &str = "values";
     /// Number of bytes in the names and values of all records.

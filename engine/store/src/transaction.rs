@@ -119,7 +119,7 @@ impl<'t> Transaction<'t> {
             Some(before) => Some(before.view().unix_ms),
             None => self.removal_ms(&RemovalKey::handle(key))?,
         };
-        let next_ms = before_ms.map_or(log_ms, |before_ms| log_ms.max(before_ms + 1));
+        let next_ms = before_ms.map_or(log_ms, |before_ms| log_ms.max(before_ms.saturating_add(1)));
         let unix_ms = unix_ms.unwrap_or(next_ms);
         self.put_record(key, &StoreRecord { id: self.last_id, unix_ms, values }).map(drop)
     }
@@ -140,7 +140,7 @@ impl<'t> Transaction<'t> {
         let before_ms = StoreRecord::decode(&removed).map_or(0, |record| record.unix_ms);
         self.content.subtract(RecordContent::of(key, &removed));
         self.change_index(&self.index_keys(key, &removed), &BTreeSet::new())?;
-        let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms + 1);
+        let unix_ms = self.log(LogAction::Delete, key)?.max(before_ms.saturating_add(1));
         self.record_removal(&RemovalKey::handle(key), unix_ms)?;
         Ok(true)
     }
@@ -159,7 +159,7 @@ impl<'t> Transaction<'t> {
         self.put_homed(&prefix)?;
         let unix_ms = self.log(LogAction::Home, &[PREFIX_RECORDS, &prefix].concat())?;
         let before_ms = self.take_removal(&RemovalKey::prefix(&prefix))?;
-        let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms + 1));
+        let unix_ms = before_ms.map_or(unix_ms, |before_ms| unix_ms.max(before_ms.saturating_add(1)));
         let date = LastChange { id: self.last_id, unix_ms, priority: OWN_PRIORITY };
         self.tables.insert(StoreTable::HomedDates, &prefix, &date.encode())?;
         Ok(true)
@@ -177,7 +177,7 @@ impl<'t> Transaction<'t> {
         let unix_ms = self.log(LogAction::Unhome, &[PREFIX_RECORDS, &prefix].concat())?;
         let date = self.tables.remove(StoreTable::HomedDates, &prefix)?;
         let before_ms = date.map_or(Ok(0), |date| LastChange::decode(&date).map(|date| date.unix_ms))?;
-        self.record_removal(&RemovalKey::prefix(&prefix), unix_ms.max(before_ms + 1))?;
+        self.record_removal(&RemovalKey::prefix(&prefix), unix_ms.max(before_ms.saturating_add(1)))?;
         Ok(true)
     }
 
@@ -230,6 +230,7 @@ impl<'t> Transaction<'t> {
         self.next_id();
         self.tables.remove_range(StoreTable::Log, ALL_KEYS)?;
         self.put_number(names::LOG_BASE_MS, self.last_unix_ms)?;
+        self.put_number(names::LOG_ANEW, self.last_id)?;
         self.put_number(names::LOG_BASE, self.last_id)
     }
 

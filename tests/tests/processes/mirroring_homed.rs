@@ -1,8 +1,6 @@
 //! The homed prefixes of a mirror are those of its primary, also those that home derived prefixes:
 //! by a dump, by transactions, and after a promotion. A difference is shown.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use handle_proto::ResponseCode;
 use handle_store::{Store, StoreConfig};
 use handle_tests::daemon::free_address;

@@ -11,7 +11,10 @@ use handle_admin::replication::source::ReceiverShare;
 use handle_auth::PublicKey;
 use handle_client::replication::connection::ReceiveError;
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, StreamReader, StreamTransport};
-use handle_proto::wire::replication_stream::{DumpItem, StreamValues, TransactionItem};
+use handle_proto::wire::replication_stream::{
+    DumpItem, StreamValues, TransactionAction, TransactionFormat, TransactionItem, TransactionStatus,
+    TransactionsHeader,
+};
 use handle_proto::{HashOption, OpCode, Value, fold};
 use handle_store::{Store, StoreConfig};
 use handle_tests::test_server::server_key_in;
@@ -300,9 +303,18 @@ fn vectors_a_recorded_dump_from_before_the_position_is_refused() {
         let (store, mut applier) = mirror_of(dump);
         let before = content(&store);
         applier.begin_stream();
-        let unix_ms = applier.position().complete_unix_ms + 1;
-        let end = TransactionItem::End { unix_ms: Some(unix_ms) };
-        applier.take(StreamEvent::Transaction(end)).unwrap();
+        // Its numbers are those before, and so is its time.
+        let (id, unix_ms) = (applier.position().last_id + 1, applier.position().complete_unix_ms + 1);
+        let status = TransactionStatus::Sending;
+        let header = TransactionsHeader { format: TransactionFormat::OneSource, status };
+        applier.take(StreamEvent::Header(header)).unwrap();
+        let action = TransactionAction::Placeholder;
+        for item in [
+            TransactionItem::Transaction { id, handle: b"10.1/x", action, unix_ms },
+            TransactionItem::End { unix_ms: Some(unix_ms) },
+        ] {
+            applier.take(StreamEvent::Transaction(item)).unwrap();
+        }
         applier.end_transaction_stream().unwrap();
         applier.begin_dump().unwrap();
         let older = feed(&mut applier, dump, &dump.bytes);

@@ -7,6 +7,7 @@ use super::position::{DumpProgress, MirrorDumpStep, MirrorPosition};
 use super::scope::MirrorScope;
 use super::status::MirrorSourceState;
 use handle_client::replication::StreamEvent;
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::wire::replication_stream::{
     DumpItem, StreamValues, TransactionAction, TransactionItem, TransactionStatus,
 };
@@ -20,7 +21,7 @@ const LOOK_COUNT: usize = 10_000;
 const SCAN_COUNT: usize = 1_000_000;
 /// Time after which a batch is committed although it is small.
 const BATCH_TIME: Duration = Duration::from_millis(500);
-/// Interval at which `complete_unix_ms` is written while nothing changes.
+/// Interval at which times are written while nothing changes.
 const TIME_WRITE_MS: u64 = 60_000;
 
 /// Limits on a batch.
@@ -56,6 +57,13 @@ struct CommittedBatch {
     older_left: Option<u64>,
 }
 
+/// The times of a position.
+#[derive(Clone, Copy)]
+struct HeardTimes {
+    complete_unix_ms: u64,
+    contact_unix_ms: u64,
+}
+
 /// Applies the streams of one server of a primary.
 pub struct StreamApplier {
     store: Arc<Store>,
@@ -68,8 +76,13 @@ pub struct StreamApplier {
     position: MirrorPosition,
     /// The position of the last commit.
     committed: MirrorPosition,
-    /// The time at the end of the last complete stream of transactions. It may not be written yet.
-    heard_unix_ms: u64,
+    /// The times at the end of the last complete stream of transactions, as in a position. They may
+    /// not be written yet.
+    heard: Option<HeardTimes>,
+    /// When the present stream was requested.
+    asked_unix_ms: u64,
+    /// The clock of this machine.
+    clock: fn() -> u64,
     /// The last transaction before the present stream.
     stream_from: u64,
     batch: ChangeBatch,
@@ -109,12 +122,13 @@ impl StreamApplier {
         let source = name.to_owned();
         let position = store.change(move |transaction| {
             let mut position = MirrorPosition::read(transaction, &source)?.unwrap_or_default();
+            // A time that was stored before the clock here was set back.
+            position.complete_unix_ms = MirrorPosition::believed(position.complete_unix_ms, now_unix_ms());
             if position.scope != described && position.is_followed() {
                 let fresh = MirrorPosition::new(described);
                 // Its numbers are those of the same log, but some of its records are not here.
-                let complete_unix_ms = position.complete_unix_ms;
-                let (last_id, epoch) = (position.last_id, position.epoch);
-                position = MirrorPosition { complete_unix_ms, last_id, epoch, ..fresh };
+                let MirrorPosition { complete_unix_ms, contact_unix_ms, last_id, epoch, .. } = position;
+                position = MirrorPosition { complete_unix_ms, contact_unix_ms, last_id, epoch, ..fresh };
                 position.write(transaction, &source)?;
             }
             Ok(position)
@@ -126,7 +140,9 @@ impl StreamApplier {
             limits,
             state,
             committed: position.clone(),
-            heard_unix_ms: 0,
+            heard: None,
+            asked_unix_ms: 0,
+            clock: now_unix_ms,
             stream_from: position.last_id,
             position,
             batch: ChangeBatch::default(),
@@ -145,6 +161,12 @@ impl StreamApplier {
     #[must_use]
     pub const fn position(&self) -> &MirrorPosition {
         &self.position
+    }
+
+    /// Takes the time from `clock` in place of the clock of this machine.
+    #[cfg(test)]
+    pub(super) const fn use_clock(&mut self, clock: fn() -> u64) {
+        self.clock = clock;
     }
 
     /// The homed prefixes in the store.
@@ -207,6 +229,7 @@ impl StreamApplier {
         match action {
             TransactionAction::Placeholder => {}
             TransactionAction::Create(values) | TransactionAction::Update(values) => {
+                let unix_ms = MirrorPosition::believed(unix_ms, (self.clock)());
                 self.put(handle, values, Some(unix_ms));
             }
             TransactionAction::Delete => {
@@ -248,14 +271,15 @@ impl StreamApplier {
 
     fn end_transactions(&mut self, unix_ms: Option<u64>) -> Result<(), MirrorError> {
         let found_unix_ms = unix_ms.ok_or(MirrorError::Order("the stream does not say when it was made"))?;
-        let known_unix_ms = self.position.complete_unix_ms;
-        if found_unix_ms < known_unix_ms {
-            return Err(MirrorError::Replayed { found_unix_ms, known_unix_ms });
-        }
         match self.status {
             Some(TransactionStatus::NeedsDump) => self.position.needs_dump = true,
             _ => {
-                self.position.complete_unix_ms = found_unix_ms;
+                // The numbers of transactions are their order. The clock of the primary may be wrong,
+                // also back, and this does not keep its transactions from being applied.
+                let now_unix_ms = (self.clock)();
+                self.state.note_clock(found_unix_ms, now_unix_ms);
+                self.position.complete_unix_ms = MirrorPosition::believed(found_unix_ms, now_unix_ms);
+                self.position.contact_unix_ms = self.asked_unix_ms;
                 self.position.is_partial = false;
             }
         }
@@ -294,13 +318,21 @@ impl StreamApplier {
     }
 
     fn take_dump_source(&mut self, found_unix_ms: u64, txn_id: u64) -> Result<(), MirrorError> {
-        let known_unix_ms = self.position.complete_unix_ms;
-        if found_unix_ms < known_unix_ms {
-            return Err(MirrorError::Replayed { found_unix_ms, known_unix_ms });
+        let now_unix_ms = (self.clock)();
+        self.state.note_clock(found_unix_ms, now_unix_ms);
+        let found_unix_ms = MirrorPosition::believed(found_unix_ms, now_unix_ms);
+        let (known_unix_ms, last_id) = (self.position.complete_unix_ms, self.position.last_id);
+        // Lower numbers alone are those of a store that has replaced the one before, and an earlier
+        // time alone that of a clock that was set back.
+        if txn_id < last_id && found_unix_ms < known_unix_ms {
+            return Err(MirrorError::Replayed { txn_id, last_id });
         }
         let dump = self.position.dump.as_mut().ok_or(MirrorError::Order("no dump was requested"))?;
         // If a dump that was continued begins again, the first part is as old as it was.
         dump.source.get_or_insert((txn_id, found_unix_ms));
+        if dump.contact_unix_ms == 0 {
+            dump.contact_unix_ms = self.asked_unix_ms;
+        }
         self.state.note_primary_has(txn_id);
         Ok(())
     }
@@ -384,17 +416,20 @@ impl StreamApplier {
         self.state.set_position(&self.position);
     }
 
-    /// Commits the end of a stream of transactions. If the stream had none, only `complete_unix_ms`
-    /// has changed, which is not written each time.
+    /// Commits the end of a stream of transactions. If the stream had none, only times have changed,
+    /// which are not written each time.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn end_transaction_stream(&mut self) -> Result<(), MirrorError> {
         self.end_commit()?;
-        self.heard_unix_ms = self.position.complete_unix_ms;
-        let unix_ms = self.committed.complete_unix_ms;
-        let is_old = self.heard_unix_ms.saturating_sub(unix_ms) >= TIME_WRITE_MS;
-        let before = MirrorPosition { complete_unix_ms: unix_ms, ..self.position.clone() };
+        let MirrorPosition { complete_unix_ms, contact_unix_ms, .. } = self.position;
+        self.heard = Some(HeardTimes { complete_unix_ms, contact_unix_ms });
+        // By either clock, which may also be set back.
+        let is_old = complete_unix_ms.abs_diff(self.committed.complete_unix_ms) >= TIME_WRITE_MS
+            || contact_unix_ms.abs_diff(self.committed.contact_unix_ms) >= TIME_WRITE_MS;
+        let MirrorPosition { complete_unix_ms, contact_unix_ms, .. } = self.committed;
+        let before = MirrorPosition { complete_unix_ms, contact_unix_ms, ..self.position.clone() };
         if is_old || !self.batch.is_empty() || before != self.committed { self.commit() } else { Ok(()) }
     }
 
@@ -410,8 +445,11 @@ impl StreamApplier {
         let name = self.name.clone();
         let position = self.store.change(move |transaction| MirrorPosition::read(transaction, &name))?;
         self.committed = position.unwrap_or_default();
-        let complete_unix_ms = self.committed.complete_unix_ms.max(self.heard_unix_ms);
-        self.position = MirrorPosition { complete_unix_ms, ..self.committed.clone() };
+        self.position = self.committed.clone();
+        if let Some(HeardTimes { complete_unix_ms, contact_unix_ms }) = self.heard {
+            (self.position.complete_unix_ms, self.position.contact_unix_ms) =
+                (complete_unix_ms, contact_unix_ms);
+        }
         self.state.note_abandoned(&self.position);
         Ok(())
     }
@@ -462,7 +500,7 @@ impl StreamApplier {
         })?;
         taken?;
         // The other process may have got further than this one knows.
-        self.heard_unix_ms = 0;
+        self.heard = None;
         self.abandon()
     }
 
@@ -493,9 +531,11 @@ impl StreamApplier {
         Ok(begun?)
     }
 
-    /// Begins a stream of transactions or of records; one after the other is applied.
-    pub const fn begin_stream(&mut self) {
+    /// Begins a stream of transactions or of records, before it is requested; one after the other is
+    /// applied.
+    pub fn begin_stream(&mut self) {
         (self.status, self.rank) = (None, 0);
+        self.asked_unix_ms = (self.clock)();
         self.stream_from = self.position.last_id;
     }
 
@@ -595,6 +635,7 @@ impl StreamApplier {
         self.position = MirrorPosition {
             last_id,
             complete_unix_ms,
+            contact_unix_ms: dump.contact_unix_ms,
             needs_dump: false,
             dump: None,
             is_partial: false,
@@ -607,6 +648,7 @@ impl StreamApplier {
             }
             position.write(transaction, name)
         })?;
+        self.heard = None;
         self.note_committed();
         self.state.note_dump();
         // A crash before the end leaves names that the next dump drops.

@@ -17,12 +17,12 @@ pub enum MirrorError {
     Receive(ReceiveError),
     /// Items of the stream are in an order in which no primary sends them.
     Order(&'static str),
-    /// The stream is older than one that was received before.
+    /// The dump is older than what was received before, by its number and by its time.
     Replayed {
-        /// The time of the stream, in milliseconds since 1970.
-        found_unix_ms: u64,
-        /// Time up to which all transactions have been applied.
-        known_unix_ms: u64,
+        /// The last transaction of the dump.
+        txn_id: u64,
+        /// The last transaction that has been applied.
+        last_id: u64,
     },
     /// The stream is signed and not encrypted, so that items may have been left out.
     SignedStream,
@@ -69,10 +69,11 @@ impl fmt::Display for MirrorError {
             }
             Self::Receive(error) => error.fmt(f),
             Self::Order(what) => write!(f, "the stream is out of order: {what}"),
-            Self::Replayed { found_unix_ms, known_unix_ms } => write!(
+            Self::Replayed { txn_id, last_id } => write!(
                 f,
-                "the stream is from {found_unix_ms} ms since 1970, but everything up to {known_unix_ms} has been applied: \
-                 it is a replay, or the clock of the primary was set back"
+                "the dump has the transactions up to {txn_id}, but those up to {last_id} have been applied, and it is \
+                 from before the last of them: it is a replay, or the primary has an older copy of its store and its \
+                 clock was set back (to take this dump, give the entry in `mirror.primary` another `name`)"
             ),
             Self::SignedStream => f.write_str(
                 "the stream is signed and not encrypted: an attacker on the network path could omit items (set \

@@ -1,6 +1,7 @@
 //! The position of a mirror in the streams of one server of a primary. It is in the store, and
 //! changes in the commits that change the records.
 
+use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
 use handle_store::{StoreError, Transaction};
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +13,14 @@ pub struct MirrorPosition {
     /// The last transaction of the primary that was applied or left out.
     pub last_id: u64,
     /// Time up to which all transactions have been applied, by the clock of the primary, in
-    /// milliseconds since 1970; 0 before the first complete dump.
+    /// milliseconds since 1970; 0 before the first complete dump. It is given back to the primary,
+    /// and decides nothing here but whether an older dump is a replay. A time that is too far
+    /// ahead of the clock of this machine is not stored: see [`believed`](Self::believed).
     pub complete_unix_ms: u64,
+    /// When all transactions had last been applied, by the clock of this machine, in milliseconds
+    /// since 1970; 0 if not known.
+    #[serde(default)]
+    pub contact_unix_ms: u64,
     /// Whether all records have to be requested.
     pub needs_dump: bool,
     /// Whether records may be as of different moments: a stream of transactions has been applied
@@ -43,6 +50,9 @@ pub struct DumpProgress {
     /// The last transaction of the primary that the dump is certain to have, and its time there;
     /// once it is known.
     pub source: Option<(u64, u64)>,
+    /// When the dump was requested, by the clock of this machine, in milliseconds since 1970.
+    #[serde(default)]
+    pub contact_unix_ms: u64,
     /// The last item: its kind, as in a request to continue, and its name.
     pub after: Option<(i32, Vec<u8>)>,
     /// The step.
@@ -110,6 +120,13 @@ impl MirrorPosition {
         is_new || self.dump.is_some() || self.is_partial
     }
 
+    /// The time of the primary that is stored for `unix_ms`: the time of this machine in place of
+    /// one that is too far ahead of it.
+    #[must_use]
+    pub const fn believed(unix_ms: u64, now_unix_ms: u64) -> u64 {
+        if unix_ms > now_unix_ms.saturating_add(CLOCK_AHEAD_MS_MAX) { now_unix_ms } else { unix_ms }
+    }
+
     /// Whether all records of the primary have been here once.
     #[must_use]
     pub const fn has_been_complete(&self) -> bool {
@@ -133,6 +150,7 @@ mod tests {
             begun_id: 7,
             is_logged: true,
             source: Some((u64::MAX, 5)),
+            contact_unix_ms: 6,
             after: Some((2, b"10.1/\xff\0".to_vec())),
             step: MirrorDumpStep::Removing(Some(b"x".to_vec())),
             records: 9,

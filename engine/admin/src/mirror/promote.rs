@@ -110,7 +110,8 @@ pub fn promote(
         .collect();
     // The numbers of several primaries have nothing to do with each other.
     let above = if let [only] = &*primaries { only.last_transaction } else { 0 };
-    let not_before_ms = primaries.iter().map(|primary| primary.complete_unix_ms).max().unwrap_or(0);
+    let times = primaries.iter().map(|primary| primary.complete_unix_ms);
+    let not_before_ms = MirrorPosition::believed(times.max().unwrap_or(0), now_unix_ms);
     let last_transaction = store.promote(above, not_before_ms, move |transaction| {
         for (name, position) in positions {
             // Read again: a batch may have been applied meanwhile.

@@ -118,14 +118,28 @@ mod tests {
     #[test]
     fn a_filter_has_the_prefix_its_record_and_what_is_derived() {
         let filter = filter(&["10.1045", "ab"]);
-        for handle in
-            ["10.1045/x", "10.1045.7/x", "0.NA/10.1045", "0.na/10.1045.7", "0.NA/0.na/10.1045", "AB/", "ab/x/10.2"]
-        {
+        for handle in [
+            "10.1045/x",
+            "10.1045.7/x",
+            "0.NA/10.1045",
+            "0.na/10.1045.7",
+            "0.NA/0.na/10.1045",
+            "AB/",
+            "ab/x/10.2",
+        ] {
             assert!(filter.has(handle.as_bytes()), "{handle}");
         }
-        for handle in
-            ["10.10456/x", "10.104/x", "10/x", "0.NA/10", "0.NA/10.10456", "abc/x", "x/ab", "0.NA/0.NA", "0.NA/0.NA/10"]
-        {
+        for handle in [
+            "10.10456/x",
+            "10.104/x",
+            "10/x",
+            "0.NA/10",
+            "0.NA/10.10456",
+            "abc/x",
+            "x/ab",
+            "0.NA/0.NA",
+            "0.NA/0.NA/10",
+        ] {
             assert!(!filter.has(handle.as_bytes()), "{handle}");
         }
         assert!(super::PrefixFilter::new(&[]).has(b"any/thing"));

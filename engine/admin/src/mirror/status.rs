@@ -11,6 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a mirror is doing with one server of a primary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -40,9 +41,12 @@ pub struct SourceStatus {
     pub address: Option<SocketAddr>,
     /// What the mirror is doing.
     pub activity: MirrorActivity,
-    /// Seconds since the time up to which all transactions have been applied; `None` before the
-    /// first dump.
+    /// Seconds since the last request after which all transactions had been applied, by the clock of
+    /// this machine, whatever that of the primary says; `None` before the first dump.
     pub lag_seconds: Option<f64>,
+    /// Seconds by which the clock of the primary was ahead of that of this machine at its last
+    /// answer; negative if it was behind.
+    pub clock_ahead_seconds: Option<f64>,
     /// Transactions that the primary is known to have, and that are not in the store yet. A primary
     /// tells its last transaction only at the start of a dump.
     pub lag_transactions: u64,
@@ -50,8 +54,11 @@ pub struct SourceStatus {
     pub primary_transaction: u64,
     /// The last transaction of the primary that is in the store.
     pub last_transaction: u64,
-    /// Time up to which all transactions have been applied, in milliseconds since 1970.
+    /// Time of this request, by the clock of this machine, in milliseconds since 1970.
     pub last_success_unix_ms: Option<u64>,
+    /// The same by a clock that is never set: a moment, and how long before it the request was.
+    #[serde(skip)]
+    last_success: Option<(Instant, Duration)>,
     /// The last error.
     pub last_error: Option<String>,
     /// When it occurred, in milliseconds since 1970.
@@ -82,6 +89,19 @@ pub struct SourceStatus {
 const HOMED_NAMED_MAX: usize = 10;
 
 impl SourceStatus {
+    /// Notes a request after which everything was here.
+    const fn note_contact(&mut self, asked_unix_ms: u64, asked: Instant) {
+        self.last_success_unix_ms = Some(asked_unix_ms);
+        self.last_success = Some((asked, Duration::ZERO));
+    }
+
+    /// Notes the time of such a request from before the start.
+    fn note_stored_contact(&mut self, asked_unix_ms: u64, now_unix_ms: u64) {
+        self.last_success_unix_ms = Some(asked_unix_ms);
+        let before = Duration::from_millis(now_unix_ms.saturating_sub(asked_unix_ms));
+        self.last_success = Some((Instant::now(), before));
+    }
+
     fn note_primary_has(&mut self, id: u64) {
         self.primary_transaction = self.primary_transaction.max(id);
         self.lag_transactions =
@@ -138,7 +158,15 @@ impl MirrorSourceState {
         status.activity = MirrorActivity::Waiting;
         status.last_transaction = position.last_id;
         status.note_primary_has(position.last_id);
-        status.last_success_unix_ms = Some(position.complete_unix_ms).filter(|&unix_ms| unix_ms > 0);
+        // That process writes its position at least once a minute while it follows.
+        match (status.last_success_unix_ms, position.contact_unix_ms) {
+            (_, 0) => {}
+            (None, contact_unix_ms) => status.note_stored_contact(contact_unix_ms, now_unix_ms()),
+            (Some(known), contact_unix_ms) if known != contact_unix_ms => {
+                status.note_contact(contact_unix_ms, Instant::now());
+            }
+            _ => {}
+        }
         (status.dump_records, status.dump_received) = (None, false);
     }
 
@@ -146,9 +174,7 @@ impl MirrorSourceState {
     #[must_use]
     pub fn status(&self) -> SourceStatus {
         let mut status = self.lock().clone();
-        let now_unix_ms = now_unix_ms();
-        status.lag_seconds =
-            status.last_success_unix_ms.map(|since| now_unix_ms.saturating_sub(since) as f64 / 1000.0);
+        status.lag_seconds = status.last_success.map(|(at, before)| (before + at.elapsed()).as_secs_f64());
         status.counts.bytes = self.control.bytes();
         status
     }
@@ -159,9 +185,14 @@ impl MirrorSourceState {
         status.last_transaction = position.last_id;
         let dumped = position.dump.as_ref().and_then(|dump| dump.source).map_or(0, |(id, _)| id);
         status.note_primary_has(position.last_id.max(dumped));
-        // After a start, the clock of the primary is all that is known.
-        if status.last_success_unix_ms.is_none() && position.complete_unix_ms > 0 {
-            status.last_success_unix_ms = Some(position.complete_unix_ms);
+        // After a start. A position that was written without the time here has that of the primary.
+        if status.last_success_unix_ms.is_none() && position.has_been_complete() {
+            let now_unix_ms = now_unix_ms();
+            let stored = match position.contact_unix_ms {
+                0 => MirrorPosition::believed(position.complete_unix_ms, now_unix_ms),
+                contact_unix_ms => contact_unix_ms,
+            };
+            status.note_stored_contact(stored, now_unix_ms);
         }
         status.is_partial = position.is_partial;
         status.dump_records = position.dump.as_ref().map(|dump| dump.records);
@@ -213,7 +244,8 @@ impl MirrorSourceState {
         let (mut status, count) = (self.lock(), different.len() as u64);
         let named = different.iter().take(HOMED_NAMED_MAX).map(|prefix| Handle(prefix).to_string());
         let named: Vec<String> = named.collect();
-        let is_new = count > 0 && (status.homed_differences, &status.homed_different) != (Some(count), &named);
+        let is_new =
+            count > 0 && (status.homed_differences, &status.homed_different) != (Some(count), &named);
         (status.homed_differences, status.homed_different) = (Some(count), named);
         is_new
     }
@@ -232,10 +264,16 @@ impl MirrorSourceState {
         self.lock().address = Some(address);
     }
 
-    /// Notes that all transactions up to `asked_unix_ms` have been applied.
-    pub(super) fn note_success(&self, asked_unix_ms: u64) {
+    /// Notes the time of the primary in an answer.
+    pub(super) fn note_clock(&self, primary_unix_ms: u64, now_unix_ms: u64) {
+        let (primary, here) = (primary_unix_ms as f64, now_unix_ms as f64);
+        self.lock().clock_ahead_seconds = Some((primary - here) / 1000.0);
+    }
+
+    /// Notes that all transactions up to the request that was sent then have been applied.
+    pub(super) fn note_success(&self, asked_unix_ms: u64, asked: Instant) {
         let mut status = self.lock();
-        status.last_success_unix_ms = Some(asked_unix_ms);
+        status.note_contact(asked_unix_ms, asked);
         status.activity = MirrorActivity::Following;
         status.failures = 0;
         // An older copy of the primary may have lower numbers than the primary before.
@@ -273,8 +311,11 @@ fn by_primary<N: Into<MetricNumber>>(
 handle_daemon::metrics! {
     /// Metrics of a mirror, by primary.
     pub fn mirror_metrics<'s>(Vec<SourceStatus>), "handle_admin_mirror_" {
-        /// Seconds since the time up to which everything from the primary is here.
+        /// Seconds since the last request after which everything from the primary was here.
         gauge lag_seconds [primary] = |all| by_primary(all, |one| one.lag_seconds);
+        /// Seconds by which the clock of the primary was ahead of that of this machine at its last
+        /// answer; negative if it was behind.
+        gauge clock_ahead_seconds [primary] = |all| by_primary(all, |one| one.clock_ahead_seconds);
         /// Transactions that the primary is known to have, and that are not in the store yet. A
         /// primary tells its last transaction only at the start of a dump; otherwise, these are the
         /// received ones.

@@ -118,7 +118,7 @@ impl MirrorWorker {
                             tracing::info!(primary = self.server.name, "the primary answers again");
                         }
                         failures = 0;
-                        self.state.note_success(asked_unix_ms);
+                        self.state.note_success(asked_unix_ms, asked);
                         self.pause()
                     }
                     Err(MirrorError::Stopped) => return self.state.note_promoted(),

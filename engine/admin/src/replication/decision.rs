@@ -18,6 +18,8 @@ pub struct SourceState {
     /// The log has every transaction from this time on, in milliseconds since 1970; `None` if the
     /// time is not known.
     pub start_unix_ms: Option<u64>,
+    /// The number that was used up when the log began anew, as after an import; 0 if it never did.
+    pub anew: u64,
 }
 
 /// The progress that a receiver reports.
@@ -35,14 +37,21 @@ pub struct ReceiverState {
 /// When the store cannot be read.
 pub fn source_state(snapshot: &StoreSnapshot) -> Result<SourceState, StoreError> {
     let start = snapshot.log_start()?;
-    Ok(SourceState { last_id: snapshot.last_id()?, base: start.base, start_unix_ms: start.unix_ms })
+    Ok(SourceState {
+        last_id: snapshot.last_id()?,
+        base: start.base,
+        start_unix_ms: start.unix_ms,
+        anew: start.anew,
+    })
 }
 
 /// Whether the receiver has to request all records.
 ///
-/// The rules are those of deployed servers, with one addition: a receiver with a transaction that
-/// the source does not have cannot continue. The store of the source was replaced by an older copy,
-/// and the numbers of these transactions will be used again.
+/// The rules are those of deployed servers, with two additions. A receiver with a transaction that
+/// the source does not have cannot continue: the store of the source was replaced by an older copy,
+/// and the numbers of these transactions will be used again. Neither can one from before the log
+/// began anew, which lacks what an import has brought: its time does not tell, since the clock of
+/// the source may have been set back between its last request and the import.
 #[must_use]
 pub fn needs_dump(source: &SourceState, receiver: ReceiverState, now_unix_ms: u64) -> bool {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
@@ -51,7 +60,7 @@ pub fn needs_dump(source: &SourceState, receiver: ReceiverState, now_unix_ms: u6
     if last_id <= 0 {
         return false;
     }
-    if has_id > last_id {
+    if has_id > last_id || source.anew > 0 && has_id < signed(source.anew) {
         return true;
     }
     let Some(start_ms) = source.start_unix_ms.map(signed) else { return last_id > has_id };
@@ -110,7 +119,7 @@ mod tests {
     fn decide(source: (u64, u64, Option<u64>), receiver: (i64, u64)) -> bool {
         let (last_id, base, start_unix_ms) = source;
         let receiver = ReceiverState { last_id: receiver.0, last_unix_ms: receiver.1.cast_signed() };
-        needs_dump(&SourceState { last_id, base, start_unix_ms }, receiver, NOW)
+        needs_dump(&SourceState { last_id, base, start_unix_ms, anew: 0 }, receiver, NOW)
     }
 
     #[test]
@@ -124,6 +133,15 @@ mod tests {
     fn a_receiver_ahead_of_the_source_begins_anew() {
         assert!(decide((5, 0, Some(NOW)), (6, NOW)));
         assert!(!decide((5, 0, Some(NOW)), (5, NOW)));
+    }
+
+    #[test]
+    fn a_receiver_from_before_the_log_began_anew_begins_anew_whatever_its_time() {
+        let source = SourceState { last_id: 9, base: 7, start_unix_ms: Some(NOW - DAY), anew: 7 };
+        for (last_id, expected) in [(0, true), (6, true), (7, false), (9, false)] {
+            let receiver = ReceiverState { last_id, last_unix_ms: NOW.cast_signed() };
+            assert_eq!(needs_dump(&source, receiver, NOW), expected, "{last_id}");
+        }
     }
 
     #[test]

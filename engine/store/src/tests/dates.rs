@@ -96,22 +96,25 @@ fn the_oldest_removals_beyond_the_bound_are_dropped(engine: TestEngine) {
 fn the_log_keeps_its_bounds_and_the_time_from_which_it_is_complete(engine: TestEngine) {
     let Some((_directory, store)) = new_store(engine) else { return };
     let start = || store.snapshot().unwrap().log_start().unwrap();
-    assert_eq!(start(), LogStart { base: 0, unix_ms: None });
+    assert_eq!(start(), LogStart { base: 0, unix_ms: None, anew: 0 });
     (0..10).for_each(|n| put(&store, &format!("10.1/{n}"), "x"));
     let entries: Vec<_> = store.snapshot().unwrap().log_after(0).unwrap().map(Result::unwrap).collect();
-    assert_eq!(start(), LogStart { base: 0, unix_ms: Some(entries[0].unix_ms) });
+    assert_eq!(start(), LogStart { base: 0, unix_ms: Some(entries[0].unix_ms), anew: 0 });
     let bounds = |most| LogBounds { before_unix_ms: 0, transactions_max: Some(most) };
     assert_eq!(store.prune_log(bounds(10), 100).unwrap(), 0);
     assert_eq!(store.prune_log(bounds(4), 2).unwrap(), 2, "in steps");
     assert_eq!(store.prune_log(bounds(4), 100).unwrap(), 4);
-    assert_eq!(start(), LogStart { base: 6, unix_ms: Some(entries[5].unix_ms + 1) });
+    assert_eq!(start(), LogStart { base: 6, unix_ms: Some(entries[5].unix_ms + 1), anew: 0 });
     assert_eq!(store.prune_log(bounds(0), 100).unwrap(), 4);
-    assert_eq!(start(), LogStart { base: 10, unix_ms: Some(entries[9].unix_ms + 1) });
+    assert_eq!(start(), LogStart { base: 10, unix_ms: Some(entries[9].unix_ms + 1), anew: 0 });
     assert!(!findings(&store).iter().any(StoreFinding::is_damage));
     let directory = tempfile::tempdir().unwrap();
     let mut bulk = store.bulk(directory.path(), 1 << 20);
     bulk.home(b"10.1");
     bulk.finish(|_| ()).unwrap();
     let last_ms = store.snapshot().unwrap().last_unix_ms().unwrap();
-    assert_eq!(start(), LogStart { base: store.last_id(), unix_ms: Some(last_ms + 1) });
+    assert_eq!(
+        start(),
+        LogStart { base: store.last_id(), unix_ms: Some(last_ms + 1), anew: store.last_id() }
+    );
 }
