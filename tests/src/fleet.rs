@@ -98,7 +98,14 @@ impl TestPublisher {
     /// # Panics
     /// If they cannot be published.
     pub fn publish(&mut self, records: Range<usize>, text: &str, is_base: bool) -> Manifest {
-        let now = now_unix_ms();
+        self.publish_at(now_unix_ms(), records, text, is_base)
+    }
+
+    /// The same at this time of its clock.
+    ///
+    /// # Panics
+    /// If they cannot be published.
+    pub fn publish_at(&mut self, now: u64, records: Range<usize>, text: &str, is_base: bool) -> Manifest {
         let seed = 7;
         let options = LayerOptions { seed, folds: true, created_unix_ms: now };
         let write = |file, dir: &Path| {

@@ -8,7 +8,7 @@ use handle_auth::{PublisherKey, PublisherSigner, open_key_file, pem};
 use handle_proto::json::record_to_json;
 use handle_proto::{Handle, Value, Values, fold};
 use handle_snapshot::proof::{PROOF_LEN_MAX, PathEnd, RecordProof};
-use handle_snapshot::set::statement::{SignedStatement, StatementSigner, newest_statement};
+use handle_snapshot::set::statement::{SignedStatement, StatementSigner, ahead_ms, newest_statement};
 use handle_snapshot::set::{PublishedSet, SetTree};
 use handle_snapshot::{LoadMode, Sha256Sum};
 use serde_json::json;
@@ -138,7 +138,13 @@ fn check(args: &VerifyArgs) -> anyhow::Result<RecordProof> {
         ensure!(is_about, "the proof is about {}, not about {handle}", Handle(&proof.path.key));
     }
     if let Some(max_age) = args.max_age {
-        let age_s = now_unix_ms().saturating_sub(proof.signed.statement.signed_unix_ms) / 1000;
+        let (signed, now) = (proof.signed.statement.signed_unix_ms, now_unix_ms());
+        let ahead_s = ahead_ms(signed, now) / 1000;
+        ensure!(
+            ahead_s == 0,
+            "the statement of the publisher is {ahead_s} s ahead of the clock of this machine"
+        );
+        let age_s = now.saturating_sub(signed) / 1000;
         ensure!(age_s <= max_age, "the statement of the publisher is {age_s} s old, allowed are {max_age} s");
     }
     Ok(proof)

@@ -9,6 +9,7 @@ use handle_daemon::settings::SettingSection as _;
 use handle_daemon::settings::reload::{SettingChanges, merged, report_failed_reload};
 use handle_daemon::shutdown::Shutdown;
 use handle_fleet::FetchCounters;
+use handle_snapshot::set::statement::ahead_ms;
 use serde_json::{Value, json};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -139,7 +140,9 @@ impl FetchState {
         let age_max_s = self.config().publishers.age_max_s;
         let signed = self.lock().set.as_ref()?.signed_unix_ms?;
         let age_ms = now_unix_ms.saturating_sub(signed);
-        (age_max_s > 0 && age_ms > age_max_s.saturating_mul(1000)).then_some(age_ms / 1000)
+        // If the clock was set back far, the age is not known.
+        let is_old = age_ms > age_max_s.saturating_mul(1000) || ahead_ms(signed, now_unix_ms) > 0;
+        (age_max_s > 0 && is_old).then_some(age_ms / 1000)
     }
 
     /// Begins to stop.

@@ -15,6 +15,8 @@ pub enum RefusalReason {
     Unsigned,
     /// It is not signed by an accepted publisher.
     Foreign,
+    /// It is signed too far ahead of the clock of this machine.
+    Ahead,
     /// It is older than the set in the directory, by epoch and generation.
     Older,
     /// It has the epoch and generation of the set in the directory, and another content.

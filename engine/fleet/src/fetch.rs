@@ -6,11 +6,12 @@
 use crate::download::{PART_SUFFIX, download, part_name};
 use crate::error::{FetchError, RefusalReason};
 use crate::store::{FleetStore, FleetStoreError, FleetStoreErrorKind, ObjectTag};
+use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::EventCounter;
 use handle_snapshot::SetPublisher;
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use handle_snapshot::set::statement::{
-    AcceptedPublishers, HEARTBEAT, STATEMENT_LEN_MAX, SignedStatement, newest_statement,
+    AcceptedPublishers, HEARTBEAT, STATEMENT_LEN_MAX, SignedStatement, ahead_ms, newest_statement,
 };
 use handle_snapshot::set::steps::SetId;
 use handle_snapshot::set::storage::DiskStorage;
@@ -64,7 +65,8 @@ handle_daemon::event_counters! {
         sets,
         /// Statements of the publisher that were written to `HEARTBEAT`.
         statements,
-        /// Statements that were refused: damaged, or not signed by an accepted publisher.
+        /// Statements that were refused: damaged, not signed by an accepted publisher, or signed
+        /// more than 60 seconds ahead of the clock of this machine.
         statements_refused,
         /// Layers that were downloaded and verified.
         layers,
@@ -88,6 +90,9 @@ handle_daemon::event_counters! {
         refused_unsigned,
         /// Manifests that were refused because no accepted publisher had signed them.
         refused_foreign,
+        /// Manifests that were refused because they were signed more than 60 seconds ahead of the
+        /// clock of this machine.
+        refused_ahead,
         /// Manifests that were refused because the directory had a later set, by epoch and
         /// generation.
         refused_older,
@@ -109,6 +114,7 @@ impl FetchCounters {
             RefusalReason::Damaged => self.refused_damaged.add(),
             RefusalReason::Unsigned => self.refused_unsigned.add(),
             RefusalReason::Foreign => self.refused_foreign.add(),
+            RefusalReason::Ahead => self.refused_ahead.add(),
             RefusalReason::Older => self.refused_older.add(),
             RefusalReason::Conflicting => self.refused_conflicting.add(),
         }
@@ -286,10 +292,11 @@ impl SetFetcher {
     fn check(&self, manifest: &Manifest) -> Result<(), FetchError> {
         let refused = |reason, error: SetError| FetchError::Refused(reason, error.to_string());
         if let Some(accepted) = &self.accepted
-            && let Err(error) = accepted.check(&self.dir, manifest, None)
+            && let Err(error) = accepted.check(&self.dir, manifest, None, now_unix_ms())
         {
             return Err(match error.kind {
                 SetErrorKind::Unsigned => refused(RefusalReason::Unsigned, error),
+                SetErrorKind::Ahead(_) => refused(RefusalReason::Ahead, error),
                 _ => refused(RefusalReason::Foreign, error),
             });
         }
@@ -385,7 +392,10 @@ impl SetFetcher {
         };
         self.counters.manifest_bytes.add_many(found.bytes.len() as u64);
         let statement = SignedStatement::parse(&found.bytes);
-        let is_valid = |it: &SignedStatement| self.accepted.as_ref().is_none_or(|all| all.has_made(it));
+        let now_unix_ms = now_unix_ms();
+        let is_ahead = |it: &SignedStatement| ahead_ms(it.statement.signed_unix_ms, now_unix_ms) > 0;
+        let is_valid =
+            |it: &SignedStatement| !is_ahead(it) && self.accepted.as_ref().is_none_or(|all| all.has_made(it));
         let Some(statement) = statement.filter(is_valid) else {
             self.counters.statements_refused.add();
             return Ok(false);
@@ -393,9 +403,11 @@ impl SetFetcher {
         let known = newest_statement(&self.dir, manifest);
         self.statement_tag = Some(found.tag);
         let is_newer = known.is_some_and(|known| {
+            // One that is ahead of the clock says nothing, so it does not keep others out.
+            let was_ahead = is_ahead(&known);
             let (known, new) = (known.statement, statement.statement);
             (new.set, new.epoch, new.generation) == (known.set, known.epoch, known.generation)
-                && new.signed_unix_ms > known.signed_unix_ms
+                && (new.signed_unix_ms > known.signed_unix_ms || was_ahead)
         });
         if is_newer {
             self.publisher.0.adopt_statement(&statement)?;

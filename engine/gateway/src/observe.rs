@@ -107,6 +107,9 @@ handle_daemon::metrics! {
         gauge statement_age_seconds = |set| {
             set.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
+        /// Seconds by which the newest statement of the publisher is ahead of the clock of this
+        /// machine, if it is refused for that; otherwise 0.
+        gauge statement_ahead_seconds = |set| set.freshness().statement_ahead_ms() as f64 / 1000.0;
         /// 1 while the set is stale; `/readyz` answers 503.
         gauge stale = |set| set.freshness().is_stale(now_unix_ms());
         /// Handles in the set; an upper bound if layers overlap.

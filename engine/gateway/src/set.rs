@@ -89,7 +89,7 @@ impl MappedSet {
         let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?).remembering(last_served);
         freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
         let set = PublishedSet::open_checked(directory, LoadMode::Map)
-            .and_then(|set| freshness.check(&set, None).map(|()| set))
+            .and_then(|set| freshness.check(&set, None, now_unix_ms()).map(|()| set))
             .and_then(|set| freshness.store_served(&set).map(|()| set))
             .map_err(|error| explain(directory, error))?;
         Ok(Self {
@@ -181,6 +181,7 @@ impl MappedSet {
             "age_s": now_unix_ms().saturating_sub(set.created_unix_ms()) / 1000,
             "root": set.manifest().root.to_string(),
             "signed_unix_ms": self.freshness.signed_unix_ms(),
+            "statement_ahead_s": self.freshness.statement_ahead_ms() / 1000,
             "is_stale": self.freshness.is_stale(now_unix_ms()),
             "handles": set.handles_count(),
             "layers": set.layers().len(),
@@ -240,7 +241,8 @@ impl MappedSet {
         let mut failure = self.failure();
         let old = self.set.load_full();
         let opened = PublishedSet::reopen_checked(&old, |_| false, self.verify_new.load(Ordering::Relaxed));
-        let accepted = opened.and_then(|set| self.freshness.check(&set, Some(&old)).map(|()| set));
+        let accepted =
+            opened.and_then(|set| self.freshness.check(&set, Some(&old), now_unix_ms()).map(|()| set));
         match accepted {
             Ok(set) => {
                 *failure = None;

@@ -97,8 +97,8 @@ impl<'a> Handle<'a> {
         [PREFIX_RECORDS, &fold::folded(self.naming_authority())].concat()
     }
 
-    /// The prefix that this name homes, written with or without the `0.NA/` of its record: `10.1045`
-    /// for `10.1045` and `0.NA/10.1045`.
+    /// The prefix that this name homes, written with or without the `0.NA/` of its record:
+    /// `10.1045` for `10.1045` and `0.NA/10.1045`.
     ///
     /// Exactly one `0.NA/` is removed. `0.NA/0.NA/10`, which homes the prefixes derived from 10, is
     /// `0.NA/10`, so what this returns must not pass here again: a name does so once, where it

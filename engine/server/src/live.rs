@@ -119,7 +119,7 @@ impl ServedSet {
         freshness: SetFreshness,
     ) -> Result<Arc<Self>, SetError> {
         let set = PublishedSet::open_checked(directory, how)?;
-        freshness.check(&set, None)?;
+        freshness.check(&set, None, now_unix_ms())?;
         freshness.store_served(&set)?;
         let ledger = VerificationLedger::default();
         ledger.begin(&set.manifest().layers, |_| false);
@@ -290,7 +290,8 @@ impl ServedSet {
         }
         let is_stale = |entry: &LayerEntry| stale.contains(entry);
         let opened = PublishedSet::reopen_checked(&old, is_stale, self.verifies_new());
-        let accepted = opened.and_then(|set| self.freshness.check(&set, Some(&old)).map(|()| set));
+        let accepted =
+            opened.and_then(|set| self.freshness.check(&set, Some(&old), now_unix_ms()).map(|()| set));
         match accepted {
             Ok(set) => {
                 opening.failure = None;
@@ -358,6 +359,7 @@ impl ServedSet {
             "age_s": now_ms.saturating_sub(set.created_unix_ms()) / 1000,
             "root": set.manifest().root.to_string(),
             "signed_unix_ms": self.freshness.signed_unix_ms(),
+            "statement_ahead_s": self.freshness.statement_ahead_ms() / 1000,
             "is_stale": self.freshness.is_stale(now_ms),
             "handles": set.handles_count(),
             "layers": layers,

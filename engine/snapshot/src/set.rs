@@ -100,6 +100,9 @@ pub enum SetErrorKind {
         /// The file that says so.
         file: PathBuf,
     },
+    /// The statement about the set is further ahead of the clock of this machine than a clock that
+    /// is right can be, by these milliseconds.
+    Ahead(u64),
     /// A file that should have a statement about a set has something else.
     NotAStatement,
     /// The statement about the set was not signed.
@@ -153,6 +156,12 @@ impl fmt::Display for SetError {
                 stored.1,
                 stored.0,
                 file.display()
+            ),
+            SetErrorKind::Ahead(ahead_ms) => write!(
+                f,
+                "{path}: its publisher has signed it {} s ahead of the clock of this machine: one of both clocks is \
+                 wrong (compare them: date -u; chronyc tracking)",
+                ahead_ms / 1000
             ),
             SetErrorKind::NotAStatement => write!(
                 f,

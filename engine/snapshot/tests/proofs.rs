@@ -260,6 +260,42 @@ fn a_path_with_the_end_of_another_proof_does_not_verify() {
     }
 }
 
+/// The time of the reader.
+const NOW: u64 = 100;
+
+#[test]
+fn statements_that_are_more_than_a_minute_ahead_are_refused_and_keep_no_later_one_out() {
+    use handle_snapshot::set::statement::NewestStatement;
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = SetPublisher::open(dir.path()).unwrap();
+    publisher.sign_with(Arc::new(TestKey(1)));
+    publish(&mut publisher, &BTreeMap::new(), true, 1000);
+    let accepted = TestKey(1).accepted();
+    let check = |now_unix_ms| {
+        let manifest = handle_snapshot::set::read_manifest(dir.path()).unwrap();
+        accepted.check(dir.path(), &manifest, None, now_unix_ms).map_err(|error| error.kind)
+    };
+    let newest = |signed_unix_ms, refused_ahead_ms| NewestStatement { signed_unix_ms, refused_ahead_ms };
+    assert_eq!(check(1000).unwrap(), newest(1000, 0));
+    // The clock of the publisher is a day ahead, and then right again.
+    assert!(publisher.renew_statement(86_401_000).unwrap());
+    assert_eq!(check(2000).unwrap(), newest(1000, 86_399_000), "the statement before counts");
+    assert_eq!(check(86_341_000).unwrap(), newest(86_401_000, 0), "a minute ahead is accepted");
+    assert_eq!(check(86_340_999).unwrap(), newest(1000, 60_001));
+    assert!(publisher.renew_statement(3000).unwrap());
+    assert_eq!(check(3001).unwrap(), newest(3000, 0));
+    // A whole set from then, and the next one from now.
+    publish(&mut publisher, &[(1, Some(1))].into(), false, 86_400_000);
+    assert!(matches!(check(4000), Err(SetErrorKind::Ahead(86_396_000))));
+    publish(&mut publisher, &[(2, Some(1))].into(), false, 5000);
+    assert_eq!(check(5001).unwrap(), newest(5000, 0));
+    // The clock of the reader was set back by a day.
+    let manifest = handle_snapshot::set::read_manifest(dir.path()).unwrap();
+    assert!(publisher.renew_statement(86_400_000).unwrap());
+    let error = accepted.check(dir.path(), &manifest, None, 0);
+    assert_eq!(error.unwrap(), newest(5000, 86_400_000));
+}
+
 #[test]
 fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
@@ -268,7 +304,8 @@ fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     let accepted = TestKey(1).accepted();
     let check = |previous: Option<&_>| {
         let manifest = handle_snapshot::set::read_manifest(dir.path()).unwrap();
-        accepted.check(dir.path(), &manifest, previous).map_err(|error| error.kind)
+        let newest = accepted.check(dir.path(), &manifest, previous, NOW);
+        newest.map(|newest| newest.signed_unix_ms).map_err(|error| error.kind)
     };
     assert!(matches!(check(None), Err(SetErrorKind::Unsigned)));
     assert!(!publisher.renew_statement(5).unwrap(), "there is no key");
@@ -292,7 +329,7 @@ fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     assert_eq!(check(None).unwrap(), 30, "another publisher renews nothing");
     let last = publisher.manifest().unwrap().clone();
     let older = |manifest: handle_snapshot::set::manifest::Manifest| {
-        let kind = accepted.check(dir.path(), &first, Some(&manifest)).map_err(|error| error.kind);
+        let kind = accepted.check(dir.path(), &first, Some(&manifest), NOW).map_err(|error| error.kind);
         matches!(kind, Err(SetErrorKind::Older { .. }))
     };
     assert!(older(last.clone()));

@@ -146,8 +146,8 @@ impl<'t> Transaction<'t> {
     }
 
     /// Homes `prefix`, as `10.1045`; false if it was homed already. The name of its record has to
-    /// pass [`Handle::homed_prefix`](handle_proto::Handle::homed_prefix) first: a prefix that begins
-    /// with `0.NA/` homes those that are derived from another one.
+    /// pass [`Handle::homed_prefix`](handle_proto::Handle::homed_prefix) first: a prefix that
+    /// begins with `0.NA/` homes those that are derived from another one.
     ///
     /// # Errors
     /// When the file cannot be written.

@@ -69,6 +69,7 @@ fn refused(fleet: &TestFleet, fetcher: &mut handle_fleet::SetFetcher, expected: 
             counters.refused_damaged.get(),
             counters.refused_unsigned.get(),
             counters.refused_foreign.get(),
+            counters.refused_ahead.get(),
             counters.refused_older.get(),
             counters.refused_conflicting.get(),
         ]
@@ -78,6 +79,7 @@ fn refused(fleet: &TestFleet, fetcher: &mut handle_fleet::SetFetcher, expected: 
         RefusalReason::Damaged,
         RefusalReason::Unsigned,
         RefusalReason::Foreign,
+        RefusalReason::Ahead,
         RefusalReason::Older,
         RefusalReason::Conflicting,
     ];
@@ -136,6 +138,12 @@ fn manifests_that_lie_are_refused_and_counted() {
         drop(foreign);
         std::fs::remove_dir_all(fleet.path("foreign")).unwrap();
     }
+    // A publisher whose clock is a day ahead.
+    const DAY_MS: u64 = 86_400_000;
+    let mut ahead = fleet.publisher("ahead", Some(&signer));
+    (0..5).for_each(|_| _ = ahead.publish_at(now_unix_ms() + DAY_MS, 0..5, "ahead", true));
+    put(&read_manifest(&ahead.dir).unwrap().encode());
+    refused(&fleet, &mut fetcher, RefusalReason::Ahead);
     // The same key in the hands of two publishers: the same generation, and other records.
     let mut twin = fleet.publisher("twin", Some(&signer));
     twin.publish(0..5, "first", true);
@@ -145,6 +153,15 @@ fn manifests_that_lie_are_refused_and_counted() {
     put(&good);
     assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Unchanged);
 
+    // A statement from tomorrow is not carried over, and the next one from now is.
+    publisher.publisher().renew_statement(now_unix_ms() + DAY_MS).unwrap();
+    assert!(shipper.ship_statement().unwrap());
+    assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Unchanged);
+    assert_eq!(fetcher.counters().statements_refused.get(), 1);
+    publisher.publisher().renew_statement(now_unix_ms()).unwrap();
+    assert!(shipper.ship_statement().unwrap());
+    assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Renewed);
+
     // A statement of another publisher is not carried over.
     publisher.publisher().renew_statement(now_unix_ms() + 5000).unwrap();
     let statement = std::fs::read_to_string(publisher.dir.join("HEARTBEAT")).unwrap();
@@ -153,7 +170,7 @@ fn manifests_that_lie_are_refused_and_counted() {
     };
     put_statement(statement.replace("signed_unix_ms 1", "signed_unix_ms 2"));
     assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Unchanged);
-    assert_eq!(fetcher.counters().statements_refused.get(), 1);
+    assert_eq!(fetcher.counters().statements_refused.get(), 2);
     put_statement(statement);
     assert_eq!(fetcher.fetch(RUNS).unwrap(), FetchOutcome::Renewed);
 }

@@ -294,6 +294,50 @@ fn health_metrics_and_answers_change_when_a_statement_passes_its_maximum_age_and
 }
 
 #[test]
+fn a_statement_from_tomorrow_is_refused_and_shown_and_the_next_right_one_is_taken() {
+    const DAY_MS: u64 = 86_400_000;
+    let mut set = AgingSet::start();
+    let signed = set.renew();
+    let shown = |set: &AgingSet| {
+        let gateway = set.gateway.state().set.as_ref().unwrap().to_json();
+        [set.answering.shared().live.to_json(), set.refusing.shared().live.to_json(), gateway]
+    };
+    let are_ahead = |set: &AgingSet| {
+        let all = shown(set);
+        all.iter().all(|one| one["statement_ahead_s"].as_u64() >= Some(86_000))
+    };
+    // The clock of the publisher is a day ahead.
+    assert!(set.publisher.publisher().renew_statement(now_unix_ms() + DAY_MS).unwrap());
+    until("the statement is refused", || are_ahead(&set));
+    assert!(shown(&set).iter().all(|one| one["signed_unix_ms"] == signed), "{:?}", shown(&set));
+    let metric = get(set.answering.http_address().unwrap(), "/metrics").unwrap().body;
+    assert!(metric.contains("handled_snapshot_statement_ahead_seconds 86"), "{metric}");
+    // Then the publisher dies, and the set becomes stale as it does without the statement.
+    until("the set is stale", || set.are_stale() == [true; 3]);
+    until("handled refuses", || AgingSet::code(&set.refusing) == ResponseCode::SERVER_BUSY);
+    // It comes back, and its clock is right.
+    let signed = set.renew();
+    set.is_fresh_since(signed);
+    until("handled answers again", || AgingSet::code(&set.refusing) == ResponseCode::SUCCESS);
+    assert!(shown(&set).iter().all(|one| one["statement_ahead_s"] == 0), "{:?}", shown(&set));
+    // A whole set from tomorrow is not served, also not after a start, and the next one is.
+    let generation = |set: &AgingSet| set.answering.shared().live.current().generation();
+    let before = generation(&set);
+    set.publisher.publish_at(now_unix_ms() + DAY_MS, 5..6, "tomorrow", false);
+    until("the set is refused", || are_ahead(&set));
+    assert!(shown(&set)[0]["last_error"].to_string().contains("ahead of the clock"), "{:?}", shown(&set));
+    assert_eq!(generation(&set), before);
+    let mut config = test_server::config(&set.publisher.dir, Datapath::Auto);
+    config.publishers.keys = vec![set.fleet.path("public.bin")];
+    let refused = format!("{:#}", Server::start(&config).unwrap_err());
+    assert!(refused.contains("ahead of the clock"), "{refused}");
+    set.publisher.publish(6..7, "today", false);
+    until("the next set is served", || generation(&set) == before + 2);
+    assert!(shown(&set).iter().all(|one| one["statement_ahead_s"] == 0), "{:?}", shown(&set));
+    set.gateway.stop().unwrap();
+}
+
+#[test]
 fn a_manifest_that_is_older_than_the_set_in_service_is_refused() {
     let mut set = AgingSet::start();
     let manifest = set.fleet.path("set").join("MANIFEST");

@@ -274,8 +274,8 @@ impl StreamApplier {
         match self.status {
             Some(TransactionStatus::NeedsDump) => self.position.needs_dump = true,
             _ => {
-                // The numbers of transactions are their order. The clock of the primary may be wrong,
-                // also back, and this does not keep its transactions from being applied.
+                // The numbers of transactions are their order. The clock of the primary may be
+                // wrong, also back, and this does not keep its transactions from being applied.
                 let now_unix_ms = (self.clock)();
                 self.state.note_clock(found_unix_ms, now_unix_ms);
                 self.position.complete_unix_ms = MirrorPosition::believed(found_unix_ms, now_unix_ms);
@@ -416,8 +416,8 @@ impl StreamApplier {
         self.state.set_position(&self.position);
     }
 
-    /// Commits the end of a stream of transactions. If the stream had none, only times have changed,
-    /// which are not written each time.
+    /// Commits the end of a stream of transactions. If the stream had none, only times have
+    /// changed, which are not written each time.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -531,8 +531,8 @@ impl StreamApplier {
         Ok(begun?)
     }
 
-    /// Begins a stream of transactions or of records, before it is requested; one after the other is
-    /// applied.
+    /// Begins a stream of transactions or of records, before it is requested; one after the other
+    /// is applied.
     pub fn begin_stream(&mut self) {
         (self.status, self.rank) = (None, 0);
         self.asked_unix_ms = (self.clock)();

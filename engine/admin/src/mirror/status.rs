@@ -41,8 +41,8 @@ pub struct SourceStatus {
     pub address: Option<SocketAddr>,
     /// What the mirror is doing.
     pub activity: MirrorActivity,
-    /// Seconds since the last request after which all transactions had been applied, by the clock of
-    /// this machine, whatever that of the primary says; `None` before the first dump.
+    /// Seconds since the last request after which all transactions had been applied, by the clock
+    /// of this machine, whatever that of the primary says; `None` before the first dump.
     pub lag_seconds: Option<f64>,
     /// Seconds by which the clock of the primary was ahead of that of this machine at its last
     /// answer; negative if it was behind.

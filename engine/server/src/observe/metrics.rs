@@ -218,6 +218,11 @@ handle_daemon::metrics! {
         gauge snapshot_statement_age_seconds = |reading| {
             reading.shared.live.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
+        /// Seconds by which the newest statement of the publisher is ahead of the clock of this
+        /// machine, if it is refused for that; otherwise 0.
+        gauge snapshot_statement_ahead_seconds = |reading| {
+            reading.shared.live.freshness().statement_ahead_ms() as f64 / 1000.0
+        };
         /// 1 while the set is stale; `/readyz` answers 503.
         gauge snapshot_stale = |reading| reading.shared.live.freshness().is_stale(now_unix_ms());
         /// Layers of the set.

@@ -2,8 +2,8 @@
 
 use super::last_served::LastServedFile;
 use super::manifest::MANIFEST;
-use super::statement::AcceptedPublishers;
-use super::{PublishedSet, SetError};
+use super::statement::{AcceptedPublishers, ahead_ms};
+use super::{PublishedSet, SetError, SetErrorKind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The rules for served sets, and the time of the newest statement about the one in service.
@@ -13,6 +13,8 @@ pub struct SetFreshness {
     age_max_s: AtomicU64,
     refuses_stale: AtomicBool,
     signed_unix_ms: AtomicU64,
+    /// See [`statement_ahead_ms`](Self::statement_ahead_ms).
+    refused_ahead_ms: AtomicU64,
     last_served: Option<LastServedFile>,
 }
 
@@ -40,11 +42,31 @@ impl SetFreshness {
     /// it.
     ///
     /// # Errors
-    /// When the set is not signed by an accepted publisher, or is older than `previous` or than the
-    /// last one that was served before a restart.
-    pub fn check(&self, set: &PublishedSet, previous: Option<&PublishedSet>) -> Result<(), SetError> {
+    /// When the set is not signed by an accepted publisher, is signed too far ahead of the clock,
+    /// or is older than `previous` or than the last one that was served before a restart.
+    pub fn check(
+        &self,
+        set: &PublishedSet,
+        previous: Option<&PublishedSet>,
+        now_unix_ms: u64,
+    ) -> Result<(), SetError> {
         if let Some(accepted) = &self.accepted {
-            let signed = accepted.check(set.dir(), set.manifest(), previous.map(PublishedSet::manifest))?;
+            let previous_manifest = previous.map(PublishedSet::manifest);
+            let newest = accepted.check(set.dir(), set.manifest(), previous_manifest, now_unix_ms);
+            let refused_ahead_ms = match &newest {
+                Ok(newest) => newest.refused_ahead_ms,
+                Err(SetError { kind: SetErrorKind::Ahead(ahead_ms), .. }) => *ahead_ms,
+                Err(_) => 0,
+            };
+            self.refused_ahead_ms.store(refused_ahead_ms, Ordering::Relaxed);
+            let mut signed = newest?.signed_unix_ms;
+            if previous_manifest == Some(set.manifest()) {
+                // A refused or damaged file has replaced a statement about the same set, which was
+                // heard nevertheless.
+                let heard = self.signed_unix_ms.load(Ordering::Relaxed);
+                let is_believed = ahead_ms(heard, now_unix_ms) == 0;
+                signed = if is_believed { signed.max(heard) } else { signed };
+            }
             // While a set is in service, it is at least as new as the file.
             if let (Some(file), None) = (&self.last_served, previous) {
                 file.check(&set.dir().join(MANIFEST), set.manifest())?;
@@ -76,12 +98,23 @@ impl SetFreshness {
         self.signed_unix_ms().map(|signed| now_unix_ms.saturating_sub(signed))
     }
 
-    /// Whether the set in service is stale.
+    /// By how many milliseconds the newest statement in the directory is ahead of the clock, if it
+    /// is refused for that; otherwise 0.
+    #[must_use]
+    pub fn statement_ahead_ms(&self) -> u64 {
+        self.refused_ahead_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether the set in service is stale. With a maximum age, it is stale as well if the clock
+    /// was set back so far that the age of the set is not known.
     #[must_use]
     pub fn is_stale(&self, now_unix_ms: u64) -> bool {
         let age_max_s = self.age_max_s.load(Ordering::Relaxed);
-        let is_past = |age_ms| age_max_s > 0 && age_ms > age_max_s.saturating_mul(1000);
-        self.age_ms(now_unix_ms).is_some_and(is_past)
+        let is_past = |signed_unix_ms| {
+            let age_ms = now_unix_ms.saturating_sub(signed_unix_ms);
+            age_ms > age_max_s.saturating_mul(1000) || ahead_ms(signed_unix_ms, now_unix_ms) > 0
+        };
+        age_max_s > 0 && self.signed_unix_ms().is_some_and(is_past)
     }
 
     /// Whether the set in service is stale, and stale sets are refused.

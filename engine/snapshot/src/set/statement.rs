@@ -12,6 +12,7 @@ use crate::format::Sha256Sum;
 use crate::lines::{LineReader, hex_text, parse_hex};
 use core::fmt;
 use core::fmt::Write as _;
+use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
 use std::boxed::Box;
 use std::path::Path;
 use std::string::String;
@@ -164,13 +165,15 @@ impl AcceptedPublishers {
     /// time of the newest valid statement about it.
     ///
     /// # Errors
-    /// When the manifest has no signature of an accepted publisher, or is older than `previous`.
+    /// When the manifest has no signature of an accepted publisher, is older than `previous`, or is
+    /// signed too far ahead of `now_unix_ms`.
     pub fn check(
         &self,
         dir: &Path,
         manifest: &Manifest,
         previous: Option<&Manifest>,
-    ) -> Result<u64, SetError> {
+        now_unix_ms: u64,
+    ) -> Result<NewestStatement, SetError> {
         let refused = |kind| SetError::new(dir.join(MANIFEST), kind);
         let signed = manifest.statement().ok_or_else(|| refused(SetErrorKind::Unsigned))?;
         if !self.has_made(&signed) {
@@ -181,12 +184,16 @@ impl AcceptedPublishers {
             let (found, served) = (manifest.generation, previous.generation);
             return Err(refused(SetErrorKind::Older { found, served }));
         }
-        Ok(self.newest(dir, &signed).signed_unix_ms)
+        // Last, so that the time of nobody else is spoken of.
+        match ahead_ms(signed.statement.signed_unix_ms, now_unix_ms) {
+            0 => Ok(self.newest(dir, &signed, now_unix_ms)),
+            ahead_ms => Err(refused(SetErrorKind::Ahead(ahead_ms))),
+        }
     }
 
-    /// The statement in the HEARTBEAT, if it is about the same set and valid; otherwise that of the
-    /// MANIFEST.
-    fn newest(&self, dir: &Path, signed: &SignedStatement) -> SetStatement {
+    /// The statement in the HEARTBEAT, if it is about the same set, valid and not too far ahead of
+    /// the clock; otherwise that of the MANIFEST.
+    fn newest(&self, dir: &Path, signed: &SignedStatement, now_unix_ms: u64) -> NewestStatement {
         let bytes = storage::read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
         let heartbeat = bytes.ok().and_then(|bytes| SignedStatement::parse(&bytes));
         let is_renewal = |heartbeat: &SignedStatement| {
@@ -195,8 +202,32 @@ impl AcceptedPublishers {
                 && new.signed_unix_ms > old.signed_unix_ms
                 && self.has_made(heartbeat)
         };
-        heartbeat.filter(is_renewal).map_or(signed.statement, |heartbeat| heartbeat.statement)
+        let of_manifest = signed.statement.signed_unix_ms;
+        let renewed = heartbeat.filter(is_renewal).map_or(of_manifest, |it| it.statement.signed_unix_ms);
+        match ahead_ms(renewed, now_unix_ms) {
+            0 => NewestStatement { signed_unix_ms: renewed, refused_ahead_ms: 0 },
+            refused_ahead_ms => NewestStatement { signed_unix_ms: of_manifest, refused_ahead_ms },
+        }
     }
+}
+
+/// The newest statement about a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewestStatement {
+    /// When it was made, Unix milliseconds.
+    pub signed_unix_ms: u64,
+    /// By how many milliseconds a later one is ahead of the clock, which is refused for this; 0 if
+    /// there is none.
+    pub refused_ahead_ms: u64,
+}
+
+/// By how many milliseconds a statement is ahead of the clock, if that is more than a clock that is
+/// right can be; otherwise 0. Such a statement says nothing about the age of a set: it would be
+/// fresh until its time has come and gone, and later statements would count as older.
+#[must_use]
+pub const fn ahead_ms(signed_unix_ms: u64, now_unix_ms: u64) -> u64 {
+    let ahead_ms = signed_unix_ms.saturating_sub(now_unix_ms);
+    if ahead_ms > CLOCK_AHEAD_MS_MAX { ahead_ms } else { 0 }
 }
 
 /// The newest statement about the set of `manifest` in `dir`, without verifying it; `None` if the
