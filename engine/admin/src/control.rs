@@ -2,6 +2,7 @@
 
 use crate::costly::CostlyWork;
 use crate::index;
+use crate::mirror::promote::PromotionError;
 use crate::mirror::{Mirror, promote};
 use crate::publish::{Command, NoCommand, StorePublisher};
 use crate::pull::{accept_deletions, is_puller};
@@ -87,7 +88,12 @@ fn promote(shared: &AdminState, is_forced: bool) -> Value {
     let promoted = promote::promote(&shared.service.store, &config.site, is_forced, now_unix_ms());
     let promotion = match promoted {
         Ok(promotion) => promotion,
-        Err(error) => return json!({ "ok": false, "error": error.to_string() }),
+        Err(error) => {
+            if matches!(error, PromotionError::SitePending(..)) {
+                shared.mirror.iter().for_each(Mirror::stop);
+            }
+            return json!({ "ok": false, "error": error.to_string() });
+        }
     };
     shared.mirror.iter().for_each(Mirror::stop);
     tracing::info!(?promotion, "this mirror is the primary from now on");

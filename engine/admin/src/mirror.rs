@@ -107,8 +107,9 @@ impl Mirror {
         workers.retain(MirrorWorker::is_followed);
         if is_following && own.is_primary() {
             bail!(
-                "`mirror.primary` is set, and the site record calls this a primary site: set `primarySite` to false \
-                 in it, since changes are made at the primary"
+                "`mirror.primary` is set, and the site record calls this a primary site. If it is to follow its \
+                 primary, set `primarySite` to false in the site record, since changes are made at the primary. If it \
+                 was to be promoted, `hdl mirror promote --config` makes it the primary"
             );
         }
         if !is_following {

@@ -9,6 +9,7 @@ use crate::index::keep_index;
 use crate::local_socket::LocalSocket;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
+use crate::mirror::promote::complete_promotion;
 use crate::publish::{self, StorePublisher, explain_set};
 use crate::pull::Pulls;
 use crate::referral::ReferralResolver;
@@ -255,11 +256,15 @@ struct OpenedService {
 
 /// Opens the store with everything that answering requests needs, and starts to publish.
 fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
-    let (site, key) = read_identity(config)?;
+    let (mut site, key) = read_identity(config)?;
+    let store = Arc::new(Store::open(&config.store)?);
+    if complete_promotion(&store, &config.site)? {
+        tracing::warn!("an interrupted promotion of this mirror has been completed: it is the primary");
+        site = SiteRecord::read(&config.site, config.server_id)?;
+    }
     for difference in site_differences(config, &site) {
         tracing::warn!("{difference}");
     }
-    let store = Arc::new(Store::open(&config.store)?);
     let mirror = Mirror::open(&config.mirror, &store, &site)?;
     let primaries = mirror.as_ref().and_then(Mirror::primaries).map(str::to_owned);
     let start_publisher = |directory| {

@@ -37,6 +37,10 @@ pub struct MirrorPosition {
     /// When the mirror was promoted, in milliseconds since 1970. From then on, nothing is taken
     /// from this primary.
     pub promoted_unix_ms: Option<u64>,
+    /// Whether the promotion has still to change the site record, which is a file beside the store.
+    /// What was interrupted there is completed at the next start.
+    #[serde(default)]
+    pub site_is_pending: bool,
 }
 
 /// The progress of a dump.

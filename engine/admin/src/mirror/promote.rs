@@ -11,6 +11,7 @@ use serde_json::Value as Json;
 use std::fmt;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use tempfile::NamedTempFile;
 
 /// Why a mirror is not promoted.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub enum PromotionError {
     Incomplete(String),
     /// The site record cannot be read or written.
     Site(PathBuf, io::Error),
+    /// The mirror is promoted, but its site record cannot be changed.
+    SitePending(PathBuf, io::Error),
     /// The site record is invalid.
     SiteContent(PathBuf, String),
     /// The store cannot be written.
@@ -38,6 +41,13 @@ impl fmt::Display for PromotionError {
                  of its dump, or promote with --force"
             ),
             Self::Site(path, error) => write!(f, "cannot change the site record {}: {error}", path.display()),
+            Self::SitePending(path, error) => write!(
+                f,
+                "the mirror is promoted, but its site record {} cannot be changed: {error}; start handle-admin again \
+                 once it can be written (ls -ld {}), which completes the promotion",
+                path.display(),
+                directory_of(path).display()
+            ),
             Self::SiteContent(path, why) => write!(f, "in the site record {}: {why}", path.display()),
             Self::Store(error) => error.fmt(f),
         }
@@ -75,22 +85,24 @@ pub struct PromotedPrimary {
     pub complete_unix_ms: u64,
 }
 
-/// Makes the mirror with this store and this site record the primary: changes the site record, and
-/// lets the numbers of transactions go on above those of the lost primary.
+/// Makes the mirror with this store and this site record the primary: lets the numbers of
+/// transactions go on above those of the lost primary, and changes the site record.
+///
+/// The store and the site record are two files. The store comes first and notes that the site
+/// record has to follow, so that a promotion that is interrupted between them is completed by
+/// [`complete_promotion`] at the next start. The new site record is written beside the present one
+/// before, so that what can fail fails before anything has changed.
 ///
 /// # Errors
 /// When it is not a mirror, it is incomplete and not `is_forced`, or a file cannot be written.
-/// Nothing has changed then, but the site record may have.
+/// Nothing has changed then, except with [`PromotionError::SitePending`].
 pub fn promote(
     store: &Store,
     site: &Path,
     is_forced: bool,
     now_unix_ms: u64,
 ) -> Result<Promotion, PromotionError> {
-    let mut positions = Vec::new();
-    for (name, stored) in store.change(|transaction| transaction.mirror_positions())? {
-        positions.push((name, MirrorPosition::decode(&stored)?));
-    }
+    let mut positions = stored_positions(store)?;
     positions.retain(|(_, position)| position.is_followed());
     if positions.is_empty() {
         return Err(PromotionError::NoMirror);
@@ -99,7 +111,8 @@ pub fn promote(
     if let Some((name, _)) = positions.iter().find(|(_, position)| is_incomplete(position) && !is_forced) {
         return Err(PromotionError::Incomplete(name.clone()));
     }
-    let site_serial = make_primary(site)?;
+    let next_site = NextSite::prepare(site)?;
+    let site_serial = next_site.serial;
     let primaries: Vec<_> = positions
         .iter()
         .map(|(name, position)| PromotedPrimary {
@@ -112,17 +125,59 @@ pub fn promote(
     let above = if let [only] = &*primaries { only.last_transaction } else { 0 };
     let times = primaries.iter().map(|primary| primary.complete_unix_ms);
     let not_before_ms = MirrorPosition::believed(times.max().unwrap_or(0), now_unix_ms);
+    let site_is_pending = next_site.file.is_some();
     let last_transaction = store.promote(above, not_before_ms, move |transaction| {
         for (name, position) in positions {
             // Read again: a batch may have been applied meanwhile.
             let position = MirrorPosition::read(transaction, &name)?.unwrap_or(position);
             let promoted_unix_ms = Some(now_unix_ms);
-            let promoted = MirrorPosition { promoted_unix_ms, dump: None, is_partial: false, ..position };
+            let promoted = MirrorPosition {
+                promoted_unix_ms,
+                site_is_pending,
+                dump: None,
+                is_partial: false,
+                ..position
+            };
             promoted.write(transaction, &name)?;
         }
         Ok(())
     })?;
+    next_site.persist().map_err(|error| PromotionError::SitePending(site.to_owned(), error))?;
+    clear_pending(store)?;
     Ok(Promotion { last_transaction, primaries, site_serial })
+}
+
+/// Completes a promotion that was interrupted after the store had changed and before the site
+/// record had; whether there was one. Call it before the site record is read.
+///
+/// # Errors
+/// When the site record or the store cannot be read or written.
+pub fn complete_promotion(store: &Store, site: &Path) -> Result<bool, PromotionError> {
+    if !stored_positions(store)?.iter().any(|(_, position)| position.site_is_pending) {
+        return Ok(false);
+    }
+    let failed = |error| PromotionError::SitePending(site.to_owned(), error);
+    NextSite::prepare(site)?.persist().map_err(failed)?;
+    clear_pending(store)?;
+    Ok(true)
+}
+
+fn stored_positions(store: &Store) -> Result<Vec<(String, MirrorPosition)>, StoreError> {
+    let stored = store.change(|transaction| transaction.mirror_positions())?;
+    stored.into_iter().map(|(name, stored)| Ok((name, MirrorPosition::decode(&stored)?))).collect()
+}
+
+/// Notes that the site record has followed.
+fn clear_pending(store: &Store) -> Result<(), StoreError> {
+    store.change(|transaction| {
+        for (name, stored) in transaction.mirror_positions()? {
+            let position = MirrorPosition::decode(&stored)?;
+            if position.site_is_pending {
+                MirrorPosition { site_is_pending: false, ..position }.write(transaction, &name)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Promotes the mirror with the configuration at `path`, whose handle-admin is stopped.
@@ -135,35 +190,56 @@ pub fn promote_stopped(path: &Path, is_forced: bool) -> anyhow::Result<Promotion
     Ok(promote(&store, &config.site, is_forced, now_unix_ms())?)
 }
 
-/// Rewrites a site record as that of a primary site, with the next serial number, which is
-/// returned.
-fn make_primary(path: &Path) -> Result<i64, PromotionError> {
-    let failed = |error| PromotionError::Site(path.to_owned(), error);
-    let invalid = |why: String| PromotionError::SiteContent(path.to_owned(), why);
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    let mut json: Json = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-    let serial = json.get("serialNumber").and_then(Json::as_i64).unwrap_or(0);
-    if json.get("primarySite") == Some(&Json::Bool(true)) {
-        return Ok(serial);
+/// The site record as that of a primary site, beside the present one.
+struct NextSite {
+    path: PathBuf,
+    /// Its serial number.
+    serial: i64,
+    /// The durable file that takes the place of the present one; `None` if that is the record of a
+    /// primary site already.
+    file: Option<NamedTempFile>,
+}
+
+impl NextSite {
+    /// Writes the site record at `path` as that of a primary site, with the next serial number,
+    /// beside it.
+    fn prepare(path: &Path) -> Result<Self, PromotionError> {
+        let failed = |error| PromotionError::Site(path.to_owned(), error);
+        let invalid = |why: String| PromotionError::SiteContent(path.to_owned(), why);
+        let text = std::fs::read_to_string(path).map_err(failed)?;
+        let mut json: Json = serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
+        let serial = json.get("serialNumber").and_then(Json::as_i64).unwrap_or(0);
+        if json.get("primarySite") == Some(&Json::Bool(true)) {
+            return Ok(Self { path: path.to_owned(), serial, file: None });
+        }
+        let serial = if (0..i64::from(i16::MAX)).contains(&serial) { serial + 1 } else { 1 };
+        json["primarySite"] = Json::Bool(true);
+        json["serialNumber"] = serial.into();
+        let text = serde_json::to_string_pretty(&json).map_err(|error| invalid(error.to_string()))?;
+        // Checked as a server reads it, whichever of the site this is.
+        match SiteRecord::parse(&text, None) {
+            Ok(_) | Err(SiteError::SeveralServers(_)) => {}
+            Err(error) => return Err(invalid(error.to_string())),
+        }
+        let permissions = std::fs::metadata(path).map_err(failed)?.permissions();
+        let mut file = NamedTempFile::new_in(directory_of(path)).map_err(failed)?;
+        writeln!(file, "{text}").map_err(failed)?;
+        file.as_file().set_permissions(permissions).map_err(failed)?;
+        file.as_file().sync_all().map_err(failed)?;
+        Ok(Self { path: path.to_owned(), serial, file: Some(file) })
     }
-    let next = if (0..i64::from(i16::MAX)).contains(&serial) { serial + 1 } else { 1 };
-    json["primarySite"] = Json::Bool(true);
-    json["serialNumber"] = next.into();
-    let text = serde_json::to_string_pretty(&json).map_err(|error| invalid(error.to_string()))?;
-    // Checked as a server reads it, whichever of the site this is.
-    match SiteRecord::parse(&text, None) {
-        Ok(_) | Err(SiteError::SeveralServers(_)) => {}
-        Err(error) => return Err(invalid(error.to_string())),
+
+    /// Lets it take the place of the present one, durably.
+    fn persist(self) -> io::Result<()> {
+        let Some(file) = self.file else { return Ok(()) };
+        file.persist(&self.path).map_err(|error| error.error)?;
+        std::fs::File::open(directory_of(&self.path))?.sync_all()
     }
-    let permissions = std::fs::metadata(path).map_err(failed)?.permissions();
-    let directory = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(directory).map_err(failed)?;
-    writeln!(file, "{text}").map_err(failed)?;
-    file.as_file().set_permissions(permissions).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(failed)?;
-    Ok(next)
+}
+
+/// The directory that has the file at `path`.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -178,6 +254,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("siteinfo.json");
         std::fs::write(&path, SITE).unwrap();
+        let make_primary = |path: &Path| {
+            let next = NextSite::prepare(path)?;
+            let serial = next.serial;
+            next.persist().unwrap();
+            Ok::<_, PromotionError>(serial)
+        };
         assert_eq!(make_primary(&path).unwrap(), 8);
         let site = SiteRecord::read(&path, None).unwrap();
         assert!(site.is_primary() && site.view().serial == 8);

@@ -611,6 +611,43 @@ fn a_promoted_mirror_takes_nothing_and_its_numbers_go_on() {
 }
 
 #[test]
+fn a_promotion_that_is_interrupted_after_the_store_is_completed_once() {
+    use super::promote::{PromotionError, complete_promotion, promote};
+    let (store, _applier) = dumped();
+    let directory = tempfile::tempdir().unwrap();
+    let site = directory.path().join("siteinfo.json");
+    let text = r#"{"version":1,"protocolVersion":"2.11","serialNumber":1,"primarySite":false,"multiPrimary":false,
+        "attributes":[],"servers":[{"serverId":1,"address":"192.0.2.1","interfaces":[]}]}"#;
+    std::fs::write(&site, text).unwrap();
+    assert!(!complete_promotion(&store, &site).unwrap(), "nothing was begun");
+    assert_eq!(std::fs::read_to_string(&site).unwrap(), text);
+    let position = || store.change(|transaction| MirrorPosition::read(transaction, "main")).unwrap().unwrap();
+    // What can fail fails before the store changes.
+    assert!(matches!(
+        promote(&store, &directory.path().join("absent"), false, 7),
+        Err(PromotionError::Site(..))
+    ));
+    assert!(position().is_followed());
+    promote(&store, &site, false, 7).unwrap();
+    assert!(!position().is_followed() && !position().site_is_pending);
+    let promoted = std::fs::read_to_string(&site).unwrap();
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "no other file stays");
+    // As it is between both steps: the store has changed, and the site record has not.
+    std::fs::write(&site, text).unwrap();
+    store
+        .change(|transaction| {
+            let position = MirrorPosition::read(transaction, "main")?.unwrap();
+            MirrorPosition { site_is_pending: true, ..position }.write(transaction, "main")
+        })
+        .unwrap();
+    let last_id = store.last_id();
+    assert!(complete_promotion(&store, &site).unwrap());
+    assert_eq!(std::fs::read_to_string(&site).unwrap(), promoted);
+    assert!(!position().site_is_pending && !complete_promotion(&store, &site).unwrap());
+    assert_eq!(store.last_id(), last_id, "the numbers of transactions stay");
+}
+
+#[test]
 fn a_mirror_is_not_promoted_in_the_middle_of_a_dump() {
     let (store, mut applier) = dumped();
     let directory = tempfile::tempdir().unwrap();
