@@ -15,7 +15,7 @@ use handle_proto::code::DigestAlgorithm;
 use handle_proto::error::{DecodeError, Field};
 use handle_proto::wire::cursor::Cursor;
 use handle_proto::wire::replication_stream::{
-    DUMP_FORMAT, DumpItem, StreamProtection, TransactionItem, TransactionsHeader,
+    DUMP_FORMAT, DumpItem, StreamProtection, StreamValues, TransactionItem, TransactionsHeader,
 };
 use std::fmt;
 
@@ -40,7 +40,8 @@ pub enum StreamTransport {
 /// Limits on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamLimits {
-    /// Most bytes of one item with its signature.
+    /// Most bytes of one item with its signature. Of a longer record, the name is returned, and the
+    /// values are passed over.
     pub item_len_max: usize,
 }
 
@@ -65,6 +66,17 @@ pub enum StreamEvent<'a> {
     Dump(DumpItem<'a>),
 }
 
+impl<'a> StreamEvent<'a> {
+    /// The values of the item, if it has any.
+    const fn values_mut(&mut self) -> Option<&mut StreamValues<'a>> {
+        match self {
+            Self::Transaction(item) => item.values_mut(),
+            Self::Dump(item) => item.values_mut(),
+            Self::BeginTls | Self::Header(_) => None,
+        }
+    }
+}
+
 /// Why a stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,7 +95,7 @@ pub enum StreamError {
     NoKey,
     /// A signature is wrong.
     Signature,
-    /// An item is longer than allowed.
+    /// An item is longer than allowed, and it is not a record of a stream without signatures.
     TooLong,
     /// Bytes follow the last item.
     AfterEnd,
@@ -120,6 +132,14 @@ enum StreamState {
     DigestName,
     Header,
     Items(ItemFormat),
+    /// The values of a record that is too long.
+    Skipping {
+        format: ItemFormat,
+        /// Values whose lengths follow.
+        values: usize,
+        /// Bytes of the present value that follow.
+        bytes: usize,
+    },
     End,
 }
 
@@ -183,7 +203,14 @@ impl StreamReader {
                 StreamState::Protection => self.read_protection(),
                 StreamState::DigestName => self.read_digest_name().map(|()| None),
                 StreamState::Header => self.read_header(),
+                StreamState::Items(format) if self.is_too_long(format) => return self.begin_to_skip(format),
                 StreamState::Items(format) => return self.read_item(format),
+                StreamState::Skipping { format, values, bytes } => {
+                    if !self.skip(format, values, bytes) {
+                        return Ok(None);
+                    }
+                    Ok(None)
+                }
                 StreamState::End if self.at < self.buffer.len() => Err(StreamError::AfterEnd),
                 StreamState::End => return Ok(None),
             };
@@ -265,7 +292,7 @@ impl StreamReader {
 
     fn read_item(&mut self, format: ItemFormat) -> Result<Option<StreamEvent<'_>>, StreamError> {
         let mut cursor = Cursor::new(&self.buffer[self.at..]);
-        let (event, is_last) = match read(format, &mut cursor) {
+        let (mut event, is_last) = match read(format, &mut cursor) {
             Ok(item) => item,
             Err(error) => return self.incomplete_or(error.into()),
         };
@@ -275,13 +302,58 @@ impl StreamReader {
             return self.incomplete_or(error);
         }
         if cursor.at() > self.limits.item_len_max {
-            return Err(StreamError::TooLong);
+            let values = event.values_mut().ok_or(StreamError::TooLong)?;
+            *values = values.too_long();
         }
         self.at += cursor.at();
         if is_last {
             self.state = StreamState::End;
         }
         Ok(Some(event))
+    }
+
+    /// Whether the next item is incomplete and longer than allowed, in a stream without signatures.
+    fn is_too_long(&self, format: ItemFormat) -> bool {
+        let received = &self.buffer[self.at..];
+        received.len() > self.limits.item_len_max
+            && self.signed_with.is_none()
+            && matches!(read(format, &mut Cursor::new(received)), Err(DecodeError::Truncated { .. }))
+    }
+
+    /// Returns a record whose values are more than is kept, and passes over them. One record does
+    /// not end a stream. In a signed stream, whose signatures cover all values, it does.
+    fn begin_to_skip(&mut self, format: ItemFormat) -> Result<Option<StreamEvent<'_>>, StreamError> {
+        let mut cursor = Cursor::new(&self.buffer[self.at..]);
+        let head = match format {
+            ItemFormat::Transactions(_) => {
+                TransactionItem::read_without_values(&mut cursor).map(StreamEvent::Transaction)
+            }
+            ItemFormat::Dump(_) => DumpItem::read_without_values(&mut cursor).map(StreamEvent::Dump),
+        };
+        let mut event = head.map_err(|_| StreamError::TooLong)?;
+        self.at += cursor.at();
+        let values = event.values_mut().map_or(0, |values| values.len());
+        self.state = StreamState::Skipping { format, values, bytes: 0 };
+        Ok(Some(event))
+    }
+
+    /// Passes over received values; false if more have to be received.
+    fn skip(&mut self, format: ItemFormat, mut values: usize, mut bytes: usize) -> bool {
+        loop {
+            let rest = &self.buffer[self.at..];
+            let skipped = bytes.min(rest.len());
+            (self.at, bytes) = (self.at + skipped, bytes - skipped);
+            self.state = StreamState::Skipping { format, values, bytes };
+            if bytes > 0 {
+                return false;
+            }
+            if values == 0 {
+                self.state = StreamState::Items(format);
+                return true;
+            }
+            let Some((len, _)) = rest[skipped..].split_first_chunk::<4>() else { return false };
+            (self.at, values, bytes) = (self.at + 4, values - 1, u32::from_be_bytes(*len) as usize);
+        }
     }
 
     /// In a signed stream, reads the signature at `cursor`, which is behind a block of `block_len`

@@ -71,6 +71,7 @@ mod live;
 mod lookup_sessions;
 mod metrics;
 mod mirroring;
+mod mirroring_clocks;
 mod mirroring_compared;
 mod mirroring_homed;
 mod mirroring_killed;

@@ -251,11 +251,15 @@ impl StreamApplier {
             return;
         }
         let key = key(handle, self.store.folds());
-        let Err(why) = check_record(&key, values.iter()) else {
-            let kind = BatchedKind::Put { values_count: values.len(), unix_ms };
-            return self.batch.push_record(kind, &key, values.iter());
+        let why = match (values.fault(), check_record(&key, values.iter())) {
+            (None, Ok(())) => {
+                let kind = BatchedKind::Put { values_count: values.len(), unix_ms };
+                return self.batch.push_record(kind, &key, values.iter());
+            }
+            (Some(fault), _) => fault.to_string(),
+            (None, Err(unfit)) => unfit.to_string(),
         };
-        self.state.note_left_out(&key, &why.to_string());
+        self.state.note_left_out(&key, &why);
         if self.position.dump.is_some() {
             self.batch.push(BatchedKind::Name, &key);
         }

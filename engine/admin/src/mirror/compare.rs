@@ -215,7 +215,7 @@ impl<'s> ServerComparison<'s> {
             DumpItem::Handle { handle, values } if self.server.scope.has(handle) => {
                 let key = key(handle, records.folds());
                 self.named.push(hash_key(records.seed(), &key));
-                if check_record(&key, values.iter()).is_err() {
+                if values.fault().is_some() || check_record(&key, values.iter()).is_err() {
                     self.found.left_out += 1;
                     return Ok(());
                 }

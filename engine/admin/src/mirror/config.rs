@@ -35,7 +35,8 @@ settings! {
         /// Bytes of the records of a dump that share one commit. While they are committed, as many
         /// are received, so a dump takes this memory twice.
         restart dump_bytes: usize = 32 << 20, 4096..=1 << 30;
-        /// Most bytes of one item of a stream. Streams with a longer one are refused.
+        /// Most bytes of one item of a stream. A longer record is left out and counted; a stream
+        /// that is signed instead of encrypted is refused.
         restart item_bytes: usize = 4 << 20, 4096..=1 << 28;
         /// The primaries, each in a table `[[mirror.primary]]`: `name` for status and metrics, and
         /// under which the position is kept; `site`, the site record as JSON, or `addresses` and

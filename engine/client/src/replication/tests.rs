@@ -164,3 +164,57 @@ fn an_item_beyond_the_limit_is_refused_before_it_is_complete() {
         assert_eq!(reader.next_event(), expected, "{item_len_max}");
     }
 }
+
+#[test]
+fn a_record_that_is_too_long_is_named_and_does_not_end_the_stream() {
+    const ITEM_LEN_MAX: usize = 10_000;
+    let text = vec![b'x'; 30_000];
+    for protection in [StreamProtection::Transport, StreamProtection::Signed] {
+        let mut stream = TestStream::new(protection);
+        let mut room = Vec::new();
+        stream.block(|out| put::u32(out, DUMP_FORMAT));
+        for name in [&b"10.1/A"[..], b"10.1/LONG", b"10.1/Z"] {
+            let values = match name {
+                b"10.1/LONG" => StreamValues::build(
+                    [Value::new(1, b"URL", &text), Value::new(2, b"URL", b""), Value::new(3, b"URL", &text)],
+                    &mut room,
+                ),
+                _ => StreamValues::build([Value::new(1, b"URL", b"x")], &mut room),
+            };
+            stream.block(|out| DumpItem::Handle { handle: name, values }.encode(out));
+        }
+        DumpItem::Done.encode(&mut stream.bytes);
+        for step in [1, 7, 1000, 9999, 50_000, usize::MAX] {
+            let limits = StreamLimits { item_len_max: ITEM_LEN_MAX };
+            let key = Some(key().public().clone());
+            let mut reader = StreamReader::new(StreamContent::Dump, StreamTransport::Verified, key, limits);
+            let (mut names, mut ended) = (Vec::new(), Ok(()));
+            'stream: for piece in stream.bytes.chunks(step.min(stream.bytes.len())) {
+                reader.feed(piece);
+                assert!(reader.buffer.len() <= ITEM_LEN_MAX + piece.len(), "{step}: {}", reader.buffer.len());
+                loop {
+                    match reader.next_event() {
+                        Ok(Some(StreamEvent::Dump(DumpItem::Handle { handle, values }))) => {
+                            names.push((handle.to_vec(), values.len(), values.fault().is_some()));
+                        }
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(error) => {
+                            ended = Err(error);
+                            break 'stream;
+                        }
+                    }
+                }
+            }
+            let named = |name: &[u8], count, is_left_out| (name.to_vec(), count, is_left_out);
+            let all = [named(b"10.1/A", 1, false), named(b"10.1/LONG", 3, true), named(b"10.1/Z", 1, false)];
+            // A whole item that is there is verified, whatever its length.
+            match protection == StreamProtection::Transport || step > ITEM_LEN_MAX * 6 {
+                true => {
+                    assert_eq!((&*names, ended, reader.is_complete()), (&all[..], Ok(()), true), "{step}")
+                }
+                false => assert_eq!((&*names, ended), (&all[..1], Err(StreamError::TooLong)), "{step}"),
+            }
+        }
+    }
+}

@@ -8,7 +8,6 @@
 use super::cursor::Cursor;
 use super::put;
 use crate::error::{DecodeError, Field};
-use crate::limit::VALUES_COUNT_MAX;
 use crate::value::Value;
 use alloc::vec::Vec;
 
@@ -106,30 +105,63 @@ impl TransactionsHeader {
 /// item.
 pub const DUMP_FORMAT: u32 = 2;
 
-/// Values in a stream. Unlike in messages, each value is preceded by its length.
+/// Why a record of a stream cannot be taken over as it is. The items after it are read
+/// nevertheless: the length of each value says where the next one begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamRecordFault {
+    /// The value at this position, from 0 on, does not decode.
+    Value(usize),
+    /// The record is longer than the reader accepts, and its values were passed over.
+    TooLong,
+}
+
+impl core::fmt::Display for StreamRecordFault {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Value(nth) => write!(f, "its value number {} does not decode", nth + 1),
+            Self::TooLong => f.write_str("it is longer than an item of a stream may be"),
+        }
+    }
+}
+
+/// Values in a stream. Unlike in messages, each value is preceded by its length, and there may be
+/// more than a message can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamValues<'a> {
     count: usize,
     bytes: &'a [u8],
+    fault: Option<StreamRecordFault>,
 }
 
 impl<'a> StreamValues<'a> {
     fn read(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
-        let too_long = cursor.too_long(Field::Values);
         let count = cursor.u32(Field::Values)? as usize;
-        if count > VALUES_COUNT_MAX {
-            return Err(too_long);
-        }
-        let start = cursor.at();
-        for _ in 0..count {
-            let invalid = cursor.invalid(Field::Value);
+        let (start, mut fault) = (cursor.at(), None);
+        for nth in 0..count {
             let bytes = cursor.string(Field::Value)?;
-            match Value::split(bytes) {
-                Ok((_, [])) => {}
-                _ => return Err(invalid),
+            if !matches!(Value::split(bytes), Ok((_, []))) {
+                fault.get_or_insert(StreamRecordFault::Value(nth));
             }
         }
-        Ok(Self { count, bytes: cursor.since(start) })
+        Ok(Self { count, bytes: cursor.since(start), fault })
+    }
+
+    /// Reads the number of values, which are passed over.
+    fn read_count(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let count = cursor.u32(Field::Values)? as usize;
+        Ok(Self { count, bytes: &[], fault: Some(StreamRecordFault::TooLong) })
+    }
+
+    /// The same values, of a record that is too long.
+    #[must_use]
+    pub const fn too_long(self) -> Self {
+        Self { bytes: &[], fault: Some(StreamRecordFault::TooLong), ..self }
+    }
+
+    /// Why the record cannot be taken over as it is; `None` if all its values are here.
+    #[must_use]
+    pub const fn fault(self) -> Option<StreamRecordFault> {
+        self.fault
     }
 
     /// Writes `values` into `storage` and borrows them from there.
@@ -144,7 +176,7 @@ impl<'a> StreamValues<'a> {
             storage[start..start + 4].copy_from_slice(&len);
             count += 1;
         }
-        Self { count, bytes: storage }
+        Self { count, bytes: storage, fault: None }
     }
 
     fn encode(self, out: &mut Vec<u8>) {
@@ -164,7 +196,7 @@ impl<'a> StreamValues<'a> {
         self.count == 0
     }
 
-    /// The values in order.
+    /// The values in order, up to the first one that does not decode.
     pub fn iter(self) -> impl Iterator<Item = Value<'a>> {
         let mut cursor = Cursor::new(self.bytes);
         core::iter::from_fn(move || {
@@ -265,6 +297,37 @@ impl<'a> TransactionItem<'a> {
         })
     }
 
+    /// Reads the next item up to the number of its values, if it has values.
+    ///
+    /// # Errors
+    /// When it has none, or this part is incomplete or invalid.
+    pub fn read_without_values(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        const FIELD: Field = Field::ReplicationStream;
+        let invalid = cursor.invalid(FIELD);
+        if cursor.u8(FIELD)? != 1 {
+            return Err(invalid);
+        }
+        let (id, handle) = (cursor.u64(FIELD)?, cursor.string(Field::Handle)?);
+        let (number, unix_ms) = (cursor.u8(FIELD)?, cursor.u64(FIELD)?);
+        let action = match number {
+            1 => TransactionAction::Create(StreamValues::read_count(cursor)?),
+            3 => TransactionAction::Update(StreamValues::read_count(cursor)?),
+            _ => return Err(invalid),
+        };
+        Ok(Self::Transaction { id, handle, action, unix_ms })
+    }
+
+    /// The values of the item, if it has any.
+    pub const fn values_mut(&mut self) -> Option<&mut StreamValues<'a>> {
+        match self {
+            Self::Transaction {
+                action: TransactionAction::Create(values) | TransactionAction::Update(values),
+                ..
+            } => Some(values),
+            _ => None,
+        }
+    }
+
     /// Appends the item to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match *self {
@@ -362,6 +425,29 @@ impl<'a> DumpItem<'a> {
             0xFF => Self::Done,
             _ => return Err(invalid),
         })
+    }
+
+    /// Reads the next item up to the number of its values, if it has values.
+    ///
+    /// # Errors
+    /// When it has none, or this part is incomplete or invalid.
+    pub fn read_without_values(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
+        let invalid = cursor.invalid(Field::ReplicationStream);
+        match cursor.u8(Field::ReplicationStream)? {
+            1 => {
+                let handle = cursor.string(Field::Handle)?;
+                Ok(Self::Handle { handle, values: StreamValues::read_count(cursor)? })
+            }
+            _ => Err(invalid),
+        }
+    }
+
+    /// The values of the item, if it has any.
+    pub const fn values_mut(&mut self) -> Option<&mut StreamValues<'a>> {
+        match self {
+            Self::Handle { values, .. } => Some(values),
+            _ => None,
+        }
     }
 
     /// Appends the item to `out`.
@@ -528,20 +614,44 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_lie_are_refused() {
-        let mut bytes = vec![1];
-        put::string(&mut bytes, b"10.1/A");
-        let front = bytes.clone();
-        put::count(&mut bytes, VALUES_COUNT_MAX + 1);
-        let refused = DumpItem::read(&mut Cursor::new(&bytes)).unwrap_err();
-        assert!(matches!(refused, DecodeError::TooLong { .. }), "{refused}");
+    fn records_of_any_number_of_values_are_read_and_lengths_that_lie_are_truncated() {
+        use crate::limit::VALUES_COUNT_MAX;
+        let (mut storage, mut bytes) = (vec![], vec![]);
+        let all = (1..=VALUES_COUNT_MAX + 1).map(|nth| Value::new(i32::try_from(nth).unwrap(), b"URL", b"x"));
+        let values = StreamValues::build(all, &mut storage);
+        DumpItem::Handle { handle: b"10.1/A", values }.encode(&mut bytes);
+        let mut cursor = Cursor::new(&bytes);
+        let Ok(DumpItem::Handle { values, .. }) = DumpItem::read(&mut cursor) else { panic!("a record") };
+        assert_eq!((values.len(), values.iter().count(), values.fault()), (2049, 2049, None));
+        assert!(cursor.rest().is_empty());
+        let lying = [&bytes[..11], &[0xff; 4]].concat();
+        let refused = DumpItem::read(&mut Cursor::new(&lying)).unwrap_err();
+        assert!(matches!(refused, DecodeError::Truncated { .. }), "{refused}");
+        let mut head = DumpItem::read_without_values(&mut Cursor::new(&bytes)).unwrap();
+        assert_eq!(
+            head.values_mut().map(|it| (it.len(), it.fault())),
+            Some((2049, Some(StreamRecordFault::TooLong)))
+        );
+    }
+
+    #[test]
+    fn a_value_that_does_not_decode_is_told_and_what_follows_is_read() {
         let mut storage = vec![];
         Value::new(1, b"URL", b"x").encode(&mut storage);
+        let good = storage.clone();
         storage.push(0);
-        let mut bytes = front;
-        put::count(&mut bytes, 1);
-        put::string(&mut bytes, &storage);
-        let refused = DumpItem::read(&mut Cursor::new(&bytes)).unwrap_err();
-        assert!(matches!(refused, DecodeError::Invalid { .. }), "a byte after the value: {refused}");
+        let mut bytes = vec![1];
+        put::string(&mut bytes, b"10.1/A");
+        put::count(&mut bytes, 3);
+        [&good, &storage, &good[..5].to_vec()].iter().for_each(|value| put::string(&mut bytes, value));
+        DumpItem::Done.encode(&mut bytes);
+        let mut cursor = Cursor::new(&bytes);
+        let Ok(DumpItem::Handle { values, .. }) = DumpItem::read(&mut cursor) else { panic!("a record") };
+        assert_eq!(
+            (values.len(), values.fault()),
+            (3, Some(StreamRecordFault::Value(1))),
+            "a byte after the value"
+        );
+        assert_eq!(DumpItem::read(&mut cursor), Ok(DumpItem::Done));
     }
 }
