@@ -11,8 +11,9 @@ use handle_admin::replication::source::ReceiverShare;
 use handle_auth::PublicKey;
 use handle_client::replication::connection::ReceiveError;
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, StreamReader, StreamTransport};
+use handle_proto::wire::put;
 use handle_proto::wire::replication_stream::{
-    DumpItem, StreamValues, TransactionAction, TransactionFormat, TransactionItem, TransactionStatus,
+    DUMP_FORMAT, DumpItem, StreamProtection, StreamValues, TransactionAction, TransactionFormat, TransactionItem, TransactionStatus,
     TransactionsHeader,
 };
 use handle_proto::{HashOption, OpCode, Value, fold};
@@ -88,6 +89,10 @@ fn store() -> Arc<Store> {
 }
 
 fn open(store: &Arc<Store>) -> StreamApplier {
+    open_with(store, Arc::new(MirrorSourceState::new("main")))
+}
+
+fn open_with(store: &Arc<Store>, state: Arc<MirrorSourceState>) -> StreamApplier {
     let whole = ReceiverShare { hash_option: HashOption::Handle, servers_count: 1, server_at: 0 };
     let scope = MirrorScope {
         filter: PrefixFilter::new(&[]),
@@ -96,7 +101,6 @@ fn open(store: &Arc<Store>) -> StreamApplier {
         primary_share: whole,
     };
     let limits = BatchLimits { items: 10, bytes: 1 << 20, dump_bytes: 1000 };
-    let state = Arc::new(MirrorSourceState::new("main"));
     StreamApplier::open(Arc::clone(store), "main", Arc::new(scope), limits, state).unwrap()
 }
 
@@ -374,4 +378,111 @@ fn vectors_a_recorded_dump_that_is_damaged_changes_no_record_wrongly() {
         }
         LineOutcome::AsStated
     });
+}
+
+/// A dump of these records and homed prefixes, on a connection that is secured.
+fn dump_of(records: &[(Vec<u8>, Vec<Vec<u8>>)], homed: &[&str]) -> Vec<u8> {
+    let mut bytes = StreamProtection::Transport.to_bytes().to_vec();
+    put::u32(&mut bytes, DUMP_FORMAT);
+    DumpItem::Source { unix_ms: 1000, txn_id: 7 }.encode(&mut bytes);
+    for (handle, values) in records {
+        bytes.push(1);
+        put::string(&mut bytes, handle);
+        put::u32(&mut bytes, u32::try_from(values.len()).unwrap());
+        values.iter().for_each(|value| put::string(&mut bytes, value));
+    }
+    homed.iter().for_each(|name| DumpItem::Homed(name.as_bytes()).encode(&mut bytes));
+    DumpItem::Done.encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn vectors_every_odd_record_is_mirrored_or_left_out_counted_and_named() {
+    let value = |index, data: &[u8]| encoded(&Value::new(index, b"URL", data));
+    let published: Vec<_> = published_records().into_iter().collect();
+    require(published.len(), 50, "records of the vectors");
+    let long = vec![b'x'; 3 << 20];
+    let cut = |mut value: Vec<u8>| {
+        value.pop();
+        value
+    };
+    // What a primary may have, and the store of a mirror may not.
+    let odd: Vec<(Vec<u8>, Vec<Vec<u8>>)> = vec![
+        (b"10.9/MANY".to_vec(), (1..=2049).map(|index| value(index, b"x")).collect()),
+        (b"10.9/TWICE".to_vec(), vec![value(1, b"x"), value(1, b"y")]),
+        (b"10.9/ZERO".to_vec(), vec![value(0, b"x")]),
+        (b"10.9/NEGATIVE".to_vec(), vec![value(-1, b"x")]),
+        (b"10.9/CUT".to_vec(), vec![value(1, b"x"), cut(value(2, b"y"))]),
+        (b"10.9/EMPTY.VALUE".to_vec(), vec![Vec::new()]),
+        (b"10.9/LONG".to_vec(), vec![value(1, &long), value(2, &long)]),
+        (vec![b'X'; 5000], vec![value(1, b"x")]),
+    ];
+    let homed = ["0.NA/10.9", "0.NA/0.NA/10.9", "0.NA/0.NA", "0.na/10.\u{e9}"];
+    // One of each kind between those of the vectors.
+    let mut records = published.clone();
+    for (nth, record) in odd.iter().enumerate() {
+        records.insert((nth * 7 + 1).min(records.len()), record.clone());
+    }
+    let bytes = dump_of(&records, &homed);
+    let (store, state) = (store(), Arc::new(MirrorSourceState::new("main")));
+    let mut applier = open_with(&store, Arc::clone(&state));
+    applier.begin_dump().unwrap();
+    applier.begin_stream();
+    let limits = StreamLimits::default();
+    let mut reader = StreamReader::new(StreamContent::Dump, StreamTransport::Verified, None, limits);
+    let mut named = BTreeSet::new();
+    for piece in bytes.chunks(64 << 10) {
+        reader.feed(piece);
+        while let Some(event) = reader.next_event().unwrap() {
+            applier.take(event).unwrap();
+            named.extend(state.status().last_left_out);
+        }
+    }
+    assert!(reader.is_complete());
+    applier.end_dump_items().unwrap();
+    finish(&mut applier);
+
+    let (found, found_homed) = content(&store);
+    assert!(found == published.iter().cloned().collect(), "every other record is there, and nothing else");
+    let prefix = |name: &&str| fold::folded(&name.as_bytes()[5..]);
+    assert_eq!(found_homed, homed.iter().map(prefix).collect());
+    assert_eq!(state.status().counts.left_out, odd.len() as u64);
+    assert_eq!(named.len(), odd.len(), "each is named: {named:?}");
+    for (handle, why) in [
+        ("10.9/MANY", "values"),
+        ("10.9/TWICE", "two values have the index 1"),
+        ("10.9/CUT", "its value number 2 does not decode"),
+        ("10.9/LONG", "longer than an item"),
+    ] {
+        let is_named = |line: &String| line.starts_with(&format!("{handle}: ")) && line.contains(why);
+        assert!(named.iter().any(is_named), "{handle}: {named:?}");
+    }
+    // What follows the dump is applied as well.
+    let mut more = vec![];
+    more.extend(StreamProtection::Transport.to_bytes());
+    let status = TransactionStatus::Sending;
+    TransactionsHeader { format: TransactionFormat::OneSource, status }.encode(&mut more);
+    let many: Vec<Value<'_>> = (1..=2049).map(|index| Value::new(index, b"URL", b"x")).collect();
+    let (mut room, mut other_room) = (Vec::new(), Vec::new());
+    let actions = [
+        (8, &b"10.9/MANY"[..], TransactionAction::Create(StreamValues::build(many, &mut room))),
+        (9, b"10.9/GOOD", {
+            let values = [Value::new(1, b"URL", b"x")];
+            TransactionAction::Create(StreamValues::build(values, &mut other_room))
+        }),
+    ];
+    for (id, handle, action) in actions {
+        TransactionItem::Transaction { id, handle, action, unix_ms: 1001 }.encode(&mut more);
+    }
+    TransactionItem::End { unix_ms: Some(1002) }.encode(&mut more);
+    applier.begin_stream();
+    let content_kind = StreamContent::Transactions;
+    let mut reader = StreamReader::new(content_kind, StreamTransport::Verified, None, limits);
+    reader.feed(&more);
+    while let Some(event) = reader.next_event().unwrap() {
+        applier.take(event).unwrap();
+    }
+    applier.end_transaction_stream().unwrap();
+    assert_eq!(applier.position().last_id, 9);
+    assert!(content(&store).0.contains_key(&b"10.9/GOOD"[..]) && !content(&store).0.contains_key(&b"10.9/MANY"[..]));
 }

@@ -197,6 +197,13 @@ mod tests {
         format!("[[primary]]\nname = '{name}'\nsite = 's'\nidentity = '300:10.1/M'\nkey_file = 'k'\n{more}\n")
     }
 
+    /// Checks that something was refused, and for this reason.
+    #[track_caller]
+    fn refused(checked: Result<(), String>, expected: &str, what: &str) {
+        let why = checked.expect_err(what);
+        assert!(why.contains(expected), "{what}: {why}");
+    }
+
     #[test]
     fn entries_are_complete_and_share_no_prefix() {
         assert_eq!(check(""), Ok(()));
@@ -209,26 +216,34 @@ mod tests {
             ("prefixes = ['10.1.2', '10.3']", "prefixes = ['10.1']"),
             ("prefixes = ['ab']", "prefixes = ['AB']"),
         ] {
-            assert!(two(one, other).is_err(), "{one} {other}");
+            let expected = if one.is_empty() { "has no `prefixes`" } else { "with the same prefix" };
+            refused(two(one, other), expected, &format!("{one} {other}"));
         }
-        assert!(check(&(primary("a", "prefixes = ['1']") + &primary("a", "prefixes = ['2']"))).is_err());
-        for bad in [
-            "[[primary]]",
-            "[[primary]]\nname = 'a'\nidentity = '300:10.1/M'\nkey_file = 'k'",
-            "[[primary]]\nname = 'a'\naddresses = ['127.0.0.1:1']\nidentity = '300:10.1/M'\nkey_file = 'k'",
-            "[[primary]]\nname = 'a'\nsite = 's'\nidentity = '300:10.1/M'",
-            "[[primary]]\nname = 'a'\nsite = 's'\nkey_file = 'k'",
-            "[[primary]]\nname = 'a b'\nsite = 's'\nidentity = '300:10.1/M'\nkey_file = 'k'",
+        let same_name = primary("a", "prefixes = ['1']") + &primary("a", "prefixes = ['2']");
+        refused(check(&same_name), "two entries called", &same_name);
+        const PROVEN: &str = "identity = '300:10.1/M'\nkey_file = 'k'";
+        for (bad, expected) in [
+            ("[[primary]]".to_owned(), "no valid `name`"),
+            (format!("[[primary]]\nname = 'a'\n{PROVEN}"), "no `site`"),
+            (format!("[[primary]]\nname = 'a'\naddresses = ['127.0.0.1:1']\n{PROVEN}"), "no `site`"),
+            ("[[primary]]\nname = 'a'\nsite = 's'\nidentity = '300:10.1/M'".to_owned(), "either `key_file`"),
+            ("[[primary]]\nname = 'a'\nsite = 's'\nkey_file = 'k'".to_owned(), "no `identity`"),
+            (format!("[[primary]]\nname = 'a b'\nsite = 's'\n{PROVEN}"), "no valid `name`"),
         ] {
-            assert!(check(bad).is_err(), "{bad}");
+            refused(check(&bad), expected, &bad);
         }
         let notify = "notify_address = 'admin.example:2643'\nnotify_key_file = 'n'";
         assert_eq!(check(&primary("a", notify)), Ok(()));
-        for bad in [&notify[..39], &notify[39..], "notify_address = 'admin'\nnotify_key_file = 'n'"] {
-            assert!(check(&primary("a", bad)).is_err(), "{bad}");
-        }
-        for bad in ["secret_file = 's'", "interval_ms = 49", "prefixes = ['10.1/']", "unknown = 1"] {
-            assert!(check(&primary("a", bad)).is_err(), "{bad}");
+        for (bad, expected) in [
+            (&notify[..39], "needs both `notify_address`"),
+            (&notify[39..], "needs both `notify_address`"),
+            ("notify_address = 'admin'\nnotify_key_file = 'n'", "invalid `notify_address`"),
+            ("secret_file = 's'", "either `key_file`"),
+            ("interval_ms = 49", "must be from 50"),
+            ("prefixes = ['10.1/']", "invalid prefix"),
+            ("unknown = 1", "unknown field"),
+        ] {
+            refused(check(&primary("a", bad)), expected, bad);
         }
         assert_eq!(check(&primary("a", "interval_ms = 50\nprefixes = ['10.1']")), Ok(()));
     }

@@ -105,3 +105,21 @@ impl From<ReceiveError> for MirrorError {
         Self::Receive(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_without_the_protection_that_is_asked_for_are_unproven() {
+        for error in [
+            MirrorError::SignedStream,
+            MirrorError::Receive(ReceiveError::Unencrypted),
+            MirrorError::Receive(ReceiveError::Tls),
+            MirrorError::Receive(ReceiveError::Stream(StreamError::Unprotected)),
+        ] {
+            assert_eq!(error.kind(), Some("unproven"), "{error}");
+        }
+        assert!(MirrorError::SignedStream.to_string().contains("allow_signed_streams"));
+    }
+}

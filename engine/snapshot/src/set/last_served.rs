@@ -161,6 +161,13 @@ mod tests {
             let checked = again().check(set, &manifest(epoch, generation));
             assert_eq!(checked.is_err(), is_older, "{epoch} {generation}");
             if let Err(error) = checked {
+                let expected = ((epoch, generation), (2, 7));
+                assert!(
+                    matches!(&error.kind, SetErrorKind::OlderThanStored { found, stored, file }
+                        if (*found, *stored) == expected && *file == path),
+                    "{:?}",
+                    error.kind
+                );
                 let text = std::string::ToString::to_string(&error);
                 assert!(text.contains("last-set") && text.contains("remove"), "{text}");
             }

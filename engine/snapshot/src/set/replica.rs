@@ -179,7 +179,9 @@ mod tests {
         let entry = &manifest.layers[0];
         let bytes = std::fs::read(from.path().join(&entry.file)).unwrap();
         let mut replica = SetPublisher::open_replica(to.path()).unwrap();
-        assert!(replica.adopt(&manifest).is_err() && !replica.has_layer(entry));
+        let missing = replica.adopt(&manifest).unwrap_err();
+        assert!(missing.is_not_found() && missing.path.ends_with(&entry.file), "{missing}");
+        assert!(!replica.has_layer(entry));
         let part = |bytes: &[u8]| std::fs::write(to.path().join("part"), bytes).unwrap();
         for reads_back in [false, true] {
             let checks = LayerChecks { records: true, reads_back };
@@ -187,7 +189,11 @@ mod tests {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1;
                 part(&damaged);
-                assert!(replica.take_layer("part", entry, checks).is_err(), "byte {at}");
+                let damaged = replica.take_layer("part", entry, checks).unwrap_err();
+                let is_damage = |kind: &SetErrorKind| {
+                    matches!(kind, SetErrorKind::Open(_) | SetErrorKind::OtherFile { .. } | SetErrorKind::Fault(_))
+                };
+                assert!(is_damage(&damaged.kind), "byte {at}: {damaged}");
                 assert!(!replica.has_layer(entry));
             }
             part(&bytes);
@@ -211,7 +217,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = publish(dir.path(), &["10.1/a"]);
         let mut publisher = SetPublisher::open(dir.path()).unwrap();
-        assert!(publisher.raise_epoch(1, 5).is_err());
+        let refused = publisher.raise_epoch(1, 5).unwrap_err();
+        assert!(matches!(refused.kind, SetErrorKind::Refused(_)), "{refused}");
         let raised = publisher.raise_epoch(4, 5).unwrap().clone();
         assert_eq!((raised.epoch, raised.generation, raised.root), (4, first.generation + 1, first.root));
         let options = publisher.options(6).unwrap();
