@@ -1,10 +1,10 @@
 //! What sources of records answer.
 
 use handle_proto::json::record_to_json;
+use handle_proto::sql::{read_references, write_references};
 use handle_proto::{Handle, Value};
 use handle_source::contract::{ProgramAnswer, ProgramOutcome, question_line, read_record};
 use handle_source::listing::{ListedLine, PageItem};
-use handle_source::{read_references, write_references};
 use std::collections::BTreeSet;
 
 /// A record is that of the handle that was asked for, and its JSON reads back as the same; so does
@@ -30,8 +30,8 @@ pub fn source_answer(bytes: &[u8]) {
         for Value { references, .. } in view.values.iter() {
             let Some(text) = write_references(references) else { continue };
             let mut storage = Vec::new();
-            let again = read_references(&text, &mut storage).expect("what was written");
-            assert!(again.iter().eq(references.iter()), "{}", String::from_utf8_lossy(&text));
+            let again = read_references(text.as_bytes(), &mut storage).expect("what was written");
+            assert!(again.iter().eq(references.iter()), "{text}");
         }
     }
     if let Ok(ProgramAnswer { outcome: ProgramOutcome::Record(line), .. }) = ProgramAnswer::parse(answer) {

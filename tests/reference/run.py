@@ -15,6 +15,7 @@ import foreign
 import mirroring
 import moving
 import ours
+import tables
 import together
 from checks import Checks
 from processes import binaries
@@ -30,7 +31,7 @@ DIRECTIONS = {"foreign": ("programs of the reference", foreign.all_groups), "our
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layout", action="append", choices=LAYOUTS, help="all by default")
-    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, *BOTH], help="all by default")
+    parser.add_argument("--direction", action="append", choices=[*DIRECTIONS, *BOTH, "tables"], help="all by default")
     parser.add_argument("--only", action="append", metavar="WORD", help="groups of checks with this word in their name")
     parser.add_argument("--keep", action="store_true", help="keep the directory of the run")
     return parser.parse_args()
@@ -52,13 +53,16 @@ def main():
     print(f"# {binaries()} and {REFERENCE}, in {directory}")
     services = []
     try:
+        if "tables" in (args.direction or ["tables"]) and "reference" in (args.layout or LAYOUTS):
+            checks.begin("tables", "reference")
+            tables.all_groups(checks, directory / "tables")
         for layout in args.layout or LAYOUTS:
             for name, groups in BOTH.items():
                 if name in (args.direction or BOTH) and layout != "reference":
                     checks.begin(name, layout)
                     groups(checks, layout, directory / name / layout)
             for direction in args.direction or DIRECTIONS:
-                if direction in BOTH:
+                if direction in BOTH or direction == "tables":
                     continue
                 # Each direction has its own service, without the changes of another.
                 service = service_of(layout, directory / direction)

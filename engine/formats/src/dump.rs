@@ -1,14 +1,14 @@
 //! The tables `handles` and `nas` of a reference server that keeps its records in a database, as
 //! `mysqldump` or `pg_dump` writes them.
 //!
-//! One row is one value. Consecutive rows of one handle, as both tools write them if the table has
-//! its primary key, become one record. If a handle occurs again later, it becomes a further record
-//! with its other values.
+//! One row is one value. Consecutive rows of one handle become one record. If a handle occurs again
+//! later, as in a dump of PostgreSQL after rows were changed, that is a further part of its record,
+//! with its other values: the caller puts the parts together.
 
 mod token;
 
+use handle_proto::sql::read_references;
 use handle_proto::value::{Ttl, Value};
-use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Permissions, ValueBuf};
 use std::fmt;
 use std::io::{self, BufRead};
@@ -41,7 +41,7 @@ const COLUMNS: [&str; 12] = [
 pub enum Item {
     /// A homed prefix.
     Homed(Vec<u8>),
-    /// Values of one handle.
+    /// Values of one handle: its record, or a part of it.
     Record(Vec<u8>, Vec<ValueBuf>),
 }
 
@@ -92,10 +92,20 @@ pub struct Dump<R> {
 #[derive(Debug)]
 struct DumpTable {
     is_prefixes: bool,
-    /// Whether the rows are text lines (COPY) instead of a statement.
-    is_copy: bool,
+    form: RowForm,
     /// The positions of the used columns.
     columns: [Option<usize>; COLUMNS.len()],
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowForm {
+    /// Those of a statement, in parentheses.
+    Statement,
+    /// Lines with tabs, up to the line `\.`.
+    Copy,
+    /// The same up to the end of the file.
+    Bare,
 }
 
 /// A field of a row; `None` is NULL.
@@ -105,6 +115,30 @@ impl<R: BufRead> Dump<R> {
     /// Reads `input`.
     pub const fn new(input: R) -> Self {
         Self { tokens: Tokens::new(input), table: None, gathered: None }
+    }
+
+    /// Reads `input`, which has nothing but rows of `handles` with all columns, as `\copy` of psql
+    /// writes them.
+    pub fn of_rows(input: R) -> Self {
+        let table = DumpTable { is_prefixes: false, form: RowForm::Bare, columns: places(&[], false) };
+        Self { table: Some(table), ..Self::new(input) }
+    }
+
+    /// Whether a file that begins like this has nothing but rows of `handles`.
+    #[must_use]
+    pub fn has_bare_rows(begin: &[u8]) -> bool {
+        let line = begin.split(|&byte| byte == b'\n').next().unwrap_or_default();
+        let mut fields = line.split(|&byte| byte == b'\t');
+        let is_number = |field: &[u8]| !field.is_empty() && field.iter().all(u8::is_ascii_digit);
+        fields.nth(1).is_some_and(is_number)
+            && fields.nth(1).is_some()
+            && fields.next().is_some_and(|kind| matches!(kind, b"0" | b"1" | b"\\N"))
+    }
+
+    /// Whether the tool that wrote the dump named itself at the beginning, and the line is missing
+    /// that it writes at the end. The dump may then lack whole statements.
+    pub const fn lacks_end(&self) -> bool {
+        self.tokens.lacks_end()
     }
 
     /// Number of the line read last.
@@ -199,7 +233,7 @@ impl<R: BufRead> Dump<R> {
         if !is_prefixes && !name.eq_ignore_ascii_case(b"handles") {
             self.pass_over(token)?;
             if is_copy {
-                while self.tokens.copied(&mut Vec::new())? {}
+                while self.tokens.copied(&mut Vec::new(), false)? {}
             }
             return Ok(None);
         }
@@ -224,14 +258,15 @@ impl<R: BufRead> Dump<R> {
             self.pass_over(Token::Word(Vec::new()))?;
             self.tokens.end_line()?;
         }
-        Ok(Some(DumpTable { is_prefixes, is_copy, columns: places(&names, is_prefixes) }))
+        let form = if is_copy { RowForm::Copy } else { RowForm::Statement };
+        Ok(Some(DumpTable { is_prefixes, form, columns: places(&names, is_prefixes) }))
     }
 
     /// The next row; `None` after the last one.
     fn row(&mut self, table: &DumpTable) -> Result<Option<Vec<DumpField>>, DumpError> {
         let mut row = Vec::new();
-        if table.is_copy {
-            return Ok(self.tokens.copied(&mut row)?.then_some(row));
+        if table.form != RowForm::Statement {
+            return Ok(self.tokens.copied(&mut row, table.form == RowForm::Bare)?.then_some(row));
         }
         loop {
             match self.tokens.next()? {
@@ -319,12 +354,13 @@ impl<'a> Columns<'a> {
     }
 
     fn number(&self, column: usize) -> Result<i64, DumpError> {
-        let text = std::str::from_utf8(self.bytes(column)?).ok();
+        let text = std::str::from_utf8(self.field(column).unwrap_or(b"0")).ok();
         text.and_then(|text| text.trim().parse().ok()).ok_or_else(|| self.wrong(column))
     }
 
+    /// A bit. NULL is 0, as in every column for deployed servers.
     fn is_set(&self, column: usize) -> Result<bool, DumpError> {
-        match self.bytes(column)? {
+        match self.field(column).unwrap_or(b"0") {
             b"1" | b"t" | b"true" | b"TRUE" | b"\x01" | b"y" => Ok(true),
             b"0" | b"f" | b"false" | b"FALSE" | b"\0" | b"n" => Ok(false),
             _ => Err(self.wrong(column)),
@@ -332,34 +368,25 @@ impl<'a> Columns<'a> {
     }
 
     fn value(&self) -> Result<ValueBuf, DumpError> {
+        self.bytes(1)?;
         let index = i32::try_from(self.number(1)?).map_err(|_| self.wrong(1))?;
         // An empty text may have become NULL.
         let (kind, data) = (self.field(2).unwrap_or_default(), self.field(3).unwrap_or_default());
         let ttl_kind = u8::try_from(self.number(4)?).map_err(|_| self.wrong(4))?;
         let ttl = Ttl { kind: ttl_kind, seconds: i32::try_from(self.number(5)?).map_err(|_| self.wrong(5))? };
-        let timestamp = u32::try_from(self.number(6)?).map_err(|_| self.wrong(6))?;
+        // Deployed servers write times after 2038 as negative numbers.
+        let unix_s = self.number(6)?;
+        let timestamp = i32::try_from(unix_s).map(i32::cast_unsigned);
+        let timestamp = timestamp.or_else(|_| u32::try_from(unix_s)).map_err(|_| self.wrong(6))?;
         let bits = [8, 9, 10, 11]
             .into_iter()
             .try_fold(0, |bits, column| Ok::<u8, DumpError>(bits << 1 | u8::from(self.is_set(column)?)))?;
-        let (mut storage, mut count) = (Vec::new(), 0);
-        for reference in self.field(7).unwrap_or_default().split(|&byte| byte == b'\t') {
-            if reference.is_empty() {
-                continue;
-            }
-            reference_of(reference).ok_or_else(|| self.wrong(7))?.encode(&mut storage);
-            count += 1;
-        }
-        let references = References::from_encoded(count, &storage).map_err(|_| self.wrong(7))?;
+        let mut storage = Vec::new();
+        let references = self.field(7).unwrap_or_default();
+        let references = read_references(references, &mut storage).ok_or_else(|| self.wrong(7))?;
         let permissions = Permissions(bits);
         Ok((&Value { index, timestamp, ttl, permissions, kind, data, references }).into())
     }
-}
-
-/// Parses `index:handle`.
-fn reference_of(text: &[u8]) -> Option<Reference<'_>> {
-    let colon = text.iter().position(|&byte| byte == b':')?;
-    let index = std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
-    Some(Reference { handle: &text[colon + 1..], index })
 }
 
 fn hex(digits: &[u8]) -> Option<Vec<u8>> {

@@ -9,6 +9,7 @@
 //! - [`wire`]: messages, from the envelope to every body.
 //! - [`code`]: operation codes, response codes and flags, as open newtypes.
 //! - [`printable`]: text from other parties, escaped so that it is safe to print.
+//! - [`sql`]: references as the tables of deployed servers have them.
 //! - `json`: records and sites as JSON, in both directions (feature `json`).
 //!
 //! Decoding borrows: a view holds slices of the caller's bytes. A view exists only once every
@@ -51,6 +52,7 @@ pub mod json;
 pub mod limit;
 pub mod name;
 pub mod printable;
+pub mod sql;
 pub mod value;
 pub mod wire;
 

@@ -8,18 +8,31 @@ pub(crate) use pages::DatabasePages;
 use crate::config::{SourceConfig, SourceKind};
 use crate::error::SourceError;
 use crate::guarded::SourceAnswer;
-use crate::rows::{VALUE_COLUMNS, bounded_query, differences, record_of, write_references};
+use crate::rows::{VALUE_COLUMNS, bounded_query, differences, record_of};
 use crate::{RecordSource, SourceChange};
-use handle_proto::Permissions;
-use handle_proto::{Value, Values};
+use handle_proto::sql::write_references;
+use handle_proto::{Permissions, Value, Values};
 use handle_store::{Database, DatabaseConnection, DatabaseParameter, PostgresConfig, RecordBuf, StoreError};
 use std::fmt;
 use std::time::Duration;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
-/// The rows of a handle in the tables of a reference server.
-const TABLE_QUERY: &str = "SELECT * FROM handles WHERE handle = $1";
+/// The columns of the tables of a reference server. What is NULL there is zero, false or empty, as
+/// for that server.
+macro_rules! table_columns {
+    () => {
+        "SELECT handle, idx, type, data, coalesce(ttl_type, 0) AS ttl_type, coalesce(ttl, 0) AS ttl, \
+         coalesce(\"timestamp\", 0) AS \"timestamp\", refs, coalesce(admin_read::TEXT, '0') AS admin_read, \
+         coalesce(admin_write::TEXT, '0') AS admin_write, coalesce(pub_read::TEXT, '0') AS pub_read, \
+         coalesce(pub_write::TEXT, '0') AS pub_write FROM handles"
+    };
+}
+
+/// The rows of all handles in these tables.
+const TABLE_LIST: &str = table_columns!();
+/// Those of one handle.
+const TABLE_QUERY: &str = concat!(table_columns!(), " WHERE handle = $1");
 /// The same, which other transactions may not change until the end of this one.
 const LOCKING_QUERY: &str = "SELECT handle FROM handles WHERE handle = $1 FOR UPDATE";
 const DELETION: &str = "DELETE FROM handles WHERE handle = $1 AND idx = $2";
@@ -146,9 +159,10 @@ fn write(
     let insertion =
         format!("INSERT INTO handles (handle, {}) VALUES ({})", columns.join(", "), places.join(", "));
     for value in new {
-        let references = write_references(value.references)
-            .ok_or_else(|| SourceError::Refused("a reference with a tab cannot be stored".to_owned()))?;
-        let row = row_of(key, &value, &references);
+        let references = write_references(value.references).ok_or_else(|| {
+            SourceError::Refused("a reference that is not UTF-8 cannot be stored".to_owned())
+        })?;
+        let row = row_of(key, &value, references.as_bytes());
         let parameters: Vec<DatabaseParameter<'_>> = row.iter().map(|column| column as _).collect();
         connection.execute(&insertion, &parameters)?;
     }
@@ -166,7 +180,8 @@ fn row_of<'v>(key: &'v [u8], value: &Value<'v>, references: &'v [u8]) -> [Column
         Bytes(value.data),
         Number(value.ttl.kind.into()),
         Number(value.ttl.seconds.into()),
-        Number(value.timestamp.into()),
+        // Columns have 32 bits with a sign, as those of times of expiry.
+        Number(value.timestamp.cast_signed().into()),
         Bytes(references),
         bit(Permissions::ADMIN_READ),
         bit(Permissions::ADMIN_WRITE),

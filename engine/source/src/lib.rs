@@ -62,7 +62,6 @@ pub use counts::SourceCounts;
 pub use error::SourceError;
 pub use guarded::{GuardedSource, SourceAnswer};
 pub use pulled::{PulledPrefixes, PulledSource};
-pub use rows::{read_references, write_references};
 pub use sources::{OpenSourceError, RecordSources};
 
 use handle_store::RecordBuf;

@@ -5,8 +5,8 @@
 use crate::contract::checked_record;
 use crate::error::SourceError;
 use handle_proto::limit::VALUES_COUNT_MAX;
+use handle_proto::sql::read_references;
 use handle_proto::value::Ttl;
-use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Permissions, Value, Values};
 use handle_store::RecordBuf;
 use std::fmt::Write as _;
@@ -203,7 +203,7 @@ pub(crate) fn read_value(row: &Row, bytes_max: usize) -> Result<(i32, Vec<u8>), 
     let mut storage = Vec::new();
     let value = Value {
         index,
-        timestamp: u32::try_from(timestamp).map_err(|_| out_of_range(5))?,
+        timestamp: unsigned_time(timestamp).ok_or_else(|| out_of_range(5))?,
         ttl: Ttl {
             kind: u8::try_from(ttl_kind).map_err(|_| out_of_range(3))?,
             seconds: within(4, number(4)?, Ttl::DEFAULT.seconds)?,
@@ -211,11 +211,19 @@ pub(crate) fn read_value(row: &Row, bytes_max: usize) -> Result<(i32, Vec<u8>), 
         permissions: Permissions(bits),
         kind: bytes(1)?,
         data: bytes(2)?,
-        references: read_references(bytes(6)?, &mut storage)?,
+        references: read_references(bytes(6)?, &mut storage)
+            .ok_or_else(|| SourceError::Invalid("the column `refs` is no list of index:handle".to_owned()))?,
     };
     let mut encoded = Vec::with_capacity(value.encoded_len());
     value.encode(&mut encoded);
     Ok((index, encoded))
+}
+
+/// A time as four unsigned bytes. Columns of 32 bits with a sign have those after 2038 as negative
+/// numbers, as deployed servers write them.
+fn unsigned_time(unix_s: i64) -> Option<u32> {
+    let signed = i32::try_from(unix_s).map(i32::cast_unsigned);
+    signed.or_else(|_| u32::try_from(unix_s)).ok()
 }
 
 fn read<'r, T: tokio_postgres::types::FromSql<'r>>(row: &'r Row, at: usize) -> Result<T, SourceError> {
@@ -236,40 +244,6 @@ fn read_bit(at: usize, text: &str) -> Result<bool, SourceError> {
     }
 }
 
-/// Reads references as the tables of a reference server have them: `index:handle`, with tabs
-/// between them. Their wire form is appended to `storage`, which is empty.
-///
-/// # Errors
-/// When the text is no such list.
-pub fn read_references<'s>(text: &[u8], storage: &'s mut Vec<u8>) -> Result<References<'s>, SourceError> {
-    let invalid = || SourceError::Invalid("the column `refs` is no list of index:handle".to_owned());
-    let mut count = 0;
-    for part in text.split(|&byte| byte == b'\t').filter(|part| !part.is_empty()) {
-        let colon = part.iter().position(|&byte| byte == b':').ok_or_else(invalid)?;
-        let index = str::from_utf8(&part[..colon]).ok().and_then(|index| index.trim().parse().ok());
-        Reference { handle: &part[colon + 1..], index: index.ok_or_else(invalid)? }.encode(storage);
-        count += 1;
-    }
-    References::from_encoded(count, storage).map_err(|_| invalid())
-}
-
-/// References as [`read_references`] reads them; `None` if a handle has a tab.
-#[must_use]
-pub fn write_references(references: References<'_>) -> Option<Vec<u8>> {
-    let mut text = Vec::new();
-    for Reference { handle, index } in references.iter() {
-        if handle.contains(&b'\t') {
-            return None;
-        }
-        if !text.is_empty() {
-            text.push(b'\t');
-        }
-        text.extend_from_slice(format!("{index}:").as_bytes());
-        text.extend_from_slice(handle);
-    }
-    Some(text)
-}
-
 /// The values of `after` that `before` does not have in the same form, and the indexes of those of
 /// `before` that are gone or replaced.
 pub(crate) fn differences<'v>(before: Values<'v>, after: Values<'v>) -> (Vec<i32>, Vec<Value<'v>>) {
@@ -282,23 +256,6 @@ pub(crate) fn differences<'v>(before: Values<'v>, after: Values<'v>) -> (Vec<i32
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn references_read_as_they_are_written() {
-        let mut storage = Vec::new();
-        for text in ["", "1:10.1/A", "300:0.NA/10.1\t1:10.1/A:B"] {
-            storage.clear();
-            let references = read_references(text.as_bytes(), &mut storage).unwrap();
-            assert_eq!(references.len(), text.split_terminator('\t').filter(|part| !part.is_empty()).count());
-            assert_eq!(write_references(references).unwrap(), text.as_bytes());
-        }
-        for text in ["x", "x:10.1/A", "1", "99999999999:10.1/A"] {
-            assert!(read_references(text.as_bytes(), &mut Vec::new()).is_err(), "{text}");
-        }
-        let mut storage = Vec::new();
-        Reference { handle: b"10.1/A\tB", index: 1 }.encode(&mut storage);
-        assert_eq!(write_references(References::from_encoded(1, &storage).unwrap()), None);
-    }
 
     #[test]
     fn only_what_differs_is_written() {

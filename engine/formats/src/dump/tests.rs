@@ -102,14 +102,71 @@ fn rows_read_in_every_form_that_tools_write() {
 
 #[test]
 fn every_column_counts() {
-    let text = b"INSERT INTO handles VALUES ('10/A',7,'URL','x',1,1800000000,5,'1:10/B\t20:10/C:D',1,0,0,1);";
-    let items = read(text).unwrap();
+    let text = "INSERT INTO handles VALUES \
+        ('10/A',7,'URL','x',1,1800000000,-1770359296,'1:10/B%000920:10/C:D%00097:%00E9%0025\\\\t',1,0,0,1);";
+    let items = read(format!("SET x = `y`;{text}").as_bytes()).unwrap();
     let Item::Record(_, values) = &items[0] else { panic!("a record") };
     let view = values[0].view();
-    assert_eq!((view.index, view.ttl, view.timestamp), (7, Ttl::absolute(1_800_000_000), 5));
+    assert_eq!((view.index, view.ttl, view.timestamp), (7, Ttl::absolute(1_800_000_000), 2_524_608_000));
     assert_eq!(view.permissions, Permissions(0b1001));
     let references: Vec<_> = view.references.iter().map(|reference| reference.to_string()).collect();
-    assert_eq!(references, ["1:10/B", "20:10/C:D"]);
+    assert_eq!(references, ["1:10/B", "20:10/C:D", "7:é%\t"]);
+    let nulls = b"INSERT INTO handles VALUES ('10/A',7,NULL,NULL,NULL,NULL,NULL,NULL,NULL,NULL,1,NULL);";
+    let Item::Record(_, values) = &read(nulls).unwrap()[0] else { panic!("a record") };
+    let view = values[0].view();
+    assert_eq!((view.kind, view.data, view.ttl, view.timestamp), (&b""[..], &b""[..], Ttl::relative(0), 0));
+    assert_eq!(view.permissions, Permissions::PUBLIC_READ);
+}
+
+/// A row as `COPY` writes it.
+const ROW: &str = "10/A\t1\tURL\thttp://a\t0\t86400\t1700000000\t\\N\tt\tt\tt\tf\n";
+
+#[test]
+fn rows_of_copy_end_with_their_mark() {
+    let copy = format!("COPY handles FROM stdin;\n{ROW}");
+    let expected = [record(b"10/A", [value(1, b"URL", b"http://a")])];
+    assert_eq!(read(format!("{copy}\\.\n").as_bytes()).unwrap(), expected);
+    for cut in ["", "10/B", "10/B\t1\t", "\\"] {
+        let error = read(format!("{copy}{cut}").as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("`\\.`") || error.contains("end of a field"), "{cut:?}: {error}");
+    }
+    let other = read(b"COPY other (a) FROM stdin;\n1\n").unwrap_err().to_string();
+    assert!(other.contains("`\\.`"), "{other}");
+}
+
+#[test]
+fn rows_without_a_statement_end_with_the_file() {
+    assert!(Dump::<&[u8]>::has_bare_rows(ROW.as_bytes()));
+    assert!(Dump::<&[u8]>::has_bare_rows(ROW.replace("\t0\t", "\t\\N\t").as_bytes()));
+    for other in ["", "10/A", "handle\tidx\ttype\tdata\tttl_type", "10/A\t1\tURL", "10/A\tx\tURL\ta\t0\t1"] {
+        assert!(!Dump::<&[u8]>::has_bare_rows(other.as_bytes()), "{other}");
+    }
+    let items = |text: &str| -> Result<Vec<Item>, DumpError> {
+        let mut dump = Dump::of_rows(text.as_bytes());
+        std::iter::from_fn(|| dump.next().transpose()).collect()
+    };
+    let one = record(b"10/A", [value(1, b"URL", b"http://a")]);
+    assert_eq!(items(&format!("{ROW}{}", ROW.replace("10/A", "10/B"))).unwrap().len(), 2);
+    assert_eq!(items(ROW).unwrap(), [one]);
+    assert!(items(&ROW[..ROW.len() - 1]).is_err() && items(&format!("{ROW}10/B\t1")).is_err());
+}
+
+#[test]
+fn a_dump_that_names_its_tool_is_complete_with_its_last_line() {
+    let lacks_end = |text: &str| {
+        let mut dump = Dump::new(text.as_bytes());
+        while dump.next().unwrap().is_some() {}
+        dump.lacks_end()
+    };
+    let insert = "INSERT INTO handles VALUES ('10/A',1,'URL','x',0,1,1,'',1,1,1,0);\n";
+    for (head, end) in [
+        ("-- MySQL dump 10.13\n", "-- Dump completed on 2026-11-28\n"),
+        ("--\n-- PostgreSQL database dump\n--\n", "--\n-- PostgreSQL database dump complete\n--\n"),
+    ] {
+        assert!(lacks_end(&format!("{head}{insert}")), "{head}");
+        assert!(!lacks_end(&format!("{head}{insert}{end}")), "{head}");
+    }
+    assert!(!lacks_end(insert));
 }
 
 #[test]
@@ -121,11 +178,12 @@ fn what_does_not_read_is_said_with_its_line() {
     };
     for (field, text) in [
         (0, "NULL"),
+        (1, "NULL"),
         (1, "'x'"),
         (1, "99999999999"),
         (4, "300"),
-        (5, "NULL"),
-        (6, "-1"),
+        (5, "99999999999"),
+        (6, "-9999999999"),
         (7, "'x:10/A'"),
         (8, "'maybe'"),
     ] {

@@ -25,15 +25,22 @@ pub(super) struct Tokens<R> {
     /// Whether a backslash in a text is an escape: in MySQL always, in PostgreSQL only in texts
     /// that begin with `E`.
     is_mysql: bool,
+    /// Whether the tool has named itself, and whether it has said that the dump is complete.
+    is_named: bool,
+    is_complete: bool,
 }
 
 impl<R: BufRead> Tokens<R> {
     pub(super) const fn new(input: R) -> Self {
-        Self { input, line: 1, is_mysql: false }
+        Self { input, line: 1, is_mysql: false, is_named: false, is_complete: false }
     }
 
     pub(super) const fn line(&self) -> u64 {
         self.line
+    }
+
+    pub(super) const fn lacks_end(&self) -> bool {
+        self.is_named && !self.is_complete
     }
 
     fn peek(&mut self) -> io::Result<Option<u8>> {
@@ -137,7 +144,11 @@ impl<R: BufRead> Tokens<R> {
             }
         }
         let says = |name: &[u8]| text.windows(name.len()).any(|part| part == name);
-        self.is_mysql |= says(b"mysql dump") || says(b"mariadb dump");
+        let is_mysql = says(b"mysql dump") || says(b"mariadb dump");
+        self.is_mysql |= is_mysql;
+        // With the version of the tool, or `complete` at the end.
+        self.is_named |= is_mysql || says(b"postgresql database dump");
+        self.is_complete |= says(b"dump completed") || says(b"database dump complete");
         Ok(())
     }
 
@@ -159,16 +170,21 @@ impl<R: BufRead> Tokens<R> {
         Ok(())
     }
 
-    /// Reads a row of COPY: a line with tabs between its fields. Returns whether there is one; the
-    /// last line is `\.`.
-    pub(super) fn copied(&mut self, row: &mut Vec<DumpField>) -> Result<bool, DumpError> {
+    /// Reads a row of COPY: a line with tabs between its fields. Returns whether there is one. After
+    /// the last row is the line `\.`, or the end if rows are `bare`.
+    ///
+    /// # Errors
+    /// When the input ends earlier, among others.
+    pub(super) fn copied(&mut self, row: &mut Vec<DumpField>, bare: bool) -> Result<bool, DumpError> {
         let (mut field, mut is_null) = (Vec::new(), false);
         loop {
             let byte = self.bump()?;
-            let is_end = matches!(byte, None | Some(b'\n'));
+            let is_end = byte == Some(b'\n');
             match byte {
-                None if row.is_empty() && field.is_empty() && !is_null => return Ok(false),
-                None | Some(b'\n' | b'\t') => {
+                None if bare && row.is_empty() && field.is_empty() && !is_null => return Ok(false),
+                None if bare => return Err(DumpError::Expected("the end of a row", self.line)),
+                None => return Err(DumpError::Expected("the line `\\.` after the rows", self.line)),
+                Some(b'\n' | b'\t') => {
                     if row.len() == COLUMNS_MAX {
                         return Err(DumpError::Expected("the end of a row", self.line));
                     }

@@ -17,8 +17,6 @@ use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{Format, IsNull, ToSql, Type};
 
-/// The rows of all handles in the tables of a reference server.
-const TABLE_LIST: &str = "SELECT * FROM handles";
 /// Rows that are received at a time, each with at most `answer_bytes`.
 const FETCH_ROWS: usize = 64;
 /// Changes in one page.
@@ -45,7 +43,7 @@ impl DatabasePages {
     pub(crate) fn open(config: &SourceConfig, pull: &PullConfig, folds: bool) -> Result<Self, String> {
         let patient = SourceConfig { timeout_ms: pull.step_ms, outstanding: 2, ..config.clone() };
         let list = match config.kind {
-            SourceKind::Tables => TABLE_LIST.to_owned(),
+            SourceKind::Tables => super::TABLE_LIST.to_owned(),
             _ => pull.list_query.clone(),
         };
         let changes =
