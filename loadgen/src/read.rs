@@ -1,7 +1,7 @@
 //! Bounded reading of files: a device or a wrong file ends with an error.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -51,13 +51,6 @@ pub(crate) struct LineReader<R> {
     number: u64,
 }
 
-impl<'a> LineReader<BufReader<StoppableFile<'a>>> {
-    pub(crate) fn open(path: &Path, interrupt: &'a mut Interrupt<'_>) -> io::Result<Self> {
-        let file = StoppableFile { file: File::open(path)?, go_on: &mut *interrupt.go_on };
-        Ok(Self::new(BufReader::with_capacity(READ_LEN, file)))
-    }
-}
-
 impl<R: BufRead> LineReader<R> {
     pub(crate) const fn new(input: R) -> Self {
         Self { input, line: Vec::new(), number: 0 }
@@ -101,7 +94,11 @@ pub(crate) struct StoppableFile<'a> {
     pub(crate) go_on: &'a mut dyn FnMut() -> ControlFlow<()>,
 }
 
-impl StoppableFile<'_> {
+impl<'a> StoppableFile<'a> {
+    pub(crate) fn open(path: &Path, interrupt: &'a mut Interrupt<'_>) -> io::Result<Self> {
+        Ok(Self { file: File::open(path)?, go_on: &mut *interrupt.go_on })
+    }
+
     /// Time between two calls while there is no data.
     const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 }
@@ -190,8 +187,8 @@ mod tests {
                 if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             let mut interrupt = Interrupt::new(&mut go_on);
-            let mut lines = LineReader::open(path, &mut interrupt).unwrap();
-            let error = Error::read(path, lines.next().unwrap_err());
+            let mut file = StoppableFile::open(path, &mut interrupt).unwrap();
+            let error = Error::read(path, io::copy(&mut file, &mut io::sink()).unwrap_err());
             assert!(matches!(error, Error::Stopped), "{}: {error}", path.display());
         }
     }

@@ -45,21 +45,36 @@ impl<'a> HomedCollector<'a> {
 
     /// Adds a homed prefix.
     pub(crate) fn home(&mut self, prefix: &str) -> anyhow::Result<()> {
-        let name = prefix_name(prefix)?;
-        if !self.below.is_some_and(|below| below.has(name.as_bytes())) {
-            self.new.insert(fold::folded(name.as_bytes()));
-        }
+        self.add(prefix_name(prefix)?.as_bytes());
         Ok(())
     }
 
+    /// Adds a homed prefix of a store, which may have any bytes.
+    pub(crate) fn home_stored(&mut self, prefix: &[u8]) -> anyhow::Result<()> {
+        if let Ok(prefix) = str::from_utf8(prefix) {
+            return self.home(prefix);
+        }
+        let is_whole = fold::starts_with(prefix, PREFIX_RECORDS);
+        let name = if is_whole { &prefix[PREFIX_RECORDS.len()..] } else { prefix };
+        ensure!(HomedPrefixes::default().add(name), "the prefix {} is too long", Handle(prefix));
+        self.add(name);
+        Ok(())
+    }
+
+    fn add(&mut self, name: &[u8]) {
+        if !self.below.is_some_and(|below| below.has(name)) {
+            self.new.insert(fold::folded(name));
+        }
+    }
+
     /// Adds the prefix of a record.
-    pub(crate) fn see(&mut self, handle: &str) {
-        let key = Handle(handle.as_bytes()).looked_up();
+    pub(crate) fn see(&mut self, handle: &[u8]) {
+        let key = Handle(handle).looked_up();
         if self.has(Handle(&key)) {
             return;
         }
         if self.is_told {
-            self.outside.get_or_insert_with(|| (0, handle.to_owned())).0 += 1;
+            self.outside.get_or_insert_with(|| (0, Handle(handle).to_string())).0 += 1;
         } else {
             self.new.insert(fold::folded(Handle(&key).naming_authority()));
         }
@@ -143,13 +158,13 @@ mod tests {
     fn prefixes_that_occur_are_homed_unless_some_are_named() {
         let mut gathered = HomedCollector::base(&[]).unwrap();
         for handle in ["10.1/a", "10.1/b", "abc/x", "ABC/y", "noslash"] {
-            gathered.see(handle);
+            gathered.see(handle.as_bytes());
         }
         assert!(gathered.outside().is_none());
         assert_eq!(gathered.new, [b"0.NA".to_vec(), b"10.1".to_vec(), b"ABC".to_vec()].into());
         let mut gathered = HomedCollector::base(&owned(&["0.na/10.1", "abc"])).unwrap();
         for handle in ["10.1/a", "10.2/b", "ABC/y", "10.3/c"] {
-            gathered.see(handle);
+            gathered.see(handle.as_bytes());
         }
         assert_eq!(gathered.outside(), Some(&(2, "10.2/b".to_owned())));
         assert!(gathered.table().is_some());
@@ -170,10 +185,10 @@ mod tests {
     #[test]
     fn records_of_derived_prefixes_belong_to_their_ancestor() {
         let mut gathered = HomedCollector::base(&owned(&["0.NA/0.NA/10"])).unwrap();
-        gathered.see("0.NA/10.5");
-        gathered.see("0.na/10.5.x");
+        gathered.see(b"0.NA/10.5");
+        gathered.see(b"0.na/10.5.x");
         assert!(gathered.outside().is_none());
-        gathered.see("0.NA/11.5");
+        gathered.see(b"0.NA/11.5");
         assert_eq!(gathered.outside(), Some(&(1, "0.NA/11.5".to_owned())));
     }
 
@@ -182,7 +197,7 @@ mod tests {
         assert!(HomedCollector::delta(&[], None).unwrap().table().is_none());
         assert!(HomedCollector::base(&[]).unwrap().table().is_some());
         let mut gathered = HomedCollector::delta(&[], None).unwrap();
-        gathered.see("10.1/a");
+        gathered.see(b"10.1/a");
         assert!(gathered.table().is_some());
     }
 }

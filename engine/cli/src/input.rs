@@ -1,113 +1,200 @@
-//! Reads records from files, one JSON object per line or one JSON array, and tracks the origin of
-//! each record.
+//! Reads records from files, pipes and standard input, and tracks the origin of each record.
+//!
+//! The forms are those of `handle_formats::input`. Each input is opened once and read once.
 
 use anyhow::{Context as _, anyhow, bail};
-use handle_proto::Values;
-use handle_proto::json::{RecordLine, record_from_json_dated};
+use handle_formats::batch::{BatchOperation, BatchValue};
+use handle_formats::input::{
+    InputEntry as FormatsEntry, InputForm, InputPlace as EntryPlace, InputReader, InputStream,
+};
+use handle_proto::wire::list::Values;
+use handle_proto::{Value, ValueBuf};
 use handle_snapshot::BuildError;
+use handle_store::{Sorter, StoreError, key};
 use indicatif::ProgressBar;
-use serde::Deserialize;
+use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read as _, Stdin};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The origin of a record as a number: the file in the upper bits, the line in the lower ones.
 const LINE_BITS: u32 = 40;
-/// If this bit is set, the lower bits are the position in an array instead of a line.
-const IN_ARRAY: u64 = 1 << (LINE_BITS - 1);
-/// Maximum length of a line in bytes. The largest possible record is shorter as JSON.
-const LINE_LEN_MAX: u64 = 16 << 20;
-/// Buffer for reading files.
-const BUFFER_LEN: usize = 1 << 20;
+/// If this bit is set, the lower bits are the position of the record instead of a line.
+const IS_RECORD: u64 = 1 << (LINE_BITS - 1);
 
-/// The content of a line.
+/// What an input has at one place.
 pub(crate) enum InputEntry<'a> {
     /// The record of a handle.
-    Record(&'a str, Values<'a>),
+    Record(&'a [u8], Values<'a>),
     /// The handle is deleted.
-    Deleted(&'a str),
+    Deleted(&'a [u8]),
     /// The prefix is homed.
-    Homed(&'a str),
-    /// The line is none of these; only with [`ValueInputs::refusing`]. Its handle, if it names
-    /// one, and the reason.
+    Homed(&'a [u8]),
+    /// A line of a list.
+    Name(&'a str),
+    /// None of these; only with [`RecordInputs::refusing`]. The handle, if it names one, and the
+    /// reason.
     Refused(Option<&'a str>, String),
 }
 
-/// The input files; `-` is standard input.
-pub(crate) struct ValueInputs<'a> {
+/// Room for the records of inputs whose rows of one handle may stand apart.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SortingRoom<'a> {
+    /// Directory of temporary files.
+    pub(crate) temp_dir: &'a Path,
+    pub(crate) memory_len: usize,
+    /// Whether handles that differ in the letter case of local names are the same.
+    pub(crate) folds: bool,
+}
+
+/// The inputs, all of one form unless none is given; `-` is standard input.
+pub(crate) struct RecordInputs<'a> {
     paths: &'a [PathBuf],
+    form: Option<InputForm>,
     default_timestamp: u32,
-    /// Whether lines that are not entries are passed on instead of being errors.
+    /// Whether entries that cannot be read are passed on instead of being errors.
     refuses: bool,
+    /// The first input, once its form has been recognised.
+    first: RefCell<Option<(InputStream<'static>, InputForm)>>,
 }
 
-#[derive(Deserialize)]
-struct Deletion {
-    handle: String,
-    deleted: bool,
-}
-
-#[derive(Deserialize)]
-struct HomedPrefix {
-    homed: String,
-}
-
-impl<'a> ValueInputs<'a> {
-    /// These files, in this order.
-    pub(crate) const fn new(paths: &'a [PathBuf]) -> Self {
-        Self { paths, default_timestamp: 0, refuses: false }
+impl<'a> RecordInputs<'a> {
+    /// These files, in this order. The form of each is recognised unless `form` names it.
+    pub(crate) const fn new(paths: &'a [PathBuf], form: Option<InputForm>) -> Self {
+        Self { paths, form, default_timestamp: 0, refuses: false, first: RefCell::new(None) }
     }
 
     /// Gives values without a timestamp this one, in Unix seconds, instead of 0.
-    pub(crate) const fn dated(self, default_timestamp: u32) -> Self {
+    pub(crate) fn dated(self, default_timestamp: u32) -> Self {
         Self { default_timestamp, ..self }
     }
 
-    /// Passes lines that are not entries on, if `refuses` is true, instead of stopping at the
+    /// Passes entries that cannot be read on, if `refuses` is true, instead of stopping at the
     /// first.
-    pub(crate) const fn refusing(self, refuses: bool) -> Self {
+    pub(crate) fn refusing(self, refuses: bool) -> Self {
         Self { refuses, ..self }
+    }
+
+    /// Opens the first input, and returns its form.
+    ///
+    /// # Errors
+    /// If it cannot be read, or its form is unknown.
+    pub(crate) fn begin(&self, bar: &ProgressBar) -> anyhow::Result<Option<InputForm>> {
+        let Some(path) = self.paths.first() else { return Ok(None) };
+        let opened = open(path, self.form, bar)?;
+        let form = opened.1;
+        self.first.replace(Some(opened));
+        Ok(Some(form))
     }
 
     /// Total bytes of all files, if known.
     pub(crate) fn len(&self) -> Option<u64> {
-        self.paths.iter().map(|path| Some(std::fs::metadata(path).ok()?.len())).sum()
+        let len = |path: &PathBuf| {
+            std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
+        };
+        self.paths.iter().map(len).sum()
     }
 
-    /// Passes every entry with its origin to `take`, and advances `bar` by the bytes read.
+    /// Passes every entry with its origin to `take`, and advances `bar` by the bytes read. Records
+    /// whose rows may stand apart come last, in the order of their handles.
     ///
     /// # Errors
-    /// If a file cannot be read or a line is not a record, with file, line and reason; and those of
+    /// If an input cannot be read or an entry is not one, with file, place and reason; and those of
     /// `take`.
     pub(crate) fn each(
         &self,
         bar: &ProgressBar,
+        room: SortingRoom<'_>,
         mut take: impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
+        let mut parts = None;
         for (file_at, path) in self.paths.iter().enumerate() {
-            let shown = path.display();
-            let mut reader = open(path).with_context(|| format!("cannot read {shown}"))?;
-            let is_array = reader
-                .fill_buf()
-                .with_context(|| format!("cannot read {shown}"))?
-                .trim_ascii_start()
-                .starts_with(b"[");
-            let file =
-                InputFile { file_at, path, default_timestamp: self.default_timestamp, refuses: self.refuses };
-            if is_array {
-                file.each_of_array(reader, &mut take)?;
-            } else {
-                file.each_line(reader, bar, &mut take)?;
+            let opened = self.first.take().filter(|_| file_at == 0);
+            let (stream, form) = opened.map_or_else(|| open(path, self.form, bar), Ok)?;
+            let read = |error| anyhow!("{}: {error}", path.display());
+            let mut reader = InputReader::new(stream, form).map_err(read)?.dated(self.default_timestamp);
+            let has_parts = reader.has_parts();
+            while let Some((place, entry)) = reader.next().map_err(read)? {
+                let origin = origin(file_at, place);
+                match entry {
+                    FormatsEntry::Record(handle, values) if has_parts => {
+                        parts.get_or_insert_with(|| RecordParts::new(room)).add(origin, handle, values)?;
+                    }
+                    entry => self.take_entry(origin, entry, &mut take)?,
+                }
+            }
+            if reader.lacks_end() {
+                eprintln!(
+                    "hdl: warning: {} lacks the line with which the program that wrote it ends: it may be cut",
+                    path.display()
+                );
             }
         }
-        Ok(())
+        match parts {
+            Some(parts) => {
+                parts.each(|origin, handle, values| take(origin, InputEntry::Record(handle, values)))
+            }
+            None => Ok(()),
+        }
     }
 
-    /// The place of an origin as `file:line`, or `file: record N` in an array.
+    fn take_entry(
+        &self,
+        origin: u64,
+        entry: FormatsEntry<'_>,
+        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        match entry {
+            FormatsEntry::Record(handle, values) => take(origin, InputEntry::Record(handle, values)),
+            FormatsEntry::Deleted(handle) => take(origin, InputEntry::Deleted(handle)),
+            FormatsEntry::Homed(prefix) => take(origin, InputEntry::Homed(prefix)),
+            FormatsEntry::Name(name) => take(origin, InputEntry::Name(name)),
+            // These concern the connection to a server.
+            FormatsEntry::Operation(BatchOperation::Authenticate(_) | BatchOperation::Session(_)) => Ok(()),
+            FormatsEntry::Operation(BatchOperation::Replace(handle, values)) => {
+                let values: Vec<ValueBuf> = values.iter().filter_map(whole).collect();
+                let mut encoded = Vec::new();
+                let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+                take(origin, InputEntry::Record(handle.as_bytes(), values))
+            }
+            FormatsEntry::Operation(operation) => {
+                let why = match &operation {
+                    BatchOperation::Create(..) => {
+                        "a value is in another file, which only `hdl batch` reads".to_owned()
+                    }
+                    other => format!("{} is not a record: `hdl batch` carries it out", other.word()),
+                };
+                self.refuse(origin, operation.handle(), why, take)
+            }
+            FormatsEntry::Refused(handle, why) => self.refuse(origin, handle.as_deref(), why, take),
+        }
+    }
+
+    /// Passes an entry on that cannot be read, or stops.
+    fn refuse(
+        &self,
+        origin: u64,
+        handle: Option<&str>,
+        why: String,
+        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if self.refuses {
+            return take(origin, InputEntry::Refused(handle, why));
+        }
+        let handle = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
+        bail!("{}: {handle}{why}", self.place(origin))
+    }
+
+    /// The place of an origin as `file:line`, or `file: record N` where records are not lines.
     pub(crate) fn place(&self, origin: u64) -> InputPlace {
         let file_at = usize::try_from(origin >> LINE_BITS).unwrap_or(usize::MAX);
-        place(self.paths.get(file_at).map_or(Path::new("?"), PathBuf::as_path), origin)
+        let file = self.paths.get(file_at).map_or(Path::new("?"), PathBuf::as_path).display();
+        let number = origin & (IS_RECORD - 1);
+        match origin & IS_RECORD {
+            0 => InputPlace::line(file, number),
+            _ => InputPlace::record(file, number),
+        }
     }
 
     /// Formats an error of the builder, with places instead of origins.
@@ -127,15 +214,45 @@ impl<'a> ValueInputs<'a> {
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<Box<dyn BufRead>> {
-    if path == Path::new("-") {
-        return Ok(Box::new(BufReader::<Stdin>::with_capacity(BUFFER_LEN, std::io::stdin())));
-    }
-    Ok(Box::new(BufReader::with_capacity(BUFFER_LEN, File::open(path)?)))
+fn whole(value: &BatchValue) -> Option<ValueBuf> {
+    value.resolve(|_| Err(())).ok()
 }
 
-fn origin(file_at: usize, line: u64) -> u64 {
-    ((file_at as u64) << LINE_BITS) | line
+/// Opens an input, and recognises its form.
+fn open(
+    path: &Path,
+    form: Option<InputForm>,
+    bar: &ProgressBar,
+) -> anyhow::Result<(InputStream<'static>, InputForm)> {
+    let cannot_read = || format!("cannot read {}", path.display());
+    let mut stream = InputStream::new(bar.wrap_read(open_bytes(path)?)).with_context(cannot_read)?;
+    let form = match form {
+        Some(form) => form,
+        None => InputForm::recognise(&mut stream).with_context(cannot_read)?.with_context(|| {
+            format!(
+                "{} has an unknown format: expected lines of JSON, a JSON export, a dump of mysqldump or pg_dump, CSV with \
+                 a column `handle`, a batch file, or a list of names (select the format with --from)",
+                path.display()
+            )
+        })?,
+    };
+    Ok((stream, form))
+}
+
+/// The bytes of a file, a pipe or a device; `-` is standard input.
+pub(crate) fn open_bytes(path: &Path) -> anyhow::Result<Box<dyn Read>> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    Ok(Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?))
+}
+
+fn origin(file_at: usize, place: EntryPlace) -> u64 {
+    let number = match place {
+        EntryPlace::Line(line) => line,
+        EntryPlace::Record(record) => IS_RECORD | record,
+    };
+    ((file_at as u64) << LINE_BITS) | number
 }
 
 /// The place of an entry: a line, or the position in a file whose records are not lines.
@@ -151,12 +268,12 @@ pub(crate) struct InputPlace {
 
 impl InputPlace {
     /// A line.
-    pub(crate) fn line(file: impl ToString, line: u64) -> Self {
+    fn line(file: impl ToString, line: u64) -> Self {
         Self { file: file.to_string(), line: Some(line), record: None }
     }
 
     /// A position among the records.
-    pub(crate) fn record(file: impl ToString, record: u64) -> Self {
+    fn record(file: impl ToString, record: u64) -> Self {
         Self { file: file.to_string(), line: None, record: Some(record) }
     }
 }
@@ -171,154 +288,144 @@ impl fmt::Display for InputPlace {
     }
 }
 
-fn place(path: &Path, origin: u64) -> InputPlace {
-    let number = origin & (IN_ARRAY - 1);
-    match origin & IN_ARRAY {
-        0 => InputPlace::line(path.display(), number),
-        _ => InputPlace::record(path.display(), number),
+/// Puts parts of records together that stand apart, as rows of a database do: sorts them in
+/// temporary files.
+struct RecordParts {
+    sorter: Sorter,
+    folds: bool,
+    /// Number of parts so far.
+    count: u64,
+    entry: Vec<u8>,
+}
+
+/// A part as it is sorted: its origin, its handle and its values.
+struct RecordPart<'e> {
+    origin: u64,
+    handle: &'e [u8],
+    values: &'e [u8],
+}
+
+impl<'e> RecordPart<'e> {
+    fn split(entry: &'e [u8]) -> Option<Self> {
+        let (origin, rest) = entry.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let (handle, values) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+        Some(Self { origin: u64::from_be_bytes(*origin), handle, values })
     }
 }
 
-/// A file that is read.
-#[derive(Clone, Copy)]
-struct InputFile<'a> {
-    file_at: usize,
-    path: &'a Path,
-    default_timestamp: u32,
-    refuses: bool,
-}
-
-/// What a line is besides a record; `None` if it is nothing.
-fn other_entry(deletion: Option<Deletion>, homed: Option<HomedPrefix>) -> Option<(bool, String)> {
-    match (deletion, homed) {
-        (Some(Deletion { handle, deleted: true }), _) => Some((true, handle)),
-        (_, Some(HomedPrefix { homed })) => Some((false, homed)),
-        _ => None,
-    }
-}
-
-impl InputFile<'_> {
-    fn each_line(
-        &self,
-        mut reader: Box<dyn BufRead>,
-        bar: &ProgressBar,
-        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let (mut line, mut values) = (Vec::new(), Vec::new());
-        for number in 1.. {
-            line.clear();
-            let at = || format!("{}:{number}", self.path.display());
-            let len = (&mut reader).take(LINE_LEN_MAX).read_until(b'\n', &mut line).with_context(at)?;
-            if len == 0 {
-                return Ok(());
-            }
-            bar.inc(len as u64);
-            let origin = origin(self.file_at, number);
-            if len as u64 == LINE_LEN_MAX {
-                let rest = if self.refuses { reader.skip_until(b'\n').with_context(at)? } else { 0 };
-                bar.inc(rest as u64);
-                let why = format!("line too long: the maximum is {LINE_LEN_MAX} bytes");
-                self.refuse(origin, None, why, take)?;
-                continue;
-            }
-            let Ok(text) = std::str::from_utf8(&line) else {
-                self.refuse(origin, None, "the line is not UTF-8".to_owned(), take)?;
-                continue;
-            };
-            let text = text.trim();
-            if !text.is_empty() {
-                values.clear();
-                self.take_line(origin, text, &mut values, take)?;
-            }
-        }
-        Ok(())
+impl RecordParts {
+    fn new(room: SortingRoom<'_>) -> Self {
+        let sorter = Sorter::new(room.temp_dir, room.memory_len);
+        Self { sorter, folds: room.folds, count: 0, entry: Vec::new() }
     }
 
-    fn take_line(
-        &self,
-        origin: u64,
-        text: &str,
-        values: &mut Vec<u8>,
-        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let error = match RecordLine::parse_dated(text, values, self.default_timestamp) {
-            Ok(record) => {
-                let at = || place(self.path, origin).to_string();
-                let values = Values::from_encoded(record.values_count, values).with_context(at)?;
-                return take(origin, InputEntry::Record(&record.handle, values));
-            }
-            Err(error) => error,
+    fn add(&mut self, origin: u64, handle: &[u8], values: Values<'_>) -> anyhow::Result<()> {
+        // With its length in front, no name is the beginning of another one. The number keeps parts
+        // of one record apart and in their order.
+        let name = key(handle, self.folds);
+        let mut sorted = u32::try_from(name.len())?.to_be_bytes().to_vec();
+        sorted.extend_from_slice(&name);
+        sorted.extend_from_slice(&self.count.to_be_bytes());
+        self.count += 1;
+        self.entry.clear();
+        self.entry.extend_from_slice(&origin.to_be_bytes());
+        self.entry.extend_from_slice(&u32::try_from(handle.len())?.to_be_bytes());
+        self.entry.extend_from_slice(handle);
+        values.iter().for_each(|value| value.encode(&mut self.entry));
+        Ok(self.sorter.add(&sorted, &self.entry)?)
+    }
+
+    /// Passes whole records on. Values of parts that stand apart are in the order of their indexes.
+    fn each(self, mut take: impl FnMut(u64, &[u8], Values<'_>) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut failure = None;
+        let mut record: Option<(Vec<u8>, Vec<Vec<u8>>)> = None;
+        let mut give = |entries: &[Vec<u8>]| {
+            give_record(entries, &mut take).map_err(|error| {
+                failure = Some(error);
+                StoreError::from(std::io::Error::other("stopped"))
+            })
         };
-        match other_entry(serde_json::from_str(text).ok(), serde_json::from_str(text).ok()) {
-            Some((true, handle)) => take(origin, InputEntry::Deleted(&handle)),
-            Some((false, homed)) => take(origin, InputEntry::Homed(&homed)),
-            None => self.refuse(origin, handle_in(text).as_deref(), error.to_string(), take),
-        }
-    }
-
-    /// Passes an entry on that cannot be read, or stops.
-    fn refuse(
-        &self,
-        origin: u64,
-        handle: Option<&str>,
-        why: String,
-        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        if self.refuses {
-            return take(origin, InputEntry::Refused(handle, why));
-        }
-        let handle = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
-        bail!("{}: {handle}{why}", place(self.path, origin))
-    }
-
-    /// Reads the whole array into memory, so that an error can name the position of the record.
-    fn each_of_array(
-        &self,
-        reader: Box<dyn BufRead>,
-        take: &mut impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        let records: Vec<serde_json::Value> = serde_json::from_reader(reader)
-            .with_context(|| format!("{} is not an array of records", self.path.display()))?;
-        let mut encoded = Vec::new();
-        for (json, number) in records.iter().zip(1..) {
-            let origin = origin(self.file_at, IN_ARRAY | number);
-            match other_entry(Deletion::deserialize(json).ok(), HomedPrefix::deserialize(json).ok()) {
-                Some((true, handle)) => take(origin, InputEntry::Deleted(&handle))?,
-                Some((false, homed)) => take(origin, InputEntry::Homed(&homed))?,
-                None => {
-                    encoded.clear();
-                    match encode_record(json, self.default_timestamp, &mut encoded) {
-                        Ok((handle, count)) => {
-                            let values = Values::from_encoded(count, &encoded)?;
-                            take(origin, InputEntry::Record(&handle, values))?;
-                        }
-                        Err(why) => self.refuse(
-                            origin,
-                            Some(json["handle"].as_str().unwrap_or("no handle")),
-                            format!("{why:#}"),
-                            take,
-                        )?,
+        let sorted = self.sorter.finish(|sorted, entry| {
+            let name = &sorted[..sorted.len() - size_of::<u64>()];
+            match &mut record {
+                Some((same, entries)) if same == name => entries.push(entry.to_vec()),
+                other => {
+                    if let Some((_, entries)) = other.replace((name.to_vec(), vec![entry.to_vec()])) {
+                        give(&entries)?;
                     }
                 }
             }
+            Ok(())
+        });
+        let sorted = sorted.and_then(|()| record.map_or(Ok(()), |(_, entries)| give(&entries)));
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(sorted?),
         }
-        Ok(())
     }
 }
 
-/// Appends the values of a record, and returns its handle and their number.
-fn encode_record(
-    json: &serde_json::Value,
-    default_timestamp: u32,
-    encoded: &mut Vec<u8>,
-) -> anyhow::Result<(String, usize)> {
-    let record = record_from_json_dated(json, default_timestamp)?;
-    record.values.iter().for_each(|value| encoded.extend_from_slice(value.as_bytes()));
-    Ok((String::from_utf8(record.handle)?, record.values.len()))
+/// Passes the record of these parts on.
+fn give_record(
+    entries: &[Vec<u8>],
+    take: &mut impl FnMut(u64, &[u8], Values<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let parts = entries.iter().map(|entry| RecordPart::split(entry)).collect::<Option<Vec<_>>>();
+    let parts = parts.context("a sorted record does not decode")?;
+    let mut values = Vec::new();
+    for part in &parts {
+        let mut rest = part.values;
+        while !rest.is_empty() {
+            let (value, after) = Value::split(rest)?;
+            values.push(value);
+            rest = after;
+        }
+    }
+    if parts.len() > 1 {
+        values.sort_by_key(|value| value.index);
+    }
+    let first = parts.first().context("a sorted record has a part")?;
+    let mut encoded = Vec::new();
+    take(first.origin, first.handle, Values::build(values, &mut encoded))
 }
 
-/// The handle in an invalid line.
-fn handle_in(text: &str) -> Option<String> {
-    let json: serde_json::Value = serde_json::from_str(text).ok()?;
-    json["handle"].as_str().map(str::to_owned)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_record_are_put_together_wherever_they_stand() {
+        let directory = tempfile::tempdir().unwrap();
+        let room = SortingRoom { temp_dir: directory.path(), memory_len: 100, folds: true };
+        let mut parts = RecordParts::new(room);
+        let mut add = |origin, handle: &[u8], indexes: &[i32]| {
+            let mut encoded = Vec::new();
+            let values = indexes.iter().map(|&index| Value::new(index, b"URL", handle));
+            parts.add(origin, handle, Values::build(values, &mut encoded)).unwrap();
+        };
+        add(1, b"10.1/a", &[7, 3]);
+        add(2, b"10.1/ab", &[2, 1]);
+        add(3, b"10.1/A", &[5]);
+        add(4, b"10.1/a\0\0", &[1]);
+        add(5, b"10.1/a", &[1]);
+        let mut found = Vec::new();
+        parts
+            .each(|origin, handle, values| {
+                let indexes: Vec<i32> = values.iter().map(|value| value.index).collect();
+                found.push((origin, String::from_utf8(handle.to_vec())?, indexes));
+                Ok(())
+            })
+            .unwrap();
+        found.sort();
+        let record = |origin, handle: &str, indexes: &[i32]| (origin, handle.to_owned(), indexes.to_vec());
+        assert_eq!(
+            found,
+            [
+                record(1, "10.1/a", &[1, 3, 5, 7]),
+                record(2, "10.1/ab", &[2, 1]),
+                record(4, "10.1/a\0\0", &[1])
+            ]
+        );
+    }
 }

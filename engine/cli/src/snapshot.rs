@@ -1,12 +1,12 @@
 //! `hdl snapshot`: builds layer files, publishes sets, and inspects both.
 
 use crate::homed_prefixes::{self, HomedCollector};
-use crate::input::{InputEntry, ValueInputs};
+use crate::input::{InputEntry, RecordInputs, SortingRoom};
 use crate::secret::PassphraseArgs;
 use crate::share::ShareArgs;
+use crate::store::export::line_of;
 use crate::{ExitOutcome, output, progress, proof};
 use anyhow::{Context as _, bail, ensure};
-use handle_proto::json::{record_to_json, text};
 use handle_proto::{Handle, Value};
 use handle_snapshot::builder::{BuildProgress, Builder};
 use handle_snapshot::map::{LoadMode, MappedFile};
@@ -19,7 +19,7 @@ use handle_snapshot::writer::LayerOptions;
 use handle_snapshot::{EncodedRecord, Layer, RecordSet, Trust, fold_key, format, hash_key, verify};
 use serde_json::json;
 use std::fs::File;
-use std::io::{Seek, Write};
+use std::io::{IsTerminal as _, Seek, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -36,10 +36,10 @@ enum Command {
     /// Build a layer file from records.
     ///
     /// Records are JSON: one object per line, {"handle": ..., "values": [...]}, as in the handle
-    /// REST API, or one array of such objects; `-` is standard input. Records may be in any order.
-    /// A duplicate handle, or a record that could not be served, is an error, and nothing is
-    /// written. Memory use is bounded for any number of records, except for arrays: each array is
-    /// read as a whole, so write large ones as lines (jq -c '.[]').
+    /// REST API, or one array of such objects; or any other form that `hdl import` reads. `-` is
+    /// standard input. Records may be in any order. A duplicate handle, or a record that could not
+    /// be served, is an error, and nothing is written. Memory use is bounded for any number of
+    /// records.
     #[command(after_help = "Examples:
   hdl snapshot build set.layer records-*.jsonl --homed 10.1045 --homed 10.1016
   hdl snapshot build two.layer records.jsonl --site siteinfo.json --server 2")]
@@ -50,6 +50,7 @@ enum Command {
     /// A running handled loads the new set within milliseconds.
     #[command(after_help = "Examples:
   hdl snapshot publish ./set records.jsonl             replace the set with these records
+  hdl snapshot publish ./set few.jsonl --allow-removal     also if most handles vanish
   hdl snapshot publish ./set --layer set.layer         replace the set with a layer file
   hdl snapshot publish ./set --delta changes.jsonl     add changes to the set
 
@@ -126,6 +127,10 @@ struct PublishArgs {
     /// Add a delta to the published set instead of replacing it.
     #[arg(long, conflicts_with = "case_sensitive")]
     delta: bool,
+    /// Publish even if more than 100 handles, and more than a tenth of all, are not in the new set.
+    /// Without it, this is asked on a terminal, and is an error elsewhere.
+    #[arg(long, conflicts_with = "delta")]
+    allow_removal: bool,
     #[command(flatten)]
     signing: SigningArgs,
     /// Keep files of older sets for this many seconds.
@@ -239,7 +244,7 @@ fn build_layer<W: Write + Seek>(
     out: W,
 ) -> anyhow::Result<(W, format::LayerHeader)> {
     ensure!(!args.inputs.is_empty(), "no input: name at least one file of records, or - for standard input");
-    let (inputs, share) = (ValueInputs::new(&args.inputs), args.share.read()?);
+    let (inputs, share) = (RecordInputs::new(&args.inputs, None), args.share.read()?);
     let reading = progress::bar("reading", inputs.len());
     let writing = progress::bar("writing", Some(0));
     let memory_len = usize::try_from(args.memory << 20).unwrap_or(usize::MAX);
@@ -249,29 +254,29 @@ fn build_layer<W: Write + Seek>(
             writing.set_position(records);
         }
     });
-    inputs.each(&reading, |origin, entry| {
+    let room = SortingRoom { temp_dir, memory_len, folds: options.folds };
+    inputs.each(&reading, room, |origin, entry| {
         let added = match entry {
             // Every server of the site homes the prefix of its record.
-            InputEntry::Record(handle, _) | InputEntry::Deleted(handle)
-                if !share.has(Handle(handle.as_bytes())) =>
-            {
+            InputEntry::Record(handle, _) | InputEntry::Deleted(handle) if !share.has(Handle(handle)) => {
                 homed.see(handle);
                 return Ok(());
             }
             InputEntry::Record(handle, values) => {
                 homed.see(handle);
-                builder.add(origin, &Handle(handle.as_bytes()).looked_up(), values)
+                builder.add(origin, &Handle(handle).looked_up(), values)
             }
             InputEntry::Homed(prefix) => {
-                homed.home(prefix)?;
-                return Ok(());
+                return homed.home_stored(prefix).with_context(|| inputs.place(origin).to_string());
             }
             InputEntry::Deleted(handle) if homed.is_delta() => {
-                builder.delete(origin, &Handle(handle.as_bytes()).looked_up())
+                builder.delete(origin, &Handle(handle).looked_up())
             }
             InputEntry::Deleted(handle) => {
-                bail!("{}: {handle}: deletions are allowed only in a delta (--delta)", inputs.place(origin))
+                let (place, handle) = (inputs.place(origin), Handle(handle));
+                bail!("{place}: {handle}: deletions are allowed only in a delta (--delta)")
             }
+            InputEntry::Name(name) => bail!("{}: {name}: a name without a record", inputs.place(origin)),
             // These inputs stop at such a line.
             InputEntry::Refused(..) => return Ok(()),
         };
@@ -355,11 +360,57 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
         };
         stage_records(&publisher, args, options, place)?
     };
+    if !args.delta && !args.allow_removal && publisher.manifest().is_some() {
+        confirm_removals(&args.dir, &publisher, &layer)?;
+    }
     publisher.publish(layer, now_unix_ms())?;
     let pruned = publisher.prune(SystemTime::now(), Duration::from_secs(args.grace))?;
     let manifest = publisher.manifest().context("a set was just published")?;
     show_published(&args.dir, manifest, started.elapsed(), pruned.files_count, args.json);
     Ok(ExitOutcome::Good)
+}
+
+/// Removals up to this number are published without a question, and so are those up to a tenth of
+/// all handles: fewer are usual, and who names the wrong file removes more.
+const REMOVALS_MAX: u64 = 100;
+
+/// Asks whether to publish a set that lacks many of the handles that are published now.
+///
+/// # Errors
+/// If the answer is no, or nobody can be asked.
+fn confirm_removals(dir: &Path, publisher: &SetPublisher, new: &NewLayer) -> anyhow::Result<()> {
+    let published = OpenedSource::Set(Box::new(PublishedSet::open(dir, LoadMode::Map)?));
+    let layer = OpenedSource::open(&publisher.dir().join(&new.entry().file))?;
+    let records = layer.records()?;
+    let (mut all, mut gone, mut first) = (0_u64, 0_u64, None);
+    published.each_record(|record| {
+        all += 1;
+        let mut key = record.key().to_vec();
+        fold_key(&mut key, records.folds());
+        if records.find(hash_key(records.seed(), &key), &key)?.is_none() {
+            gone += 1;
+            first.get_or_insert_with(|| Handle(record.key()).to_string());
+        }
+        Ok(())
+    })?;
+    let Some(first) = first.filter(|_| gone > REMOVALS_MAX && gone > all / 10) else { return Ok(()) };
+    let told = format!(
+        "{} of the {} that are published in {} are not in the new set, as {}",
+        output::count(gone),
+        output::counted(all, "handle", "handles"),
+        dir.display(),
+        output::printable(&first)
+    );
+    if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+        bail!(
+            "{told}: to publish it all the same, add --allow-removal; --delta adds records to the published ones"
+        );
+    }
+    eprint!("hdl: {told}. Publish it? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not published");
+    Ok(())
 }
 
 /// Builds in the directory of the set. Errors in the records name their places.
@@ -654,7 +705,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitOutcome> {
     };
     let values: Vec<Value<'_>> = record.values_in_order().collect::<Result<_, _>>()?;
     if args.json {
-        println!("{}", text(&record_to_json(args.handle.as_bytes(), values)));
+        println!("{}", line_of(args.handle.as_bytes(), &values));
     } else {
         println!("{}  {}", args.handle, output::counted(values.len() as u64, "value", "values"));
         output::lines(output::values(values));

@@ -21,7 +21,7 @@ mod read;
 mod value;
 
 use handle_proto::Handle;
-pub use read::BatchReader;
+pub use read::{BatchReader, is_operation};
 use std::fmt;
 pub use value::{BatchValue, ValueContent};
 use zeroize::Zeroizing;
@@ -54,6 +54,8 @@ pub struct BatchBlock {
 pub enum BatchOperation {
     /// Create a handle with these values.
     Create(String, Vec<BatchValue>),
+    /// Create a handle with these values, or replace its record. Batch files have no word for it.
+    Replace(String, Vec<BatchValue>),
     /// Add these values to a handle.
     Add(String, Vec<BatchValue>),
     /// Replace these values of a handle.
@@ -76,6 +78,7 @@ impl BatchOperation {
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Create(..) => "create",
+            Self::Replace(..) => "replace",
             Self::Add(..) => "add",
             Self::Modify(..) => "modify",
             Self::Delete(_) => "delete",
@@ -91,6 +94,7 @@ impl BatchOperation {
     pub fn handle(&self) -> Option<&str> {
         match self {
             Self::Create(handle, _)
+            | Self::Replace(handle, _)
             | Self::Add(handle, _)
             | Self::Modify(handle, _)
             | Self::Delete(handle)
@@ -215,6 +219,8 @@ pub enum LineProblem {
     TooMany(&'static str, usize),
     /// An unknown word for a session, an authentication or a protocol.
     Unknown(&'static str, String),
+    /// In a file of records, why there is none.
+    NoRecord(String),
     /// Two lines that exclude each other.
     Both(&'static str, &'static str),
 }
@@ -254,6 +260,7 @@ impl fmt::Display for LineProblem {
             }
             Self::TooMany(what, most) => write!(f, "more than {most} {what}"),
             Self::Unknown(what, text) => write!(f, "{text:?} is not a valid {what}"),
+            Self::NoRecord(why) => f.write_str(why),
             Self::Both(first, second) => write!(f, "{first} and {second} exclude each other"),
         }
     }

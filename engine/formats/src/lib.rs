@@ -1,10 +1,13 @@
 //! Files of handle server operators: batch files, exports of other servers, and captures of
 //! traffic.
 //!
+//! - [`input`]: one reader for records, names and operations in any of these forms, from files and
+//!   pipes.
 //! - [`batch`]: operations as text, one after the other.
 //! - [`bundle`]: the archive that a new service sends to the registry of its prefix.
 //! - [`capture`]: the datagrams in captures of network traffic, in the formats pcap and pcapng.
 //! - [`dct`]: settings of deployed servers and clients.
+//! - [`exact`]: records that JSON cannot represent, in a form that loses nothing.
 //! - [`export`]: the JSON export of a reference server's tools, with all records in one object.
 //! - [`dump`]: the tables of a reference server that keeps its records in MySQL or PostgreSQL.
 //!
@@ -33,8 +36,10 @@
 //!
 //! # Design
 //!
-//! - **Dumps whose rows of one handle stand apart are refused.** Putting them together would take a
-//!   second sort. Both database tools write them together, and otherwise the database sorts better.
+//! - **Rows of one handle that stand apart are parts of its record.** Databases write rows in the
+//!   order in which they were changed. Putting parts together takes room for all records, so it is
+//!   left to the caller, who has it.
+//! - **Nothing is read twice.** What shows the form of an input is looked at, not taken.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -42,7 +47,10 @@ pub mod bundle;
 pub mod capture;
 pub mod dct;
 pub mod dump;
+pub mod exact;
 pub mod export;
+pub mod input;
+mod json_scanner;
 mod lines;
 
 pub use lines::{LINE_LEN_MAX, Lines};

@@ -4,6 +4,9 @@ use std::io::{self, BufRead, Read as _};
 
 /// Most bytes of a line of a batch file, four times those of the longest message.
 pub const LINE_LEN_MAX: usize = 1 << 20;
+/// Most bytes of a line that is skipped because it is too long. A device without line ends, such as
+/// /dev/zero, ends with an error.
+const SKIPPED_LEN_MAX: u64 = 1 << 28;
 
 /// Reads lines, and knows the number of the last one.
 #[derive(Debug)]
@@ -73,7 +76,8 @@ impl<R: BufRead> Lines<R> {
     }
 
     fn pass_over(&mut self) -> io::Result<()> {
-        loop {
+        let mut skipped_len = 0;
+        while skipped_len < SKIPPED_LEN_MAX {
             let there = self.input.fill_buf()?;
             let end = there.iter().position(|&byte| byte == b'\n');
             let len = end.map_or(there.len(), |at| at + 1);
@@ -81,10 +85,15 @@ impl<R: BufRead> Lines<R> {
                 return Ok(());
             }
             self.input.consume(len);
+            skipped_len += len as u64;
             if end.is_some() {
                 return Ok(());
             }
         }
+        Err(io::Error::other(format!(
+            "line {} is too long: no end within {SKIPPED_LEN_MAX} bytes",
+            self.number
+        )))
     }
 }
 
@@ -122,6 +131,12 @@ mod tests {
             let after = if end.is_empty() { Line::End } else { Line::Text("next") };
             assert_eq!(lines.next().unwrap(), after, "{len} {end:?}");
         }
+    }
+
+    #[test]
+    fn a_line_without_an_end_ends_with_an_error() {
+        let mut lines = Lines::new(io::BufReader::with_capacity(1 << 20, io::repeat(0)), 10);
+        assert!(lines.next().unwrap_err().to_string().starts_with("line 1 is too long: no end within"));
     }
 
     #[test]

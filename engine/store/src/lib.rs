@@ -95,6 +95,7 @@ pub use snapshot::{
     ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
     is_responsible,
 };
+pub use sorter::Sorter;
 pub use transaction::Transaction;
 pub use writer::BegunChange;
 

@@ -15,9 +15,9 @@ const READ_AHEAD: usize = 256 << 10;
 /// and more.
 const WRITE_LEN: usize = 64 << 10;
 
-/// Records by key, not sorted yet.
+/// Entries by key, not sorted yet.
 #[derive(Debug)]
-pub(super) struct Sorter {
+pub struct Sorter {
     temp_dir: PathBuf,
     memory_bytes: usize,
     /// Keys and values that are not in a run yet, one after the other.
@@ -46,7 +46,8 @@ impl SorterEntry {
 
 impl Sorter {
     /// Keeps up to about `memory_bytes` in memory, and the rest in unnamed files in `temp_dir`.
-    pub(super) fn new(temp_dir: &Path, memory_bytes: usize) -> Self {
+    #[must_use]
+    pub fn new(temp_dir: &Path, memory_bytes: usize) -> Self {
         Self {
             temp_dir: temp_dir.to_owned(),
             memory_bytes,
@@ -57,7 +58,10 @@ impl Sorter {
     }
 
     /// Adds an entry. Of equal keys, the last one added counts.
-    pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    ///
+    /// # Errors
+    /// When a temporary file cannot be written.
+    pub fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), StoreError> {
         let used = self.bytes.len() + self.entries.len() * size_of::<SorterEntry>();
         if used + key.len() + value.len() > self.memory_bytes && !self.entries.is_empty() {
             self.spill()?;
@@ -106,7 +110,10 @@ impl Sorter {
     }
 
     /// Yields every key once, in ascending order.
-    pub(super) fn finish(
+    ///
+    /// # Errors
+    /// When a temporary file cannot be read; and those of `give`.
+    pub fn finish(
         mut self,
         mut give: impl FnMut(&[u8], &[u8]) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use handle_proto::json::RecordLine;
+use handle_formats::input::{InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Values;
 use handle_proto::wire::Message;
@@ -13,7 +13,7 @@ use handle_proto::{Handle, ResponseCode, fold};
 
 use crate::error::Error;
 use crate::judge::expect::{ContentSource, EachValue, SetContent, each_of};
-use crate::read::{Interrupt, LineReader};
+use crate::read::{Interrupt, StoppableFile};
 
 /// The records of a file in memory, with the semantics of a server that ignores case.
 #[derive(Debug, Default)]
@@ -31,38 +31,44 @@ struct ExpectedRecord {
 }
 
 impl ExpectedRecords {
-    /// Reads records, one line of JSON each, as `hdl export` writes them. Of two records with the
-    /// same handle the later one counts. Checks from time to time whether to continue.
+    /// Reads records, in lines of JSON as `hdl export` writes them, or in another form that
+    /// `handle_formats::input` reads. Of two records with the same handle the later one counts. Checks from time to time whether to continue.
     ///
     /// # Errors
     ///
     /// If the file cannot be read, a line is not a record, or the user stopped it.
     pub fn read(path: &Path, mut go_on: impl FnMut() -> ControlFlow<()>) -> Result<Self, Error> {
         let (read_error, mut interrupt) = (|source| Error::read(path, source), Interrupt::new(&mut go_on));
-        let mut lines = LineReader::open(path, &mut interrupt).map_err(read_error)?;
+        let cannot_go_on = |error| match error {
+            InputError::Io(error) => Error::read(path, error),
+            other => Error::read(path, std::io::Error::other(other)),
+        };
+        let file = StoppableFile::open(path, &mut interrupt).map_err(read_error)?;
+        let mut stream = InputStream::new(file).map_err(read_error)?;
+        let form = InputForm::recognise(&mut stream).map_err(read_error)?.unwrap_or(InputForm::Json);
+        let mut reader = InputReader::new(stream, form).map_err(cannot_go_on)?;
         let mut records = Self::default();
-        while let Some(line) = lines.next_text().map_err(read_error)? {
-            if matches!(line, [] | [b'#', ..]) {
-                continue;
-            }
-            let added = records.add(line);
-            added.map_err(|reason| Error::Line { path: path.to_owned(), line: lines.number(), reason })?;
+        while let Some((place, entry)) = reader.next().map_err(cannot_go_on)? {
+            let added = match entry {
+                InputEntry::Record(handle, values) => records.add(handle, values),
+                InputEntry::Homed(prefix) => {
+                    records.prefixes.insert(folded_prefix(prefix));
+                    Ok(())
+                }
+                InputEntry::Refused(_, why) => Err(why),
+                InputEntry::Deleted(_) | InputEntry::Name(_) | InputEntry::Operation(_) => {
+                    Err("not a record".to_owned())
+                }
+            };
+            let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
+            added.map_err(|reason| Error::Line { path: path.to_owned(), line, reason })?;
         }
         Ok(records)
     }
 
-    fn add(&mut self, line: &[u8]) -> Result<(), String> {
-        let line = std::str::from_utf8(line).map_err(|error| error.to_string())?;
-        let mut values = Vec::new();
-        let record = match RecordLine::parse(line, &mut values) {
-            Ok(record) => record,
-            Err(error) => {
-                let homed = homed_prefix(line).ok_or_else(|| error.to_string())?;
-                self.prefixes.insert(homed);
-                return Ok(());
-            }
-        };
-        let count = u32::try_from(record.values_count).map_err(|error| error.to_string())?;
+    fn add(&mut self, handle: &[u8], record: Values<'_>) -> Result<(), String> {
+        let count = u32::try_from(record.len()).map_err(|error| error.to_string())?;
+        let values = record.as_bytes().to_vec();
         let (mut public_count, mut public) = (0, Vec::new());
         each_of(count, &values, &mut |value, encoded| {
             if value.is_public() {
@@ -70,7 +76,7 @@ impl ExpectedRecords {
                 public.extend_from_slice(encoded);
             }
         })?;
-        let mut name = record.handle.as_bytes().to_vec();
+        let mut name = handle.to_vec();
         fold::fold(&mut name);
         self.prefixes.insert(Handle(&name).naming_authority().to_vec());
         self.records.insert(name, ExpectedRecord { count, values, public_count, public });
@@ -82,13 +88,11 @@ impl ExpectedRecords {
     }
 }
 
-/// The prefix, folded, in a line `{"homed": "0.NA/10.1045"}`.
-pub(crate) fn homed_prefix(line: &str) -> Option<Vec<u8>> {
-    let json: serde_json::Value = serde_json::from_str(line).ok()?;
-    let homed = json.as_object().filter(|members| members.len() == 1)?.get("homed")?.as_str()?;
-    let mut name = homed.as_bytes().to_vec();
+/// A prefix without `0.NA/`, folded.
+fn folded_prefix(homed: &[u8]) -> Vec<u8> {
+    let mut name = homed.to_vec();
     fold::fold(&mut name);
-    Some(name.strip_prefix(PREFIX_RECORDS).map_or(name.clone(), <[u8]>::to_vec))
+    name.strip_prefix(PREFIX_RECORDS).map_or(name.clone(), <[u8]>::to_vec)
 }
 
 fn folded(handle: &[u8]) -> Vec<u8> {

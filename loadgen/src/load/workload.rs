@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
+use handle_formats::input::{InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream};
 use handle_proto::OpFlags;
 use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
-use crate::judge::expected_records::homed_prefix;
 use crate::load::question::{GeneratedQuestion, QuestionForm, request_head};
 use crate::random::RandomGenerator;
-use crate::read::{Interrupt, LineReader};
+use crate::read::{Interrupt, StoppableFile};
 
 /// Bytes of a request before its handle: envelope, header, and the length of the handle.
 const HEAD_LEN: usize = Envelope::LEN + Header::LEN + 4;
@@ -317,38 +317,37 @@ impl RequestSampler {
 }
 
 /// The part of a record that is needed here.
-#[derive(serde::Deserialize)]
-struct RecordLine {
-    handle: String,
-}
-
-/// Offers the handles of a file: one per line, or a JSON record with a member `handle`.
+/// Offers the handles of a file: one per line, or those of records and operations in any form that
+/// `handle_formats::input` reads.
 ///
-/// Skips empty lines, lines that begin with `#`, and the homed prefixes of `hdl export`.
+/// Skips empty lines, lines that begin with `#`, and homed prefixes.
 ///
 /// # Errors
 ///
-/// If the file cannot be read, or a line is not a handle; and if the user stopped it.
+/// If the file cannot be read, or has an entry that is not about a handle; and if the user stopped
+/// it.
 pub(crate) fn read_handles(
     path: &Path,
     sampler: &mut RequestSampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
     let read_error = |source| Error::read(path, source);
-    let mut lines = LineReader::open(path, interrupt).map_err(read_error)?;
-    while let Some(text) = lines.next_text().map_err(read_error)? {
-        let offered = match text {
-            [] | [b'#', ..] => Ok(()),
-            record @ [b'{', ..] => match serde_json::from_slice::<RecordLine>(record) {
-                Ok(record) => offer(record.handle.as_bytes(), sampler),
-                Err(_) if std::str::from_utf8(record).is_ok_and(|line| homed_prefix(line).is_some()) => {
-                    Ok(())
-                }
-                Err(reason) => Err(format!("not a record with a handle: {reason}")),
-            },
-            handle => offer(handle, sampler),
+    let cannot_go_on = |error| match error {
+        InputError::Io(error) => Error::read(path, error),
+        other => Error::read(path, std::io::Error::other(other)),
+    };
+    let file = StoppableFile::open(path, interrupt).map_err(read_error)?;
+    let mut stream = InputStream::new(file).map_err(read_error)?;
+    let form = InputForm::recognise(&mut stream).map_err(read_error)?.unwrap_or(InputForm::Names);
+    let mut reader = InputReader::new(stream, form).map_err(cannot_go_on)?;
+    while let Some((place, entry)) = reader.next().map_err(cannot_go_on)? {
+        let offered = match &entry {
+            InputEntry::Homed(_) => Ok(()),
+            InputEntry::Refused(None, why) => Err(format!("not a record with a handle: {why}")),
+            entry => entry.name().map_or(Ok(()), |handle| offer(handle, sampler)),
         };
-        offered.map_err(|reason| Error::Line { path: path.to_owned(), line: lines.number(), reason })?;
+        let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
+        offered.map_err(|reason| Error::Line { path: path.to_owned(), line, reason })?;
     }
     Ok(())
 }
@@ -475,7 +474,7 @@ mod tests {
         let read =
             read_handles(file.path(), &mut RequestSampler::new(10, 1), &mut Interrupt::new(&mut go_on));
         let error = read.unwrap_err().to_string();
-        assert!(error.contains(":2: not a record with a handle: missing field `handle`"), "{error}");
+        assert!(error.contains(":2: not a record with a handle: handle: missing"), "{error}");
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn exit_code_log_and_report_show_the_results() {
 
     // A missing file only fails its own operation.
     let setup = BatchSetup::new(&format!("{create}CREATE 10.1045/c\n1 URL 60 1110 FILE nowhere\n\n"));
-    let (code, error) = fail(setup.command(&["--keep-going"]));
+    let (code, error) = fail(setup.command(&["--keep-going", "--parallel", "1"]));
     assert!(code == 2 && error.contains("line 4") && error.contains("nowhere"), "{code} {error}");
     assert_eq!(last_entry(&setup.log()), (4, Some("failed".to_owned())));
     assert_eq!(setup.server.records().len(), 1);

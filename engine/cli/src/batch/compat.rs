@@ -48,7 +48,7 @@ impl CompatLog {
         result: &OperationResult,
     ) -> anyhow::Result<()> {
         let words = match operation {
-            BatchOperation::Create(..) => "create",
+            BatchOperation::Create(..) | BatchOperation::Replace(..) => "create",
             BatchOperation::Add(..) => "add values",
             BatchOperation::Modify(..) => "modify values",
             BatchOperation::Remove(..) => "remove values",

@@ -12,14 +12,15 @@ use anyhow::{Context as _, bail};
 use compat::CompatLog;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, ClientIdentity};
-use handle_formats::batch::{BatchBlock, BatchOperation, BatchReader, HomeBlock};
+use handle_formats::batch::{BatchBlock, BatchOperation, BatchValue, HomeBlock};
+use handle_formats::input::{InputStream, OperationReader};
 use handle_proto::fold;
 use log::{BatchLog, EarlierResults, LoggedResult as Verdict};
 use report::BatchReport;
 use std::collections::HashSet;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{BufReader, Seek as _};
+use std::io::{self, Read, Seek as _, Write as _};
 use std::net::ToSocketAddrs as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,8 +30,13 @@ use work::{NotNow, OperationResult};
 
 /// Operations queued for each connection.
 const QUEUE: usize = 64;
+/// Invalid operations after which a file is no batch file, and is not read on.
+const INVALID_MAX: usize = 10_000;
 
 /// Run the operations of a batch file.
+///
+/// Records as lines of JSON or as CSV are read as well, and created; lines of JSON may name another
+/// operation, as those of POST /api/batch. Every form may be compressed.
 ///
 /// The operations go to the server given with --server, or each to the server responsible for its
 /// handle.
@@ -47,17 +53,19 @@ const QUEUE: usize = 64;
   hdl batch changes.txt --server 127.0.0.1 --parallel 8 --rate 1000
   hdl batch changes.txt --dry-run
 
-With --parallel, operations on one handle keep their order, and operations on prefixes, identities
-and homing wait for all earlier ones. All other operations run in any order.
+Creations of records without keys and groups run several at once, because no operation between them
+depends on their order. With --parallel, all operations do: those on one handle keep their order, and
+those on prefixes, identities and homing wait for all earlier ones. --stop-on-error alone runs all
+operations in order.
 
 Exit codes:
   0 all done        1 some refused or failed, or stopped        2 invalid batch file")]
 pub(crate) struct Args {
-    /// The batch file; `-` is standard input.
+    /// The batch file, or a pipe; `-` is standard input.
     file: PathBuf,
     #[command(flatten)]
     server: ServerArgs,
-    /// The log. Default: FILE.log; none for standard input.
+    /// The log. Default: FILE.log; none for standard input and pipes.
     #[arg(long, value_name = "LOG")]
     log: Option<PathBuf>,
     /// Continue an interrupted run from its log.
@@ -72,9 +80,10 @@ pub(crate) struct Args {
     /// Stop at the first operation that is refused or fails.
     #[arg(long)]
     stop_on_error: bool,
-    /// Number of operations at once, each on its own connection.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    parallel: u16,
+    /// Number of operations at once, each on its own connection. Default: up to 8 creations, and
+    /// everything else one after the other.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    parallel: Option<u16>,
     /// Maximum number of operations per second.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     rate: Option<u32>,
@@ -84,6 +93,33 @@ pub(crate) struct Args {
     /// Print the counts as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Connections for creations, if the number is not given: the time of a change is that of its
+/// signatures and of the disk, and changes that arrive together share both.
+const CREATING_CONNECTIONS: u16 = 8;
+
+impl Args {
+    fn connections(&self) -> u16 {
+        let default = if self.stop_on_error { 1 } else { CREATING_CONNECTIONS };
+        self.parallel.unwrap_or(default)
+    }
+
+    /// Whether operations before and after this one are not to run at the same time.
+    fn runs_alone(&self, operation: &BatchOperation) -> bool {
+        // Prefix records hold the administrators of the handles below them.
+        let handle = operation.handle().unwrap_or_default().as_bytes();
+        let is_prefix = handle.len() > 5 && fold::eq(&handle[..5], b"0.NA/");
+        is_prefix || (self.parallel.is_none() && !is_plain_creation(operation))
+    }
+}
+
+/// Whether a record is created that gives nobody a right.
+fn is_plain_creation(operation: &BatchOperation) -> bool {
+    let has_rights = |value: &BatchValue| {
+        ["HS_PUBKEY", "HS_SECKEY", "HS_VLIST"].iter().any(|kind| value.kind.starts_with(kind))
+    };
+    matches!(operation, BatchOperation::Create(_, values) if !values.iter().any(has_rights))
 }
 
 /// A job for a connection.
@@ -99,8 +135,7 @@ enum BatchJob {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    let mut file = open(&args.file)?;
-    let checked = check(&mut file)?;
+    let (mut file, checked) = open(&args.file)?;
     for (_, text) in &checked.invalid {
         eprintln!("hdl: {}: {text}", args.file.display());
     }
@@ -145,21 +180,46 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     })
 }
 
+/// The log of a file; none of standard input, pipes and devices.
 fn log_beside(path: &Path) -> Option<PathBuf> {
-    let mut name = path.file_name().filter(|_| path != Path::new("-"))?.to_owned();
+    let mut name = path.file_name().filter(|_| path.is_file() && !path.starts_with("/dev"))?.to_owned();
     name.push(".log");
     Some(path.with_file_name(name))
 }
 
-/// The batch, in a file that can be read twice.
-fn open(path: &Path) -> anyhow::Result<File> {
-    if path != Path::new("-") {
-        return File::open(path).with_context(|| format!("cannot open {}", path.display()));
+/// The batch after a check, in a file that can be read again: what comes from a pipe is copied
+/// while it is checked, so that what is no batch is not copied without end.
+fn open(path: &Path) -> anyhow::Result<(File, CheckSummary)> {
+    let shown = path.display();
+    let cannot_read = || format!("cannot read {shown}");
+    let source = crate::input::open_bytes(path)?;
+    let (file, checked) = if path.is_file() {
+        let file = File::open(path).with_context(|| format!("cannot open {shown}"))?;
+        let checked = check(&file).with_context(cannot_read)?;
+        (file, checked)
+    } else {
+        let copy =
+            tempfile::tempfile().with_context(|| format!("cannot copy {shown} to a temporary file"))?;
+        let checked = check(CopyingReader { source, copy: &copy }).with_context(cannot_read)?;
+        (copy, checked)
+    };
+    let mut file = file;
+    file.rewind()?;
+    Ok((file, checked))
+}
+
+/// Writes what is read to a file as well.
+struct CopyingReader<'f, R> {
+    source: R,
+    copy: &'f File,
+}
+
+impl<R: Read> Read for CopyingReader<'_, R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = self.source.read(room)?;
+        self.copy.write_all(&room[..len])?;
+        Ok(len)
     }
-    let mut copy = tempfile::tempfile().context("cannot copy standard input to a temporary file")?;
-    std::io::copy(&mut std::io::stdin(), &mut copy).context("cannot read standard input")?;
-    copy.rewind()?;
-    Ok(copy)
 }
 
 struct CheckSummary {
@@ -168,10 +228,10 @@ struct CheckSummary {
     invalid: Vec<(u64, String)>,
 }
 
-fn check(file: &mut File) -> anyhow::Result<CheckSummary> {
+fn check(input: impl Read) -> anyhow::Result<CheckSummary> {
     let mut checked = CheckSummary { operations: 0, invalid: Vec::new() };
     let mut files = HashSet::new();
-    for block in BatchReader::new(BufReader::new(&mut *file)) {
+    for block in OperationReader::new(InputStream::new(input)?)? {
         match block? {
             Ok(BatchBlock { line, operation }) => {
                 checked.operations += 1;
@@ -181,8 +241,11 @@ fn check(file: &mut File) -> anyhow::Result<CheckSummary> {
             }
             Err(invalid) => checked.invalid.push((invalid.line, invalid.to_string())),
         }
+        if checked.invalid.len() > INVALID_MAX {
+            let (_, first) = &checked.invalid[0];
+            bail!("more than {INVALID_MAX} invalid operations; the first is on {first}");
+        }
     }
-    file.rewind()?;
     Ok(checked)
 }
 
@@ -197,7 +260,7 @@ fn clients<'a>(
         clients.identify(identity.cloned());
         Ok(clients)
     };
-    (0..args.parallel).map(one).collect()
+    (0..args.connections()).map(one).collect()
 }
 
 fn carry_out(
@@ -284,7 +347,7 @@ impl HandOut<'_> {
     fn all(&mut self, file: &mut File, earlier: &EarlierResults) -> anyhow::Result<()> {
         let pause = self.args.rate.map(|rate| Duration::from_secs(1) / rate);
         let mut next_at = Instant::now();
-        for block in BatchReader::new(BufReader::new(file)) {
+        for block in OperationReader::new(InputStream::new(file)?)? {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -348,17 +411,16 @@ impl HandOut<'_> {
             }
             operation => {
                 let handle = operation.handle().context("an operation on a handle")?.as_bytes();
-                let is_prefix = handle.len() > 5 && fold::eq(&handle[..5], b"0.NA/");
+                let runs_alone = self.args.runs_alone(operation);
                 let mut hasher = DefaultHasher::new();
                 handle.iter().for_each(|byte| byte.to_ascii_uppercase().hash(&mut hasher));
                 let at = usize::try_from(hasher.finish() % self.queues.len() as u64)?;
-                // Prefix records hold the administrators of the handles below them.
-                if is_prefix {
+                if runs_alone {
                     self.report.wait();
                 }
                 self.report.given();
                 send(&self.queues[at], BatchJob::Ask { block, was_begun })?;
-                if is_prefix {
+                if runs_alone {
                     self.report.wait();
                 }
                 Ok(())

@@ -67,6 +67,7 @@ pub(super) fn ask(
 ) -> anyhow::Result<OperationResult> {
     let values = match operation {
         BatchOperation::Create(_, values)
+        | BatchOperation::Replace(_, values)
         | BatchOperation::Add(_, values)
         | BatchOperation::Modify(_, values) => values.as_slice(),
         _ => &[],
@@ -88,7 +89,11 @@ pub(super) fn ask(
         }
         Err(error) => return Err(error),
     };
-    let answer = client.ask(&request, OpFlags::PLAIN_REQUEST)?;
+    let flags = match operation {
+        BatchOperation::Replace(..) => OpFlags::PLAIN_REQUEST.with(OpFlags::OVERWRITE),
+        _ => OpFlags::PLAIN_REQUEST,
+    };
+    let answer = client.ask(&request, flags)?;
     let result = operation_result(&answer)?;
     Ok(consider_repetition(result, operation, was_begun, answer.was_repeated()))
 }
@@ -101,7 +106,7 @@ fn request_of<'a>(
     indexes_room: &'a mut Vec<[u8; 4]>,
 ) -> Option<Request<'a>> {
     Some(match operation {
-        BatchOperation::Create(handle, _) => {
+        BatchOperation::Create(handle, _) | BatchOperation::Replace(handle, _) => {
             Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values })
         }
         BatchOperation::Add(handle, _) => {
@@ -223,6 +228,7 @@ pub(super) fn check_files(
 ) -> anyhow::Result<()> {
     match operation {
         BatchOperation::Create(_, values)
+        | BatchOperation::Replace(_, values)
         | BatchOperation::Add(_, values)
         | BatchOperation::Modify(_, values) => {
             for value in values {

@@ -261,6 +261,6 @@ fn show_what_next(args: &Args) {
         "{run} handle-gateway -- --snapshot {set} --listen 127.0.0.1:8000{root}    # the same over HTTP"
     );
     println!("curl -i http://127.0.0.1:8000/{CHANGED}");
-    println!("{run} hdl -- snapshot publish {set} records.jsonl    # records of your own");
+    println!("{run} hdl -- snapshot publish {set} records.jsonl --delta    # add records of your own");
     println!("{run} handle-loadgen -- limit    # the UDP limit of this machine");
 }

@@ -2,9 +2,9 @@
 //! or those of other files, sorted in a temporary layer.
 
 use super::{Args, NamedIdentity};
-use crate::input::InputPlace;
+use crate::input::{InputPlace, RecordInputs, SortingRoom};
 use crate::snapshot::{OpenedSource, now_unix_ms};
-use crate::store::files::{RecordFiles, RecordFormat, RecordSink, recognise};
+use crate::store::files::{RecordFormat, RecordSink, read_all};
 use crate::store::remote::{RemoteListing, RemoteSink};
 use crate::{exchange, output, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -54,10 +54,11 @@ fn kind_of(path: &Path) -> anyhow::Result<PathKind> {
     if path.is_dir() {
         return Ok(PathKind::Published);
     }
-    if path == Path::new("-") {
+    let mut start = Vec::new();
+    // What is read of a pipe is gone, and sets and stores are not read from pipes.
+    if path == Path::new("-") || path.exists() && !path.is_file() {
         return Ok(PathKind::Records);
     }
-    let mut start = Vec::new();
     let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
     file.take(8).read_to_end(&mut start).with_context(|| format!("cannot read {}", path.display()))?;
     Ok(match start {
@@ -230,9 +231,12 @@ impl TableBuilder {
     }
 
     fn file(&mut self, path: &Path, options: &TableOptions) -> anyhow::Result<()> {
-        let format = options.from.map_or_else(|| recognise(path), Ok)?;
         let paths = [path.to_owned()];
-        RecordFiles { paths: &paths, format, default_timestamp: 0, folds: options.folds }.read(self)
+        let inputs = RecordInputs::new(&paths, options.from.map(Into::into));
+        let bar = progress::bar("reading", inputs.len());
+        let room =
+            SortingRoom { temp_dir: &options.temp_dir, memory_len: options.memory_len, folds: options.folds };
+        read_all(&inputs, &bar, room, self)
     }
 }
 

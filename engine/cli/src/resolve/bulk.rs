@@ -1,6 +1,7 @@
 //! `hdl resolve` of many handles: several at a time, printed in the given order.
 
 use super::{Args, global, hint, outcome};
+use crate::input::open_bytes;
 use crate::output::{self, printable};
 use crate::{ExitOutcome, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -9,13 +10,12 @@ use handle_client::flight::FlightOutcome as LookupOutcome;
 use handle_client::lookup::Client;
 use handle_client::reference::{HandleReference, ReferenceRules};
 use handle_client::{BlockingDriver, Question};
+use handle_formats::input::{InputEntry, InputForm, InputReader, InputStream};
 use handle_proto::{Handle, ResponseCode};
 use serde_json::json;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read as _, Write};
+use std::io::{BufWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,8 +24,6 @@ const WAITING: usize = 16;
 /// Maximum number of questions that are open or answered before the oldest is printed. It bounds
 /// the memory when one question is slow.
 const AHEAD: usize = 1 << 14;
-/// Maximum length of a line in bytes, line end included: longer than any request can be.
-const LINE_LEN_MAX: u64 = 1 << 20;
 
 struct BulkQuestion {
     number: u64,
@@ -126,41 +124,36 @@ fn read_all(args: &Args, rules: &ReferenceRules, ask: &mut QuestionSink<'_>) -> 
         }
     }
     let Some(path) = &args.file else { return Ok(()) };
-    let reader: Box<dyn BufRead> = match path == Path::new("-") {
-        true => Box::new(BufReader::new(std::io::stdin())),
-        false => Box::new(BufReader::new(
-            File::open(path).with_context(|| format!("cannot read {}", path.display()))?,
-        )),
-    };
-    each_line(reader, |line| match str::from_utf8(line) {
-        Ok(written) => written.trim().is_empty() || ask(written, question(written)),
-        Err(_) => ask(&String::from_utf8_lossy(line), Err(anyhow!("the line is not UTF-8"))),
+    let input = open_bytes(path)?;
+    each_name(input, |written| match written {
+        Ok(written) => ask(written, question(written)),
+        Err(why) => ask("", Err(anyhow!("{why}"))),
     })
     .with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// The byte order mark that some editors put at the start of a text.
-const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
-
-/// Passes each line to `take`, without its line end, until that returns false.
-fn each_line(mut reader: impl BufRead, mut take: impl FnMut(&[u8]) -> bool) -> std::io::Result<()> {
-    let mut line = Vec::new();
-    let mut mark = BYTE_ORDER_MARK;
-    loop {
-        line.clear();
-        if (&mut reader).take(LINE_LEN_MAX).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        if line.len() as u64 == LINE_LEN_MAX && !line.ends_with(b"\n") {
-            let why = format!("line too long: the maximum is {LINE_LEN_MAX} bytes");
-            return Err(std::io::Error::new(ErrorKind::InvalidData, why));
-        }
-        let text = line.strip_prefix(std::mem::take(&mut mark)).unwrap_or(&line);
-        let text = text.strip_suffix(b"\n").unwrap_or(text);
-        if !take(text.strip_suffix(b"\r").unwrap_or(text)) {
-            return Ok(());
+/// Passes each name of an input to `take`, until that returns false: the lines of a list, or the
+/// handles of records and operations in any form.
+fn each_name(input: impl Read, mut take: impl FnMut(Result<&str, String>) -> bool) -> anyhow::Result<()> {
+    let mut stream = InputStream::new(input)?;
+    // Names that are written as URLs do not look like a list.
+    let form = InputForm::recognise(&mut stream)?.unwrap_or(InputForm::Names);
+    let mut reader = InputReader::new(stream, form)?;
+    while let Some((place, entry)) = reader.next()? {
+        let goes_on = match &entry {
+            InputEntry::Homed(_) => true,
+            InputEntry::Refused(None, why) => take(Err(format!("{place}: {why}"))),
+            entry => match entry.name().map(str::from_utf8) {
+                Some(Ok(name)) => take(Ok(name)),
+                Some(Err(_)) => take(Err(format!("{place}: the name is not UTF-8"))),
+                None => true,
+            },
+        };
+        if !goes_on {
+            break;
         }
     }
+    Ok(())
 }
 
 /// Runs a worker. A panic is reported as a failure of its question, because the printer waits for
@@ -284,25 +277,26 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_read_whatever_is_in_them_up_to_a_length() {
+    fn names_are_read_in_every_form() {
         let read = |text: &[u8]| {
-            let mut lines = vec![];
-            each_line(text, |line| {
-                lines.push(line.to_vec());
-                lines.len() < 4
+            let mut names = vec![];
+            each_name(text, |name| {
+                names.push(name.map_or_else(|why| why, str::to_owned));
+                names.len() < 4
             })
-            .map(|()| lines)
+            .map(|()| names)
         };
-        assert_eq!(read(b"").unwrap(), Vec::<Vec<u8>>::new());
-        assert_eq!(read(b"a\r\n\xff\n\nb").unwrap(), [&b"a"[..], b"\xff", b"", b"b"]);
+        assert_eq!(read(b"").unwrap(), Vec::<String>::new());
+        let expected = ["10.1/a", "line 2: the line is not UTF-8", "hdl:10.1/b c?x"];
+        assert_eq!(read(b"\xef\xbb\xbf10.1/a\r\n\xff\n# comment\n\nhdl:10.1/b c?x").unwrap(), expected);
         assert_eq!(read(b"1\n2\n3\n4\n5\n").unwrap().len(), 4, "no more is wanted");
-        // The mark is removed only at the start of the file.
-        let marked = [BYTE_ORDER_MARK, b"a\n", BYTE_ORDER_MARK, b"b"].concat();
-        assert_eq!(read(&marked).unwrap(), [b"a".to_vec(), [BYTE_ORDER_MARK, b"b"].concat()]);
-        let max = usize::try_from(LINE_LEN_MAX).unwrap();
-        for (len, fits) in [(max - 1, true), (max, false)] {
-            let text = [vec![b'x'; len], b"\ny".to_vec()].concat();
-            assert_eq!(read(&text).is_ok_and(|lines| lines.len() == 2), fits, "{len}");
+        for text in [
+            &b"https://doi.org/10.1/a\n10.1/b\n"[..],
+            b"handle;index;type;data\nhttps://doi.org/10.1/a;1;URL;x\n10.1/b;1;URL;x\n",
+            b"{\"homed\":\"0.NA/10.1\"}\n{\"handle\":\"https://doi.org/10.1/a\"}\n{\"handle\":\"10.1/b\",\"values\":[]}\n",
+            b"CREATE https://doi.org/10.1/a\n1 URL 1 1110 UTF8 x\n\nDELETE 10.1/b\n",
+        ] {
+            assert_eq!(read(text).unwrap(), ["https://doi.org/10.1/a", "10.1/b"], "{}", text.escape_ascii());
         }
     }
 

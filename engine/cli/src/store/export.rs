@@ -3,8 +3,10 @@
 
 use crate::snapshot::OpenedSource;
 use crate::{ExitOutcome, output, progress};
-use anyhow::{Context as _, bail, ensure};
-use handle_proto::json::{RecordLine, record_to_json};
+use anyhow::{Context as _, ensure};
+use handle_formats::exact;
+use handle_proto::json::{Json, RecordLine, data_to_json, record_to_json, value_to_json};
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Handle, Value};
 use handle_store::{Store, StoreConfig};
 use indicatif::ProgressBar;
@@ -27,7 +29,11 @@ use tempfile::NamedTempFile;
   hdl export store.redb export.json --format reference    then, with a reference server stopped:
       hdl-java net.handle.apps.tools.LoadHandlesIntoStorageFromJson -f export.json -h SERVER_DIRECTORY
 
-A record that JSON cannot represent, as with a name that is not UTF-8, is an error; no file is written then.")]
+Lines carry every record. One that the JSON of the REST API cannot represent, as with a type that is
+not UTF-8, has its bytes in a member `exact`, which hdl import reads. The form of a reference server
+cannot carry such records: they are written to FILE.left-out.jsonl as lines.
+
+Exit codes: 0 everything is in the file, 1 failed, or some records are left out.")]
 pub(crate) struct Args {
     /// A store, as a file or the URL of a database, or the directory of a published set.
     source: PathBuf,
@@ -52,10 +58,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let is_database = StoreConfig::at(&args.source).is_in_database();
     ensure!(is_database || args.source.exists(), "{} does not exist", args.source.display());
     if args.file == Path::new("-") {
-        let mut out = ExportWriter::new(std::io::stdout().lock(), args.format);
+        let mut out = ExportWriter::new(std::io::stdout().lock(), None, args.format);
         records(&args.source, &mut out)?;
+        let left_out = out.left_out;
         out.end()?.flush()?;
-        return Ok(ExitOutcome::Good);
+        return Ok(told_left_out(left_out, None));
     }
     ensure!(!args.file.exists(), "{} already exists: choose another file", args.file.display());
     let directory =
@@ -63,14 +70,64 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     // Only its owner may read it from the start, and it has a temporary name until it is complete.
     let file = NamedTempFile::new_in(directory)
         .with_context(|| format!("cannot write to {}", directory.display()))?;
-    let mut out = ExportWriter::new(BufWriter::with_capacity(64 << 10, file.reopen()?), args.format);
+    let rest = LeftOutFile::beside(&args.file, directory)?;
+    let mut out =
+        ExportWriter::new(BufWriter::with_capacity(64 << 10, file.reopen()?), Some(rest), args.format);
     records(&args.source, &mut out)?;
-    let count = out.count;
+    let (count, left_out, rest) = (out.count, out.left_out, out.rest.take());
     finish(out.end()?)?;
+    // First, so that whoever finds the export finds what it lacks.
+    let rest = rest.filter(|_| left_out > 0).map(LeftOutFile::finish).transpose()?;
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;
     eprintln!("wrote {} to {}", output::counted(count, "record", "records"), args.file.display());
-    Ok(ExitOutcome::Good)
+    Ok(told_left_out(left_out, rest.as_deref()))
+}
+
+/// Says how many records the form cannot carry, and where they are.
+fn told_left_out(count: u64, file: Option<&Path>) -> ExitOutcome {
+    if count == 0 {
+        return ExitOutcome::Good;
+    }
+    let place = match file {
+        Some(file) => format!("; they are in {}, as lines that hdl import reads", file.display()),
+        None => "; --format lines carries them".to_owned(),
+    };
+    eprintln!(
+        "hdl: {} that the form of a reference server cannot carry {} left out{place}",
+        output::counted(count, "record", "records"),
+        if count == 1 { "was" } else { "were" }
+    );
+    ExitOutcome::Failed
+}
+
+/// The file with the records that the form cannot carry. It has a temporary name until it is
+/// complete, and is not kept if there are none.
+struct LeftOutFile {
+    path: PathBuf,
+    file: NamedTempFile,
+    out: BufWriter<File>,
+}
+
+impl LeftOutFile {
+    fn beside(export: &Path, directory: &Path) -> anyhow::Result<Self> {
+        let mut path = export.to_owned().into_os_string();
+        path.push(".left-out.jsonl");
+        let path = PathBuf::from(path);
+        ensure!(!path.exists(), "{} already exists: choose another file", path.display());
+        let file = NamedTempFile::new_in(directory)
+            .with_context(|| format!("cannot write to {}", directory.display()))?;
+        let out = BufWriter::new(file.reopen()?);
+        Ok(Self { path, file, out })
+    }
+
+    fn finish(self) -> anyhow::Result<PathBuf> {
+        finish(self.out)?;
+        self.file
+            .persist_noclobber(&self.path)
+            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        Ok(self.path)
+    }
 }
 
 fn finish(out: BufWriter<File>) -> anyhow::Result<()> {
@@ -111,69 +168,126 @@ fn published(opened: &OpenedSource, out: &mut ExportWriter<impl Write>) -> anyho
     Ok(())
 }
 
-/// Writes homed prefixes, then records, and reads each record back as a check.
+/// The JSON of a record, which reads back as the same bytes; `None` if there is none in the form of
+/// the REST API. Data that their type does not represent are base64. With `dated`, each value has
+/// its timestamp.
+fn faithful_json(handle: &[u8], values: &[Value<'_>], dated: bool) -> Option<Json> {
+    let json = |value: &Value<'_>, data: Json| {
+        let mut json = value_to_json(value);
+        json["data"] = data;
+        // An import sets the timestamp of values without one, and JSON leaves out a timestamp of 0,
+        // as the reference server does.
+        if dated && json.get("timestamp").is_none() {
+            json["timestamp"] = "1970-01-01T00:00:00Z".into();
+        }
+        json
+    };
+    let reads_back = |handle: &[u8], json: &Json, values: &[Value<'_>]| {
+        let (mut encoded, mut again) = (Vec::new(), Vec::new());
+        values.iter().for_each(|value| value.encode(&mut encoded));
+        let line = output::json_line(json);
+        let record = RecordLine::parse(&line, &mut again);
+        // An incomplete backup would be noticed only when it is needed.
+        record.is_ok_and(|record| record.handle.as_bytes() == handle) && again == encoded
+    };
+    let record = |values: Vec<Json>| {
+        let mut record = record_to_json(handle, []);
+        record["values"] = values.into();
+        record
+    };
+    let plain = values.iter().map(|value| json(value, data_to_json(value.kind, value.data))).collect();
+    let plain = record(plain);
+    if reads_back(handle, &plain, values) {
+        return Some(plain);
+    }
+    let faithful = |value: &Value<'_>| {
+        let base64 = data_encoding::BASE64.encode(value.data);
+        let forms = [data_to_json(value.kind, value.data), json!({ "format": "base64", "value": base64 })];
+        let mut forms = forms.into_iter().map(|data| json(value, data));
+        forms.find(|json| reads_back(b"", &json!({ "handle": "", "values": [json] }), &[*value]))
+    };
+    let faithful = record(values.iter().map(faithful).collect::<Option<_>>()?);
+    reads_back(handle, &faithful, values).then_some(faithful)
+}
+
+/// A line of JSON that `hdl import` reads as this record, whatever bytes it has.
+pub(crate) fn line_of(handle: &[u8], values: &[Value<'_>]) -> String {
+    let json = faithful_json(handle, values, true);
+    output::json_line(&json.unwrap_or_else(|| exact::record_to_json(handle, values.iter().copied())))
+}
+
+/// Writes homed prefixes, then records, each of which reads back as the same.
 struct ExportWriter<W> {
     out: W,
+    /// What the form cannot carry.
+    rest: Option<LeftOutFile>,
+    left_out: u64,
     format: ExportFormat,
     homed: Vec<String>,
     /// Number of records so far.
     count: u64,
-    encoded: Vec<u8>,
-    again: Vec<u8>,
 }
 
 impl<W: Write> ExportWriter<W> {
-    const fn new(out: W, format: ExportFormat) -> Self {
-        Self { out, format, homed: Vec::new(), count: 0, encoded: Vec::new(), again: Vec::new() }
+    const fn new(out: W, rest: Option<LeftOutFile>, format: ExportFormat) -> Self {
+        Self { out, rest, left_out: 0, format, homed: Vec::new(), count: 0 }
     }
 
     fn homed(&mut self, prefix: &[u8]) -> anyhow::Result<()> {
-        let name = std::str::from_utf8(prefix).context("a homed prefix is not UTF-8")?;
-        match self.format {
-            ExportFormat::Lines => {
-                writeln!(self.out, "{}", output::json_line(&json!({ "homed": format!("0.NA/{name}") })))?;
+        let whole = [PREFIX_RECORDS, prefix].concat();
+        match (self.format, String::from_utf8(whole)) {
+            (ExportFormat::Lines, Ok(name)) => {
+                writeln!(self.out, "{}", output::json_line(&json!({ "homed": name })))?;
             }
-            ExportFormat::Reference => self.homed.push(format!("0.NA/{name}")),
+            (ExportFormat::Lines, Err(name)) => {
+                writeln!(self.out, "{}", exact::homed_to_json(name.as_bytes()))?;
+            }
+            (ExportFormat::Reference, Ok(name)) => self.homed.push(name),
+            (ExportFormat::Reference, Err(name)) => {
+                self.leave_out(name.as_bytes(), &exact::homed_to_json(name.as_bytes()).to_string())?;
+            }
         }
         Ok(())
+    }
+
+    /// Takes note of what the form cannot carry.
+    fn leave_out(&mut self, name: &[u8], line: &str) -> anyhow::Result<()> {
+        self.left_out += 1;
+        match &mut self.rest {
+            Some(rest) => {
+                let path = &rest.path;
+                writeln!(rest.out, "{line}").with_context(|| format!("cannot write {}", path.display()))
+            }
+            None => {
+                eprintln!("hdl: {}: left out", Handle(name));
+                Ok(())
+            }
+        }
     }
 
     fn record<'v>(
         &mut self,
         handle: &[u8],
-        values: impl IntoIterator<Item = Value<'v>> + Clone,
+        values: impl IntoIterator<Item = Value<'v>>,
         bar: &ProgressBar,
     ) -> anyhow::Result<()> {
-        let mut json = record_to_json(handle, values.clone());
-        // An import sets the timestamp of values without one, and JSON leaves out a timestamp of 0,
-        // as the reference server does.
-        for member in json["values"].as_array_mut().into_iter().flatten() {
-            if self.format == ExportFormat::Lines && member.get("timestamp").is_none() {
-                member["timestamp"] = "1970-01-01T00:00:00Z".into();
+        let values: Vec<Value<'_>> = values.into_iter().collect();
+        bar.inc(1);
+        match self.format {
+            ExportFormat::Lines => writeln!(self.out, "{}", line_of(handle, &values))?,
+            ExportFormat::Reference => {
+                let Some(json) = faithful_json(handle, &values, false) else {
+                    return self.leave_out(handle, &line_of(handle, &values));
+                };
+                match self.count {
+                    0 => self.begin()?,
+                    _ => self.out.write_all(b",\n")?,
+                }
+                let name = output::json_line(&json!(Handle(handle).to_string()));
+                write!(self.out, "{name}:{}", output::json_line(&json))?;
             }
-        }
-        let line = output::json_line(&json);
-        self.encoded.clear();
-        self.again.clear();
-        values.into_iter().for_each(|value| value.encode(&mut self.encoded));
-        // An incomplete backup would be noticed only when it is needed.
-        match RecordLine::parse(&line, &mut self.again) {
-            Ok(record) if record.handle.as_bytes() == handle && self.again == self.encoded => {}
-            _ => bail!("{} cannot be represented as JSON", Handle(handle)),
-        }
-        if self.format == ExportFormat::Reference {
-            match self.count {
-                0 => self.begin()?,
-                _ => self.out.write_all(b",\n")?,
-            }
-            write!(self.out, "{}:", output::json_line(&json!(Handle(handle).to_string())))?;
-        }
-        self.out.write_all(line.as_bytes())?;
-        if self.format == ExportFormat::Lines {
-            self.out.write_all(b"\n")?;
         }
         self.count += 1;
-        bar.inc(1);
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! `hdl import`: writes records from files or another server directly into a store.
 
-use super::files::{RecordFiles, RecordFormat, RecordSink, recognise};
+use super::files::{RecordFormat, RecordSink, read_all};
 use super::foreign;
 use super::remote::{self, RemoteArgs, RemoteSink};
 use crate::homed_prefixes::prefix_name;
-use crate::input::InputPlace;
+use crate::input::{InputPlace, RecordInputs, SortingRoom};
 use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, UsageError, output, progress};
 use anyhow::{Context as _, ensure};
+use handle_formats::input::InputForm;
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
 use handle_store::{Bulk, BulkCounts, Store, StoreConfig, StoreError, check_record};
@@ -28,6 +29,8 @@ use std::time::{Duration, Instant};
   hdl import store.redb records.jsonl backup.jsonl
   hdl import store.redb export.json --create    the JSON export of a reference server
   hdl import store.redb handles.sql --home      its tables, from mysqldump or pg_dump
+  zcat handles.sql.gz | hdl import store.redb -       from a pipe, as also <(zcat handles.sql.gz)
+  hdl import store.redb records.csv             handle, index, type, data, from a spreadsheet
   hdl import store.redb --server 192.0.2.1 --prefix 10.1045 \\
       --auth 300:10.1045/ADMIN --key admin-private.bin
 
@@ -38,18 +41,19 @@ use std::time::{Duration, Instant};
   hdl import store.redb records.jsonl --resume        after an interrupted import of the same file
 
 Lines are {\"handle\": ..., \"values\": [...]}, as in the handle REST API, or
-{\"homed\": \"0.NA/10.1045\"}. Values without a timestamp get the time of the import.
+{\"homed\": \"0.NA/10.1045\"}. Batch files that create records are read as well, and every
+form also in gzip and zstd. Values without a timestamp get the time of the import.
 
 Exit codes: 0 everything is imported, 1 failed, or something was refused.")]
 pub(crate) struct Args {
     /// The store, a file or the URL of a database of PostgreSQL, unless --into names it; then files
-    /// to read, all of one format. `-` is standard input.
+    /// to read, each once, from its start to its end. `-` is standard input.
     #[arg(value_name = "STORE] [FILE", required_unless_present = "into")]
     paths: Vec<PathBuf>,
     /// The store: a file, or the URL of a database of PostgreSQL.
     #[arg(long, value_name = "STORE")]
     into: Option<PathBuf>,
-    /// The format of the files. Default: detected from the first file.
+    /// The format of the files. Default: detected from the beginning of each.
     #[arg(long, value_enum)]
     from: Option<RecordFormat>,
     #[command(flatten)]
@@ -101,11 +105,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
     let (store_path, files) = args.places()?;
     files.iter().try_for_each(|path| foreign::refuse(path))?;
+    let inputs = RecordInputs::new(files, args.from.map(InputForm::from)).refusing(args.keep_going);
+    let reading = progress::bar("reading", inputs.len());
     // First, so that an unreadable input does not create a store.
-    let form = match (args.from, files.first()) {
-        (None, Some(first)) => Some(recognise(first)?),
-        (given, _) => given,
-    };
+    let form = inputs.begin(&reading)?;
     let report = args.report.as_deref().map(RefusalReport::create).transpose()?;
     let config = StoreConfig::at(store_path);
     let store = match Store::open(&config) {
@@ -120,7 +123,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         },
     };
     let folds = store.folds();
-    let (bulk, dated_unix_s) = args.bulk(&store, &directory)?;
+    // Rows that may stand apart are sorted twice.
+    let is_sorted_twice = matches!(form, Some(InputForm::Sql | InputForm::Csv));
+    let memory_len = usize::try_from(u64::from(args.memory) << 20)? / if is_sorted_twice { 2 } else { 1 };
+    let (bulk, dated_unix_s) = args.bulk(&store, &directory, memory_len)?;
     let mut taken = ImportState {
         bulk,
         args,
@@ -132,23 +138,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         report,
     };
     args.homed.iter().for_each(|prefix| taken.homed(prefix.as_bytes()));
-    match form.filter(|_| !files.is_empty()) {
-        Some(format) => {
-            RecordFiles { paths: files, format, default_timestamp: dated_unix_s, folds }.read(&mut taken)?;
-        }
-        None if args.remote.is_named() => remote::each(&args.remote, args.keep_going, &mut taken)?,
-        None => {}
-    }
+    let read = if form.is_some() {
+        let room = SortingRoom { temp_dir: &directory, memory_len, folds };
+        read_all(&inputs.dated(dated_unix_s), &reading, room, &mut taken)
+    } else if args.remote.is_named() {
+        remote::each(&args.remote, args.keep_going, &mut taken)
+    } else {
+        Ok(())
+    };
+    read.context("nothing was written")?;
     let ImportState { bulk, read, passed_over, homed, withheld, unreadable, report, .. } = taken;
     ensure!(read > 0 || passed_over > 0 || !homed.is_empty(), "{}", nothing_read(form));
     // Complete before anything is written, so that an import that is interrupted then has it too.
     report.map_or(Ok(()), RefusalReport::finish)?;
     let homed = homed.len() as u64;
     let writing = progress::bar("writing", Some(read));
+    let mut written = 0;
     let counts = bulk.finish(|counts| {
-        writing.set_position(counts.written + counts.kept + counts.resumed);
-    })?;
+        written = counts.written + counts.kept + counts.resumed;
+        writing.set_position(written);
+    });
     writing.finish_and_clear();
+    let counts = counts.with_context(|| {
+        format!(
+            "interrupted after {} of {}: go on with the same input and --resume",
+            output::count(written),
+            output::counted(read, "record", "records")
+        )
+    })?;
     let summary =
         ImportSummary { read, passed_over, homed, withheld, unreadable, counts, took: started.elapsed() };
     summary.show(args.json);
@@ -175,19 +192,31 @@ impl Args {
 
     /// The load into `store`, and the timestamp of values without one: that of the import to
     /// resume.
-    fn bulk<'s>(&self, store: &'s Store, directory: &Path) -> anyhow::Result<(Bulk<'s>, u32)> {
-        let mut bulk = store.bulk(directory, usize::try_from(u64::from(self.memory) << 20)?);
+    fn bulk<'s>(
+        &self,
+        store: &'s Store,
+        directory: &Path,
+        memory_len: usize,
+    ) -> anyhow::Result<(Bulk<'s>, u32)> {
+        let mut bulk = store.bulk(directory, memory_len);
         bulk = bulk.commit_bytes(usize::try_from(u64::from(self.commit) << 20)?);
         if self.keep_existing {
             bulk = bulk.keep_existing();
         }
         let mut dated_unix_s = u32::try_from(now_unix_ms() / 1000).unwrap_or(u32::MAX);
+        let unfinished = store.unfinished_import()?;
         if self.resume {
             bulk = bulk.resume();
-            match store.unfinished_import()? {
+            match unfinished {
                 Some(unfinished) => dated_unix_s = unfinished.dated_unix_s,
                 None => eprintln!("hdl: no interrupted import: everything is imported"),
             }
+        } else if let Some(unfinished) = unfinished {
+            eprintln!(
+                "hdl: an import into this store was interrupted after {}; this one begins anew (--resume goes on with it, \
+                 if it has the same input)",
+                output::counted(unfinished.records, "record", "records")
+            );
         }
         Ok((bulk.dated(dated_unix_s), dated_unix_s))
     }
@@ -321,10 +350,6 @@ impl RecordSink for ImportState<'_> {
         Ok(self.bulk.add(handle, values)?)
     }
 
-    fn refuses(&self) -> bool {
-        self.args.keep_going
-    }
-
     fn refused(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
         self.read += 1;
         self.pass_over(place, handle, why)
@@ -358,9 +383,9 @@ impl RemoteSink for ImportState<'_> {
 }
 
 /// Why an import that read nothing fails. Otherwise it would look successful.
-const fn nothing_read(form: Option<RecordFormat>) -> &'static str {
+const fn nothing_read(form: Option<InputForm>) -> &'static str {
     match form {
-        Some(RecordFormat::Sql) => {
+        Some(InputForm::Sql) => {
             "no rows of the tables `handles` and `nas` were found: expected a dump of mysqldump or pg_dump, lines of JSON, \
              a JSON export, or a list of prefixes (select the format with --from)"
         }

@@ -20,6 +20,10 @@ pub struct BatchReader<R> {
     had_secrets: bool,
 }
 
+/// Most lines of an invalid block that are skipped. Text without an empty line, which may have no
+/// end, is then refused.
+const SKIPPED_LINES_MAX: u64 = 1 << 20;
+
 /// The words that begin blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockWord {
@@ -99,8 +103,13 @@ impl<R: BufRead> BatchReader<R> {
 
     /// Skips the rest of a block.
     fn pass_over(&mut self) -> io::Result<()> {
+        let first = self.line();
         while !self.is_over {
             self.inner()?;
+            if self.line() - first > SKIPPED_LINES_MAX {
+                let why = format!("line {first}: no end of a block within {SKIPPED_LINES_MAX} lines");
+                return Err(io::Error::other(why));
+            }
         }
         Ok(())
     }
@@ -277,6 +286,12 @@ impl<R: BufRead> Iterator for BatchReader<R> {
             Ok(Err(InvalidBlock { line, problem: why }))
         }))
     }
+}
+
+/// Whether blocks begin with this word.
+#[must_use]
+pub fn is_operation(name: &str) -> bool {
+    word(name).is_some()
 }
 
 fn word(name: &str) -> Option<BlockWord> {

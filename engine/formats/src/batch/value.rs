@@ -29,9 +29,20 @@ pub enum ValueContent {
     Data(Vec<u8>),
     /// The file that holds them.
     File(String),
+    /// The whole value, as other forms than batch files have it, with its references.
+    Whole(ValueBuf),
 }
 
 impl BatchValue {
+    /// A value of another form than batch files.
+    #[must_use]
+    pub fn whole(value: ValueBuf) -> Self {
+        let view = value.view();
+        let kind = String::from_utf8_lossy(view.kind).into_owned();
+        let (index, ttl, permissions) = (view.index, view.ttl, view.permissions);
+        Self { index, kind, ttl, permissions, content: ValueContent::Whole(value) }
+    }
+
     /// Makes the value. `file` reads the data that are in files.
     ///
     /// # Errors
@@ -44,6 +55,7 @@ impl BatchValue {
                 read = file(path)?;
                 &read
             }
+            ValueContent::Whole(value) => return Ok(value.clone()),
         };
         let mut value = Value::new(self.index, self.kind.as_bytes(), data);
         (value.ttl, value.permissions) = (self.ttl, self.permissions);

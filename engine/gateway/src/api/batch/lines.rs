@@ -7,11 +7,13 @@ use hyper::body::Bytes;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The body did not arrive completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BrokenBody;
 
-/// A line that is not blank, and its number, from 1 on.
+/// A line that is neither blank nor a comment, and its number, from 1 on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BodyLine {
     pub(super) number: u32,
@@ -61,14 +63,15 @@ impl LineReader {
         }
     }
 
-    /// The next line that is not blank; `None` after the last line.
+    /// The next line that is neither blank nor a comment (`#`), as `handle_formats::input` reads
+    /// lines; `None` after the last line.
     ///
     /// # Errors
     /// When the rest of the body does not arrive.
     pub(super) async fn next(&mut self) -> Result<Option<BodyLine>, BrokenBody> {
         loop {
             if let Some(line) = self.take_line() {
-                if line.text.as_ref().is_none_or(|text| !text.trim_ascii().is_empty()) {
+                if line.text.as_ref().is_none_or(|text| !matches!(text.trim_ascii(), [] | [b'#', ..])) {
                     return Ok(Some(line));
                 }
                 continue;
@@ -140,6 +143,11 @@ impl LineReader {
         self.number = self.number.saturating_add(1);
         let text = &self.buffer[self.start..end];
         let fits = !self.is_too_long && text.len() <= self.line_len_max;
+        // A byte order mark, which some programs write, does not belong to the first line.
+        let text = match text.strip_prefix(BYTE_ORDER_MARK) {
+            Some(rest) if self.number == 1 => rest,
+            _ => text,
+        };
         let line = BodyLine { number: self.number, text: fits.then(|| text.to_vec()) };
         self.is_too_long = false;
         self.start = self.buffer.len().min(end + 1);
@@ -190,6 +198,8 @@ mod tests {
                 assert_eq!(lines(text, part_len, max), whole(max), "parts of {part_len}, lines of {max}");
             }
         }
+        let marked = lines("\u{feff}a\n\u{feff}b", 1, 9);
+        assert_eq!(marked, [(1, Some("a".to_owned())), (2, Some("\u{feff}b".to_owned()))]);
         assert_eq!(lines("", 1, 3), []);
         assert_eq!(lines("abcd", 1, 3), [(1, None)], "too long, and without an end");
     }
