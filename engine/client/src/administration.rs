@@ -36,9 +36,10 @@ use handle_proto::name::BLANK;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::ChallengeAnswer;
 use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::guard::OwnedGuard;
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
-use outgoing::{OutgoingRequest, Repetition, changes_records, has_secrets};
+use outgoing::{OutgoingRequest, Repetition, changes_records, changes_values, has_secrets};
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,6 +74,8 @@ pub struct Administrator {
     allowances: Allowances,
     /// The version of requests outside sessions.
     version: Version,
+    /// The conditions on changes.
+    guard: OwnedGuard,
 }
 
 /// The answer to a request for a stream.
@@ -98,7 +101,14 @@ impl Administrator {
             session: None,
             allowances: Allowances::default(),
             version: Version::CURRENT,
+            guard: OwnedGuard::default(),
         }
+    }
+
+    /// Sets the conditions on the changes of records that are asked for from now on. A server that
+    /// does not know conditions refuses these changes.
+    pub fn guard(&mut self, guard: OwnedGuard) {
+        self.guard = guard;
     }
 
     /// Sets the version of further requests outside sessions. It is an upper limit of the version
@@ -137,7 +147,8 @@ impl Administrator {
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
         let flags = OpFlags::PLAIN_REQUEST;
         let outgoing =
-            OutgoingRequest::new(Some(&session), &request, flags, self.allowances, self.version).ok()?;
+            OutgoingRequest::new(Some(&session), &request, None, flags, self.allowances, self.version)
+                .ok()?;
         self.connection.send_now(&outgoing.message).then_some(self)
     }
 
@@ -366,8 +377,15 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let outgoing =
-            OutgoingRequest::new(self.session.as_ref(), request, flags, self.allowances, self.version)?;
+        let guard = changes_values(request).then_some(&self.guard);
+        let outgoing = OutgoingRequest::new(
+            self.session.as_ref(),
+            request,
+            guard,
+            flags,
+            self.allowances,
+            self.version,
+        )?;
         let mut answer = self.exchange(&outgoing, request.op_code(), &outgoing.covered)?;
         for _ in 0..CHALLENGES_MAX {
             if answer.code() != ResponseCode::AUTHENTICATION_NEEDED {

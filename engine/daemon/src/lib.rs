@@ -18,6 +18,7 @@
 //! - [`publication`]: the directory in which sets are published.
 //! - [`publisher_keys`]: the keys with which sets are signed, and those that are accepted.
 //! - [`readiness`]: what the service manager is told.
+//! - [`record_tag`]: the tag that names a state of a record.
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
 //! - [`sessions`]: sessions of the protocol, and sharing them between processes.
@@ -83,6 +84,7 @@ pub mod program;
 pub mod publication;
 pub mod publisher_keys;
 pub mod readiness;
+pub mod record_tag;
 pub mod relay;
 pub mod scrape;
 pub mod server_key;

@@ -1,7 +1,7 @@
 //! The registration agency of a prefix: `/doiRA/...`, in the format of doi.org.
 
 use crate::record::HttpQuestion;
-use crate::reply::{CacheableBody, Freshness, GatewayResponse, RequestHeaders};
+use crate::reply::{BodyTag, CacheableBody, Freshness, GatewayResponse, RequestHeaders};
 use crate::route::HttpPeer;
 use crate::server::GatewayState;
 use crate::target;
@@ -136,7 +136,12 @@ pub(crate) async fn answer(
     }
     let bytes = serde_json::to_vec(&answers).unwrap_or_default().into();
     let freshness = Freshness::Seconds(settings.caching.negative_s);
-    let body = CacheableBody { content_type: "application/json;charset=utf-8", bytes, freshness };
+    let body = CacheableBody {
+        content_type: "application/json;charset=utf-8",
+        bytes,
+        freshness,
+        tag: BodyTag::Bytes,
+    };
     Some(body.respond(StatusCode::OK, request_headers, &settings))
 }
 

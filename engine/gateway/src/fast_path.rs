@@ -10,14 +10,15 @@ use crate::config::Config;
 use crate::location::{is_document, is_url};
 use crate::record::stored_record;
 use crate::reply::{
-    CacheableBody, Freshness, GatewayResponse, NegotiatedBody, RequestHeaders, allow, allow_origin_of,
-    cache_control, empty, http_date,
+    BodyTag, CacheableBody, Freshness, GatewayResponse, NegotiatedBody, RequestHeaders, allow,
+    allow_origin_of, cache_control, empty, http_date,
 };
 use crate::request_head::HeaderFacts;
 use crate::server::GatewayState;
 use crate::set::MappedGeneration;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::record_tag::tag_of_public_values;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::{ResponseCode, fold};
@@ -265,7 +266,8 @@ impl<'r> RecordQuery<'r> {
         }
         let content_type = "application/json;charset=utf-8";
         let freshness = Freshness::Seconds(keeps);
-        Some(CacheableBody { content_type, bytes: body.into_bytes().into(), freshness })
+        let tag = BodyTag::Record(tag_of_public_values(record.public_bytes()));
+        Some(CacheableBody { content_type, bytes: body.into_bytes().into(), freshness, tag })
     }
 }
 

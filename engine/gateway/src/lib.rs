@@ -10,6 +10,7 @@
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`fast_path`]: plain requests for records of the set.
 //! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
+//! - [`conditions`]: the states of a record on which a change is conditional.
 //! - [`compression`]: the content coding of a body.
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
@@ -53,7 +54,8 @@
 //! - **A record found in the set is answered directly; everything else that the set says is decided
 //!   by `handle-resolver`,** which knows referrals, other servers of the site and prefixes that are
 //!   not here. Its answer to the same request over the handle protocol is the definition.
-//! - **The entity tag is a hash of the body,** so it cannot name another representation.
+//! - **The entity tag of a record is a hash of its public values,** which `handle-admin` computes
+//!   alike when a change is conditional on it. That of any other body is a hash of the body.
 //!
 //! # Example
 //!
@@ -91,6 +93,7 @@ pub mod api;
 pub mod bulk;
 pub mod callers;
 pub mod compression;
+pub mod conditions;
 pub mod config;
 pub mod connections;
 pub mod control;

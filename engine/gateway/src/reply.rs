@@ -4,12 +4,13 @@ use crate::answers::AnswerPart;
 use crate::compression::ContentCoding;
 use crate::config::Config;
 use crate::stream::ResponseBody;
+use handle_proto::wire::guard::RecordTag;
 use hyper::body::Bytes;
 use hyper::header::{self, Entry, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Response, StatusCode};
 use std::cell::RefCell;
 use std::sync::OnceLock;
-use xxhash_rust::xxh3::xxh3_128;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// A response.
 pub type GatewayResponse = Response<ResponseBody>;
@@ -94,6 +95,39 @@ pub struct CacheableBody {
     pub bytes: BodyText,
     /// How long it may be cached.
     pub freshness: Freshness,
+    /// What its tag is made of.
+    pub tag: BodyTag,
+}
+
+/// What the entity tag of a body is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyTag {
+    /// The bytes.
+    Bytes,
+    /// The tag of the record that the body shows. Clients name it in conditions on changes.
+    Record(RecordTag),
+    /// The tag of the record, and the bytes, which show values that the tag does not cover.
+    RecordAndBytes(RecordTag),
+}
+
+impl BodyTag {
+    fn entity_tag(self, bytes: &[u8]) -> EntityTag {
+        match self {
+            Self::Bytes => EntityTag { hash: xxh3_128(bytes), detail: None },
+            Self::Record(tag) => EntityTag { hash: u128::from_be_bytes(tag), detail: None },
+            Self::RecordAndBytes(tag) => {
+                EntityTag { hash: u128::from_be_bytes(tag), detail: Some(xxh3_64(bytes)) }
+            }
+        }
+    }
+}
+
+/// A strong entity tag without the coding of its body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EntityTag {
+    hash: u128,
+    /// Hash of what `hash` does not cover.
+    detail: Option<u64>,
 }
 
 /// The bytes of a body.
@@ -187,8 +221,8 @@ impl CacheableBody {
         // 9.3.4.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let has_tag = caching.headers && is_read && status == StatusCode::OK;
-        let hash = if has_tag { xxh3_128(self.bytes.bytes()) } else { 0 };
-        let is_not_modified = has_tag && has_current_copy(request, hash, coding);
+        let tag = has_tag.then(|| self.tag.entity_tag(self.bytes.bytes()));
+        let is_not_modified = tag.is_some_and(|tag| has_current_copy(request, tag, coding));
         let (body, coding) = if is_not_modified {
             (None, coding)
         } else {
@@ -201,7 +235,7 @@ impl CacheableBody {
             body,
             coding,
             varies: status.is_success() || compression.enabled,
-            tag: has_tag.then(|| entity_tag(hash, coding)),
+            tag: tag.map(|tag| tag.header(coding)),
             caching: caching.headers.then(|| cache_control(self.freshness, caching.seconds_max)),
         }
     }
@@ -308,31 +342,40 @@ pub fn http_date(unix_s: u64) -> Option<HeaderValue> {
     })
 }
 
-/// A strong entity tag: a hash of the body, and its coding.
-fn entity_tag(hash: u128, coding: Option<ContentCoding>) -> HeaderValue {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut tag = [b'"'; 40];
-    for (digit, at) in tag[1..33].iter_mut().zip((0..32).rev()) {
-        *digit = DIGITS[usize::from((hash >> (4 * at)).to_le_bytes()[0] & 15)];
+impl EntityTag {
+    /// The value of `ETag`: the hashes in digits, and the coding.
+    fn header(self, coding: Option<ContentCoding>) -> HeaderValue {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut tag = [b'"'; 57];
+        for (digit, at) in tag[1..33].iter_mut().zip((0..32).rev()) {
+            *digit = DIGITS[usize::from((self.hash >> (4 * at)).to_le_bytes()[0] & 15)];
+        }
+        let mut len = 33;
+        if let Some(detail) = self.detail {
+            tag[len] = b'-';
+            for (digit, at) in tag[len + 1..len + 17].iter_mut().zip((0..16).rev()) {
+                *digit = DIGITS[usize::from((detail >> (4 * at)).to_le_bytes()[0] & 15)];
+            }
+            len += 17;
+        }
+        if let Some(coding) = coding {
+            let token = coding.token().as_bytes();
+            tag[len] = b'-';
+            tag[len + 1..=len + token.len()].copy_from_slice(token);
+            len += 1 + token.len();
+        }
+        tag[len] = b'"';
+        HeaderValue::from_bytes(&tag[..=len]).expect("printable ASCII")
     }
-    let mut len = 33;
-    if let Some(coding) = coding {
-        let token = coding.token().as_bytes();
-        tag[len] = b'-';
-        tag[len + 1..=len + token.len()].copy_from_slice(token);
-        len += 1 + token.len();
-    }
-    tag[len] = b'"';
-    HeaderValue::from_bytes(&tag[..=len]).expect("printable ASCII")
 }
 
 /// Whether `If-None-Match` has the tag of this body, by weak comparison.
-fn has_current_copy(request: &impl BodyRequest, hash: u128, coding: Option<ContentCoding>) -> bool {
+fn has_current_copy(request: &impl BodyRequest, tag: EntityTag, coding: Option<ContentCoding>) -> bool {
     let mut lists = request.known_tags().peekable();
     if lists.peek().is_none() {
         return false;
     }
-    let tag = entity_tag(hash, coding);
+    let tag = tag.header(coding);
     let mut tags = lists.flat_map(|list| list.split(',')).map(str::trim);
     tags.any(|known| known == "*" || known.strip_prefix("W/").unwrap_or(known).as_bytes() == tag.as_bytes())
 }
@@ -415,9 +458,15 @@ mod tests {
     #[test]
     fn a_tag_is_the_hash_in_digits_and_the_coding() {
         let hash = 0x0123_4567_89ab_cdef_fedc_ba98_7654_3210;
-        assert_eq!(entity_tag(hash, None), format!("\"{hash:032x}\""));
-        for coding in ContentCoding::ALL {
-            assert_eq!(entity_tag(hash, Some(coding)), format!("\"{hash:032x}-{}\"", coding.token()));
+        let detail = 0x0011_2233_4455_6677_u64;
+        for (tag, digits) in [
+            (EntityTag { hash, detail: None }, format!("{hash:032x}")),
+            (EntityTag { hash, detail: Some(detail) }, format!("{hash:032x}-{detail:016x}")),
+        ] {
+            assert_eq!(tag.header(None), format!("\"{digits}\""));
+            for coding in ContentCoding::ALL {
+                assert_eq!(tag.header(Some(coding)), format!("\"{digits}-{}\"", coding.token()));
+            }
         }
     }
 
@@ -440,6 +489,7 @@ mod tests {
             content_type: "application/json",
             bytes: vec![b'x'; 2000].into(),
             freshness: Freshness::Seconds(200_000),
+            tag: BodyTag::Bytes,
         };
         let settings = Config::default();
         let answer = |method, list: &[(HeaderName, &'static str)], status| {

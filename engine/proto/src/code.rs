@@ -166,6 +166,9 @@ open_code! {
         AUTHENTICATION_TIMEOUT = 405, "authentication timeout";
         /// The answer to the challenge could not be checked.
         AUTHENTICATION_ERROR = 406, "authentication error";
+        /// A condition of the request is not met; for requests of this software with a
+        /// [`ChangeGuard`](crate::wire::guard::ChangeGuard).
+        CONDITION_FAILED = 412, "condition not met";
         /// The session is unknown or has expired.
         SESSION_TIMEOUT = 500, "session timeout";
         /// The session could not be set up or used.

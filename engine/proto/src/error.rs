@@ -124,6 +124,8 @@ fields! {
     Types = "type list",
     /// A list of handles.
     Handles = "handle list",
+    /// The conditions in front of the body of a change.
+    Guard = "guard",
     /// A list of values.
     Values = "value list",
     /// A value as a whole.

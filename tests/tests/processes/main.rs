@@ -38,6 +38,7 @@ mod gateway_bulk;
 mod gateway_cache;
 mod gateway_callers;
 mod gateway_certificates;
+mod gateway_conditions;
 mod gateway_faults;
 mod gateway_front;
 mod gateway_http2;

@@ -9,6 +9,7 @@ use crate::permission::{ActionRequirement, PermissionNeed, RecordAction};
 use handle_proto::name::is_control;
 use handle_proto::{Handle, OpFlags, ResponseCode, Value, Values};
 use handle_store::StoreRecords;
+use std::collections::BTreeSet;
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     pub(super) fn create(&self, handle: &[u8], values: Values<'_>) -> DecisionResult {
@@ -26,6 +27,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let name = Handle(&key);
         let create = PermissionNeed::of([RecordAction::creating(name)], name, self.records.folds());
         let stored = self.records.record(&key)?;
+        // The values that stay whatever the request names, and all others.
+        let (mut kept, mut replaced, mut room) = (BTreeSet::new(), Values::EMPTY, Vec::new());
         let before = match &stored {
             None => {
                 self.permit(&create.into())?;
@@ -36,11 +39,13 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             }
             Some(record) => {
                 let before = record.view().values;
-                self.permit_overwriting(name, &before, &values, &create)?;
+                kept = self.kept_admins(&before, &values);
+                replaced = Values::build(before.iter().filter(|it| !kept.contains(&it.index)), &mut room);
+                self.permit_overwriting(name, &replaced, &values, &create)?;
                 before
             }
         };
-        let changes = stored.is_none() || ValueDifference::compare(&before, &values, true).is_any;
+        let changes = stored.is_none() || ValueDifference::compare(&replaced, &values, true).is_any;
         let effect = WriteEffect { changed: changes, replaced: stored.is_some() };
         let answer = OperationAnswer::Created(handle.to_vec(), effect);
         if !changes {
@@ -48,7 +53,9 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             return Ok(OperationDecision::Answer(answer));
         }
         let new = by_index(&values);
-        let merged = merge(before, values, self.request.now_unix_s, |index| new.contains_key(&index));
+        let merged = merge(before, values, self.request.now_unix_s, |index| {
+            kept.contains(&index) || new.contains_key(&index)
+        });
         let (count, bytes) = self.fitting(&merged)?;
         Ok(OperationDecision::Change(vec![StoreWrite::Put(key, count, bytes)], answer))
     }

@@ -14,6 +14,7 @@
 
 mod change;
 mod create;
+mod guard;
 mod keys;
 mod list;
 mod resolve;
@@ -27,6 +28,7 @@ use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
 use handle_daemon::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
 use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Value, Version, fold};
@@ -91,6 +93,8 @@ pub struct OperationRequest<'a> {
     pub request: Request<'a>,
     /// The flags of the request.
     pub flags: OpFlags,
+    /// Conditions on the change.
+    pub guard: ChangeGuard<'a>,
     /// The protocol version of the answer.
     pub version: Version,
     /// Whether the request came in a session, where the identity always matters for values that are
@@ -259,7 +263,7 @@ pub fn decide(
     remote_facts: &RemoteFacts,
 ) -> Result<OperationDecision, StoreError> {
     let case = DecisionCase { records, rules, request, requester, remote_facts };
-    match case.decide() {
+    match case.decide().and_then(|decision| case.check_guard(decision)) {
         Ok(decision) => Ok(decision),
         Err(DecisionEnd::Refuse(refused)) => Ok(OperationDecision::Answer(OperationAnswer::Refused(refused))),
         Err(DecisionEnd::Refer(count, values)) => {

@@ -14,6 +14,7 @@ use handle_daemon::clock::now_unix_s;
 use handle_proto::name::BLANK;
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::list::Reference;
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Version};
 use handle_store::{StoreError, StoreSnapshot};
@@ -53,6 +54,7 @@ impl AdminService {
         self.decider_of(OperationRequest {
             request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
             flags: OpFlags::PLAIN_REQUEST,
+            guard: ChangeGuard::default(),
             version: Version::CURRENT,
             in_session: false,
             random: [0; 16],

@@ -9,6 +9,7 @@ use handle_daemon::sessions::endpoint::DecryptionFailure;
 use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint};
 use handle_proto::wire::envelope::EnvelopeFlags;
+use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::{Envelope, Header, Message, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use std::net::SocketAddr;
@@ -113,6 +114,8 @@ pub struct OpenedRequest<'a> {
     pub request_id: i32,
     /// Header, body and credential, decrypted.
     pub message: Message<'a>,
+    /// The conditions on the change in front of the body.
+    pub guard: ChangeGuard<'a>,
     /// The body.
     pub request: Request<'a>,
 }
@@ -179,8 +182,16 @@ pub(super) fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> 
         let text = "Unknown opCode in message: 0";
         return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
     }
+    let (guard, body) = match op_code {
+        OpCode::CREATE_HANDLE
+        | OpCode::DELETE_HANDLE
+        | OpCode::ADD_VALUE
+        | OpCode::REMOVE_VALUE
+        | OpCode::MODIFY_VALUE => ChangeGuard::split(message.body).map_err(|_| UNREADABLE)?,
+        _ => (ChangeGuard::default(), message.body),
+    };
     // Unknown operations end here, as do bodies that cannot be parsed.
-    let request = Request::decode(op_code, envelope.version, message.body).map_err(|_| UNREADABLE)?;
+    let request = Request::decode(op_code, envelope.version, body).map_err(|_| UNREADABLE)?;
     if matches!(request, Request::Unknown(..)) {
         return Err(UNREADABLE.into());
     }
@@ -189,6 +200,7 @@ pub(super) fn open(message: &[u8]) -> Result<OpenedRequest<'_>, OpeningFailure> 
         session_id: envelope.session_id,
         request_id: envelope.request_id,
         message,
+        guard,
         request,
     })
 }
@@ -221,6 +233,7 @@ impl<'a> OpenedRequest<'a> {
         OperationRequest {
             request: self.request,
             flags: self.flags(),
+            guard: self.guard,
             version,
             in_session: self.session_id != 0,
             random,

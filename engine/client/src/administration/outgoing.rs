@@ -6,6 +6,7 @@ use crate::allowances::Allowances;
 use crate::open_session::OpenSession;
 use handle_auth::random;
 use handle_proto::data::kind;
+use handle_proto::wire::guard::OwnedGuard;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, Value, Version};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,6 +41,7 @@ impl OutgoingRequest {
     pub(super) fn new(
         session: Option<&OpenSession>,
         request: &Request<'_>,
+        guard: Option<&OwnedGuard>,
         flags: OpFlags,
         allowances: Allowances,
         version: Version,
@@ -50,7 +52,7 @@ impl OutgoingRequest {
         }
         let (session_id, version) = session.map_or((0, version), |session| (session.id, session.version));
         let suggested = if session.is_some() { Version::CURRENT } else { version };
-        let (envelope, message) = begin(session_id, (version, suggested), request, flags);
+        let (envelope, message) = begin(session_id, (version, suggested), request, guard, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
@@ -79,7 +81,7 @@ impl OutgoingRequest {
         version_max: Version,
     ) -> Result<Self, AskError> {
         let version = challenge.version.min(version_max);
-        let (envelope, message) = begin(challenge.session_id, (version, version_max), request, flags);
+        let (envelope, message) = begin(challenge.session_id, (version, version_max), request, None, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let repetition = if is_change { Repetition::Forbidden } else { Repetition::Harmless };
@@ -92,6 +94,7 @@ fn begin(
     session_id: i32,
     (version, suggested): (Version, Version),
     request: &Request<'_>,
+    guard: Option<&OwnedGuard>,
     flags: OpFlags,
 ) -> (Envelope, MessageBuf) {
     // Positive, as deployed clients choose it, and unpredictable.
@@ -100,7 +103,8 @@ fn begin(
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header::request(request.op_code(), flags, now_unix_s);
     let envelope = Envelope { session_id, version, suggested, ..Envelope::request(request_id) };
-    (envelope, MessageBuf::request(&envelope, &header, request))
+    let guard = guard.map(OwnedGuard::as_guard).unwrap_or_default();
+    (envelope, MessageBuf::guarded_request(&envelope, &header, &guard, request))
 }
 
 /// Whether the request changes records of the server.
@@ -115,6 +119,11 @@ pub(super) const fn changes_records(request: &Request<'_>) -> bool {
             | Request::HomeNa(_)
             | Request::UnhomeNa(_)
     )
+}
+
+/// Whether the request changes a record, so that conditions on it make sense.
+pub(super) const fn changes_values(request: &Request<'_>) -> bool {
+    changes_records(request) && !matches!(request, Request::HomeNa(_) | Request::UnhomeNa(_))
 }
 
 /// Whether the request has secrets, whatever their permissions, or values that are not public.

@@ -287,7 +287,7 @@ async fn create(
     let changes = form::changes(rows, &BTreeSet::new(), &Default::default());
     let ValueChanges { put, .. } = changes.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
     let kind = ChangeKind::Put { values: put, mints: false };
-    apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: false }).await
+    apply_or_refuse(request, identity, RecordChange::new(handle.as_bytes(), kind, false)).await
 }
 
 /// Adds or replaces values, and then removes others. Values that the caller may not read stay.
@@ -310,13 +310,11 @@ async fn save(
     let ValueChanges { put, removed } = changes.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
     if !put.is_empty() {
         let kind = ChangeKind::PutValues(put);
-        apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
-            .await?;
+        apply_or_refuse(request, identity, RecordChange::new(handle.as_bytes(), kind, true)).await?;
     }
     if !removed.is_empty() {
         let kind = ChangeKind::DeleteValues(removed);
-        apply_or_refuse(request, identity, RecordChange { handle: handle.into(), kind, overwrites: true })
-            .await?;
+        apply_or_refuse(request, identity, RecordChange::new(handle.as_bytes(), kind, true)).await?;
     }
     Ok(())
 }
@@ -343,7 +341,7 @@ async fn delete(
         let notice = Some(error(request.texts().not_confirmed));
         return show(request, identity, &handle, false, StatusCode::BAD_REQUEST, notice).await;
     }
-    let change = RecordChange { handle: handle.clone().into(), kind: ChangeKind::Delete, overwrites: true };
+    let change = RecordChange::new(handle.as_bytes(), ChangeKind::Delete, true);
     match apply_or_refuse(request, identity, change).await {
         Ok(()) => {
             let (authority, _) = handle.split_once('/').unwrap_or((&handle, ""));

@@ -141,7 +141,7 @@ async fn put(
     overwrites: bool,
 ) -> (ResponseCode, String) {
     let kind = ChangeKind::Put { values, mints: false };
-    match apply(request, identity, RecordChange { handle: handle.into(), kind, overwrites }).await {
+    match apply(request, identity, RecordChange::new(handle.as_bytes(), kind, overwrites)).await {
         Ok(outcome) => (outcome.code, outcome.text),
         Err(failure) => (ResponseCode::ERROR, request.unanswered(&failure).1.text),
     }

@@ -3,7 +3,7 @@
 use crate::api::ApiRequest;
 use crate::config::Config;
 use crate::parameters::Parameters;
-use crate::reply::{BodyText, CacheableBody, Freshness, GatewayResponse, SharedText};
+use crate::reply::{BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, SharedText};
 use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;
@@ -125,8 +125,20 @@ impl ApiBody {
         request: &ApiRequest<'_>,
         settings: &Config,
     ) -> GatewayResponse {
+        self.respond_tagged(status, (freshness, BodyTag::Bytes), request, settings)
+    }
+
+    /// Like [`respond`](Self::respond), with a tag that is made of `tag`.
+    #[must_use]
+    pub fn respond_tagged(
+        self,
+        status: StatusCode,
+        (freshness, tag): (Freshness, BodyTag),
+        request: &ApiRequest<'_>,
+        settings: &Config,
+    ) -> GatewayResponse {
         let bytes = self.formatted(&request.format).into_bytes().into();
-        respond_with(bytes, status, freshness, request, settings)
+        respond_with(bytes, status, (freshness, tag), request, settings)
     }
 
     fn formatted(self, format: &ApiFormat) -> String {
@@ -147,7 +159,7 @@ pub fn respond_shared(
     settings: &Config,
 ) -> GatewayResponse {
     if request.format == ApiFormat::default() {
-        return respond_with(BodyText::Shared(document), StatusCode::OK, freshness, request, settings);
+        return respond_with(BodyText::Shared(document), StatusCode::OK, (freshness, BodyTag::Bytes), request, settings);
     }
     ApiBody(document.text.to_owned()).respond(StatusCode::OK, freshness, request, settings)
 }
@@ -155,7 +167,7 @@ pub fn respond_shared(
 fn respond_with(
     bytes: BodyText,
     status: StatusCode,
-    freshness: Freshness,
+    (freshness, tag): (Freshness, BodyTag),
     request: &ApiRequest<'_>,
     settings: &Config,
 ) -> GatewayResponse {
@@ -163,7 +175,7 @@ fn respond_with(
         Some(_) => "application/javascript;charset=utf-8",
         None => "application/json;charset=utf-8",
     };
-    let body = CacheableBody { content_type, bytes, freshness };
+    let body = CacheableBody { content_type, bytes, freshness, tag };
     let mut response = body.respond(status, request.head, settings);
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);

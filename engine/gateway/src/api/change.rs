@@ -5,6 +5,7 @@
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::conditions;
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::reply::GatewayResponse;
@@ -15,6 +16,7 @@ use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_proto::json::{Json, value_from_json};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues, StorePosition};
+use handle_proto::wire::guard::{OwnedCondition, OwnedGuard};
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
@@ -32,6 +34,15 @@ pub(crate) struct RecordChange {
     pub(crate) kind: ChangeKind,
     /// Whether what is there is replaced.
     pub(crate) overwrites: bool,
+    /// Conditions on the record, and whether it keeps its administrators.
+    pub(crate) guard: OwnedGuard,
+}
+
+impl RecordChange {
+    /// A change without conditions.
+    pub(crate) fn new(handle: &[u8], kind: ChangeKind, overwrites: bool) -> Self {
+        Self { handle: handle.to_vec(), kind, overwrites, guard: OwnedGuard::default() }
+    }
 }
 
 /// A kind of change.
@@ -123,6 +134,7 @@ fn show(
     };
     let message = match outcome.code {
         ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
+        ResponseCode::CONDITION_FAILED => Some(outcome.text.as_str()),
         ResponseCode::HANDLE_NOT_FOUND | ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode(400..) => None,
         _ => Some(outcome.text.as_str()).filter(|text| !text.is_empty()),
     };
@@ -156,10 +168,11 @@ async fn read_change(
         false => index_texts.iter().map(number).collect::<Result<Vec<_>, _>>()?,
     };
     let (handle, overwrites) = (name.as_bytes().to_vec(), parameters.flag("overwrite").unwrap_or(true));
+    let guard = conditions::guard_of(request.head.headers).map_err(|error| bad(&error.to_string()))?;
     if deletes {
         let kind =
             if index_texts.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
-        return Ok((RecordChange { handle, kind, overwrites }, None));
+        return Ok((RecordChange { handle, kind, overwrites, guard }, None));
     }
     let media = request.head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let is_json = media.and_then(|media| media.split(';').next());
@@ -191,7 +204,7 @@ async fn read_change(
     } else {
         ChangeKind::PutValues(values)
     };
-    Ok((RecordChange { handle, kind, overwrites }, Some(room)))
+    Ok((RecordChange { handle, kind, overwrites, guard }, Some(room)))
 }
 
 /// The values in the body of a PUT for the handle `name`; `None` if the body is refused.
@@ -244,6 +257,7 @@ pub(crate) fn carry_out(
 ) -> Result<ChangeOutcome, AskError> {
     let (handle, mut encoded) = (&*change.handle, Vec::new());
     let plain = OpFlags::PLAIN_REQUEST;
+    client.guard(change.guard.clone());
     let outcome = match &change.kind {
         ChangeKind::Delete => ask(client, &Request::DeleteHandle(HandleBody { handle }), plain)?,
         ChangeKind::DeleteValues(indexes) => {
@@ -255,12 +269,12 @@ pub(crate) fn carry_out(
             let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
             let flags = if *mints { plain.with(OpFlags::MINT_SUFFIX) } else { plain };
             let request = Request::CreateHandle(HandleValues { handle, values });
-            put(client, &request, flags, change.overwrites, ResponseCode::HANDLE_ALREADY_EXISTS)?
+            put(client, &request, flags, change, ResponseCode::HANDLE_ALREADY_EXISTS)?
         }
         ChangeKind::PutValues(values) => {
             let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
             let request = Request::AddValue(HandleValues { handle, values });
-            put(client, &request, plain, change.overwrites, ResponseCode::VALUE_ALREADY_EXISTS)?
+            put(client, &request, plain, change, ResponseCode::VALUE_ALREADY_EXISTS)?
         }
     };
     Ok(outcome)
@@ -271,12 +285,19 @@ fn put(
     client: &mut Administrator,
     request: &Request<'_>,
     flags: OpFlags,
-    overwrites: bool,
+    change: &RecordChange,
     exists: ResponseCode,
 ) -> Result<ChangeOutcome, AskError> {
     let outcome = ask(client, request, flags)?;
-    if outcome.code != exists || !overwrites {
+    if outcome.code != exists || !change.overwrites {
         return Ok(outcome);
+    }
+    if outcome.code == ResponseCode::HANDLE_ALREADY_EXISTS
+        && change.guard.if_none_match == Some(OwnedCondition::Any)
+    {
+        // Whether the caller might overwrite the record makes no difference.
+        let text = "The handle exists, and the request is conditional on its absence".to_owned();
+        return Ok(ChangeOutcome { code: ResponseCode::CONDITION_FAILED, text, ..outcome });
     }
     let outcome = ask(client, request, flags.with(OpFlags::OVERWRITE))?;
     Ok(ChangeOutcome { has_replaced: true, ..outcome })

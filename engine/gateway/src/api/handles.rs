@@ -4,7 +4,7 @@ use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::{ApiRequest, status_of};
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
-use crate::reply::{Freshness, GatewayResponse, set_number};
+use crate::reply::{BodyTag, Freshness, GatewayResponse, set_number};
 use crate::selection::ValueSelection;
 use crate::server::GatewayState;
 use crate::target;
@@ -13,6 +13,7 @@ use handle_client::Question;
 use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::question::AnswerWants;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::record_tag::record_tag;
 use handle_proto::ResponseCode;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::{Indexes, Strings};
@@ -78,6 +79,7 @@ pub(super) struct AnswerBody {
     /// The body.
     pub(super) body: ApiBody,
     freshness: Freshness,
+    tag: BodyTag,
     /// Whether the caller has to authenticate to get an answer.
     challenges: bool,
 }
@@ -94,7 +96,13 @@ impl AnswerBody {
         if answer.is_partial || answer.code == ResponseCode::AUTHENTICATION_NEEDED {
             let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, Some(handle));
             let status = StatusCode::FORBIDDEN;
-            return Self { status, freshness: Freshness::NoStore, body, challenges: true };
+            return Self {
+                status,
+                freshness: Freshness::NoStore,
+                tag: BodyTag::Bytes,
+                body,
+                challenges: true,
+            };
         }
         let (code, freshness, body) = contents(negative_s, http_question, answer, handle);
         let is_upstream = matches!(answer.origin, RecordOrigin::Upstream { .. });
@@ -102,7 +110,7 @@ impl AnswerBody {
             StatusCode::INTERNAL_SERVER_ERROR if is_upstream => StatusCode::BAD_GATEWAY,
             status => status,
         };
-        Self { status, freshness, body, challenges: false }
+        Self { status, freshness, tag: tag_of(&http_question.question, answer), body, challenges: false }
     }
 
     /// The body when upstream gave no answer. It never says that the handle does not exist.
@@ -112,7 +120,7 @@ impl AnswerBody {
             status => (status, ResponseCode::ERROR),
         };
         let body = ApiBody::failure(code, Some(&error.to_string()), Some(handle));
-        Self { status, freshness: Freshness::NoStore, body, challenges: false }
+        Self { status, freshness: Freshness::NoStore, tag: BodyTag::Bytes, body, challenges: false }
     }
 
     fn respond(self, state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
@@ -120,11 +128,24 @@ impl AnswerBody {
             return super::challenge(state, request, Some(handle));
         }
         let settings = state.settings.current();
-        let mut response = self.body.respond(self.status, self.freshness, request, &settings);
+        let mut response =
+            self.body.respond_tagged(self.status, (self.freshness, self.tag), request, &settings);
         if matches!(self.status.as_u16(), 502..=504) {
             set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
         }
         response
+    }
+}
+
+/// What the tag of the answer to a question is made of: with all public values of a record it is
+/// that of the record, which conditions on changes name.
+fn tag_of(question: &Question, answer: &RecordAnswer<'_>) -> BodyTag {
+    let is_whole = question.indexes.is_empty() && question.types.is_empty();
+    match answer.code {
+        ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND if is_whole => {
+            BodyTag::Record(record_tag(answer.values.iter()))
+        }
+        _ => BodyTag::Bytes,
     }
 }
 
@@ -165,6 +186,7 @@ async fn read_as(
     handle: &str,
 ) -> GatewayResponse {
     let Some(admin) = &state.admin else { return super::unsupported(state, request, super::NO_ADMIN) };
+    let is_whole = question.indexes.is_empty() && question.types.is_empty();
     let read = move |client: &mut Administrator| {
         let (mut indexes, mut types) = (Vec::new(), Vec::new());
         let indexes = Indexes::build(question.indexes.iter().copied(), &mut indexes);
@@ -177,13 +199,19 @@ async fn read_as(
         Ok(answer) => answer,
         Err(error) => return super::admin_refusal(state, request, &error, Some(handle)),
     };
+    let mut tag = BodyTag::Bytes;
     let body = match (answer.code(), answer.reply().response) {
         (code @ ResponseCode::SUCCESS, Response::Answer(answer)) if !answer.values.is_empty() => {
+            if is_whole {
+                tag = BodyTag::RecordAndBytes(record_tag(answer.values.iter()));
+            }
             ApiBody::values(code, handle, answer.values.iter())
         }
         (ResponseCode::SUCCESS | ResponseCode::VALUES_NOT_FOUND, _) => {
-            let body = ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter());
-            return super::respond(state, request, StatusCode::OK, body);
+            if is_whole {
+                tag = BodyTag::RecordAndBytes(record_tag([]));
+            }
+            ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter())
         }
         (ResponseCode(403..=406), _) => return super::unauthorized(),
         (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
@@ -191,7 +219,8 @@ async fn read_as(
         }
         (code, _) => ApiBody::failure(code, None, Some(handle)),
     };
-    super::respond(state, request, status_of(answer.code(), true), body)
+    let settings = state.settings.current();
+    body.respond_tagged(status_of(answer.code(), true), (Freshness::NoStore, tag), request, &settings)
 }
 
 /// The sentence that goes with a code.

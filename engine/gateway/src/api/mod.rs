@@ -350,6 +350,7 @@ pub fn status_of(code: ResponseCode, resolves: bool) -> StatusCode {
         // As deployed; `http.jsonl`, `get/name/referral_site`.
         ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => StatusCode::MULTIPLE_CHOICES,
         ResponseCode(400..=406) => StatusCode::FORBIDDEN,
+        ResponseCode::CONDITION_FAILED => StatusCode::PRECONDITION_FAILED,
         ResponseCode(500..=505) => StatusCode::UNAUTHORIZED,
         _ => StatusCode::BAD_REQUEST,
     }

@@ -8,7 +8,7 @@ use crate::pages::{
 };
 use crate::redirect::{ProxyRedirect, redirect_target};
 use crate::reply::{
-    BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control, empty,
+    BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control, empty,
     http_date, names_html, response, set_number,
 };
 use handle_daemon::clock::now_unix_s;
@@ -50,7 +50,7 @@ pub(super) fn file(
     let path = path.strip_prefix('/')?;
     let (_, content_type, text) = FILES.iter().find(|(known, ..)| *known == path)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
-    let body = CacheableBody { content_type, bytes: BodyText::Shared(text), freshness };
+    let body = CacheableBody { content_type, bytes: BodyText::Shared(text), freshness, tag: BodyTag::Bytes };
     let mut response = body.respond(StatusCode::OK, request_headers, settings);
     response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Some(response)
@@ -59,7 +59,7 @@ pub(super) fn file(
 impl PageRequest<'_> {
     /// A page.
     pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
-        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes().into(), freshness };
+        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes().into(), freshness, tag: BodyTag::Bytes };
         let mut response = body.respond(status, self.head, self.settings);
         self.set_page_headers(response.headers_mut());
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));
@@ -118,6 +118,7 @@ impl PageRequest<'_> {
             content_type: "text/xml;charset=utf-8",
             bytes: xml.into_bytes().into(),
             freshness,
+            tag: BodyTag::Bytes,
         };
         let mut response = body.respond(StatusCode::OK, self.head, self.settings);
         response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -90,7 +90,7 @@ pub fn accept(
     }
     let (handle, values) = (record_name(prefix).into_bytes(), values(&request, prefix));
     let kind = ChangeKind::Put { values: values.clone(), mints: false };
-    let change = RecordChange { handle: handle.clone(), kind, overwrites: false };
+    let change = RecordChange::new(&handle, kind, false);
     let created = carry_out(client, &change)?;
     let is_ours = match created.code {
         ResponseCode::SUCCESS => true,

@@ -3,6 +3,7 @@
 use super::credential::Credential;
 use super::cursor::Cursor;
 use super::envelope::{Envelope, EnvelopeFlags};
+use super::guard::ChangeGuard;
 use super::header::Header;
 use super::put;
 use super::request::Request;
@@ -120,13 +121,26 @@ impl MessageBuf {
     /// Begins a request. The operation code is that of `request`, the response code is 0, and below
     /// version 2.1 the flag RD is cleared, as in deployed software.
     pub fn request(envelope: &Envelope, header: &Header, request: &Request<'_>) -> Self {
+        Self::guarded_request(envelope, header, &ChangeGuard::default(), request)
+    }
+
+    /// Like [`request`](Self::request), with `guard` in front of the body of a change.
+    pub fn guarded_request(
+        envelope: &Envelope,
+        header: &Header,
+        guard: &ChangeGuard<'_>,
+        request: &Request<'_>,
+    ) -> Self {
         let flags = match envelope.version >= Version::LOWEST {
             true => header.flags,
             false => header.flags.without(OpFlags::REQUEST_DIGEST),
         };
         let (op_code, response_code) = (request.op_code(), ResponseCode::RESERVED);
         let header = Header { op_code, response_code, flags, ..*header };
-        Self::new(envelope, &header, |out| request.encode(envelope.version, out))
+        Self::new(envelope, &header, |out| {
+            guard.encode(out);
+            request.encode(envelope.version, out);
+        })
     }
 
     /// Begins a response. The response code is that of `reply`, in the form of the envelope's

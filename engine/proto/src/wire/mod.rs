@@ -15,6 +15,7 @@ pub mod digest;
 pub mod envelope;
 pub mod failure;
 pub mod fragment;
+pub mod guard;
 pub mod header;
 pub mod list;
 pub mod message;

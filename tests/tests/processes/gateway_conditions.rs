@@ -1,0 +1,204 @@
+//! Changes under conditions: `If-Match` and `If-None-Match` of PUT and DELETE, which `handle-admin`
+//! decides with the tag of the record.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use handle_tests::admin_server::{AdminServer, administer_with};
+use handle_tests::gateway_server::{GatewayServer, HttpAnswer, ask_over_tls, get, serve_over_http, use_tls};
+use handle_tests::process::until;
+use handle_tests::vectors::VectorSource;
+use serde_json::{Value as Json, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tempfile::TempDir;
+
+/// `301:0.NA/TST`, which has every right.
+const ADMINISTRATOR: &str = "Authorization: Basic MzAxJTNBMC5OQS9UU1Q6b3BlbiBzZXNhbWUgb3Blbg==\r\n";
+/// `305:0.NA/TST`, which may only read.
+const READER: &str = "Authorization: Basic MzA1JTNBMC5OQS9UU1Q6cmVhZCBvbmx5IGFkbWlu\r\n";
+const STRANGER: &str = "Authorization: Basic MzAxJTNBMC5OQS9UU1Q6d3Jvbmc=\r\n";
+
+/// A gateway over the set that its administration service publishes.
+struct Service {
+    gateway: GatewayServer,
+    _admin: AdminServer,
+    _directory: TempDir,
+}
+
+impl Service {
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let set = directory.path().join("set");
+        std::fs::create_dir(&set).unwrap();
+        let admin = administer_with("root", |config| {
+            config.administrators.server.push("301:0.NA/TST".to_owned());
+            config.publish.directory = Some(set.clone());
+        });
+        until("a set is published", || set.join("MANIFEST").exists());
+        let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
+            config.snapshot = Some(set);
+            config.admin.address = Some(admin.address());
+            config.admin.visible_ms = 10_000;
+            use_tls(config, directory.path());
+        });
+        Self { gateway, _admin: admin, _directory: directory }
+    }
+
+    fn ask(&self, caller: &str, method: &str, target: &str, conditions: &str, body: &Json) -> HttpAnswer {
+        let headers = format!("{caller}{conditions}Content-Type: application/json\r\n");
+        let body = if method == "PUT" { body.to_string() } else { String::new() };
+        ask_over_tls(self.gateway.address(), method, target, &headers, &body)
+    }
+
+    fn put(&self, name: &str, url: &str, conditions: &str) -> HttpAnswer {
+        self.ask(ADMINISTRATOR, "PUT", &target(name), conditions, &record(url))
+    }
+
+    /// The value of `ETag` in an answer to GET.
+    fn tag(&self, query: &str, headers: &str) -> String {
+        let answer = get(self.gateway.address(), &target(query), headers);
+        assert_eq!(answer.status, 200, "{query}: {}", answer.text());
+        answer.header("etag").unwrap().to_owned()
+    }
+
+    fn url(&self, name: &str) -> Option<String> {
+        let answer = get(self.gateway.address(), &target(name), "");
+        (answer.status == 200)
+            .then(|| answer.json()["values"][0]["data"]["value"].as_str().unwrap().to_owned())
+    }
+}
+
+fn target(name: &str) -> String {
+    format!("/api/handles/TST/{name}")
+}
+
+fn record(url: &str) -> Json {
+    let administrator = json!({ "handle": "0.NA/TST", "index": 301, "permissions": "111111111111" });
+    json!([
+        { "index": 1, "type": "URL", "data": url },
+        { "index": 2, "type": "DESC", "data": "not for everybody", "permissions": "1100" },
+        { "index": 3, "type": "DESC", "data": "long enough to be compressed ".repeat(100) },
+        { "index": 100, "type": "HS_ADMIN", "data": { "format": "admin", "value": administrator } },
+    ])
+}
+
+fn if_match(tag: &str) -> String {
+    format!("If-Match: {tag}\r\n")
+}
+
+#[test]
+fn a_record_is_created_only_if_it_is_absent() {
+    let service = Service::start();
+    let absent = "If-None-Match: *\r\n";
+    assert_eq!(service.put("absent", "https://example.org/first", absent).status, 201);
+    let refused = service.put("absent", "https://example.org/second", absent);
+    assert_eq!(refused.status, 412, "{}", refused.text());
+    assert_eq!(refused.json()["responseCode"], 412);
+    assert!(refused.text().contains("conditional on its absence"), "{}", refused.text());
+    assert_eq!(service.url("absent").unwrap(), "https://example.org/first");
+    let value = json!([{ "index": 7, "type": "URL", "data": "https://example.org/7" }]);
+    let values = service.ask(ADMINISTRATOR, "PUT", &target("absent?index=7"), absent, &value);
+    assert_eq!(values.status, 412, "the record is there: {}", values.text());
+    assert_eq!(service.ask(ADMINISTRATOR, "DELETE", &target("absent"), absent, &json!(null)).status, 412);
+    assert_eq!(service.put("absent", "https://example.org/third", "").status, 200, "without a condition");
+    let nothing = service.put("not-there", "https://example.org/", "If-Match: *\r\n");
+    assert_eq!((nothing.status, service.url("not-there")), (412, None), "{}", nothing.text());
+}
+
+#[test]
+fn a_change_of_another_state_than_the_one_read_is_refused() {
+    let service = Service::start();
+    assert_eq!(service.put("state", "https://example.org/1", "").status, 201);
+    let read = service.tag("state", "");
+    assert_eq!(service.put("state", "https://example.org/2", &if_match(&read)).status, 200);
+    for (method, query) in [("PUT", "state"), ("DELETE", "state"), ("DELETE", "state?index=1")] {
+        let stale =
+            service.ask(ADMINISTRATOR, method, &target(query), &if_match(&read), &record("https://lost/"));
+        assert_eq!(stale.status, 412, "{method} {query}: {}", stale.text());
+        assert_eq!(service.url("state").unwrap(), "https://example.org/2", "{method} {query}");
+    }
+    let value = json!([{ "index": 1, "type": "URL", "data": "https://example.org/3" }]);
+    let put_value =
+        |tag: &str| service.ask(ADMINISTRATOR, "PUT", &target("state?index=1"), &if_match(tag), &value);
+    assert_eq!(put_value(&read).status, 412);
+    let now = service.tag("state", "");
+    assert_eq!(put_value(&format!("\"other\", {now}")).status, 200);
+    let unchanged = format!("If-None-Match: {}\r\n", service.tag("state", ""));
+    assert_eq!(service.put("state", "https://example.org/4", &unchanged).status, 412);
+    let last = if_match(&service.tag("state", ""));
+    assert_eq!(service.ask(ADMINISTRATOR, "DELETE", &target("state"), &last, &json!(null)).status, 200);
+    assert_eq!(service.url("state"), None);
+}
+
+#[test]
+fn every_answer_with_all_public_values_has_a_tag_that_conditions_take() {
+    let service = Service::start();
+    assert_eq!(service.put("tagged", "https://example.org/0", "").status, 201);
+    let over_tls = |query: &str, headers: &str| {
+        let answer = ask_over_tls(service.gateway.address(), "GET", &target(query), headers, "");
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.header("etag").unwrap().to_owned()
+    };
+    let plain = service.tag("tagged", "");
+    let complete = [
+        plain.clone(),
+        service.tag("Tagged", ""),
+        service.tag("tagged?pretty", ""),
+        service.tag("tagged?auth", "Accept-Encoding: gzip\r\n"),
+        service.tag("tagged", "Accept-Encoding: br\r\n"),
+        service.tag("tagged", "Accept-Encoding: zstd\r\n"),
+        over_tls("tagged", ADMINISTRATOR),
+        over_tls("tagged?publicOnly=true", ADMINISTRATOR),
+    ];
+    for (at, tag) in complete.iter().enumerate() {
+        // The same record again, so that nothing is written and every tag stays valid.
+        let same = service.put("tagged", "https://example.org/0", &if_match(tag));
+        assert_eq!(same.status, 200, "{at}: {tag}: {}", same.text());
+    }
+    assert_ne!(complete[6], plain, "a caller is shown more");
+    let filtered =
+        [service.tag("tagged?index=1", ""), service.tag("tagged?type=URL&type=DESC&type=HS_ADMIN", "")];
+    for tag in filtered.iter().chain([&format!("W/{plain}"), &"\"unknown\"".to_owned()]) {
+        let refused = service.put("tagged", "https://example.org/0", &if_match(tag));
+        assert_eq!(refused.status, 412, "{tag}: {}", refused.text());
+    }
+}
+
+#[test]
+fn rights_come_before_conditions() {
+    let service = Service::start();
+    assert_eq!(service.put("rights", "https://example.org/", "").status, 201);
+    let tag = service.tag("rights", "");
+    for condition in [if_match(&tag), if_match("\"stale\"")] {
+        let refused = service.ask(READER, "PUT", &target("rights"), &condition, &record("https://other/"));
+        assert_eq!(refused.status, 403, "{condition}: {}", refused.text());
+        let wrong = service.ask(STRANGER, "PUT", &target("rights"), &condition, &record("https://other/"));
+        assert_eq!(wrong.status, 401, "{condition}: {}", wrong.text());
+    }
+    let many = if_match(&vec!["\"x\""; 65].join(","));
+    assert_eq!(service.put("rights", "https://other/", &many).status, 400);
+    assert_eq!(service.url("rights").unwrap(), "https://example.org/");
+}
+
+/// Of many that read the same state, one may change it: the writer decides.
+#[test]
+fn of_many_changes_of_one_state_one_is_made() {
+    let service = Service::start();
+    assert_eq!(service.put("race", "https://example.org/0", "").status, 201);
+    for round in 0..5 {
+        let tag = if_match(&service.tag("race", ""));
+        let made = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for rival in 0..4 {
+                let (service, tag, made) = (&service, &tag, &made);
+                scope.spawn(move || {
+                    let url = format!("https://example.org/{round}/{rival}");
+                    match service.put("race", &url, tag).status {
+                        200 => drop(made.fetch_add(1, Ordering::Relaxed)),
+                        status => assert_eq!(status, 412),
+                    }
+                });
+            }
+        });
+        assert_eq!(made.into_inner(), 1, "round {round}");
+    }
+}
