@@ -24,6 +24,8 @@ pub enum TestNeed {
     Curl,
     /// `strace`.
     Strace,
+    /// `node`, which runs scripts of pages.
+    Node,
     /// A browser without a screen.
     Chromium,
     /// `moto_server`, an S3 that somebody else wrote.
@@ -57,6 +59,7 @@ const ROWS: [NeedRow; 12] = [
     required(TestNeed::Python, "python3", "apt-get install python3"),
     required(TestNeed::Curl, "curl and openssl", "apt-get install curl openssl"),
     required(TestNeed::Strace, "strace", "apt-get install strace"),
+    required(TestNeed::Node, "node", "apt-get install nodejs"),
     required(TestNeed::Chromium, "Chromium", "apt-get install chromium-headless-shell"),
     required(TestNeed::Root, "root", "run the tests as root"),
     exempt(TestNeed::Moto, "moto_server", "pip install 'moto[server]'", "Debian has no package of it"),

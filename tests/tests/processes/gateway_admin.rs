@@ -11,6 +11,7 @@ use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, ask_over_tls, exchange, serve_over_http, use_tls,
 };
+use handle_tests::needs::{TestNeed, has};
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use std::path::Path;
 use tempfile::TempDir;
@@ -248,6 +249,102 @@ fn an_upload_of_many_records_is_few_commits() {
     let csv = "handle,index,type,data\nTST/UP-A0,1,URL,https://example.org/\nTST/UP-NEW,1,URL,x\n";
     let page = pages.post(&who, "/admin/upload", &[("records", csv)]).text();
     assert!(page.contains("TST/UP-A0,failed,101,") && page.contains("TST/UP-NEW,done,1,"), "{page}");
+}
+
+/// The administrators of a record, as the page of the record shows them.
+fn administrators(pages: &ServedPages, who: &SignedIn, handle: &str) -> usize {
+    let page = pages.get(who, &format!("/admin/record?handle={handle}"));
+    assert_eq!(page.status, 200, "{handle}: {}", page.text());
+    page.text().matches("&#34;format&#34;: &#34;admin&#34;").count()
+}
+
+#[test]
+fn uploads_make_no_record_that_nobody_can_change() {
+    for bulk in [false, true] {
+        let pages = pages_with(|config| {
+            if bulk {
+                with_bulk_socket(config)
+            }
+        });
+        let who = pages.with_key();
+        let admin = r#"{""handle"":""0.NA/TST"",""index"":300,""permissions"":""011111110011""}"#;
+        let csv = format!(
+            "handle,index,type,data\nTST/M1,1,URL,x\nTST/M2,1,URL,x\nTST/M3,1,URL,x\nTST/M1,100,HS_ADMIN,\"{admin}\"\n\
+             TST/M2,100,HS_ADMIN,300:0.NA/TST\nTST/M3,100,HS_ADMIN,somebody\n"
+        );
+        let page = pages.post(&who, "/admin/upload", &[("records", &csv)]).text();
+        assert!(page.contains("2 done, 1 failed") && page.contains("not an administrator"), "{page}");
+        let moved = "handle,index,type,data\nTST/M1,1,URL,moved\nTST/M2,1,URL,moved\nTST/M2,2,DESC,moved\n";
+        let page = pages.post(&who, "/admin/upload", &[("records", moved), ("replace", "true")]).text();
+        assert!(page.contains("2 done, 0 failed"), "{page}");
+        for handle in ["TST/M1", "TST/M2"] {
+            assert_eq!(administrators(&pages, &who, handle), 1, "{handle}");
+        }
+        let taken = "handle,index,type,data\nTST/M1,100,URL,x\n";
+        let replace = [("records", taken), ("replace", "true")];
+        let page = pages.post(&who, "/admin/upload", &replace).text();
+        assert!(page.contains("TST/M1,failed,202,") && page.contains("last HS_ADMIN"), "{page}");
+        let orphans = [replace.to_vec(), vec![("allow_orphans", "true")]].concat();
+        let page = pages.post(&who, "/admin/upload", &orphans).text();
+        assert!(page.contains("TST/M1,done,1,"), "{page}");
+        assert_eq!(administrators(&pages, &who, "TST/M1"), 0);
+    }
+}
+
+#[test]
+fn the_page_of_a_record_keeps_its_last_administrator() {
+    let pages = pages_with(|_| ());
+    let who = pages.with_key();
+    let csv = "handle,index,type,data\nTST/LAST,1,URL,x\nTST/LAST,100,HS_ADMIN,300:0.NA/TST\n";
+    pages.post(&who, "/admin/upload", &[("records", csv)]);
+    let change = |fields: Vec<(&str, &str)>| {
+        let fields = [vec![("handle", "TST/LAST"), ("action", "save")], fields].concat();
+        pages.post(&who, "/admin/record", &fields)
+    };
+    let removal = [value("100", "100", "HS_ADMIN", "300:0.NA/TST"), vec![("remove", "100")]].concat();
+    for refused in [change(removal.clone()), change(value("100", "100", "DESC", "no longer"))] {
+        assert!(refused.status == 400 && refused.text().contains("last HS_ADMIN"), "{}", refused.text());
+        assert_eq!(administrators(&pages, &who, "TST/LAST"), 1);
+    }
+    let text = change(value("100", "100", "HS_ADMIN", "somebody"));
+    assert!(text.status == 400 && text.text().contains("not an administrator"), "{}", text.text());
+    let allowed = change([removal, vec![("allow_orphans", "true")]].concat());
+    assert_eq!((allowed.status, administrators(&pages, &who, "TST/LAST")), (303, 0), "{}", allowed.text());
+}
+
+/// The script sends an upload in parts, each of which replaces whole records.
+#[test]
+fn the_script_keeps_the_rows_of_a_record_together() {
+    let script = include_str!("../../../engine/gateway/src/pages/admin.js");
+    let start = script.find("  const columnsOf").unwrap();
+    let end = script.find("  // The parts in which").unwrap();
+    let tables = [
+        "handle,index,type,data\na/1,1,URL,x\na/2,1,URL,y\na/1,2,DESC,\"two\nlines, a/2\"\n",
+        "index,Handle,type,data\r\n1,a/1,URL,x\r\n1,a/2,URL,y\r\n2,a/1,URL,z",
+        "\u{feff}sep=;\nindex;handle\n1;\"a/1,;x\"\n2;a/2\n# comment\n3;\"a/1,;x\"\n",
+        "{\"handle\": 1}\n\n{\"handle\": 2}",
+    ];
+    let code = format!(
+        "{}\nprocess.stdout.write(JSON.stringify({}.map(splitRecords)))",
+        &script[start..end],
+        serde_json::to_string(&tables).unwrap()
+    );
+    let ran = std::process::Command::new("node").arg("-e").arg(code).output();
+    if !has(TestNeed::Node, ran.is_ok()) {
+        return;
+    }
+    let ran = ran.unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let split: serde_json::Value = serde_json::from_slice(&ran.stdout).unwrap();
+    let expected = [
+        ("handle,index,type,data", ["a/1,1,URL,x\na/1,2,DESC,\"two\nlines, a/2\"", "a/2,1,URL,y"]),
+        ("index,Handle,type,data", ["1,a/1,URL,x\n2,a/1,URL,z", "1,a/2,URL,y"]),
+        ("sep=;\nindex;handle", ["1;\"a/1,;x\"\n3;\"a/1,;x\"", "2;a/2"]),
+        ("", ["{\"handle\": 1}", "{\"handle\": 2}"]),
+    ];
+    let expected =
+        expected.map(|(header, records)| serde_json::json!({ "header": header, "records": records }));
+    assert_eq!(split, serde_json::json!(expected));
 }
 
 #[test]

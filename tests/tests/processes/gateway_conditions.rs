@@ -1,5 +1,6 @@
-//! Changes under conditions: `If-Match` and `If-None-Match` of PUT and DELETE, which `handle-admin`
-//! decides with the tag of the record.
+//! Changes that `handle-admin` makes only if the record is in a state that the client names, or keeps
+//! an administrator: `If-Match` and `If-None-Match` of PUT and DELETE, and the administrators of
+//! records that are replaced.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -72,13 +73,18 @@ fn target(name: &str) -> String {
 }
 
 fn record(url: &str) -> Json {
-    let administrator = json!({ "handle": "0.NA/TST", "index": 301, "permissions": "111111111111" });
     json!([
         { "index": 1, "type": "URL", "data": url },
         { "index": 2, "type": "DESC", "data": "not for everybody", "permissions": "1100" },
         { "index": 3, "type": "DESC", "data": "long enough to be compressed ".repeat(100) },
-        { "index": 100, "type": "HS_ADMIN", "data": { "format": "admin", "value": administrator } },
+        administrator(100, 301),
     ])
+}
+
+/// An HS_ADMIN value at `index` with the key at `key`.
+fn administrator(index: u32, key: u32) -> Json {
+    let value = json!({ "handle": "0.NA/TST", "index": key, "permissions": "111111111111" });
+    json!({ "index": index, "type": "HS_ADMIN", "data": { "format": "admin", "value": value } })
 }
 
 fn if_match(tag: &str) -> String {
@@ -201,4 +207,97 @@ fn of_many_changes_of_one_state_one_is_made() {
         });
         assert_eq!(made.into_inner(), 1, "round {round}");
     }
+}
+
+impl Service {
+    /// The keys of the administrators of a record, by index of their values.
+    fn administrators(&self, name: &str) -> Vec<(u64, u64)> {
+        let target = target(&format!("{name}?type=HS_ADMIN"));
+        let answer = ask_over_tls(self.gateway.address(), "GET", &target, ADMINISTRATOR, "").json();
+        let of = |value: &Json| Some((value["index"].as_u64()?, value["data"]["value"]["index"].as_u64()?));
+        answer["values"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|value| of(value).expect("an administrator"))
+            .collect()
+    }
+
+    fn replace(&self, query: &str, values: &Json) -> u16 {
+        let answer = self.ask(ADMINISTRATOR, "PUT", &target(query), "", values);
+        if answer.status == 400 {
+            assert!(answer.text().contains("last HS_ADMIN"), "{}", answer.text());
+        }
+        answer.status
+    }
+}
+
+#[test]
+fn a_record_that_is_replaced_keeps_the_administrators_that_the_request_does_not_name() {
+    let service = Service::start();
+    let url = |url: &str| json!({ "index": 1, "type": "URL", "data": url });
+    let hidden = {
+        let mut hidden = administrator(101, 302);
+        hidden["permissions"] = "1100".into();
+        hidden
+    };
+    let first = json!([url("https://example.org/0"), administrator(100, 301), hidden]);
+    assert_eq!(service.put("kept", "", "").status, 201);
+    assert_eq!(service.replace("kept", &first), 200);
+    assert_eq!(service.replace("kept", &json!([url("https://example.org/1")])), 200);
+    assert_eq!(service.url("kept").unwrap(), "https://example.org/1");
+    assert_eq!(service.administrators("kept"), [(100, 301), (101, 302)]);
+    assert_eq!(service.replace("kept", &json!([url("https://example.org/1"), administrator(7, 301)])), 200);
+    assert_eq!(service.administrators("kept"), [(7, 301)], "the request names all administrators");
+    let taken = json!([{ "index": 7, "type": "URL", "data": "https://example.org/2" }]);
+    assert_eq!(service.replace("kept", &taken), 400);
+    assert_eq!(service.url("kept").unwrap(), "https://example.org/1");
+    assert_eq!(service.replace("kept?allow_orphans", &taken), 200);
+    assert_eq!(service.administrators("kept"), []);
+    // By value, as deployed: who names the index of an administrator means it.
+    assert_eq!(service.replace("kept", &json!([url("https://example.org/3"), administrator(7, 301)])), 200);
+    let removed = service.ask(ADMINISTRATOR, "DELETE", &target("kept?index=7"), "", &json!(null));
+    assert_eq!((removed.status, service.administrators("kept")), (200, vec![]));
+}
+
+#[test]
+fn data_of_predefined_types_given_as_text_are_parsed_or_refused() {
+    let service = Service::start();
+    let put = |name: &str, kind: &str, data: &Json| {
+        let values =
+            json!([{ "index": 1, "type": "URL", "data": "x" }, { "index": 9, "type": kind, "data": data }]);
+        service.ask(ADMINISTRATOR, "PUT", &target(name), "", &values)
+    };
+    let admin = r#"{"handle":"0.NA/TST","index":301,"permissions":"011111110011"}"#;
+    for (at, (kind, text, format)) in [
+        ("HS_ADMIN", admin, "admin"),
+        ("HS_ADMIN", "301:0.NA/TST", "admin"),
+        ("HS_VLIST", "300:0.NA/TST;301:0.NA/TST", "vlist"),
+        ("HS_PUBKEY", r#"{"kty":"RSA","n":"wQ","e":"AQAB"}"#, "key"),
+        ("URL", "{}", "string"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for (form, data) in
+            [json!(text), json!({ "format": "string", "value": text })].into_iter().enumerate()
+        {
+            let name = format!("typed-{at}-{form}");
+            let answer = put(&name, kind, &data);
+            assert_eq!(answer.status, 201, "{kind} {data}: {}", answer.text());
+            let shown = get(service.gateway.address(), &target(&name), "").json();
+            assert_eq!(shown["values"][1]["data"]["format"], format, "{shown}");
+        }
+    }
+    for kind in ["HS_ADMIN", "HS_VLIST", "HS_SITE", "HS_PUBKEY"] {
+        for data in [json!("text"), json!(""), json!("{}"), json!({ "format": "string", "value": "text" })] {
+            let answer = put("refused", kind, &data);
+            assert_eq!(answer.status, 400, "{kind} {data}: {}", answer.text());
+            assert!(answer.text().contains("values[1]: data"), "{}", answer.text());
+        }
+        // Bytes are taken as they are, as deployed.
+        let name = format!("bytes-{kind}");
+        assert_eq!(put(&name, kind, &json!({ "format": "base64", "value": "AAAA" })).status, 201, "{kind}");
+    }
+    assert_eq!(service.url("refused"), None);
 }

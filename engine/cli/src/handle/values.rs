@@ -3,7 +3,7 @@
 use crate::{UsageError, key, secret};
 use anyhow::{Context as _, bail, ensure};
 use handle_proto::data::{Admin, AdminPermissions, is_a};
-use handle_proto::json::{Json, site_from_json, value_from_json};
+use handle_proto::json::{Json, data_from_text, entered_value_from_json, site_from_json};
 use handle_proto::value::{Ttl, Value};
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::put;
@@ -94,7 +94,8 @@ fn permissions(bits: &str) -> anyhow::Result<Permissions> {
     Ok(Permissions(u8::from_str_radix(bits, 2)?))
 }
 
-/// Parses data by type: administrators and groups have a short form, all other data is text.
+/// Parses data by type: administrators and groups have a short form, sites and keys are JSON, and all
+/// other data is text.
 fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let kind = kind.as_bytes();
     let mut data = Vec::new();
@@ -116,7 +117,7 @@ fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
             Reference { handle: handle.as_bytes(), index }.encode(&mut data);
         }
     } else {
-        data.extend_from_slice(text.as_bytes());
+        data = data_from_text(kind, text)?;
     }
     Ok(data)
 }
@@ -161,7 +162,7 @@ fn from_json(path: &Path) -> anyhow::Result<Vec<ValueBuf>> {
     values
         .iter()
         .enumerate()
-        .map(|(at, value)| value_from_json(value).with_context(|| format!("value {at}")))
+        .map(|(at, value)| entered_value_from_json(value).with_context(|| format!("value {at}")))
         .collect()
 }
 

@@ -4,7 +4,7 @@ use crate::pages::AdminMessages;
 use crate::pages::admin::ValueRow;
 use crate::parameters::Parameters;
 use handle_client::administration::ClientIdentity;
-use handle_proto::json::{Json, value_from_json, value_to_json};
+use handle_proto::json::{Json, entered_value_from_json, value_to_json};
 use handle_proto::{Value, ValueBuf};
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
@@ -152,13 +152,14 @@ fn value(row: &ValueRow, stored: Option<&Json>) -> Result<ValueBuf, String> {
     if let Some(references) = stored.and_then(|stored| stored.get("references")) {
         json["references"] = references.clone();
     }
-    value_from_json(&json).map_err(|error| bad(&error))
+    entered_value_from_json(&json).map_err(|error| bad(&error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pages::LANGUAGES;
+    use handle_proto::json::value_from_json;
 
     fn texts() -> &'static AdminMessages {
         &LANGUAGES[0].admin

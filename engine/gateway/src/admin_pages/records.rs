@@ -3,7 +3,7 @@
 use super::form::{self, ValueChanges};
 use super::{AdminRequest, copyable, encoded, error, operand, quoted};
 use crate::administration::ServiceError;
-use crate::api::change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
+use crate::api::change::{ALLOW_ORPHANS, ChangeKind, ChangeOutcome, RecordChange, carry_out};
 use crate::api::listing;
 use crate::pages::admin::{AdminNotice, EditPage, ListPage, ListedHandle, ValueRow};
 use crate::parameters::Parameters;
@@ -261,7 +261,10 @@ pub(super) async fn submit(
     let removed: BTreeSet<&str> = fields.all("remove").collect();
     let saved = match is_new {
         true => create(request, identity, &handle, &rows).await,
-        false => save(request, identity, &handle, &rows, &removed).await,
+        false => {
+            let allows_orphans = fields.flag(ALLOW_ORPHANS).unwrap_or_default();
+            save(request, identity, &handle, &rows, (&removed, allows_orphans)).await
+        }
     };
     match saved {
         Ok(()) => {
@@ -296,7 +299,7 @@ async fn save(
     identity: &Arc<ClientIdentity>,
     handle: &str,
     rows: &[ValueRow],
-    removed: &BTreeSet<&str>,
+    (removed, allows_orphans): (&BTreeSet<&str>, bool),
 ) -> Result<(), Refusal> {
     let name = handle.as_bytes().to_vec();
     let stored = ask(request, identity, move |client| read(client, &name)).await;
@@ -310,11 +313,13 @@ async fn save(
     let ValueChanges { put, removed } = changes.map_err(|why| (StatusCode::BAD_REQUEST, error(&why)))?;
     if !put.is_empty() {
         let kind = ChangeKind::PutValues(put);
-        apply_or_refuse(request, identity, RecordChange::new(handle.as_bytes(), kind, true)).await?;
+        let change = RecordChange::by_hand(handle.as_bytes(), kind, true, allows_orphans);
+        apply_or_refuse(request, identity, change).await?;
     }
     if !removed.is_empty() {
         let kind = ChangeKind::DeleteValues(removed);
-        apply_or_refuse(request, identity, RecordChange::new(handle.as_bytes(), kind, true)).await?;
+        let change = RecordChange::by_hand(handle.as_bytes(), kind, true, allows_orphans);
+        apply_or_refuse(request, identity, change).await?;
     }
     Ok(())
 }

@@ -4,18 +4,19 @@ mod handover;
 
 use super::records::apply;
 use super::{AdminRequest, copyable, error, guard};
-use crate::api::change::{ChangeKind, RecordChange};
+use crate::api::change::{ALLOW_ORPHANS, ChangeKind, RecordChange};
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
 use crate::reply::{GatewayResponse, response};
 use handle_client::administration::ClientIdentity;
-use handle_proto::json::{Json, value_from_json};
+use handle_proto::json::{Json, entered_value_from_json};
 use handle_proto::printable::Printable;
 use handle_proto::{ResponseCode, ValueBuf};
 use handover::Handover;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::json;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The header row of a result.
@@ -26,6 +27,15 @@ const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
 struct UploadRecord {
     handle: String,
     values: Result<Vec<ValueBuf>, String>,
+}
+
+/// What an upload does with records that exist.
+#[derive(Clone, Copy, Debug)]
+struct UploadMode {
+    /// Whether they are replaced.
+    overwrites: bool,
+    /// Whether a record may lose its last administrator.
+    allows_orphans: bool,
 }
 
 /// The outcome of a record.
@@ -83,12 +93,15 @@ pub(super) async fn upload(
             return request.html(StatusCode::BAD_REQUEST, page.html());
         }
     };
-    let overwrites = form.flag("replace").unwrap_or_default();
+    let mode = UploadMode {
+        overwrites: form.flag("replace").unwrap_or_default(),
+        allows_orphans: form.flag(ALLOW_ORPHANS).unwrap_or_default(),
+    };
     let mut writer = csv::Writer::from_writer(Vec::new());
     // Writing to memory does not fail.
     let _ = writer.write_record(RESULT_HEAD);
     let (mut done, mut failed) = (0_usize, 0_usize);
-    for RecordOutcome { handle, code, message } in put_all(request, identity, records, overwrites).await {
+    for RecordOutcome { handle, code, message } in put_all(request, identity, records, mode).await {
         let is_done = code == ResponseCode::SUCCESS;
         (done, failed) = (done + usize::from(is_done), failed + usize::from(!is_done));
         let status = if is_done { "done" } else { "failed" };
@@ -115,17 +128,17 @@ async fn put_all(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
     records: Vec<UploadRecord>,
-    overwrites: bool,
+    mode: UploadMode,
 ) -> Vec<RecordOutcome> {
     let admin = request.state.admin.as_ref();
     if let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.bulk_socket()?))) {
         let handover = Handover { request, admin, socket };
-        return handover.put_all(identity, records, overwrites).await;
+        return handover.put_all(identity, records, mode).await;
     }
     let mut outcomes = Vec::with_capacity(records.len());
     for UploadRecord { handle, values } in records {
         let (code, message) = match values {
-            Ok(values) => put(request, identity, &handle, values, overwrites).await,
+            Ok(values) => put(request, identity, &handle, values, mode).await,
             Err(why) => (ResponseCode::INVALID_VALUE, why),
         };
         outcomes.push(RecordOutcome { handle, code, message });
@@ -138,10 +151,11 @@ async fn put(
     identity: &Arc<ClientIdentity>,
     handle: &str,
     values: Vec<ValueBuf>,
-    overwrites: bool,
+    mode: UploadMode,
 ) -> (ResponseCode, String) {
     let kind = ChangeKind::Put { values, mints: false };
-    match apply(request, identity, RecordChange::new(handle.as_bytes(), kind, overwrites)).await {
+    let change = RecordChange::by_hand(handle.as_bytes(), kind, mode.overwrites, mode.allows_orphans);
+    match apply(request, identity, change).await {
         Ok(outcome) => (outcome.code, outcome.text),
         Err(failure) => (ResponseCode::ERROR, request.unanswered(&failure).1.text),
     }
@@ -182,7 +196,7 @@ fn json_record(line: usize, text: &str) -> UploadRecord {
         let why = "the line has no `handle` or no `values`".to_owned();
         return UploadRecord { handle: format!("line {line}"), values: Err(why) };
     };
-    let read = |value: &Json| value_from_json(value).map_err(|why| why.to_string());
+    let read = |value: &Json| entered_value_from_json(value).map_err(|why| why.to_string());
     UploadRecord { handle, values: values.iter().map(read).collect() }
 }
 
@@ -194,7 +208,7 @@ fn csv_rows(text: &str) -> Result<Vec<UploadRecord>, String> {
     if let Some(missing) = required.iter().find(|name| column(name).is_none()) {
         return Err(format!("there is no column {missing}"));
     }
-    let mut records: Vec<UploadRecord> = Vec::new();
+    let mut records = TableRecords::default();
     for row in reader.records() {
         let row = row.map_err(|why| why.to_string())?;
         let field = |name: &str| column(name).and_then(|at| row.get(at)).unwrap_or_default();
@@ -206,17 +220,37 @@ fn csv_rows(text: &str) -> Result<Vec<UploadRecord>, String> {
                     text.parse::<u32>().ok().filter(|_| name == "ttl").map_or(text.into(), Json::from);
             }
         }
-        let value = value_from_json(&json).map_err(|why| why.to_string());
-        let handle = field("handle").to_owned();
-        let last = records.last_mut().filter(|last| last.handle == handle);
-        match (last, value) {
-            (Some(UploadRecord { values: Ok(values), .. }), Ok(value)) => values.push(value),
-            (Some(last), Err(why)) => last.values = Err(why),
-            (Some(_), Ok(_)) => {}
-            (None, value) => records.push(UploadRecord { handle, values: value.map(|value| vec![value]) }),
+        let value = entered_value_from_json(&json).map_err(|why| why.to_string());
+        records.put(field("handle"), value);
+    }
+    Ok(records.records)
+}
+
+/// The records of a table, whose rows need not be in the order of handles: two records for one
+/// handle would replace each other.
+#[derive(Debug, Default)]
+struct TableRecords {
+    records: Vec<UploadRecord>,
+    /// Positions in `records` by handle.
+    at: HashMap<String, usize>,
+}
+
+impl TableRecords {
+    /// Adds a row to the record of its handle. An invalid row makes the record invalid.
+    fn put(&mut self, handle: &str, value: Result<ValueBuf, String>) {
+        let Some(&at) = self.at.get(handle) else {
+            self.at.insert(handle.to_owned(), self.records.len());
+            let values = value.map(|value| vec![value]);
+            self.records.push(UploadRecord { handle: handle.to_owned(), values });
+            return;
+        };
+        let record = &mut self.records[at];
+        match (&mut record.values, value) {
+            (Ok(values), Ok(value)) => values.push(value),
+            (Ok(_), Err(why)) => record.values = Err(why),
+            (Err(_), _) => {}
         }
     }
-    Ok(records)
 }
 
 #[cfg(test)]

@@ -137,6 +137,11 @@ impl ApiBody {
         request: &ApiRequest<'_>,
         settings: &Config,
     ) -> GatewayResponse {
+        // Another form of the record at another URL.
+        let tag = match tag {
+            BodyTag::Record(tag) if request.format != ApiFormat::default() => BodyTag::RecordAndBytes(tag),
+            tag => tag,
+        };
         let bytes = self.formatted(&request.format).into_bytes().into();
         respond_with(bytes, status, (freshness, tag), request, settings)
     }

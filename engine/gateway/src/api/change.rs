@@ -13,7 +13,7 @@ use crate::route::read_body;
 use crate::server::GatewayState;
 use crate::target;
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
-use handle_proto::json::{Json, value_from_json};
+use handle_proto::json::{Json, entered_value_from_json};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues, StorePosition};
 use handle_proto::wire::guard::{OwnedCondition, OwnedGuard};
@@ -24,6 +24,9 @@ use hyper::header;
 use hyper::{Method, StatusCode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The parameter of a request that may leave a record without administrators.
+pub(crate) const ALLOW_ORPHANS: &str = "allow_orphans";
 
 /// A change of one record.
 #[derive(Debug)]
@@ -39,6 +42,13 @@ pub(crate) struct RecordChange {
 }
 
 impl RecordChange {
+    /// A change that a person makes on a page, or a record of an upload. It keeps an
+    /// administrator, unless `allows_orphans`.
+    pub(crate) fn by_hand(handle: &[u8], kind: ChangeKind, overwrites: bool, allows_orphans: bool) -> Self {
+        let guard = OwnedGuard { keeps_admins: !allows_orphans, ..OwnedGuard::default() };
+        Self { guard, ..Self::new(handle, kind, overwrites) }
+    }
+
     /// A change without conditions.
     pub(crate) fn new(handle: &[u8], kind: ChangeKind, overwrites: bool) -> Self {
         Self { handle: handle.to_vec(), kind, overwrites, guard: OwnedGuard::default() }
@@ -168,7 +178,7 @@ async fn read_change(
         false => index_texts.iter().map(number).collect::<Result<Vec<_>, _>>()?,
     };
     let (handle, overwrites) = (name.as_bytes().to_vec(), parameters.flag("overwrite").unwrap_or(true));
-    let guard = conditions::guard_of(request.head.headers).map_err(|error| bad(&error.to_string()))?;
+    let mut guard = conditions::guard_of(request.head.headers).map_err(|error| bad(&error.to_string()))?;
     if deletes {
         let kind =
             if index_texts.is_empty() { ChangeKind::Delete } else { ChangeKind::DeleteValues(indexes) };
@@ -200,6 +210,7 @@ async fn read_change(
     }
     let mints = parameters.flag("mintNewSuffix").unwrap_or_default();
     let kind = if index_texts.is_empty() {
+        guard.keeps_admins = !parameters.flag(ALLOW_ORPHANS).unwrap_or_default();
         ChangeKind::Put { values, mints }
     } else {
         ChangeKind::PutValues(values)
@@ -241,7 +252,7 @@ pub(super) fn values_of(list: &[Json]) -> Result<Vec<ValueBuf>, ApiRefusal> {
         return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, &message));
     }
     let read = |(at, value): (usize, &Json)| {
-        let value = value_from_json(value).map_err(|error| bad(&format!("values[{at}]: {error}")))?;
+        let value = entered_value_from_json(value).map_err(|error| bad(&format!("values[{at}]: {error}")))?;
         // The service stamps its own time.
         let mut view = value.view();
         view.timestamp = 0;
@@ -288,6 +299,8 @@ fn put(
     change: &RecordChange,
     exists: ResponseCode,
 ) -> Result<ChangeOutcome, AskError> {
+    // There are no administrators to keep, so that services without guards take it as well.
+    client.guard(OwnedGuard { keeps_admins: false, ..change.guard.clone() });
     let outcome = ask(client, request, flags)?;
     if outcome.code != exists || !change.overwrites {
         return Ok(outcome);
@@ -299,6 +312,7 @@ fn put(
         let text = "The handle exists, and the request is conditional on its absence".to_owned();
         return Ok(ChangeOutcome { code: ResponseCode::CONDITION_FAILED, text, ..outcome });
     }
+    client.guard(change.guard.clone());
     let outcome = ask(client, request, flags.with(OpFlags::OVERWRITE))?;
     Ok(ChangeOutcome { has_replaced: true, ..outcome })
 }

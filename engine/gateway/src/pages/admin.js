@@ -111,33 +111,57 @@
     });
   });
 
-  // The records of an upload, each as lines that belong together. A line of JSON is one record; rows
-  // of CSV with the same handle stand together.
-  const splitRecords = (text) => {
-    if (text.trimStart().startsWith("{")) {
-      return { header: "", records: text.split(/\r?\n/).filter((line) => line.trim() !== "") };
+  // The columns of a row of CSV.
+  const columnsOf = (row, separator) => {
+    const columns = [""];
+    let quoted = false;
+    for (const c of row) {
+      if (c === '"') quoted = !quoted;
+      else if (c === separator && !quoted) columns.push("");
+      else columns[columns.length - 1] += c;
     }
+    return columns.map((column) => column.trim());
+  };
+  const handleColumn = (header, separator) =>
+    columnsOf(header, separator).findIndex((name) => name.toLowerCase() === "handle");
+
+  // The rows of CSV: a quoted column may have line ends.
+  const splitRows = (text) => {
     const rows = [];
     let [row, quoted] = ["", false];
     for (const line of text.split(/\r?\n/)) {
       row = row === "" ? line : `${row}\n${line}`;
       for (const c of line) if (c === '"') quoted = !quoted;
       if (!quoted) {
-        if (row.trim() !== "") rows.push(row);
+        if (row.trim() !== "" && !row.startsWith("#")) rows.push(row);
         row = "";
       }
     }
     if (row !== "") rows.push(row);
-    const header = rows.shift() ?? "";
-    const records = [];
-    let last = null;
-    for (const one of rows) {
-      const handle = one.split(",", 1)[0];
-      if (handle === last) records[records.length - 1] += `\n${one}`;
-      else records.push(one);
-      last = handle;
+    return rows;
+  };
+
+  // The records of an upload, each as lines that belong together: a line of JSON, or all rows of CSV
+  // with the same handle, because each part replaces whole records.
+  const splitRecords = (text) => {
+    const plain = text.replace(/^\uFEFF/, "");
+    if (plain.trimStart().startsWith("{")) {
+      return { header: "", records: plain.split(/\r?\n/).filter((line) => line.trim() !== "") };
     }
-    return { header, records };
+    const rows = splitRows(plain);
+    const named = /^"?sep=(.?)"?$/i.exec(rows[0] ?? "");
+    const head = named ? rows.splice(0, 2) : rows.splice(0, 1);
+    const header = head[head.length - 1] ?? "";
+    const has = (separator) => handleColumn(header, separator) >= 0;
+    const separator = named ? named[1] || "\t" : [",", ";", "\t"].find(has) ?? ",";
+    const column = handleColumn(header, separator);
+    const records = new Map();
+    for (const row of rows) {
+      const handle = columnsOf(row, separator)[column] ?? "";
+      const earlier = records.get(handle);
+      records.set(handle, earlier === undefined ? row : `${earlier}\n${row}`);
+    }
+    return { header: head.join("\n"), records: [...records.values()] };
   };
 
   // The parts in which records are sent: each is one commit, and progress is shown after each.
@@ -173,7 +197,9 @@
           csrf: form.elements.csrf.value,
           records: (header === "" ? lines : [header, ...lines]).join("\n"),
         });
-        if (form.elements.replace.checked) fields.set("replace", "true");
+        for (const option of ["replace", "allow_orphans"]) {
+          if (form.elements[option].checked) fields.set(option, "true");
+        }
         const answer = await fetch(form.action, {
           method: "POST", body: fields, headers: { Accept: "application/json" } });
         if (!answer.ok) throw new Error(String(answer.status));

@@ -68,6 +68,7 @@ pub struct AdminMessages {
     pub upload_file: &'static str,
     pub upload_text: &'static str,
     pub upload_replace: &'static str,
+    pub allow_orphans: &'static str,
     pub upload_start: &'static str,
     pub upload_progress: &'static str,
     pub upload_done: &'static str,

@@ -12,7 +12,8 @@
 //!   keys are dropped.
 //!
 //! [`text()`] makes the text of a tree, and [`write_value`] the text of a value without a tree.
-//! [`RecordLine`] reads a record without a tree, for bulk input.
+//! [`RecordLine`] reads a record without a tree, for bulk input. [`data_from_text`] reads what
+//! people write for data of predefined types.
 
 mod admin;
 mod error;
@@ -22,6 +23,7 @@ mod message;
 mod read;
 mod site;
 mod text;
+mod text_form;
 mod time;
 mod value;
 
@@ -32,6 +34,7 @@ pub use message::message_to_json;
 pub use serde_json::Value as Json;
 pub use site::{keep_unknown, site_from_json, site_to_json};
 pub use text::{text, write_string, write_value};
+pub use text_form::{data_from_text, entered_value_from_json};
 pub use value::{data_from_json, data_to_json, value_from_json, value_from_json_as, value_to_json};
 
 use crate::value::{Value, ValueBuf};

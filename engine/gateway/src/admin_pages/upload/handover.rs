@@ -1,6 +1,6 @@
 //! Hands the records of an upload over to `handle-admin` together, at its socket for many changes.
 
-use super::{RecordOutcome, UploadRecord};
+use super::{RecordOutcome, UploadMode, UploadRecord};
 use crate::admin_pages::AdminRequest;
 use crate::administration::{AdministrationService, ServiceError};
 use crate::api::batch::creation;
@@ -37,12 +37,14 @@ struct RecordsUnderWay {
 
 impl RecordsUnderWay {
     /// Encodes `records` as frames of changes.
-    fn encode(records: Vec<UploadRecord>, overwrites: bool) -> Self {
+    fn encode(records: Vec<UploadRecord>, mode: UploadMode) -> Self {
         let mut under_way = Self { handles: vec![], outcomes: vec![], frames: vec![], position: None };
         let (mut frame, mut frame_len) = (Vec::new(), 0);
         for (number, UploadRecord { handle, values }) in (1..).zip(records) {
             let values = values.map_err(|why| (ResponseCode::INVALID_VALUE, why));
-            let message = values.and_then(|values| creation(handle.as_bytes(), &values, overwrites));
+            let message = values.and_then(|values| {
+                creation(handle.as_bytes(), &values, mode.overwrites, mode.allows_orphans)
+            });
             under_way.handles.push(handle);
             under_way.outcomes.push(message.as_ref().err().cloned());
             let Ok(message) = message else { continue };
@@ -67,14 +69,14 @@ impl RecordsUnderWay {
 }
 
 impl Handover<'_> {
-    /// Creates all records, or replaces them if `overwrites`.
+    /// Creates all records, or replaces them, as `mode` says.
     pub(super) async fn put_all(
         &self,
         identity: &Arc<ClientIdentity>,
         records: Vec<UploadRecord>,
-        overwrites: bool,
+        mode: UploadMode,
     ) -> Vec<RecordOutcome> {
-        let encoded = tokio::task::spawn_blocking(move || RecordsUnderWay::encode(records, overwrites)).await;
+        let encoded = tokio::task::spawn_blocking(move || RecordsUnderWay::encode(records, mode)).await;
         let Ok(mut under_way) = encoded else { return Vec::new() };
         let carried_out = self.carry_out(identity, &mut under_way).await;
         let address = self.request.peer.address;

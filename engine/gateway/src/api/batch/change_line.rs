@@ -1,11 +1,12 @@
 //! A line of a batch: one change of one record, as JSON.
 
-use crate::api::change::values_of;
+use crate::api::change::{ALLOW_ORPHANS, values_of};
 use handle_daemon::bulk::CHANGE_LEN_MAX;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
+use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
@@ -117,7 +118,12 @@ fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> 
             let body = HandleValues { handle: name, values };
             match operation {
                 LineOperation::Replace => {
-                    message(&Request::CreateHandle(body), plain.with(OpFlags::OVERWRITE))
+                    let guard = match json.get(ALLOW_ORPHANS) {
+                        None | Some(Json::Bool(false)) => KEEPS_ADMINS,
+                        Some(Json::Bool(true)) => ChangeGuard::default(),
+                        Some(_) => return Err(bad("`allow_orphans` is neither true nor false")),
+                    };
+                    guarded_message(&Request::CreateHandle(body), plain.with(OpFlags::OVERWRITE), &guard)
                 }
                 LineOperation::Add => message(&Request::AddValue(body), plain),
                 LineOperation::Modify => message(&Request::ModifyValue(body), plain),
@@ -127,7 +133,11 @@ fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> 
     }
 }
 
-/// The message that requests to create a record, and to replace one if `overwrites`.
+/// What keeps the administrators of a record that is replaced.
+const KEEPS_ADMINS: ChangeGuard<'_> = ChangeGuard { if_match: None, if_none_match: None, keeps_admins: true };
+
+/// The message that requests to create a record, and to replace one if `overwrites`; with the
+/// administrators of that one, unless `allows_orphans`.
 ///
 /// # Errors
 /// When the record is too long.
@@ -135,17 +145,30 @@ pub(crate) fn creation(
     handle: &[u8],
     values: &[ValueBuf],
     overwrites: bool,
+    allows_orphans: bool,
 ) -> Result<Vec<u8>, (ResponseCode, String)> {
     let mut encoded = Vec::new();
     let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
     let plain = OpFlags::PLAIN_REQUEST;
-    let flags = if overwrites { plain.with(OpFlags::OVERWRITE) } else { plain };
-    message(&Request::CreateHandle(HandleValues { handle, values }), flags)
+    let (flags, guard) = match overwrites {
+        true if allows_orphans => (plain.with(OpFlags::OVERWRITE), ChangeGuard::default()),
+        true => (plain.with(OpFlags::OVERWRITE), KEEPS_ADMINS),
+        false => (plain, ChangeGuard::default()),
+    };
+    guarded_message(&Request::CreateHandle(HandleValues { handle, values }), flags, &guard)
 }
 
 fn message(request: &Request<'_>, flags: OpFlags) -> Result<Vec<u8>, (ResponseCode, String)> {
+    guarded_message(request, flags, &ChangeGuard::default())
+}
+
+fn guarded_message(
+    request: &Request<'_>,
+    flags: OpFlags,
+    guard: &ChangeGuard<'_>,
+) -> Result<Vec<u8>, (ResponseCode, String)> {
     let header = Header::request(request.op_code(), flags, now_unix_s());
-    let message = MessageBuf::request(&Envelope::request(1), &header, request).unsigned();
+    let message = MessageBuf::guarded_request(&Envelope::request(1), &header, guard, request).unsigned();
     message.map_err(|_| (ResponseCode::INVALID_VALUE, "The record is too long for a message".to_owned()))
 }
 

@@ -58,6 +58,7 @@ pub(in crate::pages) const DE: AdminMessages = AdminMessages {
     upload_file: "Datei",
     upload_text: "Oder fügen Sie die Datensätze hier ein",
     upload_replace: "Bestehende Datensätze ersetzen",
+    allow_orphans: "Erlauben, dass Datensätze ihren letzten Administrator verlieren",
     upload_start: "Datensätze hochladen",
     upload_progress: "Fortschritt des Hochladens",
     upload_done: "{} erledigt, {} fehlgeschlagen",

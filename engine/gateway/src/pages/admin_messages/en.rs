@@ -58,6 +58,7 @@ pub(in crate::pages) const EN: AdminMessages = AdminMessages {
     upload_file: "File",
     upload_text: "Or paste the records here",
     upload_replace: "Replace records that exist",
+    allow_orphans: "Allow records to lose their last administrator",
     upload_start: "Upload records",
     upload_progress: "Progress of the upload",
     upload_done: "{} done, {} failed",

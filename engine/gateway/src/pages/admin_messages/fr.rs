@@ -58,6 +58,7 @@ pub(in crate::pages) const FR: AdminMessages = AdminMessages {
     upload_file: "Fichier",
     upload_text: "Ou collez les enregistrements ici",
     upload_replace: "Remplacer les enregistrements existants",
+    allow_orphans: "Permettre que des enregistrements perdent leur dernier administrateur",
     upload_start: "Importer les enregistrements",
     upload_progress: "Progression de l’import",
     upload_done: "{} réussis, {} échoués",
