@@ -106,7 +106,8 @@ settings! {
         live challenge_bytes: usize = 64 << 20, limit::MESSAGE_LEN_MAX as usize..=1 << 32;
         /// Challenges to one IPv4 address or IPv6 /64. One more displaces its oldest.
         live challenges_per_source <= challenges: usize = 1024, 1..=1 << 24;
-        /// Sources that are exempt from the limits of challenges and work by source.
+        /// Sources that are exempt from the limits of challenges, work and wrong secret keys by
+        /// source: `handle-gateway` on other hosts, and servers that verify answers here.
         live exempt_sources: Vec<String> = Vec::new(), NETWORKS;
         /// Time in which a challenge can be answered.
         live challenge_ms: u32 = 60_000, 1..=3_600_000;

@@ -52,6 +52,10 @@ handle_daemon::event_counters! {
         /// Connections to `replication.socket` that were refused, because of another user or too
         /// many connections.
         relayed_refused,
+        /// Wrong secret keys, and proofs for identities that are not known.
+        secret_guesses,
+        /// Proofs that were not checked, because their source had sent too many wrong secret keys.
+        secret_guesses_refused,
         /// Requests that hit a bug; the log shows where.
         bugs,
     } with {

@@ -10,6 +10,7 @@ use crate::connections::AdminConnections;
 use crate::operation::OperationRules;
 use crate::publish::StorePublisher;
 use crate::service::{ActiveRules, AdminService};
+use handle_auth::source::SourceList;
 use handle_daemon::log::SetLog;
 use handle_daemon::program::ReadConfig;
 use handle_daemon::readiness;
@@ -88,7 +89,9 @@ pub(crate) fn active_rules(
         pulled: PulledPrefixes::new(&config.sources),
         bounds: config.bounds(),
     };
-    Ok(ActiveRules { rules, effort: config.effort() })
+    // The configuration has been checked.
+    let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
+    Ok(ActiveRules { rules, effort: config.effort(), exempt })
 }
 
 /// Reads the configuration again, and reports the result.

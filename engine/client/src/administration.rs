@@ -39,8 +39,8 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::guard::OwnedGuard;
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
-use outgoing::{OutgoingRequest, Repetition, changes_records, changes_values, has_secrets};
-use std::net::SocketAddr;
+use outgoing::{OutgoingRequest, Repetition, RequestExtra, changes_records, changes_values, has_secrets};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -76,6 +76,8 @@ pub struct Administrator {
     version: Version,
     /// The conditions on changes.
     guard: OwnedGuard,
+    /// The client whose proofs are passed on.
+    client: Option<IpAddr>,
 }
 
 /// The answer to a request for a stream.
@@ -102,7 +104,14 @@ impl Administrator {
             allowances: Allowances::default(),
             version: Version::CURRENT,
             guard: OwnedGuard::default(),
+            client: None,
         }
+    }
+
+    /// States the address of the client whose proofs are passed on from now on. A server that
+    /// trusts this sender limits wrong keys by it.
+    pub const fn pass_on_for(&mut self, client: IpAddr) {
+        self.client = Some(client);
     }
 
     /// Sets the conditions on the changes of records that are asked for from now on. A server that
@@ -146,9 +155,15 @@ impl Administrator {
         let session = self.session.take()?;
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
         let flags = OpFlags::PLAIN_REQUEST;
-        let outgoing =
-            OutgoingRequest::new(Some(&session), &request, None, flags, self.allowances, self.version)
-                .ok()?;
+        let outgoing = OutgoingRequest::new(
+            Some(&session),
+            &request,
+            RequestExtra::default(),
+            flags,
+            self.allowances,
+            self.version,
+        )
+        .ok()?;
         self.connection.send_now(&outgoing.message).then_some(self)
     }
 
@@ -377,11 +392,14 @@ impl Administrator {
         if self.server_key.is_some() {
             flags = flags.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
         }
-        let guard = changes_values(request).then_some(&self.guard);
+        let extra = match request {
+            Request::VerifyChallenge(_) => RequestExtra { client: self.client, guard: None },
+            _ => RequestExtra { client: None, guard: changes_values(request).then_some(&self.guard) },
+        };
         let outgoing = OutgoingRequest::new(
             self.session.as_ref(),
             request,
-            guard,
+            extra,
             flags,
             self.allowances,
             self.version,
@@ -490,7 +508,7 @@ impl Administrator {
             signed_response: &signed_response,
         };
         let request = Request::AnswerChallenge(answer);
-        OutgoingRequest::answer(&envelope, &request, flags, is_change, self.version)
+        OutgoingRequest::answer(&envelope, &request, self.client, (flags, is_change), self.version)
     }
 
     /// Receives the answer to `request_id`. If signatures are required, the answer must have the

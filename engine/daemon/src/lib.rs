@@ -20,6 +20,7 @@
 //! - [`readiness`]: what the service manager is told.
 //! - [`record_tag`]: the tag that names a state of a record.
 //! - [`scrape`]: metrics and health over HTTP.
+//! - [`secret_guesses`]: limits on wrong secret keys.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
 //! - [`sessions`]: sessions of the protocol, and sharing them between processes.
 //! - [`settings`](mod@settings): the table of settings, and everything that is made from it.
@@ -28,6 +29,7 @@
 //! - [`site`]: the site record, and the place of a server in it.
 //! - [`socket`]: local sockets that only their owner can connect to.
 //! - [`source_counts`]: how many of something each source has.
+//! - [`source_rates`]: how often each source does something.
 //! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - [`text`]: files that an operator writes.
 //! - [`threads`]: the long-lived threads, and those that have ended by a bug.
@@ -87,6 +89,7 @@ pub mod readiness;
 pub mod record_tag;
 pub mod relay;
 pub mod scrape;
+pub mod secret_guesses;
 pub mod server_key;
 pub mod sessions;
 pub mod settings;
@@ -95,6 +98,7 @@ pub mod signals;
 pub mod site;
 pub mod socket;
 pub mod source_counts;
+pub mod source_rates;
 pub mod takeover;
 pub mod text;
 pub mod threads;

@@ -275,6 +275,7 @@ impl AdministrationService {
         work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
     ) -> Result<T, ServiceError> {
         let mut client = self.client(identity);
+        client.pass_on_for(source);
         let worked = self.run(source, move || {
             let worked = work(&mut client);
             Administrator::end_sessions([&mut client]);

@@ -181,7 +181,7 @@ fn limit(state: &GatewayState, settings: &Config, address: IpAddr, now: Instant)
     if config.requests_per_s == 0 || state.settings.networks().exempt.contains(address) {
         return None;
     }
-    let retry_after = state.rates.admit(address, now, config).err()?;
+    let retry_after = config.admit(&state.rates, address, now).err()?;
     state.counters.requests_limited.add();
     Some(HttpRefusal::TooMany(retry_after))
 }

@@ -6,18 +6,21 @@
 
 use crate::administration::AdministrationService;
 use crate::places::{BodyLimits, BodyRoom};
+use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, plain, response, set_number};
 use crate::route::HttpPeer;
+use crate::secret_guesses::SecretGuess;
 use crate::server::GatewayState;
 use crate::stream::{BodySender, PART_LEN, ResponseBody, spawn};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::relay::{RelayHead, RelayRoute};
 use handle_daemon::site::SiteRecord;
 use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::wire::auth::SECRET_KEY;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::stream::{StreamFront, split};
-use handle_proto::wire::{Envelope, Header};
-use handle_proto::{OpCode, OpFlags};
+use handle_proto::wire::{Body, Envelope, Header, Message, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode};
 use handle_resolver::{
     AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, WireReply as _, answer_message, refuse_stream,
 };
@@ -70,10 +73,19 @@ pub async fn answer(
     match &state.admin {
         Some(admin) if !is_public_query(message) => {
             state.counters.forwarded.add();
+            let guess = guess_in(source, message);
+            if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
+                return HttpRefusal::TooManySecrets(retry_after).respond("/", &HeaderMap::new(), &settings);
+            }
             if let Some(socket) = admin.relay_socket() {
                 let relayed = relay(state, admin, socket, peer, message).await;
                 return match relayed {
-                    Ok(body) => respond_in(version, body),
+                    Ok(body) => {
+                        if let (RelayedAnswer::Whole(answer), Some(guess)) = (&body, &guess) {
+                            count_if_wrong(state, answer, guess);
+                        }
+                        respond_in(version, body)
+                    }
                     Err(error) => {
                         state.counters.forward_failures.add();
                         refuse(&error, settings.upstream.retry_after_s)
@@ -81,7 +93,12 @@ pub async fn answer(
                 };
             }
             match forward(state, admin, source, message).await {
-                Ok(answer) => respond(answer),
+                Ok(answer) => {
+                    if let Some(guess) = &guess {
+                        count_if_wrong(state, &answer, guess);
+                    }
+                    respond(answer)
+                }
                 Err(error) => {
                     state.counters.forward_failures.add();
                     refuse(&error, settings.upstream.retry_after_s)
@@ -89,6 +106,42 @@ pub async fn answer(
             }
         }
         _ => respond(answer_here(state, message)),
+    }
+}
+
+/// The proof with a secret key in a message that is not encrypted. `handle-admin` limits those in
+/// sessions.
+fn guess_in(source: IpAddr, message: &[u8]) -> Option<SecretGuess> {
+    let (envelope, rest) = Envelope::split(message).ok()?;
+    let (header, _) = Header::split(rest).ok()?;
+    let is_proof = matches!(header.op_code, OpCode::RESPONSE_TO_CHALLENGE | OpCode::VERIFY_CHALLENGE);
+    if !is_proof || envelope.flags.has(EnvelopeFlags::ENCRYPTED) {
+        return None;
+    }
+    match Message::decode(rest).ok()?.decode_body(envelope.version).ok()? {
+        Body::Request(Request::AnswerChallenge(answer)) if answer.auth_type == SECRET_KEY => {
+            Some(SecretGuess::of(source, answer.identity.handle))
+        }
+        Body::Request(Request::VerifyChallenge(body)) => Some(SecretGuess::of(source, body.identity.handle)),
+        _ => None,
+    }
+}
+
+/// Counts a proof that `answer` says is wrong.
+fn count_if_wrong(state: &GatewayState, answer: &[u8], guess: &SecretGuess) {
+    let decoded = Envelope::split(answer).ok().and_then(|(envelope, rest)| {
+        let message = Message::decode(rest).ok()?;
+        let verdict = match message.decode_body(envelope.version).ok()? {
+            Body::Reply(reply) => match reply.response {
+                Response::Verdict(verdict) => Some(verdict.is_valid),
+                _ => None,
+            },
+            Body::Request(_) => None,
+        };
+        Some((message.header.response_code, verdict))
+    });
+    if matches!(decoded, Some((ResponseCode::AUTHENTICATION_FAILED, _) | (_, Some(false)))) {
+        guess.count(state);
     }
 }
 

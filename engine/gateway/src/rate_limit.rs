@@ -1,14 +1,9 @@
 //! Limits on requests per second, by source.
-//!
-//! Each source has a token bucket. The table of buckets has a fixed size; a new source replaces the
-//! one that has used least.
 
-use handle_auth::source::Network;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
-use std::hash::{BuildHasher as _, Hash, RandomState};
+use handle_daemon::source_rates::{RetryAfter, SourceRate, SourceRates};
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 settings! {
@@ -29,49 +24,6 @@ settings! {
     }
 }
 
-/// Number of buckets in which a source can be.
-const WAYS: usize = 8;
-/// Locks over which the table is divided.
-const SHARDS: usize = 64;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// The bucket of a source.
-#[derive(Clone, Copy, Debug, Default)]
-struct SourceBucket {
-    /// A hash of the source; 0 for an unused bucket.
-    source: u64,
-    /// When the bucket is full again, in nanoseconds after the start.
-    full_at_ns: u64,
-}
-
-/// The buckets of all sources.
-#[derive(Debug)]
-pub struct RequestRates {
-    shards: Vec<Mutex<Vec<[SourceBucket; WAYS]>>>,
-    hasher: RandomState,
-    started: Instant,
-}
-
-/// The time after which a source may send a request again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetryAfter {
-    /// Seconds, at least 1.
-    pub seconds: u32,
-}
-
-/// A limit on requests of each source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceRate {
-    /// Time between two requests, in nanoseconds on average.
-    pub interval_ns: u64,
-    /// Requests that a source may make at once.
-    pub burst: u32,
-    /// Length of the prefix of an IPv4 address that identifies a source, in bits.
-    pub ipv4_bits: u8,
-    /// Length of the prefix of an IPv6 address that identifies a source, in bits.
-    pub ipv6_bits: u8,
-}
-
 impl RequestRateConfig {
     /// The limit; `None` if there is none.
     #[must_use]
@@ -80,148 +32,29 @@ impl RequestRateConfig {
         let &Self { burst, ipv4_bits, ipv6_bits, .. } = self;
         Some(SourceRate { interval_ns, burst, ipv4_bits, ipv6_bits })
     }
-}
 
-impl RequestRates {
-    /// A table for this number of sources.
-    #[must_use]
-    pub fn new(sources: usize) -> Self {
-        let sets = sources.div_ceil(WAYS * SHARDS);
-        let shard = || Mutex::new(vec![[SourceBucket::default(); WAYS]; sets]);
-        let shards = (0..SHARDS).map(|_| shard()).collect();
-        Self { shards, hasher: RandomState::new(), started: Instant::now() }
-    }
-
-    /// Counts a request of `address` at `now`.
+    /// Counts a request of `address` at `now` in `rates`.
     ///
     /// # Errors
     /// When it exceeds the limit; it is then not counted.
-    pub fn admit(&self, address: IpAddr, now: Instant, config: &RequestRateConfig) -> Result<(), RetryAfter> {
-        config.source_rate().map_or(Ok(()), |rate| self.admit_at_rate(address, now, rate))
-    }
-
-    /// Counts a request of `address` at `now`, for a limit of another kind.
-    ///
-    /// # Errors
-    /// When it exceeds the limit; it is then not counted.
-    pub fn admit_at_rate(&self, address: IpAddr, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
-        let bits = if address.is_ipv4() { rate.ipv4_bits } else { rate.ipv6_bits };
-        self.admit_key(Network::new(address, bits), now, rate)
-    }
-
-    /// Counts an event of the source that is identified by `key`.
-    ///
-    /// # Errors
-    /// When it exceeds the limit; it is then not counted.
-    pub fn admit_key(&self, key: impl Hash, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
-        self.with_buckets(key, |buckets, source| take(buckets, source, self.nanoseconds(now), rate))
-    }
-
-    /// Whether an event of the source that is identified by `key` is within the limit. Counts
-    /// nothing.
-    ///
-    /// # Errors
-    /// When it exceeds the limit.
-    pub fn check_key(&self, key: impl Hash, now: Instant, rate: SourceRate) -> Result<(), RetryAfter> {
-        self.with_buckets(key, |buckets, source| {
-            // A copy, which takes the event.
-            take(&mut buckets.clone(), source, self.nanoseconds(now), rate)
-        })
-    }
-
-    /// Calls `act` with the buckets in which that of `key` can be, and with the hash of it.
-    fn with_buckets<T>(&self, key: impl Hash, act: impl FnOnce(&mut [SourceBucket; WAYS], u64) -> T) -> T {
-        // The lowest bit distinguishes a source from an unused bucket.
-        let source = self.hasher.hash_one(key) | 1;
-        let (shard, set) = (source >> 58, (source >> 1) & 0xffff_ffff);
-        let shard = &self.shards[usize::try_from(shard).unwrap_or(0) % SHARDS];
-        let mut sets = shard.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = usize::try_from(set).unwrap_or(0) % sets.len();
-        act(&mut sets[set], source)
-    }
-
-    /// Nanoseconds from the start to `now`.
-    fn nanoseconds(&self, now: Instant) -> u64 {
-        u64::try_from(now.saturating_duration_since(self.started).as_nanos()).unwrap_or(u64::MAX)
+    pub fn admit(&self, rates: &SourceRates, address: IpAddr, now: Instant) -> Result<(), RetryAfter> {
+        self.source_rate().map_or(Ok(()), |rate| rates.admit_at_rate(address, now, rate))
     }
 }
 
-/// Takes a request from the bucket of `source`.
-fn take(
-    buckets: &mut [SourceBucket; WAYS],
-    source: u64,
-    now_ns: u64,
-    rate: SourceRate,
-) -> Result<(), RetryAfter> {
-    let at = buckets.iter().position(|bucket| bucket.source == source).unwrap_or_else(|| {
-        let least = (0..WAYS).min_by_key(|&at| buckets[at].full_at_ns).unwrap_or(0);
-        buckets[least] = SourceBucket { source, full_at_ns: 0 };
-        least
-    });
-    let full_at_ns = buckets[at].full_at_ns.max(now_ns) + rate.interval_ns;
-    let wait_ns = (full_at_ns - now_ns).saturating_sub(rate.interval_ns * u64::from(rate.burst));
-    if wait_ns > 0 {
-        let seconds = u32::try_from(wait_ns.div_ceil(SECOND_NS)).unwrap_or(u32::MAX);
-        return Err(RetryAfter { seconds });
-    }
-    buckets[at].full_at_ns = full_at_ns;
-    Ok(())
-}
+const SECOND_NS: u64 = 1_000_000_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
-
-    fn limit(requests_per_s: u32, burst: u32) -> RequestRateConfig {
-        RequestRateConfig { requests_per_s, burst, ..RequestRateConfig::default() }
-    }
-
-    fn v4(last: u8) -> IpAddr {
-        [192, 0, 2, last].into()
-    }
 
     #[test]
-    fn a_source_has_its_burst_and_then_its_rate() {
-        let rates = RequestRates::new(1024);
-        let (config, start) = (limit(10, 3), rates.started);
-        let admitted = |at_ms| rates.admit(v4(1), start + Duration::from_millis(at_ms), &config);
-        assert_eq!((0..3).filter(|_| admitted(0).is_ok()).count(), 3);
-        assert_eq!(admitted(0), Err(RetryAfter { seconds: 1 }));
-        assert_eq!(admitted(99), Err(RetryAfter { seconds: 1 }));
-        assert!(admitted(100).is_ok() && admitted(100).is_err());
-        assert!(rates.admit(v4(2), start, &config).is_ok(), "another source");
-        assert_eq!((0..9).filter(|_| admitted(10_000).is_ok()).count(), 3, "no more than the burst");
-        let slow = limit(1, 60);
-        let minute = start + Duration::from_secs(60);
-        assert_eq!((0..99).filter(|_| rates.admit(v4(3), minute, &slow).is_ok()).count(), 60);
-        assert!((0..9).all(|_| rates.admit(v4(4), start, &limit(0, 1)).is_ok()), "no limit");
-    }
-
-    #[test]
-    fn prefixes_are_sources() {
-        let rates = RequestRates::new(1024);
-        let now = rates.started;
-        let v6 = |network: u16, host: u16| IpAddr::from([0x2001, 0xdb8, 0, network, 0, 0, 0, host]);
-        let one = limit(1, 1);
-        assert!(rates.admit(v6(1, 1), now, &one).is_ok() && rates.admit(v6(1, 2), now, &one).is_err());
-        assert!(rates.admit(v6(2, 1), now, &one).is_ok());
-        let wide = RequestRateConfig { ipv4_bits: 24, ..one };
-        assert!(rates.admit(v4(1), now, &wide).is_ok() && rates.admit(v4(2), now, &wide).is_err());
-    }
-
-    #[test]
-    fn many_sources_take_no_more_memory_and_do_not_free_the_busiest() {
-        let rates = RequestRates::new(1024);
-        let (config, now) = (limit(1, 100), rates.started);
-        for _ in 0..100 {
-            assert!(rates.admit(v4(1), now, &config).is_ok());
-        }
-        for source in 0..100_000_u32 {
-            assert!(rates.admit(IpAddr::from((10 << 24 | source).to_be_bytes()), now, &config).is_ok());
-        }
-        assert!(rates.admit(v4(1), now, &config).is_err(), "still known");
-        let buckets: usize = rates.shards.iter().map(|shard| shard.lock().unwrap().len() * WAYS).sum();
-        assert_eq!(buckets, 1024);
+    fn zero_is_no_limit() {
+        let rates = SourceRates::new(1024);
+        let (config, address) = (RequestRateConfig::default(), IpAddr::from([192, 0, 2, 1]));
+        let now = Instant::now();
+        assert!((0..300).all(|_| config.admit(&rates, address, now).is_ok()));
+        let limited = RequestRateConfig { requests_per_s: 1, burst: 2, ..config };
+        assert_eq!((0..9).filter(|_| limited.admit(&rates, address, now).is_ok()).count(), 2);
     }
 }

@@ -17,12 +17,13 @@ pub mod record;
 pub mod request;
 pub mod store;
 
-use crate::rate_limit::{RequestRateConfig, RequestRates, RetryAfter, SourceRate};
+use crate::rate_limit::RequestRateConfig;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::identity::identities;
 use handle_daemon::settings;
 use handle_daemon::settings::IDENTITIES;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::source_rates::{RetryAfter, SourceRate, SourceRates};
 use handle_formats::bundle::BundleLimits;
 use handle_proto::Handle;
 use handle_proto::data::admin;
@@ -99,7 +100,7 @@ impl RegistrationConfig {
 pub struct Registrations {
     /// The requests.
     pub store: Arc<RegistrationStore>,
-    rates: RequestRates,
+    rates: SourceRates,
 }
 
 impl Registrations {
@@ -114,7 +115,7 @@ impl Registrations {
                 true => RegistrationStore::open_unlocked(directory)?,
                 false => RegistrationStore::open(directory)?,
             };
-            Ok(Self { store: Arc::new(store), rates: RequestRates::new(config.sources) })
+            Ok(Self { store: Arc::new(store), rates: SourceRates::new(config.sources) })
         };
         config.directory.as_ref().map(open).transpose()
     }

@@ -73,7 +73,7 @@ async fn dispatch(
         state.counters.api_requests.add();
         return api(state, peer, parts, &path["/api".len()..], Some(body)).await;
     }
-    if search::is_served(state, path) {
+    if search::is_search(path) {
         state.counters.api_requests.add();
         return api(state, peer, parts, path, None).await;
     }

@@ -76,6 +76,10 @@ impl HttpRoute {
     pub const VERIFICATIONS: Self = Self::new("/api/verifications/{identity}", READ_OR_SEND);
     /// Handles by the values of their records.
     pub const SEARCH: Self = Self::new("/hrls/handles", READ);
+    /// Those of a prefix.
+    pub const SEARCH_PREFIX: Self = Self::new("/hrls/handles/{prefix}", READ);
+    /// Whether searches are answered.
+    pub const SEARCH_PING: Self = Self::new("/hrls/ping", READ);
     /// [`OPENAPI`].
     pub const DOCUMENT: Self = Self::new("/api/openapi.json", READ);
     /// A path below `/api` that is none of these.
@@ -84,7 +88,7 @@ impl HttpRoute {
     pub const PROXY: Self = Self::new("/{handle}", READ_OR_SEND);
 
     /// Every route.
-    pub const TABLE: [Self; 34] = [
+    pub const TABLE: [Self; 36] = [
         Self::HANDLE,
         Self::HANDLES,
         Self::PREFIXES,
@@ -95,6 +99,8 @@ impl HttpRoute {
         Self::THIS_SESSION,
         Self::VERIFICATIONS,
         Self::SEARCH,
+        Self::SEARCH_PREFIX,
+        Self::SEARCH_PING,
         Self::DOCUMENT,
         Self::PROXY,
         Self::new("/", READ_OR_SEND),

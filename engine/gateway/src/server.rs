@@ -7,11 +7,9 @@ use crate::counters::GatewayCounters;
 use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
 use crate::places::{BodyBytes, SourcePlaces};
 use crate::proxy::rules::ProxyRules;
-use crate::rate_limit::RequestRates;
 use crate::record::service_facts;
 use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
-use crate::secret_guesses::SecretGuesses;
 use crate::sessions::HttpSessions;
 use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
@@ -25,9 +23,11 @@ use handle_daemon::control::ControlSocket;
 use handle_daemon::privileges::become_user;
 use handle_daemon::publication;
 use handle_daemon::scrape::ScrapeEndpoint;
+use handle_daemon::secret_guesses::SecretGuesses;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::SiteRecord;
+use handle_daemon::source_rates::SourceRates;
 use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, TakeoverServer};
 use handle_daemon::threads;
 use handle_resolver::ServiceFacts;
@@ -76,9 +76,9 @@ pub struct GatewayState {
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
-    pub rates: RequestRates,
+    pub rates: SourceRates,
     /// Processor time of requests for many names, by source.
-    pub bulk_time: RequestRates,
+    pub bulk_time: SourceRates,
     /// Wrong secret keys by source.
     pub secret_guesses: SecretGuesses,
     /// The log of requests.
@@ -286,8 +286,8 @@ impl Gateway {
             registrations,
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
-            rates: RequestRates::new(config.request_rate.sources),
-            bulk_time: RequestRates::new(BULK_SOURCES),
+            rates: SourceRates::new(config.request_rate.sources),
+            bulk_time: SourceRates::new(BULK_SOURCES),
             secret_guesses: SecretGuesses::new(config.secret_guesses.entries),
             request_log: RequestLog::new(&config.request_log),
             workers_count,

@@ -121,6 +121,8 @@ reasons! {
     NotPermitted = "not_permitted", INVALID_ADMIN, b"";
     /// The answer to the challenge is wrong, or the identity has no such key.
     WrongKey = "wrong_key", AUTHENTICATION_FAILED, b"";
+    /// The source has sent too many wrong secret keys.
+    TooManySecrets = "too_many_secrets", SERVER_BUSY, b"Too many wrong secret keys came from your network; ask again later.";
     /// The answer to the challenge demands more work than the server does.
     TooMuchWork = "too_much_work", AUTHENTICATION_FAILED, b"The answer asks for more PBKDF2 rounds, or for a longer or shorter key, than this server accepts.";
     /// The key of the identity is at another service, which this server does not query.

@@ -7,6 +7,7 @@
 
 pub mod config;
 mod forwarding;
+mod guesses;
 mod in_session;
 pub(crate) mod missing;
 pub(crate) mod queue;
@@ -29,6 +30,7 @@ pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_auth::source::SourceList;
 use handle_daemon::priority::stand_back;
+use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::sessions::SessionTable;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
@@ -63,6 +65,12 @@ pub struct SlowPath {
     pub(crate) when_full: RefusalReason,
     signer: Option<AnswerSigner>,
     challenges: Mutex<Challenges>,
+    /// The wrong secret keys of sources that have proved their address.
+    secret_guesses: SecretGuesses,
+    /// Those of datagrams, whose source may be forged, so that a forger does not limit others.
+    unproven_guesses: SecretGuesses,
+    /// Sources whose wrong secret keys are not limited.
+    exempt: SourceList,
     /// The sessions of this process, if sessions are enabled.
     pub sessions: Option<Arc<ServerSessions>>,
     server: Vec<HandleIdentity>,
@@ -124,11 +132,14 @@ impl SlowPath {
             exempt: exempt.clone(),
         };
         Ok(Some(Self {
-            queues: JobQueues::new(workers_count, slow.queue_requests, exempt),
+            queues: JobQueues::new(workers_count, slow.queue_requests, exempt.clone()),
             forward: Forwarder::new(&config.forward, slow.queue_requests),
             when_full: if config.tcp.enabled { RefusalReason::OverTcp } else { RefusalReason::Busy },
             signer,
             challenges: Mutex::new(Challenges::new(limits)),
+            secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
+            unproven_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
+            exempt,
             sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),
             server: identities(&config.administrators.server)?,
             server_reads_all: config.administrators.server_full_access,

@@ -384,3 +384,23 @@ fn each_process_continues_while_the_other_is_down() {
     let (plain, protection) = shared.read(&exchange(handled, &question).unwrap());
     assert_eq!((code(&plain), protection), (ResponseCode::SUCCESS, MAC), "handled holds the session");
 }
+
+#[test]
+fn with_require_sessions_nobody_is_challenged_outside_a_session() {
+    let administered = administer_with("root", |config| config.require_sessions = true);
+    let address = administered.address();
+    let key = server_key("root");
+    let mut session = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &key);
+    let mut outside = ClientSession::open(exchange_over_tcp, address, ADMINISTRATOR, &key);
+    outside.id = 0;
+    let refused = exchange_over_tcp(address, &create(&outside, "TST/REQUIRED")).unwrap();
+    assert_eq!(code(&refused), ResponseCode::INVALID_CREDENTIAL);
+    assert!(String::from_utf8_lossy(&refused).contains("This server requires a session."));
+    let message = create(&session, "TST/REQUIRED");
+    let message = session.seal(message);
+    let challenged = session.read(&exchange_over_tcp(address, &message).unwrap()).0;
+    assert_eq!(code(&challenged), ResponseCode::AUTHENTICATION_NEEDED);
+    let proof = answer(&session, &challenged);
+    let created = session.read(&exchange_over_tcp(address, &proof).unwrap()).0;
+    assert_eq!(code(&created), ResponseCode::SUCCESS);
+}

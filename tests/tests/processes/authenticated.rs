@@ -532,3 +532,36 @@ fn a_server_key_that_is_not_in_the_site_record_is_refused() {
         error(|config| config.server_key.as_mut().unwrap().passphrase_env = Some("HANDLED_NO_SUCH".into()));
     assert!(error_text.contains("HANDLED_NO_SUCH"), "{error_text}");
 }
+
+/// Wrong secrets of one source for one handle, over connections and in datagrams.
+#[test]
+fn a_source_with_many_wrong_secrets_waits() {
+    let served = root(|_| ());
+    let guess = |over: fn(SocketAddr, &[u8]) -> Option<Vec<u8>>, identity: Reference<'_>| {
+        let asked = over(served.address(), &question("TST/HALF", &[1, 2], READ, 1)).unwrap();
+        let challenge = read(&asked).2.unwrap();
+        let mac = mac(DigestAlgorithm::HMAC_SHA256, b"wrong", &challenge.covered()).unwrap();
+        let mut response = vec![];
+        SecretAnswer::Mac { algorithm: DigestAlgorithm::HMAC_SHA256, mac: &mac }.encode(&mut response);
+        let body = ChallengeAnswer { auth_type: auth::SECRET_KEY, identity, signed_response: &response };
+        let envelope = Envelope { session_id: challenge.id, ..Envelope::request(2) };
+        let message = message(envelope, READ, &Request::AnswerChallenge(body));
+        read(&over(served.address(), &message).unwrap()).0
+    };
+    let named = identity(301, "0.NA/TST");
+    for (over, refusal) in [
+        (exchange_over_tcp as fn(SocketAddr, &[u8]) -> Option<Vec<u8>>, ResponseCode::SERVER_BUSY),
+        // To TCP, where the sender proves its address.
+        (exchange, ResponseCode::ERROR),
+    ] {
+        let codes: Vec<ResponseCode> = (0..21).map(|_| guess(over, named)).collect();
+        assert_eq!(codes[..20], [ResponseCode::AUTHENTICATION_FAILED; 20]);
+        assert_eq!(codes[20], refusal);
+    }
+    let exempt = root(|config| config.slow.exempt_sources = vec!["127.0.0.0/8".to_owned()]);
+    for _ in 0..30 {
+        let challenge = challenge(&exempt, "TST/HALF", &[1, 2]);
+        let wrong = answer(&exempt, challenge.id, auth::SECRET_KEY, named, &[&[3][..], &[0; 32]].concat());
+        assert_eq!(wrong.0, ResponseCode::AUTHENTICATION_FAILED);
+    }
+}

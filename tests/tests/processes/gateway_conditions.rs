@@ -1,6 +1,6 @@
-//! Changes that `handle-admin` makes only if the record is in a state that the client names, or keeps
-//! an administrator: `If-Match` and `If-None-Match` of PUT and DELETE, and the administrators of
-//! records that are replaced.
+//! Changes that `handle-admin` makes only if the record is in a state that the client names, or
+//! keeps an administrator: `If-Match` and `If-None-Match` of PUT and DELETE, and the administrators
+//! of records that are replaced. Also what refused callers are told.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -300,4 +300,46 @@ fn data_of_predefined_types_given_as_text_are_parsed_or_refused() {
         assert_eq!(put(&name, kind, &json!({ "format": "base64", "value": "AAAA" })).status, 201, "{kind}");
     }
     assert_eq!(service.url("refused"), None);
+}
+
+#[test]
+fn every_refusal_of_a_caller_says_why() {
+    let service = Service::start();
+    assert_eq!(service.put("refused", "https://example.org/", "").status, 201);
+    let unknown = "Authorization: Basic MzAxJTNBVFNUL05PQk9EWS1IRVJFOng=\r\n";
+    let malformed = "Authorization: Basic ***\r\n";
+    let ended = "Authorization: Handle sessionId=\"ended\"\r\n";
+    for (method, target) in [
+        ("PUT", target("refused")),
+        ("DELETE", target("refused")),
+        ("GET", "/api/handles/TST/HALF?publicOnly=false".to_owned()),
+        ("GET", "/api/handles?prefix=TST".to_owned()),
+        ("GET", "/api/prefixes".to_owned()),
+        ("DELETE", "/api/prefixes?prefix=0.NA/TST".to_owned()),
+    ] {
+        for (caller, part) in [
+            (STRANGER, "Wrong secret, or unknown identity"),
+            (malformed, "Credentials cannot be read"),
+            (ended, "Unknown or ended session"),
+            (unknown, ""),
+            (READER, ""),
+        ] {
+            let answer = service.ask(caller, method, &target, "", &record("https://other/"));
+            if (200..300).contains(&answer.status) {
+                continue;
+            }
+            let message = answer.json()["message"].as_str().unwrap_or_default().to_owned();
+            let case = format!("{method} {target} {caller}: {} {}", answer.status, answer.text());
+            assert!(
+                matches!(answer.status, 401 | 403) && !message.is_empty() && message.contains(part),
+                "{case}"
+            );
+        }
+    }
+    let lacking = service.ask(READER, "DELETE", &target("refused"), "", &json!(null));
+    assert!(lacking.text().contains("305:0.NA/TST lacks"), "{}", lacking.text());
+    for (method, path) in [("GET", "/api/sessions/this"), ("DELETE", "/api/sessions/this")] {
+        let answer = service.ask(ended, method, path, "", &json!(null));
+        assert!(answer.status < 500 || answer.status == 501, "{}", answer.text());
+    }
 }

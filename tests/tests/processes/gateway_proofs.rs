@@ -281,7 +281,7 @@ fn each_fault_of_a_proof_has_its_text() {
     }
     for (fields, session, error) in &cases {
         let answer = pair.prove_in_header(fields);
-        assert_eq!((answer.status, answer.body.len()), (401, 0), "{fields:?}");
+        assert_eq!((answer.status, &answer.json()["message"]), (401, &(*error).into()), "{fields:?}");
         let challenge = answer.list("www-authenticate");
         // The challenge of the same session, and only of this scheme.
         let start = format!("Handle sessionId=\"{}\", nonce=", session.id);
@@ -307,7 +307,8 @@ fn an_unknown_session_is_answered_with_another_one() {
     for id in [ended.id.as_str(), "nope", ""] {
         let named = header(&[("sessionId", id.to_owned())]);
         let answer = pair.ask("GET", RESTRICTED, &named, "");
-        assert_eq!((answer.status, answer.body.len()), (401, 0), "{id}");
+        let message = "Unknown or ended session";
+        assert_eq!((answer.status, &answer.json()["message"]), (401, &message.into()), "{id}");
         let challenge = answer.list("www-authenticate");
         let is_other =
             challenge.starts_with("Handle sessionId=\"") && (id.is_empty() || !challenge.contains(id));
@@ -370,7 +371,7 @@ fn a_challenge_is_two_headers_and_plain_http_gets_none() {
         ("DELETE", "/api/sessions/this"),
     ] {
         let answer = pair.ask_plainly(method, target, &named);
-        assert_eq!((answer.status, answer.body.len()), (403, 0), "{method}");
+        assert_eq!((answer.status, &answer.json()["message"]), (403, &"Sessions need TLS".into()), "{method}");
     }
 }
 

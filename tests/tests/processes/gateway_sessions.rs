@@ -157,7 +157,11 @@ fn a_session_keeps_its_identity_and_gets_a_fresh_nonce() {
         pair.ask("GET", PROTECTED, &fields, "")
     };
     let other = secret(&fresh);
-    assert_eq!((other.status, other.body.len()), (401, 0), "another identity");
+    assert_eq!(
+        (other.status, &other.json()["message"]),
+        (401, &"Identity not verified".into()),
+        "another identity"
+    );
     assert_eq!(pair.sign_in(&id, &fresh, "300:0.NA/TST").status, 200, "the same one");
     assert_eq!(pair.status(&id), 200);
 }
@@ -177,7 +181,11 @@ fn sessions_end_and_are_nothing_over_plain_http() {
         );
         let bytes = exchange(pair.gateway.address(), request.as_bytes());
         let answer = HttpAnswer::split(&bytes, false).unwrap().0;
-        assert_eq!((answer.status, answer.body.len()), (403, 0), "{method}");
+        assert_eq!(
+            (answer.status, &answer.json()["message"]),
+            (403, &"Sessions need TLS".into()),
+            "{method}"
+        );
     }
     assert_eq!(pair.ask("DELETE", "/api/sessions/this", &of_session(&id), "").status, 204);
     assert_eq!(pair.status(&id), 401);

@@ -4,6 +4,7 @@
 
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
+use handle_tests::admin_server::administer_with;
 use handle_tests::client::TestClient;
 use handle_tests::daemon::{Daemon, Successor, ask, handled};
 use handle_tests::needs::{TestNeed, has};
@@ -12,6 +13,7 @@ use handle_tests::records::{self, Record};
 use serde_json::Value as Json;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -162,4 +164,33 @@ fn start_up_errors_name_what_would_fail_without_root() {
     allow(&layer, 0o600);
     let (code, error) = fail(setup.command("auto"));
     assert!(code == 1 && error.contains("cannot read the set") && error.contains(".layer"), "{error}");
+}
+
+/// Another user connects to the socket for relayed messages: only users in `socket_uids` may.
+#[test]
+fn users_in_socket_uids_may_relay_messages_and_others_may_not() {
+    if !is_root() {
+        return;
+    }
+    for (uids, refused) in [(vec![], 1), (vec![NOBODY], 0)] {
+        let directory = tempfile::tempdir().unwrap();
+        allow(directory.path(), 0o755);
+        let socket = directory.path().join("relay.sock");
+        let administration = administer_with("root", |config| {
+            config.replication.socket = Some(socket.clone());
+            config.replication.socket_mode = 0o666;
+            config.replication.socket_uids.clone_from(&uids);
+        });
+        let mut peer = Command::new("python3");
+        let code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
+                    s.settimeout(1)\ntry: sys.exit(0 if s.recv(1) == b'' else 1)\nexcept TimeoutError: sys.exit(2)";
+        let status = peer.arg("-c").arg(code).arg(&socket).uid(NOBODY).status();
+        if !has(TestNeed::Python, status.is_ok()) {
+            return;
+        }
+        // A refused connection is closed at once; an accepted one waits for a message.
+        assert_eq!(status.unwrap().code(), Some(if refused == 1 { 0 } else { 2 }), "{uids:?}");
+        let counters = &administration.server().shared().service.counters;
+        assert_eq!(counters.relayed_refused.get(), refused, "{uids:?}");
+    }
 }

@@ -33,7 +33,10 @@ impl SearchService {
             change(config);
         });
         let socket = admin.config.bulk.socket.clone().unwrap();
-        let gateway = gateway_at(socket, |config| config.admin.search = true);
+        let gateway = gateway_at(socket, |config| {
+            config.admin.search = true;
+            config.admin.address = Some(admin.address());
+        });
         let service = Self { admin, gateway };
         service.put("TST/found-1", "https://found.example/1", Permissions::DEFAULT);
         service.put("TST/found-2", "https://found.example/2", Permissions::DEFAULT);
@@ -140,12 +143,19 @@ fn searches_without_rights_and_wrong_ones_are_refused() {
     let anonymous = service.search("", query);
     assert_eq!(anonymous.status, 401);
     assert!(anonymous.list("www-authenticate").contains("Basic"));
-    assert_eq!(service.search(WRONG, query).status, 401);
+    let wrong = service.search(WRONG, query);
+    assert_eq!((wrong.status, wrong.json()["responseCode"].as_i64()), (401, Some(403)));
+    assert!(wrong.text().contains("Wrong secret, or unknown identity"), "{}", wrong.text());
     for (query, status, part) in [
         ("", 400, "No values to find"),
         ("EMAIL=x", 501, "EMAIL are not indexed"),
         ("URL=x&limit=0", 400, "a page ends within 100000"),
         ("URL=x&limit=50000&page=1", 200, "[]"),
+        ("URL=x&limit=200000", 200, "[]"),
+        ("URL=x&limit=200000&page=1", 400, "a page ends within 100000"),
+        ("URL=x&retrieveRecords=true", 400, "retrieveRecords is neither a parameter"),
+        ("URL=x&offset=3", 400, "types with an index: URL, checksum"),
+        ("URL=x&HS_ADMIN=*&21.T11148/abc=1", 200, "[]"),
         ("URL=x&limit=50000&page=2", 400, "a page ends within 100000"),
         ("URL=x&limit=x", 400, "not a number"),
         ("URL=*****", 400, "at most 4 stars"),
@@ -176,4 +186,50 @@ fn a_search_has_bounds_and_can_be_open_to_everybody() {
     let refused = few.search(ADMINISTRATOR, "URL=https://found.example/*");
     assert!(refused.status == 400 && refused.text().contains("more than 1 prefixes"), "{}", refused.text());
     assert_eq!(few.found("URL=https://found.example/*&prefix=TST").as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn records_are_found_with_their_handles() {
+    let service = SearchService::start(|_| ());
+    let found = service.found("URL=https://found.example/*&retrieverecords=true");
+    let handles: Vec<&String> = found.as_object().unwrap().keys().collect();
+    assert_eq!(handles, ["TST/FOUND-1", "TST/FOUND-2"]);
+    let values = json!([
+        { "index": 1, "type": "URL", "value": "https://found.example/1" },
+        { "index": 2, "type": "CHECKSUM", "value": "99" },
+    ]);
+    assert_eq!(found["TST/FOUND-1"], values);
+    assert_eq!(service.found("URL=https://none.example/&retrieverecords"), json!({}));
+    let few = service.found("URL=https://found.example/*&retrieverecords=true&limit=1");
+    assert_eq!(few.as_object().unwrap().len(), 1);
+    let no = service.found("URL=https://found.example/1&retrieverecords=false");
+    assert_eq!(no, json!(["TST/FOUND-1"]));
+}
+
+#[test]
+fn the_paths_of_reverse_lookup_are_those_of_deployed_servers() {
+    let service = SearchService::start(|_| ());
+    let ask = |target: &str, caller: &str| {
+        let header = if caller.is_empty() { String::new() } else { format!("Authorization: {caller}\r\n") };
+        ask_over_tls(service.gateway.address(), "GET", target, &header, "")
+    };
+    let of_prefix = ask("/hrls/handles/TST?URL=https://found.example/*", ADMINISTRATOR);
+    assert_eq!((of_prefix.status, of_prefix.json()), (200, json!(["TST/FOUND-1", "TST/FOUND-2"])));
+    assert_eq!(ask("/hrls/handles/10.999?URL=https://found.example/*", ADMINISTRATOR).json(), json!([]));
+    let ping = ask("/hrls/ping", ADMINISTRATOR);
+    assert_eq!((ping.status, ping.text()), (200, "OK\n".to_owned()));
+    assert_eq!([ask("/hrls/ping", "").status, ask("/hrls/ping", WRONG).status], [401, 401]);
+    let open = SearchService::start(|config| config.index.open = true);
+    let ping = ask_over_tls(open.gateway.address(), "GET", "/hrls/ping", "", "");
+    assert_eq!((ping.status, ping.text()), (200, "OK\n".to_owned()), "everybody may search");
+    let silent = gateway_at(service.admin.config.bulk.socket.clone().unwrap(), |_| ());
+    for target in ["/hrls/handles?URL=x", "/hrls/handles/TST?URL=x", "/hrls/ping"] {
+        let off = ask_over_tls(silent.address(), "GET", target, "", "");
+        assert_eq!(
+            (off.status, off.json()["responseCode"].as_i64()),
+            (501, Some(5)),
+            "{target}: {}",
+            off.text()
+        );
+    }
 }

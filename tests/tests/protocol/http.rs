@@ -67,7 +67,7 @@ fn callback(line: &Json) -> Option<&str> {
 
 /// All kinds, as in `docs/conformance.md`. The first that applies to a line and is true of its
 /// answer counts.
-const KINDS: [Kind; 12] = [
+const KINDS: [Kind; 13] = [
     Kind {
         name: "own words",
         applies: |line| {
@@ -128,6 +128,19 @@ const KINDS: [Kind; 12] = [
         applies: |line| line["status"] == 401 && header(&line["request_headers"], "Authorization").is_some(),
         is_right: |_, answer| answer.status == 403 && code(&answer.json()) == Some(400),
         lines_count: 3,
+    },
+    Kind {
+        name: "refusals say why",
+        applies: |line| line["status"] == 401 || line["status"] == 403,
+        is_right: |line, answer| {
+            let (theirs, ours) = (header(&line["response_headers"], "WWW-Authenticate"), answer.json());
+            let is_challenged = theirs.is_none() == answer.header("www-authenticate").is_none();
+            let reference: Json = serde_json::from_str(body_text(line)).unwrap_or_default();
+            let has_same_code = body_text(line).is_empty() || code(&reference) == code(&ours);
+            let says_why = ours["message"].as_str().is_some_and(|message| !message.is_empty());
+            is_same_status(line, answer) && is_challenged && has_same_code && says_why
+        },
+        lines_count: 20,
     },
     Kind {
         name: "values that nobody may read",

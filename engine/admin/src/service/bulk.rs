@@ -5,7 +5,7 @@ use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
 use super::commit::apply;
 use super::open::{OpenedRequest, open};
-use super::prove::ProofOutcome;
+use super::prove::{ProofOutcome, unknown_identity};
 use super::verify::TOO_MUCH_WAITS;
 use super::{ActiveRules, AdminService, hidden};
 use crate::audit::AuditLine;
@@ -199,6 +199,10 @@ impl AdminService {
             }
             Ok(_) => {}
         }
+        let checked = match self.begin_check(claim.answer.auth_type, identity.handle, origin.ip) {
+            Ok(checked) => checked,
+            Err(refused) => return Ok(Err(refused)),
+        };
         let mut decider = self.decider_without_request()?;
         let candidates = match self.candidates(claim, &mut decider, false)? {
             Ok(candidates) => candidates,
@@ -223,7 +227,11 @@ impl AdminService {
                 return Ok(Ok(()));
             }
         }
-        Ok(Err(wrong))
+        checked.was_wrong();
+        Ok(Err(match candidates.is_empty() && self.has_no_handle(&decider, identity.handle)? {
+            true => unknown_identity(identity),
+            false => wrong,
+        }))
     }
 
     /// Looks up the key of the request, if it has one.

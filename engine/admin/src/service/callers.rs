@@ -145,6 +145,8 @@ impl AdminService {
             limits: effort.pbkdf2,
         };
         let most = cost::keys_max(kind, proof.signed_response, &effort.pbkdf2, effort.keys_tried);
+        let attempt = self.begin_check(kind, proof.identity.handle, proof.source);
+        let attempt = attempt.map_err(|_| CallerRefusal::Busy)?;
         let ask = |inquiry: &mut RemoteInquiry<'_>| remote_candidates(inquiry, proof, kind, most);
         for candidate in self.caller_candidates(proof.identity, (kind, most), ask)? {
             let outcome = match &candidate {
@@ -165,6 +167,7 @@ impl AdminService {
                 return Ok((index, key));
             }
         }
+        attempt.was_wrong();
         Err(CallerRefusal::Wrong)
     }
 

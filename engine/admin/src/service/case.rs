@@ -12,7 +12,7 @@ use handle_daemon::sessions::{IncomingMessage, SessionIdentity, TakenChallenge};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// A request on its way from the message to the answer.
 pub(super) struct RequestCase<'a> {
@@ -34,6 +34,8 @@ pub(super) struct RequestCase<'a> {
     pub(super) now_unix_s: u32,
     /// The transport of a stream to the client; `None` if a stream cannot be sent.
     pub(super) stream_route: Option<StreamRoute>,
+    /// The client whose proof the sender says that it passes on.
+    pub(super) stated_client: Option<IpAddr>,
     /// The identity that the session has authenticated.
     session_identity: Option<SessionIdentity>,
 }
@@ -56,6 +58,12 @@ impl<'a> RequestCase<'a> {
             random: handle_auth::random(),
             now_unix_s,
             stream_route: None,
+            stated_client: match opened.request {
+                Request::AnswerChallenge(_) | Request::VerifyChallenge(_) => {
+                    auth::stated_client(opened.message.body)
+                }
+                _ => None,
+            },
             session_identity: incoming.identity(),
             opened,
         }

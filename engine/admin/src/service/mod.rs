@@ -21,6 +21,7 @@ mod challenges;
 mod commit;
 mod decide;
 mod forwarded;
+mod guesses;
 mod open;
 mod pages;
 mod prove;
@@ -56,7 +57,9 @@ use crate::sourced::SourceFacts;
 use case::{ChallengeClaim, RequestCase};
 use handle_auth::challenges::{Challenges, IssuedChallenge};
 use handle_auth::kdf::Pbkdf2Limits;
+use handle_auth::source::SourceList;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint, TakenChallenge};
 use handle_daemon::site::SiteRecord;
 use handle_proto::ResponseCode;
@@ -94,6 +97,8 @@ pub struct AdminService {
     caller_sessions: Mutex<CallerSessions>,
     /// The requests of `handle-gateway` with a key that are in progress.
     bulk_requests: bulk::RequestsInProgress,
+    /// The wrong secret keys of all sources.
+    secret_guesses: SecretGuesses,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
     /// Makes streams for mirrors.
@@ -109,6 +114,8 @@ pub struct ActiveRules {
     pub rules: OperationRules,
     /// Limits on the work of verifying answers to challenges.
     pub effort: ChallengeEffort,
+    /// Sources whose wrong secret keys are not limited.
+    pub exempt: SourceList,
 }
 
 /// Limits on the work of verifying an answer to a challenge.
@@ -224,7 +231,7 @@ impl AdminService {
             OperationDecision::List(lister) => Ok(PreparedResponse::List(lister, decider.into_snapshot())),
             OperationDecision::Replicate => self.begin_stream(case, requester),
             OperationDecision::Status => self.status(&decider).map(PreparedResponse::from),
-            OperationDecision::Verify => self.verify(&mut decider, case.origin()),
+            OperationDecision::Verify => self.verify(&mut decider, case),
         }
     }
 
@@ -281,6 +288,7 @@ impl AdminService {
             referrals: None,
             caller_sessions,
             bulk_requests: bulk::RequestsInProgress::default(),
+            secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
             costly: None,
             replication: None,
             in_force: RwLock::new(Arc::new(in_force)),
@@ -305,7 +313,7 @@ impl AdminService {
     pub fn become_primary(&self, site: SiteRecord) {
         let before = self.in_force();
         let rules = OperationRules { site: Arc::new(site), primaries: None, ..before.rules.clone() };
-        self.put_in_force(ActiveRules { rules, effort: before.effort });
+        self.put_in_force(ActiveRules { rules, effort: before.effort, exempt: before.exempt.clone() });
     }
 
     /// Puts other rules in force for all requests from now on.

@@ -12,7 +12,7 @@ use handle_auth::{VerifyError, cost};
 use handle_proto::wire::auth;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode};
-use handle_store::StoreError;
+use handle_store::{StoreError, StoreRecords as _, key};
 
 /// The outcome of verifying an answer to a challenge.
 pub(super) enum ProofOutcome<'a> {
@@ -60,6 +60,10 @@ impl AdminService {
                 Err(refused) => return Ok(ProofOutcome::Response(refused.into())),
             },
         };
+        let checked = match self.begin_check_in(claim.answer.auth_type, claimed.handle, case) {
+            Ok(checked) => checked,
+            Err(refused) => return Ok(ProofOutcome::Response(refused.into())),
+        };
         for candidate in &candidates {
             let index = candidate.index(claimed);
             let identity = if promotes { Reference { index, ..claimed } } else { claimed };
@@ -83,8 +87,20 @@ impl AdminService {
         }
         Ok(ProofOutcome::Response(match refusal {
             Some(OperationDecision::Answer(answer)) => answer.into(),
-            _ => wrong_key(claimed),
+            _ => {
+                checked.was_wrong();
+                match candidates.is_empty() && self.has_no_handle(decider, claimed.handle)? {
+                    true => unknown_identity(claimed).into(),
+                    false => wrong_key(claimed),
+                }
+            }
         }))
+    }
+
+    /// Whether there is no handle with this name here or at a source.
+    pub(super) fn has_no_handle(&self, decider: &Decider<'_, '_>, handle: &[u8]) -> Result<bool, StoreError> {
+        let key = key(handle, decider.snapshot.folds());
+        Ok(self.sources.is_none() && decider.snapshot.record(&key)?.is_none())
     }
 
     /// The candidates for verifying the answer to a challenge: the keys in the store, or those of
@@ -142,6 +158,13 @@ impl AdminService {
             },
         }
     }
+}
+
+/// The refusal of an identity whose handle does not exist, which everybody may know.
+pub(super) fn unknown_identity(identity: Reference<'_>) -> OperationRefusal {
+    let text =
+        format!("The handle of the identity {}:{} does not exist.", identity.index, Handle(identity.handle));
+    OperationRefusal { code: ResponseCode::AUTHENTICATION_FAILED, text: text.into() }
 }
 
 /// The refusal of an answer that was not made with a key of `identity`.

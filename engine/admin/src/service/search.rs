@@ -7,6 +7,7 @@ use crate::index::IndexConfig;
 use crate::operation::{OperationDecision, OperationRefusal, Requester};
 use handle_daemon::bulk::BulkSearch;
 use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::printable::Printable;
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::list::Reference;
@@ -47,7 +48,7 @@ impl<'a> From<&BulkSearch<'a>> for HandleSearch<'a> {
 }
 
 impl HandleSearch<'_> {
-    fn parse(&self) -> Result<StoreSearch, OperationRefusal> {
+    fn parse(&self, config: &IndexConfig) -> Result<StoreSearch, OperationRefusal> {
         let refuse =
             |text: String| OperationRefusal { code: ResponseCode::PROTOCOL_ERROR, text: text.into() };
         if self.conditions.len() > CONDITIONS_MAX {
@@ -55,12 +56,33 @@ impl HandleSearch<'_> {
         }
         let mut conditions = Vec::with_capacity(self.conditions.len());
         for (kind, pattern) in &self.conditions {
+            if !is_type(kind, config) {
+                let (name, types) =
+                    (Printable(&Handle(kind).to_string()).to_string(), config.types.join(", "));
+                return Err(refuse(format!(
+                    "{name} is neither a parameter of a search nor a known type; types with an index: {types}."
+                )));
+            }
             let pattern = ValuePattern::new(pattern).map_err(|error| refuse(sentence(&error.to_string())))?;
             conditions.push(SearchCondition { kind: kind.to_vec(), pattern });
         }
         let prefix = self.prefix.strip_prefix(PREFIX_RECORDS).unwrap_or(self.prefix);
         Ok(StoreSearch { conditions, prefix: Some(prefix.to_vec()).filter(|it| !it.is_empty()) })
     }
+}
+
+/// Types of common values without an index, by which a search may be narrowed.
+const COMMON_TYPES: [&[u8]; 6] = [b"URL", b"EMAIL", b"DESC", b"URN", b"INET_HOST", b"CHECKSUM"];
+
+/// Whether a parameter names a type: one with an index, one that is common or predefined, or one
+/// that is registered under a handle. Anything else is more likely a parameter of another server,
+/// for which nothing would be found.
+fn is_type(name: &[u8], config: &IndexConfig) -> bool {
+    let is = |kind: &[u8]| fold::eq(kind, name);
+    config.types.iter().any(|kind| is(kind.as_bytes()))
+        || COMMON_TYPES.iter().any(|kind| is(kind))
+        || fold::starts_with(name, b"HS_")
+        || name.contains(&b'/')
 }
 
 /// The text of an error as a sentence.
@@ -128,7 +150,7 @@ impl AdminService {
     /// # Errors
     /// Why there is no answer.
     pub fn find_all(&self, search: &HandleSearch<'_>, config: &IndexConfig) -> FoundPage {
-        let parsed = search.parse()?;
+        let parsed = search.parse(config)?;
         let snapshot = self.store.snapshot().map_err(|error| self.store_refusal(&error))?;
         let after = Some(search.after).filter(|after| !after.is_empty());
         let found = snapshot.search(&parsed, after, config.bounds(search.handles), |_| Ok(true));
@@ -142,7 +164,7 @@ impl AdminService {
         config: &IndexConfig,
         caller: Reference<'_>,
     ) -> FoundPage {
-        let parsed = search.parse()?;
+        let parsed = search.parse(config)?;
         if !self.in_force().rules.lists_handles {
             let text = "This server does not list handles.";
             return Err(OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text));

@@ -1,6 +1,7 @@
 //! Verifying answers to challenges, for this server and for others.
 
 use super::AdminService;
+use super::case::RequestCase;
 use super::decide::{Decider, NoKeys};
 use super::open::UNREADABLE;
 use super::response::PreparedResponse;
@@ -25,7 +26,7 @@ impl AdminService {
     pub(super) fn verify(
         &self,
         decider: &mut Decider<'_, '_>,
-        origin: RequestOrigin,
+        case: &RequestCase<'_>,
     ) -> Result<PreparedResponse, StoreError> {
         let Request::VerifyChallenge(VerificationRequest { identity, nonce, digest, signed_response }) =
             decider.request.request
@@ -46,14 +47,19 @@ impl AdminService {
             signed_response,
             limits: effort.pbkdf2,
         };
+        let checked = match self.begin_check_in(kind, identity.handle, case) {
+            Ok(checked) => checked,
+            Err(refused) => return Ok(refused.into()),
+        };
         let mut is_readable = true;
         for key in &keys {
-            match self.check_proof(&proof, kind, key, origin) {
+            match self.check_proof(&proof, kind, key, case.origin()) {
                 None => return Ok(TOO_MUCH_WAITS.into()),
                 Some(Ok(())) => return Ok(OperationAnswer::Verdict(true).into()),
                 Some(Err(error)) => is_readable &= !error.is_unreadable(),
             }
         }
+        checked.was_wrong();
         // As deployed servers do: see `verify_auth_secret_md5_old` of the vectors.
         Ok(match is_readable {
             true => OperationAnswer::Verdict(false).into(),

@@ -94,8 +94,8 @@ fn permissions(bits: &str) -> anyhow::Result<Permissions> {
     Ok(Permissions(u8::from_str_radix(bits, 2)?))
 }
 
-/// Parses data by type: administrators and groups have a short form, sites and keys are JSON, and all
-/// other data is text.
+/// Parses data by type: administrators and groups have a short form, sites and keys are JSON, and
+/// all other data is text.
 fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     let kind = kind.as_bytes();
     let mut data = Vec::new();

@@ -9,6 +9,7 @@ use handle_proto::data::kind;
 use handle_proto::wire::guard::OwnedGuard;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, Value, Version};
+use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a request may be repeated when its connection was lost before any byte of its answer
@@ -21,6 +22,15 @@ pub(super) enum Repetition {
     Refused,
     /// It could be carried out twice.
     Forbidden,
+}
+
+/// What goes with the body of a request.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RequestExtra<'e> {
+    /// Conditions on a change.
+    pub(super) guard: Option<&'e OwnedGuard>,
+    /// The client whose proof is passed on.
+    pub(super) client: Option<IpAddr>,
 }
 
 /// An encoded request.
@@ -41,7 +51,7 @@ impl OutgoingRequest {
     pub(super) fn new(
         session: Option<&OpenSession>,
         request: &Request<'_>,
-        guard: Option<&OwnedGuard>,
+        extra: RequestExtra<'_>,
         flags: OpFlags,
         allowances: Allowances,
         version: Version,
@@ -52,7 +62,7 @@ impl OutgoingRequest {
         }
         let (session_id, version) = session.map_or((0, version), |session| (session.id, session.version));
         let suggested = if session.is_some() { Version::CURRENT } else { version };
-        let (envelope, message) = begin(session_id, (version, suggested), request, guard, flags);
+        let (envelope, message) = begin(session_id, (version, suggested), request, extra, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
@@ -76,12 +86,18 @@ impl OutgoingRequest {
     pub(super) fn answer(
         challenge: &Envelope,
         request: &Request<'_>,
-        flags: OpFlags,
-        is_change: bool,
+        client: Option<IpAddr>,
+        (flags, is_change): (OpFlags, bool),
         version_max: Version,
     ) -> Result<Self, AskError> {
         let version = challenge.version.min(version_max);
-        let (envelope, message) = begin(challenge.session_id, (version, version_max), request, None, flags);
+        let (envelope, message) = begin(
+            challenge.session_id,
+            (version, version_max),
+            request,
+            RequestExtra { client, guard: None },
+            flags,
+        );
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let repetition = if is_change { Repetition::Forbidden } else { Repetition::Harmless };
@@ -94,7 +110,7 @@ fn begin(
     session_id: i32,
     (version, suggested): (Version, Version),
     request: &Request<'_>,
-    guard: Option<&OwnedGuard>,
+    extra: RequestExtra<'_>,
     flags: OpFlags,
 ) -> (Envelope, MessageBuf) {
     // Positive, as deployed clients choose it, and unpredictable.
@@ -103,8 +119,12 @@ fn begin(
     let now_unix_s = u32::try_from(now.as_secs()).unwrap_or(u32::MAX);
     let header = Header::request(request.op_code(), flags, now_unix_s);
     let envelope = Envelope { session_id, version, suggested, ..Envelope::request(request_id) };
-    let guard = guard.map(OwnedGuard::as_guard).unwrap_or_default();
-    (envelope, MessageBuf::guarded_request(&envelope, &header, &guard, request))
+    let guard = extra.guard.map(OwnedGuard::as_guard).unwrap_or_default();
+    let message = match extra.client {
+        Some(client) => MessageBuf::proof_for(&envelope, &header, request, client),
+        None => MessageBuf::guarded_request(&envelope, &header, &guard, request),
+    };
+    (envelope, message)
 }
 
 /// Whether the request changes records of the server.

@@ -5,13 +5,12 @@ use crate::api::scheme::{HandleCredentials, HandleProof, identity};
 use crate::api::sessions::{self, SignInError, proof_with_secret};
 use crate::pages::admin::{AdminNotice, SignInPage};
 use crate::parameters::Parameters;
-use crate::rate_limit::RetryAfter;
 use crate::reply::{GatewayResponse, set_number};
-use crate::secret_guesses::SecretGuess;
 use crate::sessions::{HttpSession, SessionId};
 use data_encoding::BASE64;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey};
+use handle_daemon::source_rates::RetryAfter;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use percent_encoding::percent_decode;
@@ -46,16 +45,6 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     let others = String::from_utf8_lossy(&others);
     let form = Parameters::parse(&others);
     let name = form.first("id").unwrap_or_default().trim().to_owned();
-    let guess = secret.as_ref().map(|_| {
-        let handle = identity(&name).map_or_else(Vec::new, |(_, handle)| handle.as_bytes().to_vec());
-        SecretGuess::of(request.peer.address, &handle)
-    });
-    if let Some(Err(RetryAfter { seconds })) = guess.as_ref().map(|guess| guess.check(request.state)) {
-        let text = error(request.texts().too_many_secrets);
-        let mut refused = page(request, StatusCode::TOO_MANY_REQUESTS, Some(text), name).await;
-        set_number(&mut refused, header::RETRY_AFTER, seconds);
-        return refused;
-    }
     let verified = match read_proof(request, &form, &name, secret).await {
         Ok((nonce, proof)) => {
             sessions::verify_proof(request.state, request.peer.address, &nonce, proof).await
@@ -64,10 +53,13 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     };
     let identity = match verified {
         Ok(identity) => identity,
+        Err(SignInError::TooManySecrets(RetryAfter { seconds })) => {
+            let text = error(request.texts().too_many_secrets);
+            let mut refused = page(request, StatusCode::TOO_MANY_REQUESTS, Some(text), name).await;
+            set_number(&mut refused, header::RETRY_AFTER, seconds);
+            return refused;
+        }
         Err(refused) => {
-            if let (SignInError::NotVerified, Some(guess)) = (&refused, guess) {
-                guess.count(request.state);
-            }
             let text = match refused {
                 SignInError::Busy | SignInError::Unreachable => request.texts().unreachable,
                 _ => request.texts().not_verified,

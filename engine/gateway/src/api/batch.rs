@@ -184,7 +184,13 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, ApiRefusal> {
 pub(super) fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: BulkError) -> GatewayResponse {
     match error {
         // The identity is unknown, or its proof is wrong.
-        BulkError::Refused(ResponseCode(403..=406), _) | BulkError::NoSecret => unauthorized(),
+        BulkError::Refused(code @ ResponseCode(403..=406), text) => {
+            unauthorized(state, request, (code, &text), None)
+        }
+        BulkError::NoSecret => {
+            let text = "The identity has neither a secret nor a session";
+            unauthorized(state, request, (ResponseCode::INVALID_CREDENTIAL, text), None)
+        }
         BulkError::Refused(code, text) => busy(state, request, status_of(code, false), code, &text),
         BulkError::OtherBody => {
             let message = "The Idempotency-Key was used with another body";

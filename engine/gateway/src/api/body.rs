@@ -164,7 +164,13 @@ pub fn respond_shared(
     settings: &Config,
 ) -> GatewayResponse {
     if request.format == ApiFormat::default() {
-        return respond_with(BodyText::Shared(document), StatusCode::OK, (freshness, BodyTag::Bytes), request, settings);
+        return respond_with(
+            BodyText::Shared(document),
+            StatusCode::OK,
+            (freshness, BodyTag::Bytes),
+            request,
+            settings,
+        );
     }
     ApiBody(document.text.to_owned()).respond(StatusCode::OK, freshness, request, settings)
 }

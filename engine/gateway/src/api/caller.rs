@@ -6,10 +6,15 @@ use crate::reply::GatewayResponse;
 use crate::server::GatewayState;
 use data_encoding::BASE64;
 use handle_client::administration::{ClientIdentity, IdentityKey};
+use handle_proto::ResponseCode;
 use hyper::header;
 use percent_encoding::percent_decode_str;
 use std::sync::Arc;
 use zeroize::Zeroizing;
+
+/// The message about credentials of another form.
+const UNREADABLE: &str =
+    "Credentials cannot be read: expected Basic with index:handle, its colon as %3A, and the secret";
 
 /// Who makes a request.
 #[derive(Debug)]
@@ -41,7 +46,11 @@ impl Caller {
             };
         }
         let basic = credentials.to_str().ok().and_then(basic);
-        basic.map_or_else(|| Self::Refused(unauthorized()), |identity| Self::Identity(Arc::new(identity)))
+        let refused = || {
+            let refusal = (ResponseCode::INVALID_CREDENTIAL, UNREADABLE);
+            Self::Refused(unauthorized(state, request, refusal, None))
+        };
+        basic.map_or_else(refused, |identity| Self::Identity(Arc::new(identity)))
     }
 }
 

@@ -139,14 +139,15 @@ fn show(
         ResponseCode::SUCCESS if deletes || outcome.has_replaced => StatusCode::OK,
         ResponseCode::SUCCESS => StatusCode::CREATED,
         // The service says so of an identity that it does not know, or whose proof is wrong.
-        ResponseCode(403..=406) => return super::unauthorized(),
+        code @ ResponseCode(403..=406) => {
+            return super::unauthorized(state, request, (code, &outcome.text), Some(name));
+        }
         code => status_of(code, false),
     };
     let message = match outcome.code {
         ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
-        ResponseCode::CONDITION_FAILED => Some(outcome.text.as_str()),
-        ResponseCode::HANDLE_NOT_FOUND | ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode(400..) => None,
-        _ => Some(outcome.text.as_str()).filter(|text| !text.is_empty()),
+        ResponseCode::HANDLE_NOT_FOUND | ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode(500..) => None,
+        _ => super::reason(&outcome.text),
     };
     respond(state, request, status, ApiBody::failure(outcome.code, message, Some(name)))
 }
@@ -210,7 +211,7 @@ async fn read_change(
     }
     let mints = parameters.flag("mintNewSuffix").unwrap_or_default();
     let kind = if index_texts.is_empty() {
-        guard.keeps_admins = !parameters.flag(ALLOW_ORPHANS).unwrap_or_default();
+        guard.keeps_admins = !parameters.flag("allow_orphans").unwrap_or_default();
         ChangeKind::Put { values, mints }
     } else {
         ChangeKind::PutValues(values)

@@ -213,9 +213,14 @@ async fn read_as(
             }
             ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter())
         }
-        (ResponseCode(403..=406), _) => return super::unauthorized(),
+        (code @ ResponseCode(403..=406), _) => {
+            return super::unauthorized(state, request, (code, &answer.text()), Some(handle));
+        }
         (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
             ApiBody::failure(code, Some("That prefix doesn't live here"), Some(handle))
+        }
+        (code @ ResponseCode(400..=401), _) => {
+            ApiBody::failure(code, super::reason(&answer.text()), Some(handle))
         }
         (code, _) => ApiBody::failure(code, None, Some(handle)),
     };

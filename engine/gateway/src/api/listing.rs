@@ -141,7 +141,7 @@ async fn answer(
     request: &ApiRequest<'_>,
     member: &str,
     prefix: Option<&str>,
-    list: impl FnOnce(&mut Administrator, &ListingPart) -> Result<(ResponseCode, NameCollector), AskError>
+    list: impl FnOnce(&mut Administrator, &ListingPart) -> Result<(ListingOutcome, NameCollector), AskError>
     + Send
     + 'static,
 ) -> GatewayResponse {
@@ -219,15 +219,18 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
             Response::Changed(change) => Some(change.position),
             _ => None,
         };
-        Ok((answer.code(), position))
+        Ok((answer.code(), answer.text(), position))
     };
     match admin.ask(request.peer.address, Some(identity), change).await {
-        Ok((ResponseCode(403..=406), _)) => super::unauthorized(),
-        Ok((code, position)) => {
+        Ok((code @ ResponseCode(403..=406), text, _)) => {
+            super::unauthorized(state, request, (code, &text), Some(prefix))
+        }
+        Ok((code, text, position)) => {
             if code == ResponseCode::SUCCESS {
                 state.until_visible(request.peer.address, [prefix.as_bytes()], position).await;
             }
-            respond(state, request, status_of(code, false), ApiBody::failure(code, None, Some(prefix)))
+            let why = super::reason(&text).filter(|_| matches!(code, ResponseCode(400..=401)));
+            respond(state, request, status_of(code, false), ApiBody::failure(code, why, Some(prefix)))
         }
         Err(error) => admin_refusal(state, request, &error, Some(prefix)),
     }
@@ -259,12 +262,15 @@ fn part(request: &ApiRequest<'_>) -> Result<ListingPart, ApiRefusal> {
     })
 }
 
+/// How a listing ends: the code and the text of the answer.
+type ListingOutcome = (ResponseCode, String);
+
 /// Asks the service for names as the caller.
 async fn ask(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     about: Option<&str>,
-    list: impl FnOnce(&mut Administrator) -> Result<(ResponseCode, NameCollector), AskError> + Send + 'static,
+    list: impl FnOnce(&mut Administrator) -> Result<(ListingOutcome, NameCollector), AskError> + Send + 'static,
 ) -> Result<ListedNames, GatewayResponse> {
     let identity = match Caller::of(state, request).await {
         Caller::Anonymous => return Err(challenge(state, request, about)),
@@ -273,13 +279,16 @@ async fn ask(
     };
     let Some(admin) = &state.admin else { return Err(super::unsupported(state, request, NO_ADMIN)) };
     let collected = admin.ask(request.peer.address, Some(identity), list).await;
-    let (code, names) = collected.map_err(|error| admin_refusal(state, request, &error, about))?;
+    let ((code, text), names) = collected.map_err(|error| admin_refusal(state, request, &error, about))?;
     match code {
         ResponseCode::SUCCESS => Ok(names.finish()),
-        ResponseCode(403..=406) => Err(super::unauthorized()),
+        code @ ResponseCode(403..=406) => Err(super::unauthorized(state, request, (code, &text), about)),
         code => {
-            let is_remote = code == ResponseCode::SERVER_NOT_RESPONSIBLE;
-            let message = is_remote.then_some("That prefix doesn't live here");
+            let message = match code {
+                ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
+                ResponseCode(400..=401) => super::reason(&text),
+                _ => None,
+            };
             Err(respond(state, request, status_of(code, false), ApiBody::failure(code, message, about)))
         }
     }
@@ -292,7 +301,7 @@ pub(crate) fn of_prefix(
     record: &[u8],
 ) -> Result<(ResponseCode, Vec<String>), AskError> {
     let request = Request::ListHandles(HandleBody { handle: record });
-    let (code, names) = collect(client, &request, &ListingPart::All)?;
+    let ((code, _), names) = collect(client, &request, &ListingPart::All)?;
     Ok((code, names.finish().names))
 }
 
@@ -300,13 +309,13 @@ fn collect(
     client: &mut Administrator,
     request: &Request<'_>,
     part: &ListingPart,
-) -> Result<(ResponseCode, NameCollector), AskError> {
+) -> Result<(ListingOutcome, NameCollector), AskError> {
     let mut names = NameCollector::new(part);
     let answer = client.list(request, |name| {
         names.add(name);
         ControlFlow::Continue(())
     })?;
-    Ok((answer.code(), names))
+    Ok(((answer.code(), answer.text()), names))
 }
 
 #[cfg(test)]

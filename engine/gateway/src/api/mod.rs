@@ -29,7 +29,7 @@ use crate::connections::certificate::ConnectionCertificate;
 use crate::connections::request_body::RequestBody;
 use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, SharedText, empty, set_number};
+use crate::reply::{Freshness, GatewayResponse, RequestHeaders, SharedText, set_number};
 use crate::route::HttpPeer;
 use crate::route_table::{HttpRoute, OPENAPI};
 use crate::secret_guesses::SecretGuess;
@@ -148,7 +148,9 @@ async fn guarded(
         return HttpRefusal::TooManySecrets(retry_after).respond("/api", headers, &settings);
     }
     let mut response = answer.await;
-    if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED) {
+    // Proofs of sessions are counted where they are verified.
+    let is_counted = request.path.starts_with("/sessions");
+    if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED && !is_counted) {
         guess.count(state);
     }
     sessions::add_authentication_headers(state, request, &mut response).await;
@@ -196,7 +198,8 @@ async fn answer_endpoint(
         ApiEndpoint::Document => not_allowed(state, request, endpoint),
         // As deployed: a session id is a secret.
         ApiEndpoint::Sessions | ApiEndpoint::ThisSession if !request.peer.is_confidential => {
-            empty(StatusCode::FORBIDDEN)
+            let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, Some("Sessions need TLS"), None);
+            respond(state, request, StatusCode::FORBIDDEN, body)
         }
         ApiEndpoint::Sessions | ApiEndpoint::ThisSession => sessions::answer(state, request, body).await,
         ApiEndpoint::Verifications(name) if is_read => verifications::verify(state, request, name).await,
@@ -263,9 +266,27 @@ const _: () = assert!(MESSAGE_LEN_MAX == 256 << 10, "as the message says");
 /// How a client can authenticate.
 const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
 
-/// The answer to credentials that cannot be used or are wrong.
-fn unauthorized() -> GatewayResponse {
-    empty(StatusCode::UNAUTHORIZED)
+/// The answer to credentials that `handle-admin` refuses with `code` and `text`.
+fn unauthorized(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    (code, text): (ResponseCode, &str),
+    about: Option<&str>,
+) -> GatewayResponse {
+    let message = match code {
+        ResponseCode::AUTHENTICATION_FAILED if text.is_empty() => WRONG_SECRET.to_owned(),
+        ResponseCode::AUTHENTICATION_FAILED => format!("{WRONG_SECRET}: {text}"),
+        _ if text.is_empty() => "The identity could not be verified".to_owned(),
+        _ => text.to_owned(),
+    };
+    respond(state, request, StatusCode::UNAUTHORIZED, ApiBody::failure(code, Some(&message), about))
+}
+
+const WRONG_SECRET: &str = "Wrong secret, or unknown identity";
+
+/// The sentence of a refusal that the service explains; `None` for one without a text.
+fn reason(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// The answer when the administration service gave none.

@@ -1,28 +1,36 @@
-//! Searches for handles by the public values of their records: `/hrls/handles`, as pyhandle asks.
+//! Searches for handles by the public values of their records: `/hrls`, as pyhandle and B2SAFE ask
+//! the reverse lookup of EUDAT.
 //!
 //! Parameters are types with the values that a record must have, in which `*` stands for any
 //! characters. `handle-admin` finds, among the handles that the caller may list; this module cuts
-//! what it finds into pages.
+//! what it finds into pages, and adds the records if they are asked for.
 
-use crate::administration::AdministrationService;
+use crate::administration::{AdministrationService, ServiceError};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, challenge, guarded, respond, unsupported};
+use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, guarded, respond, unsupported};
 use crate::bulk::{self, BulkError};
-use crate::reply::GatewayResponse;
+use crate::reply::{GatewayResponse, plain};
+use crate::route_table::HttpRoute;
 use crate::server::GatewayState;
+use crate::target;
+use handle_client::administration::Administrator;
 use handle_daemon::bulk::BulkSearch;
-use handle_proto::ResponseCode;
+use handle_proto::json::data_to_json;
+use handle_proto::wire::list::{Indexes, Strings};
+use handle_proto::wire::query::Query;
+use handle_proto::wire::{Request, Response};
+use handle_proto::{OpFlags, ResponseCode};
 use hyper::{Method, StatusCode};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::UnixStream;
 
-/// The path of searches.
-pub const PATH: &str = "/hrls/handles";
+/// Start of the paths of searches.
+const PATH: &str = "/hrls/";
 /// Handles of a page if `limit` is not given.
 const LIMIT_DEFAULT: usize = 1000;
 /// Maximum number of handles up to the end of a page.
@@ -30,13 +38,50 @@ const FOUND_MAX: usize = 100_000;
 /// Maximum number of questions to `handle-admin` for one page. Each looks at up to its
 /// `index.values` values.
 const QUESTIONS_MAX: usize = 200;
+/// Maximum number of handles of a page with records.
+const RECORDS_MAX: usize = 1000;
+/// Maximum length of the records of a page, as JSON.
+const RECORDS_LEN_MAX: usize = 16 << 20;
 /// Parameters that are not types.
-const OWN_PARAMETERS: [&str; 5] = ["limit", "page", "prefix", "pretty", "callback"];
+const OWN_PARAMETERS: [&str; 6] = ["limit", "page", "prefix", "pretty", "callback", "retrieverecords"];
+/// The message where searches are switched off.
+const OFF: &str = "This gateway does not search for handles (`admin.search`)";
 
-/// Whether searches are served, and `path` is theirs.
+/// What a path below `/hrls` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SearchPath<'p> {
+    /// Whether searches are answered.
+    Ping,
+    /// Handles of all prefixes.
+    Handles,
+    /// Handles of one prefix, percent-encoded.
+    HandlesOf(&'p str),
+}
+
+impl<'p> SearchPath<'p> {
+    fn of(path: &'p str) -> Option<Self> {
+        let rest = path.strip_prefix(PATH)?.trim_end_matches('/');
+        match rest.split_once('/') {
+            None if rest == "ping" => Some(Self::Ping),
+            None if rest == "handles" => Some(Self::Handles),
+            Some(("handles", prefix)) => Some(Self::HandlesOf(prefix)),
+            _ => None,
+        }
+    }
+
+    const fn route(self) -> HttpRoute {
+        match self {
+            Self::Ping => HttpRoute::SEARCH_PING,
+            Self::Handles => HttpRoute::SEARCH,
+            Self::HandlesOf(_) => HttpRoute::SEARCH_PREFIX,
+        }
+    }
+}
+
+/// Whether `path` is that of a search. Other services have no handles with these names.
 #[must_use]
-pub fn is_served(state: &GatewayState, path: &str) -> bool {
-    path.trim_end_matches('/') == PATH && state.settings.current().admin.search
+pub fn is_search(path: &str) -> bool {
+    SearchPath::of(path).is_some()
 }
 
 /// What a request asks for.
@@ -46,6 +91,8 @@ struct PageSearch {
     prefix: String,
     skip: usize,
     limit: usize,
+    /// Whether the records are asked for.
+    has_records: bool,
 }
 
 /// Why there is no page.
@@ -54,21 +101,33 @@ enum SearchFailure {
     Bulk(BulkError),
     /// There is too much to look at.
     TooMuch,
+    /// The records are too long.
+    TooLong,
+    /// The records could not be read.
+    Records(ServiceError),
 }
 
 /// Answers a search.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayResponse {
+    let path = SearchPath::of(request.path).unwrap_or(SearchPath::Handles);
     guarded(state, request, async {
         match *request.head.method {
-            Method::GET | Method::HEAD => search(state, request).await,
-            _ => crate::route_table::HttpRoute::SEARCH.refuse(request.head.method),
+            Method::GET | Method::HEAD if !state.settings.current().admin.search => {
+                unsupported(state, request, OFF)
+            }
+            Method::GET | Method::HEAD => search(state, request, path).await,
+            _ => path.route().refuse(request.head.method),
         }
     })
     .await
 }
 
-async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayResponse {
-    let search = match parse(request) {
+async fn search(
+    state: &Arc<GatewayState>,
+    request: &ApiRequest<'_>,
+    path: SearchPath<'_>,
+) -> GatewayResponse {
+    let search = match parse(request, path) {
         Ok(search) => search,
         Err(refusal) => return refusal.respond(state, request, None),
     };
@@ -82,7 +141,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
         return unsupported(state, request, NO_ADMIN);
     };
     let source = request.peer.address;
-    let Some(_place) = admin.place(source) else {
+    let Some(place) = admin.place(source) else {
         let refusal = BulkError::Refused(
             ResponseCode::SERVER_BUSY,
             "Too many requests to the administration service are under way".to_owned(),
@@ -91,17 +150,30 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     };
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {
+        Ok(_) if path == SearchPath::Ping && !is_anonymous => Ok(Vec::new()),
         Ok(mut stream) => page(&mut stream, admin, source, &search).await,
         Err(error) => Err(SearchFailure::Bulk(error)),
     };
     let is_lost = matches!(&found, Err(SearchFailure::Bulk(BulkError::Lost(_))));
     let lost = is_lost.then_some("a search got no answer");
     admin.bulk_failures().note(lost.as_ref(), Instant::now());
+    // Reading records takes a place of its own.
+    drop(place);
+    let found = match found {
+        Ok(handles) if search.has_records => records(admin, source, handles).await,
+        Ok(handles) => Ok(Value::Array(handles.into_iter().map(Value::String).collect())),
+        Err(failure) => Err(failure),
+    };
     match found {
-        Ok(handles) => {
-            let handles: Vec<Value> = handles.into_iter().map(Value::String).collect();
-            respond(state, request, StatusCode::OK, ApiBody::of(&Value::Array(handles)))
+        // As the reverse lookup of EUDAT answers it.
+        Ok(_) if path == SearchPath::Ping => plain(StatusCode::OK, "OK\n"),
+        Err(SearchFailure::Bulk(BulkError::Refused(ResponseCode::PROTOCOL_ERROR, _)))
+            if path == SearchPath::Ping =>
+        {
+            // Everybody may search: only a condition was missing.
+            plain(StatusCode::OK, "OK\n")
         }
+        Ok(found) => respond(state, request, StatusCode::OK, ApiBody::of(&found)),
         Err(SearchFailure::Bulk(BulkError::Refused(ResponseCode::AUTHENTICATION_NEEDED, _)))
             if is_anonymous =>
         {
@@ -112,7 +184,48 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
             let message = "The search looks at too many values: give more of their beginning, or a prefix";
             ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None)
         }
+        Err(SearchFailure::TooLong) => {
+            let message = format!("The records have more than {RECORDS_LEN_MAX} bytes: give a lower limit");
+            ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message).respond(state, request, None)
+        }
+        Err(SearchFailure::Records(error)) => admin_refusal(state, request, &error, None),
     }
+}
+
+/// The public values of the records of `handles`, as the reverse lookup of EUDAT shows them. They
+/// are read where the handles were found; a record that has been deleted since is left out.
+async fn records(
+    admin: &AdministrationService,
+    source: IpAddr,
+    handles: Vec<String>,
+) -> Result<Value, SearchFailure> {
+    let read = move |client: &mut Administrator| {
+        let (mut records, mut len) = (Map::new(), 0);
+        for handle in handles {
+            let query = Query { handle: handle.as_bytes(), indexes: Indexes::EMPTY, types: Strings::EMPTY };
+            let answer = client.ask(&Request::Resolution(query), OpFlags::PLAIN_REQUEST)?;
+            let Response::Answer(found) = answer.reply().response else { continue };
+            let values: Vec<(Value, usize)> = found.values.iter().map(|value| shown_value(&value)).collect();
+            len += values.iter().map(|(_, len)| len).sum::<usize>() + handle.len();
+            if len > RECORDS_LEN_MAX {
+                return Ok(None);
+            }
+            records.insert(handle, values.into_iter().map(|(value, _)| value).collect());
+        }
+        Ok(Some(Value::Object(records)))
+    };
+    match admin.ask(source, None, read).await {
+        Ok(records) => records.ok_or(SearchFailure::TooLong),
+        Err(error) => Err(SearchFailure::Records(error)),
+    }
+}
+
+/// A value as the reverse lookup of EUDAT shows it, and about its length.
+fn shown_value(value: &handle_proto::Value<'_>) -> (Value, usize) {
+    let data = data_to_json(value.kind, value.data).get_mut("value").map(Value::take);
+    let kind = String::from_utf8_lossy(value.kind);
+    let len = 64 + 2 * value.data.len() + kind.len();
+    (json!({ "index": value.index, "type": kind, "value": data }), len)
 }
 
 /// A connection for the caller. Without an identity, the first frame is the search.
@@ -160,14 +273,17 @@ async fn page(
 }
 
 /// The search of a request.
-fn parse(request: &ApiRequest<'_>) -> Result<PageSearch, ApiRefusal> {
+fn parse(request: &ApiRequest<'_>, path: SearchPath<'_>) -> Result<PageSearch, ApiRefusal> {
     let parameters = &request.parameters;
     let bad = |message: String| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message);
     let number = |name: &str, default: usize| match parameters.first(name) {
         None => Ok(default),
         Some(text) => text.parse().map_err(|_| bad(format!("Invalid {name}: {text:?} is not a number"))),
     };
+    let has_records = parameters.flag("retrieverecords").unwrap_or_default();
+    let limit_max = if has_records { RECORDS_MAX } else { FOUND_MAX };
     let (limit, page): (usize, usize) = (number("limit", LIMIT_DEFAULT)?, number("page", 0)?);
+    let limit = limit.min(limit_max);
     let end = page.checked_add(1).and_then(|pages| pages.checked_mul(limit));
     if limit == 0 || end.is_none_or(|end| end > FOUND_MAX) {
         return Err(bad(format!("Invalid limit and page: a page ends within {FOUND_MAX} handles")));
@@ -177,11 +293,19 @@ fn parse(request: &ApiRequest<'_>) -> Result<PageSearch, ApiRefusal> {
         .filter(|(name, _)| !OWN_PARAMETERS.contains(name))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    if conditions.is_empty() {
+    if conditions.is_empty() && path != SearchPath::Ping {
         return Err(bad(
             "No values to find: name a type and a value, as URL=https://example.org/*".to_owned()
         ));
     }
-    let prefix = parameters.first("prefix").unwrap_or_default().to_owned();
-    Ok(PageSearch { conditions, prefix, skip: page * limit, limit })
+    let prefix = match path {
+        SearchPath::HandlesOf(prefix) => {
+            let decoded = target::decode(prefix);
+            decoded
+                .map_err(|error| ApiRefusal::bad(ResponseCode::INVALID_HANDLE, error.message()))?
+                .into_owned()
+        }
+        _ => parameters.first("prefix").unwrap_or_default().to_owned(),
+    };
+    Ok(PageSearch { conditions, prefix, skip: page * limit, limit, has_records })
 }

@@ -6,6 +6,7 @@ use crate::api::scheme::{CredentialsError, HandleCredentials, HandleProof};
 use crate::api::{ApiRequest, BASIC, certificates, respond};
 use crate::callers::{CallerError, CallerService, ServerSignature};
 use crate::connections::request_body::RequestBody;
+use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, empty};
 use crate::route::read_body;
 use crate::secret_guesses::SecretGuess;
@@ -16,6 +17,8 @@ use handle_auth::challenge::answer_with_mac;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_daemon::callers::{CallerProof, CallerRefusal};
+use handle_daemon::source_rates::RetryAfter;
+use handle_proto::ResponseCode;
 use handle_proto::json::Json;
 use handle_proto::wire::auth::SECRET_KEY;
 use handle_proto::wire::list::Reference;
@@ -40,6 +43,8 @@ pub enum SignInError {
     Stale,
     /// There are too many sessions or requests.
     Busy,
+    /// The source has sent too many wrong secret keys.
+    TooManySecrets(RetryAfter),
     /// `handle-admin` did not answer.
     Unreachable,
 }
@@ -52,7 +57,7 @@ impl SignInError {
             Self::Credentials(CredentialsError::Missing) => "Missing fields in authentication data",
             Self::Credentials(CredentialsError::Malformed) => "Error parsing Authorization: Handle",
             Self::NotVerified | Self::Stale => "Identity not verified",
-            Self::Busy | Self::Unreachable => "Identity not verified at the moment",
+            Self::Busy | Self::TooManySecrets(_) | Self::Unreachable => "Identity not verified at the moment",
         }
     }
 }
@@ -119,10 +124,11 @@ pub fn read_proof(
     Ok(proof)
 }
 
-/// Lets `handle-admin` verify a proof over `nonce`.
+/// Lets `handle-admin` verify a proof over `nonce`. A wrong secret key is counted here, whatever
+/// the form in which it came.
 ///
 /// # Errors
-/// When the proof is wrong or cannot be verified.
+/// When the proof is wrong or cannot be verified, or its source has sent too many wrong ones.
 pub async fn verify_proof(
     state: &GatewayState,
     address: IpAddr,
@@ -133,6 +139,10 @@ pub async fn verify_proof(
         return Err(SignInError::Unreachable);
     };
     let (service, nonce) = (Arc::clone(service), nonce.to_vec());
+    let guess = (proof.auth_type == SECRET_KEY).then(|| SecretGuess::of(address, &proof.handle));
+    if let Some(guess) = &guess {
+        guess.check(state).map_err(SignInError::TooManySecrets)?;
+    }
     let verified = admin.run(address, move || {
         service.verify(&CallerProof {
             nonce: &nonce,
@@ -145,7 +155,13 @@ pub async fn verify_proof(
     });
     match verified.await {
         Ok(Ok(identity)) => Ok(Arc::new(identity)),
-        Ok(Err(error)) => Err(error.into()),
+        Ok(Err(error)) => {
+            let error = SignInError::from(error);
+            if let (SignInError::NotVerified, Some(guess)) = (error, guess) {
+                guess.count(state);
+            }
+            Err(error)
+        }
         Err(_) => Err(SignInError::Busy),
     }
 }
@@ -221,9 +237,13 @@ pub async fn caller(
     request: &ApiRequest<'_>,
     credentials: Option<HandleCredentials>,
 ) -> Result<Option<Arc<ClientIdentity>>, GatewayResponse> {
-    let refused = || empty(StatusCode::UNAUTHORIZED);
-    let Some(credentials) = credentials else { return Err(refused()) };
-    let Some(session) = credentials.session().and_then(|id| find(state, id)) else { return Err(refused()) };
+    let Some(credentials) = credentials else {
+        let error = SignInError::Credentials(CredentialsError::Malformed);
+        return Err(refused(state, request, error.text()));
+    };
+    let Some(session) = credentials.session().and_then(|id| find(state, id)) else {
+        return Err(refused(state, request, NO_SESSION));
+    };
     if !credentials.is_proof() {
         return Ok(session.identity);
     }
@@ -233,13 +253,32 @@ pub async fn caller(
     };
     match signed {
         Ok(session) => Ok(session.identity),
+        Err(SignInError::TooManySecrets(retry_after)) => Err(too_many(state, request, retry_after)),
         Err(error) => {
-            let mut response = refused();
+            let mut response = refused(state, request, error.text());
             let session = find(state, session.id).unwrap_or(session);
             add(&mut response, &challenge_text(&session, Some(error), None));
             Err(response)
         }
     }
+}
+
+fn too_many(state: &GatewayState, request: &ApiRequest<'_>, retry_after: RetryAfter) -> GatewayResponse {
+    let settings = state.settings.current();
+    HttpRefusal::TooManySecrets(retry_after).respond("/api", request.head.headers, &settings)
+}
+
+/// The message for a session that has ended or never was.
+const NO_SESSION: &str = "Unknown or ended session";
+
+/// The refusal of credentials, without the challenge that goes with it.
+fn refused(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> GatewayResponse {
+    let body = ApiBody::failure(ResponseCode::AUTHENTICATION_FAILED, Some(message), None);
+    respond(state, request, StatusCode::UNAUTHORIZED, body)
+}
+
+fn no_session(state: &GatewayState, request: &ApiRequest<'_>, status: StatusCode) -> GatewayResponse {
+    respond(state, request, status, ApiBody::failure(ResponseCode::SESSION_TIMEOUT, Some(NO_SESSION), None))
 }
 
 /// Adds the challenge of another session to the refusal of a caller.
@@ -359,7 +398,7 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Reques
                 end(state, state.sessions.end(session.id));
                 empty(StatusCode::NO_CONTENT)
             }
-            None => empty(StatusCode::FORBIDDEN),
+            None => no_session(state, request, StatusCode::FORBIDDEN),
         },
         _ => super::unknown(state, request),
     }
@@ -395,16 +434,8 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBod
         };
         match signed {
             Ok(signed) => session = signed,
-            Err(refused) => {
-                let headers = &request.head.headers;
-                // The answer has another status, so `api::answer` does not count it.
-                if let (SignInError::NotVerified, Some(guess)) =
-                    (&refused, SecretGuess::of_headers(request.peer.address, headers))
-                {
-                    guess.count(state);
-                }
-                error = Some(refused);
-            }
+            Err(SignInError::TooManySecrets(retry_after)) => return too_many(state, request, retry_after),
+            Err(refused) => error = Some(refused),
         }
     }
     let of_header = credentials(request).flatten().and_then(|credentials| credentials.client_nonce());
@@ -428,7 +459,7 @@ async fn show(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse
         return respond(state, request, StatusCode::OK, ApiBody::of(&json!({ "authenticated": false })));
     };
     let Some(session) = sent_credentials.session().and_then(|id| find(state, id)) else {
-        return empty(StatusCode::FORBIDDEN);
+        return no_session(state, request, StatusCode::FORBIDDEN);
     };
     let server = prove_server(state, request, &session, sent_credentials.client_nonce().as_deref()).await;
     respond(state, request, StatusCode::OK, session_body(&session, None, server.as_ref()))
@@ -439,7 +470,7 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Requ
     let json = read_json(state, request.peer.address, body).await;
     let sent_credentials = of_header.unwrap_or_else(|| HandleCredentials::of_json(&json));
     let Some(session) = sent_credentials.session().and_then(|id| find(state, id)) else {
-        return empty(StatusCode::UNAUTHORIZED);
+        return no_session(state, request, StatusCode::UNAUTHORIZED);
     };
     let proof = match basic_identity(request) {
         Some(identity) => {
@@ -457,6 +488,7 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Requ
     };
     match signed {
         Ok(session) => respond(state, request, StatusCode::OK, session_body(&session, None, None)),
+        Err(SignInError::TooManySecrets(retry_after)) => too_many(state, request, retry_after),
         Err(error) => {
             let session = find(state, session.id).unwrap_or(session);
             let body = session_body(&session, Some(error), None);

@@ -5,7 +5,9 @@ use crate::api::body::ApiBody;
 use crate::api::scheme::{HandleCredentials, OldDigests, identity};
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of};
 use crate::parameters::Parameters;
+use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
+use crate::secret_guesses::SecretGuess;
 use crate::server::GatewayState;
 use crate::target;
 use data_encoding::BASE64;
@@ -42,6 +44,11 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
         }
     };
     let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let guess = SecretGuess::of(request.peer.address, &verification.handle);
+    if let Err(retry_after) = guess.check(state) {
+        let settings = state.settings.current();
+        return HttpRefusal::TooManySecrets(retry_after).respond("/api", request.head.headers, &settings);
+    }
     let handle = String::from_utf8_lossy(&verification.handle).into_owned();
     let ask = move |client: &mut Administrator| {
         let Verification { handle, index, nonce, client_nonce, signed_response } = &verification;
@@ -57,6 +64,9 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
     };
     match admin.ask(request.peer.address, None, ask).await {
         Ok((code, Some(is_valid))) => {
+            if !is_valid {
+                guess.count(state);
+            }
             let body = json!({ "responseCode": code.0, "isValid": is_valid, "handle": handle });
             respond(state, request, StatusCode::OK, ApiBody::of(&body))
         }

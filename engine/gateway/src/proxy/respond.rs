@@ -8,8 +8,8 @@ use crate::pages::{
 };
 use crate::redirect::{ProxyRedirect, redirect_target};
 use crate::reply::{
-    BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control, empty,
-    http_date, names_html, response, set_number,
+    BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control,
+    empty, http_date, names_html, response, set_number,
 };
 use handle_daemon::clock::now_unix_s;
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -59,7 +59,12 @@ pub(super) fn file(
 impl PageRequest<'_> {
     /// A page.
     pub(super) fn html(&self, status: StatusCode, html: String, freshness: Freshness) -> GatewayResponse {
-        let body = CacheableBody { content_type: HTML, bytes: html.into_bytes().into(), freshness, tag: BodyTag::Bytes };
+        let body = CacheableBody {
+            content_type: HTML,
+            bytes: html.into_bytes().into(),
+            freshness,
+            tag: BodyTag::Bytes,
+        };
         let mut response = body.respond(status, self.head, self.settings);
         self.set_page_headers(response.headers_mut());
         response.headers_mut().append(header::VARY, HeaderValue::from_static("Accept-Language"));

@@ -17,12 +17,12 @@ use crate::pages::{
 };
 use crate::parameters::Parameters;
 use crate::proxy::base;
-use crate::rate_limit::RetryAfter;
 use crate::reply::{GatewayResponse, empty, plain, response, set_number};
 use crate::route::{HttpPeer, read_body};
 use crate::route_table::HttpRoute;
 use crate::server::GatewayState;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::source_rates::RetryAfter;
 use handle_proto::Handle;
 use handle_proto::data::Site;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};

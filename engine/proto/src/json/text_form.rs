@@ -7,7 +7,7 @@
 use super::read::Result;
 use super::value::{Format, data_from_json, value_from_json};
 use super::{Json, JsonError, Reading};
-use crate::data::{Admin, AdminPermissions, is_a, kind};
+use crate::data::{Admin, AdminPermissions, Data, is_a, kind};
 use crate::value::{Value, ValueBuf};
 use crate::wire::list::Reference;
 use crate::wire::put;
@@ -73,9 +73,15 @@ pub fn data_from_text(kind: &[u8], text: &str) -> Result<Vec<u8>> {
     if trimmed.starts_with(['{', '[']) {
         let json: Json = serde_json::from_str(trimmed)
             .map_err(|error| JsonError::new(format!("{}, and not JSON: {error}", no_form(kind))))?;
-        return match json.get("format").is_some() && json.get("value").is_some() {
+        let data = match json.get("format").is_some() && json.get("value").is_some() {
             true => data_from_json(&json, Reading::Documented),
             false => format.read(&json, Reading::Documented),
+        }?;
+        // All members of a site have defaults, but a site without servers is none.
+        return match Data::decode(kind, &data) {
+            Data::Site(site) if site.servers.is_empty() => Err(refused(kind)),
+            Data::Opaque(_) => Err(refused(kind)),
+            _ => Ok(data),
         };
     }
     let mut data = Vec::new();
@@ -127,7 +133,6 @@ fn no_form(kind: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Data;
     use crate::json::data_to_json;
     use alloc::string::ToString as _;
     use serde_json::json;

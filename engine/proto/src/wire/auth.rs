@@ -8,6 +8,7 @@ use super::put;
 use crate::code::{DigestAlgorithm, Version};
 use crate::error::{DecodeError, Field};
 use alloc::vec::Vec;
+use core::net::IpAddr;
 
 /// Type of an answer signed with a private key.
 pub const PUBLIC_KEY: &[u8] = b"HS_PUBKEY";
@@ -286,6 +287,28 @@ impl VerificationAnswer {
     }
 }
 
+/// What precedes the address of a client behind a proof. 0xff occurs nowhere in UTF-8.
+const CLIENT_MAGIC: [u8; 4] = *b"\xffSRC";
+
+/// Appends the address of the client to the body of a proof, an answer to a challenge or a request
+/// to verify one. `handle-gateway` passes proofs of its clients on, and the limits on wrong keys
+/// are by client. Servers ignore bytes after a body.
+pub fn put_client(out: &mut Vec<u8>, client: IpAddr) {
+    let client = match client {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    out.extend_from_slice(&CLIENT_MAGIC);
+    out.extend_from_slice(&client.octets());
+}
+
+/// The address of the client at the end of the body of a proof. Whoever sends the proof states it.
+#[must_use]
+pub fn stated_client(body: &[u8]) -> Option<IpAddr> {
+    let (rest, octets) = body.split_last_chunk::<16>()?;
+    rest.ends_with(&CLIENT_MAGIC).then(|| IpAddr::from(*octets).to_canonical())
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{refuses_every_truncation, survives_false_numbers};
@@ -392,5 +415,16 @@ mod tests {
             assert_eq!(VerificationAnswer::decode(&[byte]), Ok(VerificationAnswer { is_valid: byte == 1 }));
         }
         assert!(VerificationAnswer::decode(b"").is_err());
+    }
+
+    #[test]
+    fn the_client_behind_a_proof_is_after_its_body() {
+        for client in ["192.0.2.1", "2001:db8::1"].map(|ip| ip.parse::<IpAddr>().unwrap()) {
+            let mut body = b"a body".to_vec();
+            assert_eq!(stated_client(&body), None);
+            put_client(&mut body, client);
+            assert_eq!(stated_client(&body), Some(client));
+            assert_eq!(stated_client(&body[..body.len() - 1]), None);
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! A message after its envelope: header, body, credential.
 
+use super::auth::put_client;
 use super::credential::Credential;
 use super::cursor::Cursor;
 use super::envelope::{Envelope, EnvelopeFlags};
@@ -13,6 +14,7 @@ use crate::error::{DecodeError, Field};
 use crate::limit::MESSAGE_LEN_MAX;
 use alloc::vec::Vec;
 use core::fmt;
+use core::net::IpAddr;
 
 /// The parsed bytes after the envelope: header, body, and the bytes of the credential.
 ///
@@ -124,6 +126,16 @@ impl MessageBuf {
         Self::guarded_request(envelope, header, &ChangeGuard::default(), request)
     }
 
+    /// Like [`request`](Self::request), for a proof of the client at `client`, on whose behalf it
+    /// is sent.
+    pub fn proof_for(envelope: &Envelope, header: &Header, request: &Request<'_>, client: IpAddr) -> Self {
+        let header = Self::request_header(envelope, header, request);
+        Self::new(envelope, &header, |out| {
+            request.encode(envelope.version, out);
+            put_client(out, client);
+        })
+    }
+
     /// Like [`request`](Self::request), with `guard` in front of the body of a change.
     pub fn guarded_request(
         envelope: &Envelope,
@@ -131,16 +143,20 @@ impl MessageBuf {
         guard: &ChangeGuard<'_>,
         request: &Request<'_>,
     ) -> Self {
+        let header = Self::request_header(envelope, header, request);
+        Self::new(envelope, &header, |out| {
+            guard.encode(out);
+            request.encode(envelope.version, out);
+        })
+    }
+
+    fn request_header(envelope: &Envelope, header: &Header, request: &Request<'_>) -> Header {
         let flags = match envelope.version >= Version::LOWEST {
             true => header.flags,
             false => header.flags.without(OpFlags::REQUEST_DIGEST),
         };
         let (op_code, response_code) = (request.op_code(), ResponseCode::RESERVED);
-        let header = Header { op_code, response_code, flags, ..*header };
-        Self::new(envelope, &header, |out| {
-            guard.encode(out);
-            request.encode(envelope.version, out);
-        })
+        Header { op_code, response_code, flags, ..*header }
     }
 
     /// Begins a response. The response code is that of `reply`, in the form of the envelope's

@@ -34,7 +34,8 @@ settings! {
         restart challenges_per_source <= challenges: usize = 256, 1..=1 << 24;
         /// Of these, over UDP. One more gets RC 2, which makes deployed clients use TCP.
         restart challenges_per_source_udp <= challenges_per_source: usize = 64, 0..=1 << 24;
-        /// Sources that are exempt from the limits of challenges and work by source.
+        /// Sources that are exempt from the limits of challenges, work and wrong secret keys by
+        /// source: caching servers that relay, and servers that verify answers here.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
         /// Time in which a challenge can be answered.
         restart challenge_ms: u32 = 60_000, 1..=3_600_000;

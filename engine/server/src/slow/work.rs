@@ -616,6 +616,7 @@ impl JobContext<'_> {
         if !is_permitted && !promotes {
             return Err(RefusalReason::NotPermitted);
         }
+        let checked = self.path.begin_check(kind, identity.handle, self.origin)?;
         let (mut is_anyone_permitted, mut is_readable) = (is_permitted, true);
         for key in keys {
             if promotes && !permits(key.index) {
@@ -634,6 +635,9 @@ impl JobContext<'_> {
                 Err(VerifyError::Work) => return Err(RefusalReason::TooMuchWork),
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
+        }
+        if is_anyone_permitted {
+            checked.was_wrong();
         }
         Err(match (is_anyone_permitted, is_readable) {
             (false, _) => RefusalReason::NotPermitted,
@@ -684,6 +688,11 @@ impl JobContext<'_> {
             Err(NotLocal::Remote) => return slow.verdict(context, false),
             Err(NotLocal::Damaged) => return slow.refuse(context, RefusalReason::DamagedRecord),
         };
+        let handle = request.identity.handle;
+        let checked = match self.path.begin_check(auth::SECRET_KEY, handle, self.origin) {
+            Ok(checked) => checked,
+            Err(refused) => return slow.refuse(context, refused),
+        };
         self.counters.verifications.add(1);
         let mut is_readable = true;
         for key in keys {
@@ -693,6 +702,7 @@ impl JobContext<'_> {
                 Err(error) => is_readable &= !error.is_unreadable(),
             }
         }
+        checked.was_wrong();
         // As in deployed servers: vector `verify_auth_secret_md5_old`.
         if is_readable { slow.verdict(context, false) } else { unreadable() }
     }
