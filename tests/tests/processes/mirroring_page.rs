@@ -12,7 +12,10 @@ const PERMISSION: &str = "[administrators]\nreplication = [\"300:10.1045/MIRROR\
 fn a_second_site_from_nothing_follows_with_an_identity_of_its_own() {
     let page = include_str!("../../../docs/mirrors.md");
     let shown = page.replace("   ", "");
-    assert!(shown.contains(PERMISSION) && shown.contains("`service.toml`"), "the page has the section and its file");
+    assert!(
+        shown.contains(PERMISSION) && shown.contains("`service.toml`"),
+        "the page has the section and its file"
+    );
     let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
     // Step 1: the key of the mirror.
     let keys = ["key", "generate", "mirror-private.bin", "mirror-public.bin", "--plain"];

@@ -13,8 +13,8 @@ use handle_client::replication::connection::ReceiveError;
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, StreamReader, StreamTransport};
 use handle_proto::wire::put;
 use handle_proto::wire::replication_stream::{
-    DUMP_FORMAT, DumpItem, StreamProtection, StreamValues, TransactionAction, TransactionFormat, TransactionItem, TransactionStatus,
-    TransactionsHeader,
+    DUMP_FORMAT, DumpItem, StreamProtection, StreamValues, TransactionAction, TransactionFormat,
+    TransactionItem, TransactionStatus, TransactionsHeader,
 };
 use handle_proto::{HashOption, OpCode, Value, fold};
 use handle_store::{Store, StoreConfig};
@@ -484,5 +484,8 @@ fn vectors_every_odd_record_is_mirrored_or_left_out_counted_and_named() {
     }
     applier.end_transaction_stream().unwrap();
     assert_eq!(applier.position().last_id, 9);
-    assert!(content(&store).0.contains_key(&b"10.9/GOOD"[..]) && !content(&store).0.contains_key(&b"10.9/MANY"[..]));
+    assert!(
+        content(&store).0.contains_key(&b"10.9/GOOD"[..])
+            && !content(&store).0.contains_key(&b"10.9/MANY"[..])
+    );
 }

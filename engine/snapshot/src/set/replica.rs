@@ -191,7 +191,10 @@ mod tests {
                 part(&damaged);
                 let damaged = replica.take_layer("part", entry, checks).unwrap_err();
                 let is_damage = |kind: &SetErrorKind| {
-                    matches!(kind, SetErrorKind::Open(_) | SetErrorKind::OtherFile { .. } | SetErrorKind::Fault(_))
+                    matches!(
+                        kind,
+                        SetErrorKind::Open(_) | SetErrorKind::OtherFile { .. } | SetErrorKind::Fault(_)
+                    )
                 };
                 assert!(is_damage(&damaged.kind), "byte {at}: {damaged}");
                 assert!(!replica.has_layer(entry));
