@@ -75,6 +75,9 @@ pub fn is_served(state: &GatewayState, path: &str) -> bool {
     is_path && settings.admin_pages.enabled && has_tls && has_callers()
 }
 
+/// Maximum length of a form of somebody who has not signed in.
+const STRANGER_FORM_LEN: usize = 64 << 10;
+
 /// Answers a request for an administration page.
 pub async fn answer(
     state: &GatewayState,
@@ -126,7 +129,8 @@ async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> Ga
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
             .await;
     }
-    let (body, _room) = match read_body(request.state, request.peer.address, body, usize::MAX).await {
+    let len_max = if request.identity().is_some() { usize::MAX } else { STRANGER_FORM_LEN };
+    let (body, _room) = match read_body(request.state, request.peer.address, body, len_max).await {
         Ok(read) => read,
         Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
     };

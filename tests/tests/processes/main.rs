@@ -48,6 +48,7 @@ mod gateway_native;
 mod gateway_operation;
 mod gateway_plain;
 mod gateway_proofs;
+mod gateway_proven_bodies;
 mod gateway_proxy;
 mod gateway_records;
 mod gateway_registration;

@@ -4,6 +4,8 @@
 
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
+use crate::api::json_input::{self, BodyValues, ValuesError, parse_beside};
+use crate::api::proof::{self, ProvenCaller, needs_proof};
 use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
 use crate::conditions;
 use crate::connections::request_body::RequestBody;
@@ -12,8 +14,7 @@ use crate::reply::GatewayResponse;
 use crate::route::read_body;
 use crate::server::GatewayState;
 use crate::target;
-use handle_client::administration::{Administrator, AskError, ClientIdentity};
-use handle_proto::json::{Json, entered_value_from_json};
+use handle_client::administration::{Administrator, AskError};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues, StorePosition};
 use handle_proto::wire::guard::{OwnedCondition, OwnedGuard};
@@ -23,7 +24,6 @@ use handle_proto::{OpFlags, ResponseCode, ValueBuf};
 use hyper::header;
 use hyper::{Method, StatusCode};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 /// The parameter of a request that may leave a record without administrators.
 pub(crate) const ALLOW_ORPHANS: &str = "allow_orphans";
@@ -103,17 +103,26 @@ pub async fn change(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => identity,
     };
+    // Only a PUT has its body read.
+    let is_long = *request.head.method == Method::PUT && needs_proof(&body);
+    let proven = match is_long {
+        true => match proof::prove(state, request, identity).await {
+            Ok(proven) => proven,
+            Err(refusal) => return refusal,
+        },
+        false => ProvenCaller::of(state, identity),
+    };
+    let identity = proven.identity();
     let (change, room) = match read_change(state, request, &name, body).await {
         Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
     let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
     let deletes = *request.head.method == Method::DELETE;
-    let changed =
-        admin.ask(request.peer.address, Some(Arc::<ClientIdentity>::clone(&identity)), move |client| {
-            let _room = room;
-            carry_out(client, &change)
-        });
+    let changed = admin.ask(request.peer.address, Some(identity), move |client| {
+        let _room = room;
+        carry_out(client, &change)
+    });
     match changed.await {
         Ok(outcome) => {
             let handle = outcome.minted.as_deref().unwrap_or(name.as_bytes());
@@ -197,7 +206,9 @@ async fn read_change(
             "The body is too long, or did not arrive in time",
         )
     })?;
-    let values = read_values(&body, name)?;
+    let own_name = name.to_owned();
+    let read = parse_beside(body.len(), move || read_values(&body, &own_name)).await;
+    let values = read.unwrap_or_else(|| Err(ApiRefusal::bug()))?;
     let found: BTreeSet<i32> = values.iter().map(|value| value.view().index).collect();
     if found.iter().any(|&index| index <= 0) {
         return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, "Value indexes must be positive"));
@@ -227,39 +238,24 @@ pub fn values_of_body(body: &[u8], name: &str) -> Option<Vec<ValueBuf>> {
 
 /// Reads values: an array, an object with `values`, or one value.
 fn read_values(body: &[u8], name: &str) -> Result<Vec<ValueBuf>, ApiRefusal> {
-    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
-    let json: Json = serde_json::from_slice(body).map_err(|error| bad(&format!("Invalid JSON: {error}")))?;
-    let list = match &json {
-        Json::Array(list) => list.as_slice(),
-        Json::Object(object) => match object.get("values") {
-            Some(Json::Array(list)) => list.as_slice(),
-            Some(_) => return Err(bad("`values` is not an array")),
-            None if object.contains_key("index") => std::slice::from_ref(&json),
-            None => return Err(bad("The body has no `values`")),
-        },
-        _ => return Err(bad("The body is neither an array nor an object")),
-    };
-    if json.get("handle").and_then(Json::as_str).is_some_and(|handle| handle != name) {
-        return Err(bad("The handle in the body is not that of the path"));
+    let BodyValues { values, handle } = json_input::read_values(body)?;
+    if handle.is_some_and(|handle| handle != name) {
+        let message = "The handle in the body is not that of the path";
+        return Err(ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message));
     }
-    values_of(list)
+    Ok(values)
 }
 
-/// Reads the values in a list.
-pub(super) fn values_of(list: &[Json]) -> Result<Vec<ValueBuf>, ApiRefusal> {
-    let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
-    if list.len() > VALUES_COUNT_MAX {
-        let message = format!("A record has at most {VALUES_COUNT_MAX} values");
-        return Err(ApiRefusal::bad(ResponseCode::INVALID_VALUE, &message));
+impl From<ValuesError> for ApiRefusal {
+    fn from(error: ValuesError) -> Self {
+        match error {
+            ValuesError::TooMany => {
+                let message = format!("A record has at most {VALUES_COUNT_MAX} values");
+                Self::bad(ResponseCode::INVALID_VALUE, &message)
+            }
+            ValuesError::Malformed(message) => Self::bad(ResponseCode::PROTOCOL_ERROR, &message),
+        }
     }
-    let read = |(at, value): (usize, &Json)| {
-        let value = entered_value_from_json(value).map_err(|error| bad(&format!("values[{at}]: {error}")))?;
-        // The service stamps its own time.
-        let mut view = value.view();
-        view.timestamp = 0;
-        Ok(ValueBuf::from(&view))
-    };
-    list.iter().enumerate().map(read).collect()
 }
 
 /// Asks the service for a change. What exists is found out by asking without overwriting first.

@@ -5,6 +5,8 @@
 //! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
 //!   a nonce; [`certificates`]: callers with client certificates.
 //! - [`verifications`]: whether a proof was made with a secret key.
+//! - `proof`: callers that are proven before their bodies are read.
+//! - `json_input`: JSON within bounds.
 //! - [`search`]: handles by their values, at a path outside `/api`.
 //! - [`body`]: the bodies of all answers. [`route_table`](crate::route_table): the paths.
 //!
@@ -17,7 +19,9 @@ pub mod caller;
 pub mod certificates;
 pub mod change;
 pub mod handles;
+mod json_input;
 pub mod listing;
+pub(crate) mod proof;
 pub mod resolve;
 pub mod scheme;
 pub mod search;
@@ -233,6 +237,11 @@ impl ApiRefusal {
     /// A request that is wrong in itself.
     fn bad(code: ResponseCode, message: &str) -> Self {
         Self::new(StatusCode::BAD_REQUEST, code, message)
+    }
+
+    /// A request that met a bug.
+    fn bug() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR, "The request met a bug")
     }
 
     /// The response. Errors of form name no handle, as deployed.

@@ -6,6 +6,7 @@
 
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
+use crate::api::json_input::{self, parse_beside};
 use crate::api::{ApiRefusal, ApiRequest};
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
@@ -223,11 +224,16 @@ async fn read_question(
         source: request.peer.address,
     };
     let names_max = state.settings.current().bulk.names;
-    match form {
-        BulkForm::Document => question.read_document(&body).map_err(|message| bad(&message))?,
-        // One more name than allowed shows that there are too many.
-        BulkForm::Lines => question.names = lines(&body).take(names_max + 1).map(name_of_line).collect(),
-    }
+    let read = parse_beside(body.len(), move || {
+        match form {
+            BulkForm::Document => question.read_document(&body, names_max)?,
+            // One more name than allowed shows that there are too many.
+            BulkForm::Lines => question.names = lines(&body).take(names_max + 1).map(name_of_line).collect(),
+        }
+        Ok(question)
+    });
+    let read: Option<Result<_, String>> = read.await;
+    let question = read.ok_or_else(ApiRefusal::bug)?.map_err(|message| bad(&message))?;
     if question.names.len() > names_max {
         let message = format!("A request has at most {names_max} handles");
         let status = StatusCode::PAYLOAD_TOO_LARGE;
@@ -235,6 +241,11 @@ async fn read_question(
     }
     Ok(question)
 }
+
+/// Items of JSON of a document besides its names.
+const DOCUMENT_ITEMS: usize = 8192;
+/// Items of JSON of a line: a name, and what else its object has.
+const LINE_ITEMS_MAX: usize = 1024;
 
 /// The lines that are not blank, with their numbers.
 fn lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
@@ -244,7 +255,7 @@ fn lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 
 /// The name on a line: a string, or an object with `handle`.
 fn name_of_line((number, line): (usize, &[u8])) -> BulkName {
-    let json: Json = serde_json::from_slice(line)
+    let json = json_input::parse(line, LINE_ITEMS_MAX)
         .map_err(|error| format!("Invalid JSON in line {number}, column {}", error.column()))?;
     match &json {
         Json::String(name) => Ok(name.clone()),
@@ -266,8 +277,10 @@ fn items(member: Option<&Json>) -> &[Json] {
 
 impl BulkQuestion {
     /// Reads an object with `handles` and optional `index` and `type`.
-    fn read_document(&mut self, body: &[u8]) -> Result<(), String> {
-        let json: Json = serde_json::from_slice(body).map_err(|error| format!("Invalid JSON: {error}"))?;
+    fn read_document(&mut self, body: &[u8], names_max: usize) -> Result<(), String> {
+        // With the indexes and types; one more name than allowed shows that there are too many.
+        let items_max = 2 * names_max + DOCUMENT_ITEMS;
+        let json = json_input::parse(body, items_max).map_err(|error| format!("Invalid JSON: {error}"))?;
         let Some(Json::Array(handles)) = json.get("handles") else {
             return Err("The body has no array `handles`".to_owned());
         };

@@ -135,14 +135,28 @@ pub async fn verify_proof(
     nonce: &[u8],
     proof: HandleProof,
 ) -> Result<Arc<ClientIdentity>, SignInError> {
-    let (Some(service), Some(admin)) = (service(state), &state.admin) else {
-        return Err(SignInError::Unreachable);
-    };
-    let (service, nonce) = (Arc::clone(service), nonce.to_vec());
     let guess = (proof.auth_type == SECRET_KEY).then(|| SecretGuess::of(address, &proof.handle));
     if let Some(guess) = &guess {
         guess.check(state).map_err(SignInError::TooManySecrets)?;
     }
+    let verified = verify_uncounted(state, address, nonce, proof).await;
+    if let (Err(SignInError::NotVerified), Some(guess)) = (&verified, guess) {
+        guess.count(state);
+    }
+    verified
+}
+
+/// As [`verify_proof`], for a request whose secret key is checked and counted with its answer.
+pub(super) async fn verify_uncounted(
+    state: &GatewayState,
+    address: IpAddr,
+    nonce: &[u8],
+    proof: HandleProof,
+) -> Result<Arc<ClientIdentity>, SignInError> {
+    let (Some(service), Some(admin)) = (service(state), &state.admin) else {
+        return Err(SignInError::Unreachable);
+    };
+    let (service, nonce) = (Arc::clone(service), nonce.to_vec());
     let verified = admin.run(address, move || {
         service.verify(&CallerProof {
             nonce: &nonce,
@@ -155,13 +169,7 @@ pub async fn verify_proof(
     });
     match verified.await {
         Ok(Ok(identity)) => Ok(Arc::new(identity)),
-        Ok(Err(error)) => {
-            let error = SignInError::from(error);
-            if let (SignInError::NotVerified, Some(guess)) = (error, guess) {
-                guess.count(state);
-            }
-            Err(error)
-        }
+        Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(SignInError::Busy),
     }
 }

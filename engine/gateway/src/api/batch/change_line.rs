@@ -1,6 +1,8 @@
 //! A line of a batch: one change of one record, as JSON.
 
-use crate::api::change::{ALLOW_ORPHANS, values_of};
+use crate::api::ApiRefusal;
+use crate::api::change::ALLOW_ORPHANS;
+use crate::api::json_input::{self, values_of};
 use handle_daemon::bulk::CHANGE_LEN_MAX;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::json::Json;
@@ -10,6 +12,9 @@ use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::list::{Indexes, Values};
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf};
+
+/// Items of JSON of a line. A record has at most 2,048 values, each of some twenty.
+const LINE_ITEMS_MAX: usize = 256 << 10;
 
 /// A change, as a message of the handle protocol.
 #[derive(Debug)]
@@ -55,7 +60,7 @@ impl LineOperation {
 impl LineChange {
     /// Parses the line with this number.
     pub(super) fn read(number: u32, line: &[u8]) -> Result<Self, LineFault> {
-        let json: Json = serde_json::from_slice(line).map_err(|error| {
+        let json = json_input::parse(line, LINE_ITEMS_MAX).map_err(|error| {
             let text = error.to_string();
             let why = text.split(" at line ").next().unwrap_or_default();
             let message = format!("Invalid JSON in line {number}, column {}: {why}", error.column());
@@ -112,7 +117,9 @@ fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> 
             let Some(Json::Array(list)) = json.get("values") else {
                 return Err(bad("The line has no array `values`"));
             };
-            let values = values_of(list).map_err(|refusal| (refusal.code, refusal.message))?;
+            let values = values_of(list)
+                .map_err(ApiRefusal::from)
+                .map_err(|refusal| (refusal.code, refusal.message))?;
             let mut encoded = Vec::new();
             let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
             let body = HandleValues { handle: name, values };
