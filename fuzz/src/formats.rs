@@ -5,12 +5,15 @@ use handle_formats::bundle::{BundleLimits, SiteBundle, archive};
 use handle_formats::dct::DctSettings;
 use handle_formats::dump::{Dump, Item};
 use handle_formats::export::{self, Export};
+use handle_formats::input::{InputForm, InputReader, InputStream};
 use serde_json::Value as Json;
-use std::io::BufReader;
+use std::collections::VecDeque;
+use std::io::{BufReader, Read};
 
 /// Blocks do not depend on how the input is split, have valid line numbers, and have values that
-/// decode.
+/// decode. The reader of all forms reads the same bytes, whatever form they have.
 pub fn batch_file(bytes: &[u8]) {
+    assert_eq!(entries(bytes, 1), entries(bytes, usize::MAX), "byte by byte");
     let whole = blocks(bytes, 1 << 16);
     assert_eq!(blocks(bytes, 1), whole, "byte by byte");
     let lines = bytes.split(|&byte| byte == b'\n').count() as u64;
@@ -19,6 +22,34 @@ pub fn batch_file(bytes: &[u8]) {
         let line = block.as_ref().map_or_else(|invalid| invalid.line, |block| block.line);
         assert!((last..=lines).contains(&line), "line {line} after line {last}, of {lines}");
         last = line;
+    }
+}
+
+/// The entries of an input that arrives in pieces of at most `len` bytes.
+fn entries(bytes: &[u8], len: usize) -> Option<Vec<String>> {
+    let pieces = bytes.chunks(len.clamp(1, bytes.len().max(1))).map(<[u8]>::to_vec);
+    let mut stream = InputStream::new(PieceReader(pieces.collect())).ok()?;
+    let form = InputForm::recognise(&mut stream).ok()??;
+    let mut reader = InputReader::new(stream, form).ok()?;
+    let mut found = Vec::new();
+    while let Some((place, entry)) = reader.next().ok()? {
+        found.push(format!("{place}: {entry:?}"));
+    }
+    Some(found)
+}
+
+/// Gives one piece with each read.
+struct PieceReader(VecDeque<Vec<u8>>);
+
+impl Read for PieceReader {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        let Some(mut piece) = self.0.pop_front() else { return Ok(0) };
+        let len = piece.len().min(room.len());
+        room[..len].copy_from_slice(&piece[..len]);
+        if len < piece.len() {
+            self.0.push_front(piece.split_off(len));
+        }
+        Ok(len)
     }
 }
 
