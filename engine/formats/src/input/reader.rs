@@ -10,9 +10,8 @@ use crate::exact::ExactEntry;
 use crate::export::{self, Export};
 use crate::json_scanner::JsonTextError;
 use crate::lines::{Line, Lines};
-use handle_proto::json::{Json, RecordLine, record_from_json_dated};
+use handle_proto::json::{Json, RecordLine, entered_value_from_json, record_from_json_dated};
 use handle_proto::{ValueBuf, Values};
-use serde_json::json;
 use std::fmt;
 use std::io;
 
@@ -391,20 +390,31 @@ impl CsvRecordReader<'_> {
         };
         let place = InputPlace::Line(first.line);
         let mut problem = None;
-        let mut values = Vec::new();
+        let mut values: Vec<ValueBuf> = Vec::new();
         let mut len = 0;
         let mut next = Some(first);
         let handle = next.as_ref().map(|row| row.handle.clone()).unwrap_or_default();
         while let Some(row) = next.take() {
-            if row.handle != handle || (!self.table.has_values() && !values.is_empty()) {
+            if row.handle != handle {
                 self.ahead = Some(row);
                 break;
             }
             match row.value {
-                Ok(value) => {
-                    len += value["data"].as_str().map_or(0, str::len);
-                    values.push(value);
+                // A list of names has none.
+                Ok(Json::Null) => {
+                    self.ahead = self.table.next_row()?;
+                    break;
                 }
+                // People write rows, so what they write for administrators and groups counts.
+                Ok(json) => match entered_value_from_json(&json) {
+                    Ok(value) => {
+                        let is_dated = json.get("timestamp").is_some();
+                        let value = if is_dated { value } else { dated_value(&value, dated) };
+                        len += value.as_bytes().len();
+                        values.push(value);
+                    }
+                    Err(why) => problem = problem.or(Some(format!("line {}: {why}", row.line))),
+                },
                 Err(why) => problem = problem.or(Some(format!("line {}: {why}", row.line))),
             }
             if len > LINE_LEN_MAX || values.len() > dump::VALUES_COUNT_MAX {
@@ -421,18 +431,9 @@ impl CsvRecordReader<'_> {
             let name = str::from_utf8(name).unwrap_or_default();
             return Ok(Some((place, InputEntry::Name(name))));
         }
-        let record = record_from_json_dated(&json!({ "handle": handle, "values": values }), dated);
-        Ok(Some((
-            place,
-            match record {
-                Ok(record) => {
-                    *name = record.handle;
-                    let values = Values::build(record.values.iter().map(ValueBuf::view), encoded);
-                    InputEntry::Record(name, values)
-                }
-                Err(error) => InputEntry::Refused(Some(handle), error.to_string()),
-            },
-        )))
+        *name = handle.into_bytes();
+        let values = Values::build(values.iter().map(ValueBuf::view), encoded);
+        Ok(Some((place, InputEntry::Record(name, values))))
     }
 }
 

@@ -9,6 +9,9 @@ use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
 use crate::reply::{GatewayResponse, response};
 use handle_client::administration::ClientIdentity;
+use handle_formats::input::{
+    CsvError, CsvRow, CsvTable, InputEntry, InputForm, InputPlace, InputReader, InputStream, JsonObjects,
+};
 use handle_proto::json::{Json, entered_value_from_json};
 use handle_proto::printable::Printable;
 use handle_proto::{ResponseCode, ValueBuf};
@@ -21,6 +24,9 @@ use std::sync::Arc;
 
 /// The header row of a result.
 const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
+
+/// Refused records that are told by name; the result has all of them.
+const REFUSED_TOLD: usize = 10;
 
 /// One record of an upload.
 #[derive(Debug, PartialEq, Eq)]
@@ -85,6 +91,13 @@ pub(super) async fn upload(
     };
     let records = match parsed.unwrap_or_else(|_| Err("the request met a bug".to_owned())) {
         Ok(records) => records,
+        Err(why) if wants_json(request) => {
+            let error = request.texts().upload_bad.replacen("{}", &why, 1);
+            let body = json!({ "error": error, "csv": "", "done": 0, "failed": 0 }).to_string();
+            let mut response = response(StatusCode::BAD_REQUEST, "application/json;charset=utf-8", body);
+            guard(&mut response);
+            return response;
+        }
         Err(why) => {
             let mut page = upload_page(request);
             let text_of = request.texts().upload_bad.replacen("{}", &Printable(&why).to_string(), 1);
@@ -100,17 +113,22 @@ pub(super) async fn upload(
     let mut writer = csv::Writer::from_writer(Vec::new());
     // Writing to memory does not fail.
     let _ = writer.write_record(RESULT_HEAD);
-    let (mut done, mut failed) = (0_usize, 0_usize);
+    let (mut done, mut failed, mut refused) = (0_usize, 0_usize, Vec::new());
     for RecordOutcome { handle, code, message } in put_all(request, identity, records, mode).await {
         let is_done = code == ResponseCode::SUCCESS;
         (done, failed) = (done + usize::from(is_done), failed + usize::from(!is_done));
         let status = if is_done { "done" } else { "failed" };
+        if !is_done && refused.len() < REFUSED_TOLD {
+            refused.push(format!(
+                "{handle}: {}",
+                if message.is_empty() { code.to_string() } else { message.clone() }
+            ));
+        }
         let _ = writer.write_record([&*handle, status, &code.0.to_string(), &message]);
     }
     let csv = String::from_utf8(writer.into_inner().unwrap_or_default()).unwrap_or_default();
-    let accepted = request.parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    if accepted.is_some_and(|accepted| accepted.starts_with("application/json")) {
-        let body = json!({ "csv": csv, "done": done, "failed": failed }).to_string();
+    if wants_json(request) {
+        let body = json!({ "csv": csv, "done": done, "failed": failed, "refused": refused }).to_string();
         let mut response = response(StatusCode::OK, "application/json;charset=utf-8", body);
         guard(&mut response);
         return response;
@@ -121,6 +139,12 @@ pub(super) async fn upload(
     page.results = csv;
     page.notice = Some(AdminNotice { text: page.summary.clone(), is_error: failed > 0 });
     request.html(StatusCode::OK, page.html())
+}
+
+/// Whether a script asks, and not a form.
+fn wants_json(request: &AdminRequest<'_>) -> bool {
+    let accepted = request.parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accepted.is_some_and(|accepted| accepted.starts_with("application/json"))
 }
 
 /// Hands all records over together, or one after the other if `admin.bulk_socket` is not set.
@@ -170,9 +194,16 @@ pub(super) fn download(result: &str) -> GatewayResponse {
     file
 }
 
-/// Parses an upload: JSON lines if it begins with a brace, else CSV.
+/// Parses an upload in one of the forms that `handle_formats::input` reads.
 fn parse(text: &str, most: usize) -> Result<Vec<UploadRecord>, String> {
-    let records = if text.trim_start().starts_with('{') { json_lines(text) } else { csv_rows(text)? };
+    let mut stream = InputStream::new(text.as_bytes()).map_err(|why| why.to_string())?;
+    let form = InputForm::recognise(&mut stream).map_err(|why| why.to_string())?;
+    let records = match form {
+        Some(InputForm::Json) => json_objects(stream)?,
+        Some(form @ (InputForm::Batch | InputForm::Export | InputForm::Sql)) => entries(stream, form)?,
+        // What is no table is told which columns one has.
+        _ => csv_rows(stream)?,
+    };
     match records.len() {
         0 => Err("there are no records".to_owned()),
         count if count > most => Err(format!("{count} records; at most {most} are taken at a time")),
@@ -180,48 +211,70 @@ fn parse(text: &str, most: usize) -> Result<Vec<UploadRecord>, String> {
     }
 }
 
-fn json_lines(text: &str) -> Vec<UploadRecord> {
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(at, line)| json_record(at + 1, line)).collect()
+fn json_objects(stream: InputStream<'_>) -> Result<Vec<UploadRecord>, String> {
+    let mut objects = JsonObjects::new(stream).map_err(|why| why.to_string())?;
+    let mut records = Vec::new();
+    while let Some((place, object)) = objects.next().map_err(|why| why.to_string())? {
+        records.push(match object {
+            Ok(text) => json_record(&place, text),
+            Err(why) => UploadRecord { handle: place.to_string(), values: Err(why) },
+        });
+    }
+    Ok(records)
 }
 
-fn json_record(line: usize, text: &str) -> UploadRecord {
+/// The records of a form that has no text forms of data.
+fn entries(stream: InputStream<'_>, form: InputForm) -> Result<Vec<UploadRecord>, String> {
+    let mut reader = InputReader::new(stream, form).map_err(|why| why.to_string())?;
+    let mut records = TableRecords::default();
+    while let Some((place, entry)) = reader.next().map_err(|why| why.to_string())? {
+        let refuse =
+            |handle: Option<String>, why: String| (handle.unwrap_or_else(|| place.to_string()), Err(why));
+        let lossy = |handle: &[u8]| String::from_utf8_lossy(handle).into_owned();
+        let (handle, values) = match entry {
+            InputEntry::Record(handle, values) => (lossy(handle), Ok(values)),
+            InputEntry::Homed(_) => continue,
+            InputEntry::Refused(handle, why) => refuse(handle, why),
+            InputEntry::Deleted(handle) => refuse(Some(lossy(handle)), "not a record".to_owned()),
+            InputEntry::Name(name) => refuse(Some(name.to_owned()), "a name without a record".to_owned()),
+            InputEntry::Operation(operation) => {
+                let why = format!("{} is not a record: hdl batch carries it out", operation.word());
+                refuse(operation.handle().map(str::to_owned), why)
+            }
+        };
+        match values {
+            Ok(values) => values.iter().for_each(|value| records.put(&handle, Ok((&value).into()))),
+            Err(why) => records.put(&handle, Err(why)),
+        }
+    }
+    Ok(records.records)
+}
+
+fn json_record(place: &InputPlace, text: &str) -> UploadRecord {
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
-        Err(why) => return UploadRecord { handle: format!("line {line}"), values: Err(why.to_string()) },
+        Err(why) => return UploadRecord { handle: place.to_string(), values: Err(why.to_string()) },
     };
     let handle = json["handle"].as_str().unwrap_or_default().to_owned();
     let values = json["values"].as_array().filter(|_| !handle.is_empty());
     let Some(values) = values else {
         let why = "the line has no `handle` or no `values`".to_owned();
-        return UploadRecord { handle: format!("line {line}"), values: Err(why) };
+        return UploadRecord { handle: place.to_string(), values: Err(why) };
     };
     let read = |value: &Json| entered_value_from_json(value).map_err(|why| why.to_string());
     UploadRecord { handle, values: values.iter().map(read).collect() }
 }
 
-fn csv_rows(text: &str) -> Result<Vec<UploadRecord>, String> {
-    let mut reader = csv::ReaderBuilder::new().flexible(true).from_reader(text.as_bytes());
-    let head = reader.headers().map_err(|why| why.to_string())?.clone();
-    let column = |name: &str| head.iter().position(|column| column.trim().eq_ignore_ascii_case(name));
-    let required = ["handle", "index", "type", "data"];
-    if let Some(missing) = required.iter().find(|name| column(name).is_none()) {
-        return Err(format!("there is no column {missing}"));
+fn csv_rows(stream: InputStream<'_>) -> Result<Vec<UploadRecord>, String> {
+    let mut table = CsvTable::new(stream).map_err(|why| why.to_string())?;
+    if !table.has_values() {
+        return Err(CsvError::NoColumn("index").to_string());
     }
     let mut records = TableRecords::default();
-    for row in reader.records() {
-        let row = row.map_err(|why| why.to_string())?;
-        let field = |name: &str| column(name).and_then(|at| row.get(at)).unwrap_or_default();
-        let mut json = json!({ "index": field("index"), "type": field("type"), "data": field("data") });
-        for name in ["ttl", "permissions"] {
-            let text = field(name);
-            if !text.is_empty() {
-                json[name] =
-                    text.parse::<u32>().ok().filter(|_| name == "ttl").map_or(text.into(), Json::from);
-            }
-        }
-        let value = entered_value_from_json(&json).map_err(|why| why.to_string());
-        records.put(field("handle"), value);
+    while let Some(CsvRow { handle, value, .. }) = table.next_row().map_err(|why| why.to_string())? {
+        let value = value.map_err(str::to_owned);
+        let value = value.and_then(|json| entered_value_from_json(&json).map_err(|why| why.to_string()));
+        records.put(&handle, value);
     }
     Ok(records.records)
 }
@@ -268,9 +321,17 @@ mod tests {
             a/1,2,DESC,\"two\nlines, quoted\"\na/2,x,URL,y\na/3,1,URL,z,\n";
         let named = |name: &str, count| (name.to_owned(), count);
         assert_eq!(counts(text), [named("a/1", Some(2)), named("a/2", None), named("a/3", Some(1))]);
-        assert_eq!(parse("handle,index,type\n", 10).unwrap_err(), "there is no column data");
+        assert!(parse("handle,index,type\n", 10).unwrap_err().starts_with("there is no column data: "));
+        assert!(parse("handle\na/1\n", 10).unwrap_err().starts_with("there is no column index: "));
+        let semicolons = "\u{feff}sep=;\nhandle;index;type;data\n# comment\na/1;1;URL;x, y\n";
+        assert_eq!(counts(semicolons), [named("a/1", Some(1))]);
+        assert_eq!(
+            counts("CREATE a/1\n1 URL 1 1110 UTF8 x\n\nDELETE a/2\n"),
+            [named("a/1", Some(1)), named("a/2", None)]
+        );
+        assert!(parse("handle|index\n", 10).unwrap_err().contains("commas, semicolons or tabs"));
         assert_eq!(parse("handle,index,type,data\n", 10).unwrap_err(), "there are no records");
-        assert_eq!(parse("", 10).unwrap_err(), "there is no column handle");
+        assert_eq!(parse("", 10).unwrap_err(), "there are no records");
     }
 
     #[test]

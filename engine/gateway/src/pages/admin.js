@@ -146,7 +146,10 @@
   const splitRecords = (text) => {
     const plain = text.replace(/^\uFEFF/, "");
     if (plain.trimStart().startsWith("{")) {
-      return { header: "", records: plain.split(/\r?\n/).filter((line) => line.trim() !== "") };
+      const lines = plain.split(/\r?\n/).filter((line) => line.trim() !== "" && !line.startsWith("#"));
+      // Indented objects cannot be told apart here, and are sent together.
+      try { JSON.parse(lines[0]); } catch { return { header: "", records: [plain] }; }
+      return { header: "", records: lines };
     }
     const rows = splitRows(plain);
     const named = /^"?sep=(.?)"?$/i.exec(rows[0] ?? "");
@@ -155,6 +158,8 @@
     const has = (separator) => handleColumn(header, separator) >= 0;
     const separator = named ? named[1] || "\t" : [",", ";", "\t"].find(has) ?? ",";
     const column = handleColumn(header, separator);
+    // Something else than a table; the server knows more forms.
+    if (column < 0) return { header: "", records: [plain] };
     const records = new Map();
     for (const row of rows) {
       const handle = columnsOf(row, separator)[column] ?? "";
@@ -166,6 +171,8 @@
 
   // The parts in which records are sent: each is one commit, and progress is shown after each.
   const [PART_RECORDS, PART_LENGTH] = [250, 200000];
+  // Refused records that are shown; the result has all of them.
+  const REFUSED_SHOWN = 10;
   const splitParts = (records, most) => {
     const parts = [];
     let length = 0;
@@ -191,6 +198,7 @@
     link.hidden = true;
     [progress.max, progress.value] = [Math.max(records.length, 1), 0];
     let [result, done, failed] = ["", 0, 0];
+    const refused = [];
     try {
       for (const lines of splitParts(records, Number(form.dataset.recordsMax))) {
         const fields = new URLSearchParams({
@@ -202,12 +210,15 @@
         }
         const answer = await fetch(form.action, {
           method: "POST", body: fields, headers: { Accept: "application/json" } });
-        if (!answer.ok) throw new Error(String(answer.status));
-        const outcome = await answer.json();
+        // A refusal says why; one that is no answer of the page has only its status.
+        const outcome = await answer.json().catch(() => ({}));
+        if (!answer.ok) throw new Error(outcome.error ?? `${answer.status} ${answer.statusText}`);
         result += result === "" ? outcome.csv : outcome.csv.replace(/^[^\n]*\n/, "");
         [done, failed] = [done + outcome.done, failed + outcome.failed];
         progress.value += lines.length;
-        state.textContent = form.dataset.done.replace("{}", done).replace("{}", failed);
+        refused.push(...outcome.refused);
+        const told = form.dataset.done.replace("{}", done).replace("{}", failed);
+        state.textContent = [told, ...refused.slice(0, REFUSED_SHOWN)].join("; ");
       }
     } finally {
       // After an error, what was done before it.

@@ -125,7 +125,7 @@ fn rows_of_a_table_are_put_together() {
         entries(table.as_bytes()).unwrap(),
         [
             "line 2: 10/A 1:URL=a@77 2:T=b@1577836800",
-            "line 4: refused 10/B: values[0].index: not a whole n",
+            "line 4: refused 10/B: line 4: index: not a whole num",
             "line 5: 10/A 3:URL=d@77",
         ]
     );

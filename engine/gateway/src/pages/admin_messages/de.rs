@@ -54,7 +54,7 @@ pub(in crate::pages) const DE: AdminMessages = AdminMessages {
     not_confirmed: "Setzen Sie das Häkchen, um den Datensatz zu löschen.",
     form_expired: "Dieses Formular wurde nicht von hier gesendet, oder Ihre Sitzung ist beendet. Melden Sie sich neu an.",
     same_commands: "Dasselbe auf der Kommandozeile",
-    upload_intro: "CSV mit den Spalten handle, index, type und data, dazu vielleicht ttl; oder ein JSON-Objekt mit handle und values in jeder Zeile.",
+    upload_intro: "CSV mit den Spalten handle, index, type und data, dazu vielleicht ttl, mit Kommas, Semikolons oder Tabulatoren; oder ein JSON-Objekt mit handle und values in jeder Zeile.",
     upload_file: "Datei",
     upload_text: "Oder fügen Sie die Datensätze hier ein",
     upload_replace: "Bestehende Datensätze ersetzen",

@@ -54,7 +54,7 @@ pub(in crate::pages) const EN: AdminMessages = AdminMessages {
     not_confirmed: "Tick the box to delete the record.",
     form_expired: "This form was not sent from here, or your session has ended. Sign in again.",
     same_commands: "The same on the command line",
-    upload_intro: "CSV with the columns handle, index, type and data, and perhaps ttl; or a JSON object with handle and values on each line.",
+    upload_intro: "CSV with the columns handle, index, type and data, and perhaps ttl, with commas, semicolons or tabs; or a JSON object with handle and values on each line.",
     upload_file: "File",
     upload_text: "Or paste the records here",
     upload_replace: "Replace records that exist",

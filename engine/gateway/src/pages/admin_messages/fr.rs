@@ -54,7 +54,7 @@ pub(in crate::pages) const FR: AdminMessages = AdminMessages {
     not_confirmed: "Cochez la case pour supprimer l’enregistrement.",
     form_expired: "Ce formulaire n’a pas été envoyé d’ici, ou votre session est terminée. Reconnectez-vous.",
     same_commands: "La même chose en ligne de commande",
-    upload_intro: "CSV avec les colonnes handle, index, type et data, et au besoin ttl ; ou un objet JSON avec handle et values sur chaque ligne.",
+    upload_intro: "CSV avec les colonnes handle, index, type et data, et au besoin ttl, séparées par des virgules, des points-virgules ou des tabulations ; ou un objet JSON avec handle et values sur chaque ligne.",
     upload_file: "Fichier",
     upload_text: "Ou collez les enregistrements ici",
     upload_replace: "Remplacer les enregistrements existants",
