@@ -32,6 +32,8 @@ pub enum Error {
         path: PathBuf,
         /// Handles left out because a request for them would be too long.
         too_long: u64,
+        /// Handles left out because their prefix is not homed.
+        not_homed: u64,
     },
     /// A published set cannot be read.
     Snapshot {
@@ -88,10 +90,17 @@ impl fmt::Display for Error {
             Self::Option(reason) => f.write_str(reason),
             Self::Read { path, source } => write!(f, "cannot read {}: {source}", path.display()),
             Self::Line { path, line, reason } => write!(f, "{}:{line}: {reason}", path.display()),
-            Self::NoHandles { path, too_long: 0 } => {
+            Self::NoHandles { path, too_long: 0, not_homed: 0 } => {
                 write!(f, "{} has no handles to ask for", path.display())
             }
-            Self::NoHandles { path, too_long } => {
+            Self::NoHandles { path, too_long: 0, not_homed } => {
+                write!(
+                    f,
+                    "{} has no handles to ask for: the prefixes of all {not_homed} are not homed",
+                    path.display()
+                )
+            }
+            Self::NoHandles { path, too_long, not_homed: _ } => {
                 write!(
                     f,
                     "{} has no handles to ask for: all {too_long} are too long for a request",

@@ -14,7 +14,7 @@ use handle_proto::wire::Envelope;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, fold};
-use handle_snapshot::{CorruptRecord, EncodedRecord, HomedTable, hash_key};
+use handle_snapshot::{CorruptRecord, EncodedRecord, hash_key};
 
 /// The result of answering a datagram.
 #[derive(Clone, Copy, Debug)]
@@ -391,31 +391,9 @@ pub enum NotLocal {
 /// Whether the prefix of the handle with `key` is homed here. The record of a derived prefix is
 /// also homed if the records under one of its ancestors are.
 pub(crate) fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
-    let Some(homed) = context.homed else { return false };
-    let prefix = Handle(key).naming_authority();
-    // The table holds folded prefixes. The keys are folded only where the service folds.
-    let is_here = if context.records.folds() { homed.has_folded(prefix) } else { homed.has(prefix) };
-    is_here || (Handle(key).is_derived_prefix_record() && is_homed_by_ancestor(&homed, key))
+    // The keys are folded only where the service folds.
+    context.homed.is_some_and(|homed| homed.has_record(key, context.records.folds()))
 }
-
-/// `0.NA/a.b` is also homed when `0.NA/0.NA/a` is: "derived prefixes only".
-#[cold]
-fn is_homed_by_ancestor(homed: &HomedTable<'_>, key: &[u8]) -> bool {
-    let mut name = Handle(key);
-    for _ in 0..ANCESTORS_MAX {
-        let Some(parent) = name.parent_prefix_record() else { return false };
-        // If the table has the record of a prefix, the prefixes derived from it are homed.
-        if homed.has(parent.0) {
-            return true;
-        }
-        name = parent;
-    }
-    false
-}
-
-/// Most ancestors of a prefix that are tried for one request. A name full of dots would have
-/// thousands.
-pub(crate) const ANCESTORS_MAX: usize = 16;
 
 impl<'a> RecordQuestion<'a> {
     /// Whether the answer for a handle that is not stored would be a referral that this client

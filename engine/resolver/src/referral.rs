@@ -2,11 +2,11 @@
 //! 3.4, with the body that deployed servers send; shown by `conversations.jsonl`, category
 //! `prefix_referral`.
 
-use crate::answer::{ANCESTORS_MAX, RecordLookup};
+use crate::answer::RecordLookup;
 use crate::select::{SelectedValues, ValueFilter};
 use crate::service::AnswerContext;
 use handle_proto::{Handle, Version, fold};
-use handle_snapshot::{CorruptRecord, hash_key};
+use handle_snapshot::{ANCESTORS_MAX, CorruptRecord, hash_key};
 
 /// First version whose clients understand a prefix referral in reply to any request. RFC 3652 names
 /// no such version; deployed servers resolve on behalf of older clients.

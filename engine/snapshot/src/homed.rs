@@ -2,10 +2,14 @@
 
 use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, hash_key};
 use crate::index::LayerIndex;
-use handle_proto::fold;
+use handle_proto::{Handle, fold};
 
 /// Bytes of a prefix that can be folded without clearing a large buffer first.
 const USUAL_LEN: usize = 96;
+
+/// Most ancestors of a prefix that are tried for one name. A name full of dots would have
+/// thousands.
+pub const ANCESTORS_MAX: usize = 16;
 
 /// The table of homed prefixes of one layer, borrowed from it.
 ///
@@ -55,6 +59,24 @@ impl<'a> HomedTable<'a> {
             candidate = self.index.after(hash, candidate);
         }
         false
+    }
+
+    /// Whether a record with this key is answered from: its prefix is homed or, for the record of a
+    /// derived prefix, the records of all prefixes derived from an ancestor are: `0.NA/a.b` is
+    /// homed where `0.NA/0.NA/a` is. `is_folded` is whether keys are folded.
+    #[inline]
+    #[must_use]
+    pub fn has_record(&self, key: &[u8], is_folded: bool) -> bool {
+        let prefix = Handle(key).naming_authority();
+        let is_here = if is_folded { self.has_folded(prefix) } else { self.has(prefix) };
+        is_here || (Handle(key).is_derived_prefix_record() && self.has_ancestor(key))
+    }
+
+    #[cold]
+    fn has_ancestor(&self, key: &[u8]) -> bool {
+        let ancestors =
+            core::iter::successors(Handle(key).parent_prefix_record(), |name| name.parent_prefix_record());
+        ancestors.take(ANCESTORS_MAX).any(|ancestor| self.has(ancestor.0))
     }
 
     /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are

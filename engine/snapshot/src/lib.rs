@@ -121,7 +121,7 @@ pub use builder::{BuildProgress, Builder};
 #[cfg(feature = "std")]
 pub use encode::RecordRefusal;
 pub use format::{OpenError, Sha256Sum, fold_key, hash_key};
-pub use homed::HomedTable;
+pub use homed::{ANCESTORS_MAX, HomedTable};
 #[cfg(feature = "std")]
 pub use map::{LoadMode, MappedFile};
 #[cfg(feature = "std")]

@@ -4,7 +4,7 @@ use super::StoreRecords as _;
 use super::index::IndexCheck;
 use super::record::StoreRecord;
 use super::snapshot::StoreSnapshot;
-use super::{StoreError, check_record, is_responsible, key};
+use super::{StoreError, check_record, is_record_of_homed_prefix, is_responsible, key};
 use handle_proto::Handle;
 use serde::Serialize;
 use std::fmt;
@@ -39,6 +39,9 @@ pub enum StoreFinding {
     UnfitRecord(Vec<u8>, String),
     /// The prefix is not homed, so the record is not served.
     NotHomed(Vec<u8>),
+    /// The record of a homed prefix. It is not served, because its place is at the registry; its
+    /// keys and groups count.
+    CopyOfPrefixRecord(Vec<u8>),
     /// The record names a transaction after the last one.
     FromTheFuture(Vec<u8>),
     /// The index of this type does not have the rows of the records.
@@ -55,7 +58,7 @@ impl StoreFinding {
     /// Whether data is lost or wrong, rather than only not served.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
-        !matches!(self, Self::NotHomed(_))
+        !matches!(self, Self::NotHomed(_) | Self::CopyOfPrefixRecord(_))
     }
 }
 
@@ -68,6 +71,9 @@ impl fmt::Display for StoreFinding {
             }
             Self::UnfitRecord(name, why) => write!(f, "{}: {why}", Handle(name)),
             Self::NotHomed(name) => write!(f, "{}: the prefix is not homed", Handle(name)),
+            Self::CopyOfPrefixRecord(name) => {
+                write!(f, "{}: a copy of a record that the registry serves", Handle(name))
+            }
             Self::FromTheFuture(name) => write!(f, "{}: names a transaction after the last", Handle(name)),
             Self::WrongIndex(kind) => write!(
                 f,
@@ -138,7 +144,10 @@ fn check_one(
         found(StoreFinding::FromTheFuture(name.to_vec()));
     }
     if !is_responsible(snapshot, name)? {
-        found(StoreFinding::NotHomed(name.to_vec()));
+        found(match is_record_of_homed_prefix(snapshot, name)? {
+            true => StoreFinding::CopyOfPrefixRecord(name.to_vec()),
+            false => StoreFinding::NotHomed(name.to_vec()),
+        });
     }
     Ok(())
 }

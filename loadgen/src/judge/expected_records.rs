@@ -19,7 +19,31 @@ use crate::read::{Interrupt, StoppableFile};
 #[derive(Debug, Default)]
 pub struct ExpectedRecords {
     records: HashMap<Vec<u8>, ExpectedRecord>,
+    /// Prefixes that are homed or have a record.
     prefixes: HashSet<Vec<u8>>,
+    homed: ListedPrefixes,
+}
+
+/// The homed prefixes that a file of records lists, folded.
+#[derive(Debug, Default)]
+pub(crate) struct ListedPrefixes(HashSet<Vec<u8>>);
+
+impl ListedPrefixes {
+    pub(crate) fn add(&mut self, prefix: Vec<u8>) {
+        self.0.insert(prefix);
+    }
+
+    /// Whether a server with these prefixes answers for this handle. A file that lists none does
+    /// not tell.
+    pub(crate) fn has(&self, handle: &[u8]) -> bool {
+        let name = folded(handle);
+        let ancestors = std::iter::successors(Handle(&name).parent_prefix_record(), |ancestor| {
+            ancestor.parent_prefix_record()
+        });
+        self.0.is_empty()
+            || self.0.contains(Handle(&name).naming_authority())
+            || ancestors.map(|ancestor| ancestor.0).any(|ancestor| self.0.contains(ancestor))
+    }
 }
 
 #[derive(Debug)]
@@ -53,6 +77,7 @@ impl ExpectedRecords {
                 InputEntry::Record(handle, values) => records.add(handle, values),
                 InputEntry::Homed(prefix) => {
                     records.prefixes.insert(folded_prefix(prefix));
+                    records.homed.add(folded_prefix(prefix));
                     Ok(())
                 }
                 InputEntry::Refused(_, why) => Err(why),
@@ -78,7 +103,9 @@ impl ExpectedRecords {
         })?;
         let mut name = handle.to_vec();
         fold::fold(&mut name);
-        self.prefixes.insert(Handle(&name).naming_authority().to_vec());
+        if self.homed.has(&name) {
+            self.prefixes.insert(Handle(&name).naming_authority().to_vec());
+        }
         self.records.insert(name, ExpectedRecord { count, values, public_count, public });
         Ok(())
     }
@@ -89,7 +116,7 @@ impl ExpectedRecords {
 }
 
 /// A prefix without `0.NA/`, folded.
-fn folded_prefix(homed: &[u8]) -> Vec<u8> {
+pub(crate) fn folded_prefix(homed: &[u8]) -> Vec<u8> {
     let mut name = homed.to_vec();
     fold::fold(&mut name);
     name.strip_prefix(PREFIX_RECORDS).map_or(name.clone(), <[u8]>::to_vec)
@@ -104,6 +131,8 @@ fn folded(handle: &[u8]) -> Vec<u8> {
 impl ContentSource for ExpectedRecords {
     fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.find(handle) {
+            // A server refers to the service that has it, and a gateway may answer from its set.
+            Some(_) if !self.homed.has(handle) => SetContent::Unknown,
             Some(record) if record.public_count == 0 => SetContent::NothingPublic,
             Some(record) => SetContent::Values { count: record.public_count, bytes: &record.public },
             None if self.prefixes.contains(Handle(&folded(handle)).naming_authority()) => SetContent::Absent,
@@ -196,7 +225,7 @@ mod tests {
         let value = |index, permissions| {
             format!(r#"{{"index":{index},"type":"URL","data":"x","permissions":"{permissions}"}}"#)
         };
-        writeln!(file, r#"{{"homed":"0.NA/10.3"}}"#).unwrap();
+        writeln!(file, "{{\"homed\":\"0.NA/10.3\"}}\n{{\"homed\":\"0.NA/10.1\"}}").unwrap();
         writeln!(file, r#"{{"handle":"10.1/Open","values":[{},{}]}}"#, value(1, "1110"), value(2, "1100"))
             .unwrap();
         writeln!(file, "\n# comment\n{{\"handle\":\"10.1/closed\",\"values\":[{}]}}", value(1, "1100"))
@@ -211,9 +240,13 @@ mod tests {
         let mut indexes = Vec::new();
         records.each_value(b"10.1/open", &mut |value, _| indexes.push(value.index)).unwrap();
         assert_eq!(indexes, [1, 2]);
+        writeln!(&file, "{{\"handle\":\"0.NA/10.1\",\"values\":[{}]}}", value(1, "1110")).unwrap();
+        let records = read().unwrap();
+        assert_eq!(records.content_of(b"0.na/10.1"), Ok(SetContent::Unknown), "it is not homed");
+        assert_eq!(records.content_of(b"0.NA/10.2"), Ok(SetContent::NotHomed));
         writeln!(&file, "{{}}").unwrap();
         let error = read().unwrap_err().to_string();
-        assert!(error.contains(":6: "), "{error}");
+        assert!(error.contains(":8: "), "{error}");
     }
 
     #[test]

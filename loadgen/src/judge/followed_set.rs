@@ -39,7 +39,8 @@ fn damaged(dir: &Path, reason: &impl ToString) -> Error {
     Error::Snapshot { path: dir.to_owned(), reason: reason.to_string() }
 }
 
-/// Offers every handle of a set once, except deleted ones.
+/// Offers every handle of a set once, except deleted ones and those that a server with this set
+/// does not answer from it, as the record of a prefix whose place is at the registry.
 ///
 /// # Errors
 ///
@@ -49,6 +50,7 @@ pub(crate) fn read_handles(
     sampler: &mut RequestSampler,
     interrupt: &mut Interrupt<'_>,
 ) -> Result<(), Error> {
+    let (homed, folds) = (set.records().homed_table(), set.records().folds());
     for (i, layer) in set.layers().iter().enumerate() {
         let newer = &set.layers()[..i];
         for record in layer.records() {
@@ -64,7 +66,10 @@ pub(crate) fn read_handles(
                 is_newest &= found.is_none();
             }
             if is_newest {
-                sampler.offer(record.key());
+                match homed.is_none_or(|homed| homed.has_record(record.key(), folds)) {
+                    true => sampler.offer(record.key()),
+                    false => sampler.leave_out(),
+                }
             }
         }
     }
@@ -109,7 +114,13 @@ impl ContentSource for SetSource {
             return Ok(SetContent::Absent);
         }
         let records = self.0.records();
+        let is_homed = || {
+            // A set of a few layers without any table has nothing to tell homed prefixes by.
+            records.homed_table().is_none_or(|homed| homed.has_record(name, records.folds()))
+        };
         match self.find(name)? {
+            // A server refers to the service that has it, and a gateway may answer from the set.
+            Some(_) if !is_homed() => Ok(SetContent::Unknown),
             Some(record) if record.public_count() == 0 => Ok(SetContent::NothingPublic),
             Some(record) => Ok(SetContent::Values {
                 count: u32::try_from(record.public_count()).map_err(|error| error.to_string())?,

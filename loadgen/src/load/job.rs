@@ -39,10 +39,10 @@ impl RunJob {
             return Self::recorded(options, path, *port, &mut go_on);
         }
         let (sampler, path) = sample(options, &mut Interrupt::new(&mut go_on))?;
-        let too_long = sampler.too_long();
+        let (too_long, not_homed) = (sampler.too_long(), sampler.not_homed());
         let workload = sampler.finish_as(&options.forms, connection_flags(options), now_unix_s())?;
         if workload.is_empty() {
-            return Err(Error::NoHandles { path, too_long });
+            return Err(Error::NoHandles { path, too_long, not_homed });
         }
         Ok(Self { workload, schedule: schedule(options), requests: u64::MAX, skipped: None })
     }

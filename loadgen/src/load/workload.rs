@@ -8,6 +8,7 @@ use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
 
 use crate::error::Error;
+use crate::judge::expected_records::{ListedPrefixes, folded_prefix};
 use crate::load::question::{GeneratedQuestion, QuestionForm, request_head};
 use crate::random::RandomGenerator;
 use crate::read::{Interrupt, StoppableFile};
@@ -59,6 +60,7 @@ pub struct Workload {
     /// Number of handles in the source, including those left out.
     seen: u64,
     too_long: u64,
+    not_homed: u64,
     request_len_max: usize,
 }
 
@@ -83,7 +85,16 @@ impl Workload {
             request_len_max = request_len_max.max(message.len());
         }
         let seen = ends.len() as u64;
-        Ok(Self { bytes, ends, forms: Vec::new(), weight: 0, seen, too_long: 0, request_len_max })
+        Ok(Self {
+            bytes,
+            ends,
+            forms: Vec::new(),
+            weight: 0,
+            seen,
+            too_long: 0,
+            not_homed: 0,
+            request_len_max,
+        })
     }
 
     /// Number of handles to choose from.
@@ -114,6 +125,12 @@ impl Workload {
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
+    }
+
+    /// Handles left out because their prefix is not homed, so that a server does not answer them.
+    #[must_use]
+    pub const fn not_homed(&self) -> u64 {
+        self.not_homed
     }
 
     /// Length of the longest possible request.
@@ -221,6 +238,7 @@ pub struct RequestSampler {
     random: RandomGenerator,
     seen: u64,
     too_long: u64,
+    not_homed: u64,
 }
 
 impl RequestSampler {
@@ -235,6 +253,7 @@ impl RequestSampler {
             random: RandomGenerator::new(seed, u64::MAX),
             seen: 0,
             too_long: 0,
+            not_homed: 0,
         }
     }
 
@@ -264,10 +283,21 @@ impl RequestSampler {
         }
     }
 
+    /// Counts a handle that is left out because its prefix is not homed.
+    pub const fn leave_out(&mut self) {
+        self.not_homed += 1;
+    }
+
     /// Handles left out because a request for them would be too long.
     #[must_use]
     pub const fn too_long(&self) -> u64 {
         self.too_long
+    }
+
+    /// Handles left out because their prefix is not homed.
+    #[must_use]
+    pub const fn not_homed(&self) -> u64 {
+        self.not_homed
     }
 
     /// The workload of the kept handles, in plain requests. Their expiration is the usual time
@@ -311,8 +341,8 @@ impl RequestSampler {
         let extra_len = forms.iter().map(QuestionForm::extra_len).max().unwrap_or(TAIL_LEN);
         let request_len_max = HEAD_LEN + longest + extra_len;
         let forms = forms.iter().map(prepare).collect();
-        let Self { seen, too_long, .. } = self;
-        Ok(Workload { bytes, ends, forms, weight, seen, too_long, request_len_max })
+        let Self { seen, too_long, not_homed, .. } = self;
+        Ok(Workload { bytes, ends, forms, weight, seen, too_long, not_homed, request_len_max })
     }
 }
 
@@ -320,7 +350,8 @@ impl RequestSampler {
 /// Offers the handles of a file: one per line, or those of records and operations in any form that
 /// `handle_formats::input` reads.
 ///
-/// Skips empty lines, lines that begin with `#`, and homed prefixes.
+/// Skips empty lines, lines that begin with `#`, and homed prefixes. These come first in an export;
+/// handles after them whose prefix is not among them are left out and counted.
 ///
 /// # Errors
 ///
@@ -340,11 +371,22 @@ pub(crate) fn read_handles(
     let mut stream = InputStream::new(file).map_err(read_error)?;
     let form = InputForm::recognise(&mut stream).map_err(read_error)?.unwrap_or(InputForm::Names);
     let mut reader = InputReader::new(stream, form).map_err(cannot_go_on)?;
+    let mut homed = ListedPrefixes::default();
     while let Some((place, entry)) = reader.next().map_err(cannot_go_on)? {
         let offered = match &entry {
-            InputEntry::Homed(_) => Ok(()),
+            InputEntry::Homed(prefix) => {
+                homed.add(folded_prefix(prefix));
+                Ok(())
+            }
             InputEntry::Refused(None, why) => Err(format!("not a record with a handle: {why}")),
-            entry => entry.name().map_or(Ok(()), |handle| offer(handle, sampler)),
+            entry => match entry.name() {
+                Some(handle) if homed.has(handle) => offer(handle, sampler),
+                Some(_) => {
+                    sampler.leave_out();
+                    Ok(())
+                }
+                None => Ok(()),
+            },
         };
         let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
         offered.map_err(|reason| Error::Line { path: path.to_owned(), line, reason })?;

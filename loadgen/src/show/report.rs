@@ -136,6 +136,9 @@ pub struct ReportSetting {
     pub handles_in_source: u64,
     /// Number of handles left out because their request does not fit in one datagram.
     pub handles_too_long: u64,
+    /// Number of handles left out because their prefix is not homed, as the record of a prefix that
+    /// the registry has.
+    pub handles_not_homed: u64,
     /// Packets or lines of a recording that are not requests; absent without a recording.
     pub skipped: Option<u64>,
 }
@@ -592,6 +595,7 @@ impl ReportSetting {
             handles: workload.len(),
             handles_in_source: workload.seen(),
             handles_too_long: workload.too_long(),
+            handles_not_homed: workload.not_homed(),
             skipped: job.skipped,
         }
     }

@@ -86,6 +86,9 @@ impl fmt::Display for ReportSetting {
         if self.handles_too_long > 0 {
             write!(f, ", {} too long and left out", self.handles_too_long)?;
         }
+        if self.handles_not_homed > 0 {
+            write!(f, ", {} not homed and left out", self.handles_not_homed)?;
+        }
         if let Some(skipped @ 1..) = self.skipped {
             write!(f, ", {} skipped", counted(skipped, "packet or line", "packets or lines"))?;
         }

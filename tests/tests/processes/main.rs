@@ -85,6 +85,7 @@ mod mirroring_promoted;
 mod moving;
 mod odd_sites;
 mod operators;
+mod own_proofs;
 mod privileges;
 mod publishing;
 mod pulling;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use crossbeam_channel::{Sender, bounded};
 use handle_proto::{Handle, Value};
 use handle_snapshot::comparison::ComparisonScope;
-use handle_snapshot::{EncodedRecord, hash_key};
+use handle_snapshot::{EncodedRecord, HomedTable, hash_key};
 use std::cmp::Ordering;
 
 /// Findings that wait to be shown.
@@ -96,6 +96,48 @@ pub(super) struct CompareOptions {
     pub(super) public_only: bool,
 }
 
+/// Records that are not compared with what a server answers, because their prefix is not homed: the
+/// record of a prefix is at the registry, and a copy in the set is not served.
+#[derive(Default)]
+pub(super) struct LeftOutRecords {
+    pub(super) count: u64,
+    /// The first of them.
+    pub(super) first: Vec<Vec<u8>>,
+}
+
+impl LeftOutRecords {
+    /// Number of names that are kept.
+    const FIRST_MAX: usize = 3;
+
+    fn add(&mut self, key: &[u8]) {
+        self.count += 1;
+        if self.first.len() < Self::FIRST_MAX {
+            self.first.push(key.to_vec());
+        }
+    }
+
+    /// Whether the record is compared; counts it if not.
+    pub(super) fn lets_through(
+        &mut self,
+        homed: Option<HomedTable<'_>>,
+        key: &[u8],
+        is_folded: bool,
+    ) -> bool {
+        let is_compared = homed.is_none_or(|homed| homed.has_record(key, is_folded));
+        if !is_compared {
+            self.add(key);
+        }
+        is_compared
+    }
+}
+
+/// Number of handles compared, and those left out.
+#[derive(Default)]
+pub(super) struct ComparedRecords {
+    pub(super) count: u64,
+    pub(super) left_out: LeftOutRecords,
+}
+
 impl CompareOptions {
     /// Compares the record of a handle on both sides; `None` if it is the same.
     fn judge(
@@ -117,13 +159,14 @@ impl CompareOptions {
     }
 }
 
-/// Compares all records, and returns the number of different handles.
+/// Compares all records, and returns the number of different handles. Records that are not homed
+/// are left out if the other side is the listing of a server.
 pub(super) fn tables(
     wanted: &ReconcileTable,
     found: &ReconcileTable,
     options: CompareOptions,
     take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<ComparedRecords> {
     let bar = progress::bar("comparing", Some(wanted.count() + found.count()));
     let (send, findings) = bounded(QUEUE);
     let compared = std::thread::scope(|scope| {
@@ -145,7 +188,7 @@ pub(super) fn tables(
                 count += u64::from(is_extra);
                 Ok(is_extra.then(|| finding(&record, Difference::Extra, None, false)))
             })
-            .map(|_| count)
+            .map(|all| ComparedRecords { count, ..all })
         });
         let taken = findings.iter().try_for_each(&mut *take);
         // Ends both passes if the rest is not wanted.
@@ -153,7 +196,9 @@ pub(super) fn tables(
         let [both, extra] =
             [both, extra].map(|pass| pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         taken?;
-        anyhow::Ok(both? + extra?)
+        let (both, extra) = (both?, extra?);
+        let left_out = if wanted.is_listing() { extra.left_out } else { both.left_out };
+        anyhow::Ok(ComparedRecords { count: both.count + extra.count, left_out })
     });
     bar.finish_and_clear();
     compared
@@ -188,12 +233,17 @@ impl TablePass<'_> {
     fn run(
         &self,
         mut judge: impl FnMut(EncodedRecord<'_>, Option<EncodedRecord<'_>>) -> anyhow::Result<Option<Finding>>,
-    ) -> anyhow::Result<u64> {
+    ) -> anyhow::Result<ComparedRecords> {
         const STEP: u64 = 1 << 14;
         let to = self.to.records()?;
-        let mut count = 0;
+        let homed = if self.to.is_listing() { self.from.homed()? } else { None };
+        let folds = to.folds();
+        let (mut count, mut left_out) = (0, LeftOutRecords::default());
         self.from.each(|record| {
             let key = record.key();
+            if !left_out.lets_through(homed, key, folds) {
+                return Ok(());
+            }
             let other = to.find(hash_key(to.seed(), key), key).with_context(|| Handle(key).to_string())?;
             if let Some(finding) = judge(record, other)? {
                 self.send.send(finding).ok().context("the comparison was stopped")?;
@@ -204,7 +254,7 @@ impl TablePass<'_> {
             }
             Ok(())
         })?;
-        Ok(count)
+        Ok(ComparedRecords { count, left_out })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::store::files::RecordFormat;
 use crate::{ExitOutcome, UsageError, output};
 use anyhow::{bail, ensure};
 use clap::builder::{OsStringValueParser, TypedValueParser as _};
-use compare::{CompareOptions, Finding};
+use compare::{CompareOptions, ComparedRecords, Finding};
 use handle_client::administration::ClientIdentity;
 use handle_snapshot::comparison::ComparisonScope;
 use peer::ReconcilePeer;
@@ -196,17 +196,17 @@ fn reconcile(args: &Args) -> anyhow::Result<ExitOutcome> {
         output::check()
     };
     let compared = compare_sides(args, &identity, &mut sides, &mut take)?;
-    counts.show(args, &sides, compared, started.elapsed());
+    counts.show(args, &sides, &compared, started.elapsed());
     Ok(if counts.are_good() { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
-/// Compares both sides, and returns the number of different handles.
+/// Compares both sides, and returns the number of different handles, and those left out.
 fn compare_sides(
     args: &Args,
     identity: &NamedIdentity,
     sides: &mut ReconcileSides,
     take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<ComparedRecords> {
     let is_side_of_names = |side: &ReconcileSide| side.has_names_only();
     let scope = match () {
         () if is_side_of_names(&sides.wanted) => ComparisonScope::Names,
@@ -221,10 +221,12 @@ fn compare_sides(
             compare::tables(wanted, found, CompareOptions { scope, public_only }, take)
         }
         (ReconcileSide::Table(table), Some(ReconcileSide::Peer(peer))) => {
-            TreeWalk { table, peer, wanted: WantedSide::Here, scope }.run(take)
+            let count = TreeWalk { table, peer, wanted: WantedSide::Here, scope }.run(take)?;
+            Ok(ComparedRecords { count, ..ComparedRecords::default() })
         }
         (ReconcileSide::Peer(peer), Some(ReconcileSide::Table(table))) => {
-            TreeWalk { table, peer, wanted: WantedSide::There, scope }.run(take)
+            let count = TreeWalk { table, peer, wanted: WantedSide::There, scope }.run(take)?;
+            Ok(ComparedRecords { count, ..ComparedRecords::default() })
         }
         (ReconcileSide::Peer(_), _) => bail!(one_side_here()),
     }

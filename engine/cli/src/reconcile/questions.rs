@@ -1,6 +1,6 @@
 //! Asks servers for the handles of a table, several at a time and at a limited rate.
 
-use super::compare::{Difference, Finding, WantedValues, differing_indexes};
+use super::compare::{ComparedRecords, Difference, Finding, LeftOutRecords, WantedValues, differing_indexes};
 use super::table::ReconcileTable;
 use super::{Args, NamedIdentity, RequestPace};
 use crate::server::ServerClients;
@@ -26,7 +26,7 @@ struct HandleQuestion {
     public_only: bool,
 }
 
-/// Asks for each handle of `wanted`, and returns their number.
+/// Asks for each handle of `wanted` that is homed, and returns their number.
 ///
 /// # Errors
 /// When the first question is not answered, or several after each other.
@@ -35,7 +35,7 @@ pub(super) fn ask_all(
     identity: &NamedIdentity,
     wanted: &ReconcileTable,
     take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<ComparedRecords> {
     let has_identity = identity.is_some();
     let finder = args.server.finder()?;
     let connect = |_| {
@@ -74,22 +74,31 @@ pub(super) fn ask_all(
         drop(answers);
         let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         taken?;
-        read?;
-        anyhow::Ok(count)
+        anyhow::Ok(ComparedRecords { count, left_out: read? })
     });
     bar.finish_and_clear();
     asked
 }
 
-fn hand_out(args: &Args, wanted: &ReconcileTable, ask: &Sender<HandleQuestion>) -> anyhow::Result<()> {
+fn hand_out(
+    args: &Args,
+    wanted: &ReconcileTable,
+    ask: &Sender<HandleQuestion>,
+) -> anyhow::Result<LeftOutRecords> {
     let mut pace = RequestPace::new(args.rate);
+    let (homed, folds) = (wanted.homed()?, wanted.folds()?);
+    let mut left_out = LeftOutRecords::default();
     wanted.each(|record| {
+        if !left_out.lets_through(homed, record.key(), folds) {
+            return Ok(());
+        }
         let values = (!wanted.has_names_only()).then(|| WantedValues::of(&record)).transpose()?;
         pace.wait();
         let public_only = wanted.has_public_values_only();
         let question = HandleQuestion { handle: record.key().to_vec(), wanted: values, public_only };
         ask.send(question).ok().context("the comparison was stopped")
-    })
+    })?;
+    Ok(left_out)
 }
 
 fn work(

@@ -1,6 +1,6 @@
 //! What `hdl reconcile` prints.
 
-use super::compare::{Difference, Finding};
+use super::compare::{ComparedRecords, Difference, Finding};
 use super::repair::RepairOutcome;
 use super::{Args, ReconcileSide, ReconcileSides};
 use crate::output;
@@ -78,7 +78,8 @@ impl ReconcileCounts {
         self.missing + self.different + self.extra + self.unanswered == self.repaired
     }
 
-    pub(super) fn show(&self, args: &Args, sides: &ReconcileSides, compared: u64, took: Duration) {
+    pub(super) fn show(&self, args: &Args, sides: &ReconcileSides, all: &ComparedRecords, took: Duration) {
+        let (compared, left_out) = (all.count, &all.left_out);
         let looks_for_extra = sides.found.is_some();
         let requests =
             [Some(&sides.wanted), sides.found.as_ref()].into_iter().flatten().find_map(|side| match side {
@@ -87,7 +88,7 @@ impl ReconcileCounts {
             });
         if args.json {
             let json = json!({
-                "compared": compared, "missing": self.missing, "different": self.different,
+                "compared": compared, "not_homed": left_out.count, "missing": self.missing, "different": self.different,
                 "extra": looks_for_extra.then_some(self.extra), "unanswered": self.unanswered,
                 "repaired": self.repaired, "not_repaired": self.not_repaired,
                 "requests_to_the_other_machine": requests, "seconds": took.as_secs_f64(),
@@ -103,6 +104,11 @@ impl ReconcileCounts {
             0 => String::new(),
             count => format!(", {} not answered", output::count(count)),
         };
+        if left_out.count > 0 {
+            let names: Vec<_> = left_out.first.iter().map(|key| Handle(key).to_string()).collect();
+            let more = if left_out.count > names.len() as u64 { ", ..." } else { "" };
+            println!("{} not homed and left out: {}{more}", output::count(left_out.count), names.join(", "));
+        }
         let repaired = match args.repair {
             true => format!(
                 "; {} repaired, {} not",

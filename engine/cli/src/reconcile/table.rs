@@ -8,12 +8,13 @@ use crate::store::files::{RecordFormat, RecordSink, read_all};
 use crate::store::remote::{RemoteListing, RemoteSink};
 use crate::{exchange, output, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
-use handle_proto::Handle;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::Values;
+use handle_proto::{Handle, fold};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::map::MappedFile;
-use handle_snapshot::writer::LayerOptions;
-use handle_snapshot::{BuildError, EncodedRecord, Layer, RecordSet};
+use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
+use handle_snapshot::{BuildError, EncodedRecord, HomedTable, Layer, RecordSet};
 use handle_store::{Store, StoreConfig};
 use std::fs::File;
 use std::io::Read as _;
@@ -39,6 +40,8 @@ pub(super) struct ReconcileTable {
     opened: OpenedSource,
     has_names_only: bool,
     has_public_values_only: bool,
+    /// Whether a server listed the handles of its homed prefixes.
+    is_listing: bool,
     /// Where the temporary layer is.
     _directory: Option<TempDir>,
 }
@@ -87,6 +90,7 @@ impl ReconcileTable {
                 opened,
                 has_names_only: false,
                 has_public_values_only: false,
+                is_listing: false,
                 _directory: None,
             });
         }
@@ -115,13 +119,14 @@ impl ReconcileTable {
                 Ok(client)
             },
         };
-        Self::sort(server, options, |sink| {
+        let listed = Self::sort(server, options, |sink| {
             listing.each(false, sink)?;
             match sink.unreadable.take() {
                 Some(why) => Err(anyhow!("{server}: {why}")),
                 None => Ok(()),
             }
-        })
+        })?;
+        Ok(Self { is_listing: true, ..listed })
     }
 
     /// Sorts what `read` adds in a temporary layer.
@@ -144,9 +149,19 @@ impl ReconcileTable {
             );
         }
         let file = File::create_new(&layer).with_context(|| format!("cannot write {}", layer.display()))?;
-        sink.builder.finish(file).map_err(|error| explain(shown, error))?;
+        let builder = match sink.homed {
+            Some(homed) => sink.builder.homed(homed),
+            None => sink.builder,
+        };
+        builder.finish(file).map_err(|error| explain(shown, error))?;
         let opened = OpenedSource::open(&layer)?.checked();
-        Ok(Self { opened, has_names_only, has_public_values_only, _directory: Some(directory) })
+        Ok(Self {
+            opened,
+            has_names_only,
+            has_public_values_only,
+            is_listing: false,
+            _directory: Some(directory),
+        })
     }
 
     /// Whether the values of the records are not known.
@@ -157,6 +172,16 @@ impl ReconcileTable {
     /// Whether there may be further values that are not public.
     pub(super) const fn has_public_values_only(&self) -> bool {
         self.has_public_values_only
+    }
+
+    /// Whether a server listed the handles.
+    pub(super) const fn is_listing(&self) -> bool {
+        self.is_listing
+    }
+
+    /// The table of homed prefixes; `None` if it is not known which are.
+    pub(super) fn homed(&self) -> anyhow::Result<Option<HomedTable<'_>>> {
+        Ok(self.records()?.homed_table().filter(|homed| !homed.is_empty()))
     }
 
     /// The layers with the records, newest first.
@@ -198,6 +223,8 @@ struct TableBuilder {
     withheld_count: u64,
     /// The first handle or prefix that a server does not show, and why.
     unreadable: Option<String>,
+    /// The homed prefixes; `None` if the file does not have any.
+    homed: Option<HomedPrefixes>,
 }
 
 impl TableBuilder {
@@ -205,7 +232,14 @@ impl TableBuilder {
         let layer =
             LayerOptions { seed: rand::random(), folds: options.folds, created_unix_ms: now_unix_ms() };
         let builder = Builder::new(directory, layer).memory_len_max(options.memory_len);
-        Self { builder, has_records: false, has_names: false, withheld_count: 0, unreadable: None }
+        Self {
+            builder,
+            has_records: false,
+            has_names: false,
+            withheld_count: 0,
+            unreadable: None,
+            homed: None,
+        }
     }
 
     fn add(&mut self, handle: &[u8], values: Values<'_>) -> anyhow::Result<()> {
@@ -219,6 +253,9 @@ impl TableBuilder {
     fn store(&mut self, path: &Path) -> anyhow::Result<()> {
         let store = Store::open_to_read(&StoreConfig::at(path))?;
         let snapshot = store.snapshot()?;
+        for prefix in snapshot.homed()? {
+            self.homed.get_or_insert_default().add(&prefix);
+        }
         let bar = progress::bar("reading", Some(snapshot.records_count()?));
         for stored in snapshot.records()? {
             let stored = stored?;
@@ -251,7 +288,12 @@ impl RecordSink for TableBuilder {
         self.add(handle, values).with_context(place)
     }
 
-    fn homed(&mut self, _prefix: &[u8]) {}
+    /// Files have the name of the record of the prefix.
+    fn homed(&mut self, prefix: &[u8]) {
+        let is_record = fold::starts_with(prefix, PREFIX_RECORDS);
+        let name = if is_record { &prefix[PREFIX_RECORDS.len()..] } else { prefix };
+        self.homed.get_or_insert_default().add(name);
+    }
 
     fn name(&mut self, name: &str) -> anyhow::Result<()> {
         self.has_names = true;

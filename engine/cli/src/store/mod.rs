@@ -9,7 +9,7 @@ mod relocate;
 pub(crate) mod remote;
 
 use crate::{ExitOutcome, output};
-use handle_store::{Store, StoreConfig, StoreStats};
+use handle_store::{Store, StoreConfig, StoreFinding, StoreStats};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -86,20 +86,34 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
     /// Maximum number of findings that are printed.
     const TOLD_MAX: u64 = 100;
-    let (mut damage, mut unusual) = (0, 0);
+    let (mut damage, mut unusual, mut not_homed) = (0, 0, 0);
     let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.check(|finding| {
+        if let StoreFinding::NotHomed(_) | StoreFinding::CopyOfPrefixRecord(_) = finding {
+            not_homed += 1;
+        }
+        if let StoreFinding::CopyOfPrefixRecord(_) = finding {
+            return;
+        }
         let count = if finding.is_damage() { &mut damage } else { &mut unusual };
         *count += 1;
         if *count <= TOLD_MAX {
             eprintln!("hdl: {}: {finding}", args.store.display());
         }
     })?;
-    show(&stats, args.json, Some((damage, unusual)));
+    show(&stats, args.json, Some(CheckCounts { damage, unusual, not_homed }));
     Ok(if damage == 0 { ExitOutcome::Good } else { ExitOutcome::Failed })
 }
 
+/// Number of findings of a check.
+struct CheckCounts {
+    damage: u64,
+    unusual: u64,
+    /// Records that are not served, because their prefix is not homed.
+    not_homed: u64,
+}
+
 /// Prints statistics of a store, and the results of a check.
-fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
+fn show(stats: &StoreStats, is_json: bool, found: Option<CheckCounts>) {
     if is_json {
         let mut json = json!({
             "records": stats.records,
@@ -109,9 +123,10 @@ fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
             "last_transaction": stats.last_transaction,
             "log_transactions": stats.log_transactions,
         });
-        if let Some((damage, unusual)) = found {
+        if let Some(CheckCounts { damage, unusual, not_homed }) = found {
             json["damage"] = damage.into();
             json["unusual"] = unusual.into();
+            json["not_homed"] = not_homed.into();
         }
         println!("{json}");
         return;
@@ -128,7 +143,12 @@ fn show(stats: &StoreStats, is_json: bool, found: Option<(u64, u64)>) {
         output::count(stats.last_transaction),
         output::count(stats.log_transactions)
     );
-    if let Some((damage, unusual)) = found {
-        println!("{} damaged, {} unusual", output::count(damage), output::count(unusual));
+    if let Some(CheckCounts { damage, unusual, not_homed }) = found {
+        println!(
+            "{} damaged, {} unusual, {} not homed",
+            output::count(damage),
+            output::count(unusual),
+            output::count(not_homed)
+        );
     }
 }
