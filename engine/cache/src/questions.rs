@@ -305,15 +305,10 @@ impl QuestionThread {
             return stale;
         }
         Resolution::Failed(match failure {
-            QuestionFailure::Upstream(UpstreamFailure::Denied) => RefusalReason::NotHomed,
-            // The servers that passed the question on do not try it again elsewhere.
-            QuestionFailure::Upstream(UpstreamFailure::Code(ResponseCode::RECURSION_COUNT_TOO_HIGH)) => {
-                RefusalReason::TooManyServers
-            }
             QuestionFailure::NoTurn => RefusalReason::TooManyQuestions,
-            QuestionFailure::Again(_) | QuestionFailure::TooSlow | QuestionFailure::Upstream(_) => {
-                RefusalReason::NotResolved
-            }
+            QuestionFailure::TooSlow => RefusalReason::NotResolved,
+            // Until it is asked again, a question fails as it did before.
+            QuestionFailure::Again(failure) | QuestionFailure::Upstream(failure) => failure.reason(),
         })
     }
 }

@@ -14,6 +14,7 @@ use handle_client::lookup::{Client, LookupLimits, LookupOptions, LookupTarget};
 use handle_client::service::SharedSite;
 use handle_client::{AsyncDriver, BlockingDriver, LookupError, Question, SharedAnswer};
 use handle_proto::{Handle, ResponseCode};
+use handle_resolver::RefusalReason;
 use handle_server::cache::Resolution;
 use std::fmt;
 use std::io::Read as _;
@@ -78,6 +79,25 @@ pub enum UpstreamFailure {
     Uncertified,
     /// The answer says neither what the values are nor that there are none.
     Code(ResponseCode),
+}
+
+impl UpstreamFailure {
+    /// What clients are told. What does not change by waiting is not told as "too busy": clients
+    /// would ask again and again.
+    #[must_use]
+    pub fn reason(&self) -> RefusalReason {
+        match self {
+            Self::Denied
+            | Self::Code(ResponseCode::SERVER_NOT_RESPONSIBLE)
+            | Self::Lookup(LookupError::AllFailed {
+                last: AttemptError::Refused(ResponseCode::SERVER_NOT_RESPONSIBLE),
+                ..
+            }) => RefusalReason::NotHomed,
+            // The servers that passed the question on do not try it again elsewhere.
+            Self::Code(ResponseCode::RECURSION_COUNT_TOO_HIGH) => RefusalReason::TooManyServers,
+            Self::Lookup(_) | Self::Uncertified | Self::Code(_) => RefusalReason::NotResolved,
+        }
+    }
 }
 
 impl fmt::Display for UpstreamFailure {

@@ -43,6 +43,7 @@ mod store;
 mod style;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use handle_client::administration::AskError;
 use std::process::ExitCode;
 
 /// The client and operator tool of the Handle System.
@@ -239,6 +240,10 @@ fn main() -> ExitCode {
             let outcome = match () {
                 () if error.is::<exchange::NoAnswer>() => ExitOutcome::NoAnswer,
                 () if error.is::<UsageError>() => ExitOutcome::BadInput,
+                // The answer is a refusal, although nothing proves that it is of this server.
+                () if matches!(error.downcast_ref(), Some(AskError::UnprovenRefusal { .. })) => {
+                    ExitOutcome::Refused
+                }
                 () => ExitOutcome::Failed,
             };
             ExitCode::from(outcome as u8)

@@ -212,6 +212,16 @@ impl<'a> ServerClients<'a> {
             if is_new {
                 let mut client = self.args.anonymous(server.address)?;
                 trust(&mut client, self.args, server);
+                let queries = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: true };
+                let answering = driver.servers(handle, queries, self.args.certify).unwrap_or_default();
+                let is_same = |other: &&ServerTarget| {
+                    (other.address.ip(), other.position, &other.public_key)
+                        == (server.address.ip(), server.position, &server.public_key)
+                };
+                if let Some(other) = answering.iter().find(is_same).filter(|it| it.address != server.address)
+                {
+                    client.answers_queries_at(other.address);
+                }
                 client.identify(self.identity.clone());
                 if let Some(timeout_s) = self.sessions {
                     client.use_sessions(timeout_s);

@@ -66,6 +66,8 @@ pub struct Administrator {
     /// The connection to the interface for queries, if the server refuses queries at the given one.
     /// During a query the two connections are exchanged.
     query_connection: Option<ServerConnection>,
+    /// Where the site record by which the server was found has its interface for queries.
+    query_server: Option<SocketAddr>,
     identity: Option<Arc<ClientIdentity>>,
     server_key: Option<PublicKey>,
     /// Idle seconds after which sessions end; `None` if sessions are not used.
@@ -97,6 +99,7 @@ impl Administrator {
         Self {
             connection: ServerConnection::new(server, patience),
             query_connection: None,
+            query_server: None,
             identity: None,
             server_key: None,
             session_timeout_s: None,
@@ -242,6 +245,11 @@ impl Administrator {
         self.connection.take_stream().map(|connection| StreamAnswer::Begins(Box::new(connection)))
     }
 
+    /// Names the interface for queries of the server, if its site record is known already.
+    pub const fn answers_queries_at(&mut self, server: SocketAddr) {
+        self.query_server = Some(server);
+    }
+
     /// Sends the request at the interface that is connected to. If the request changes nothing and
     /// is refused there, it is repeated at the interface for queries, which is then used for all
     /// such requests.
@@ -260,8 +268,9 @@ impl Administrator {
                 Err(AskError::UnprovenRefusal { code, .. }) => *code,
                 Err(_) => return answer,
             };
-            let server =
-                (code == ResponseCode::PROTOCOL_ERROR).then(|| self.find_query_interface()).flatten();
+            let is_misplaced = code == ResponseCode::PROTOCOL_ERROR;
+            let known = self.query_server.filter(|_| is_misplaced);
+            let server = known.or_else(|| is_misplaced.then(|| self.find_query_interface()).flatten());
             let Some(server) = server else { return answer };
             self.query_connection = Some(self.connection.sibling(server));
         }
@@ -291,7 +300,11 @@ impl Administrator {
         // The site record may have another address than the one that the client reaches the server
         // at.
         let is_same = |server: &Server<'_>| is_here(server) && server.address.ip() == here.ip();
-        let server = site.servers.iter().find(is_same).or_else(|| site.servers.iter().find(is_here))?;
+        // Behind a translation of addresses, the port may be another one too. The record of one
+        // server is that of this server.
+        let only = || site.servers.iter().next().filter(|_| site.servers.len() == 1);
+        let server =
+            site.servers.iter().find(is_same).or_else(|| site.servers.iter().find(is_here)).or_else(only)?;
         let port = server.interface(InterfaceProtocol::TCP, InterfaceKind::QUERY)?.port()?;
         (port != here.port()).then(|| SocketAddr::new(here.ip(), port))
     }

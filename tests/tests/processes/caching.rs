@@ -73,6 +73,22 @@ fn one_question_serves_all_that_ask_for_any_values_in_any_spelling_of_the_prefix
 }
 
 #[test]
+fn what_does_not_change_by_waiting_is_not_said_to_be_busy() {
+    for (said, expected) in [
+        (ResponseCode::SERVER_NOT_RESPONSIBLE, ResponseCode::SERVER_NOT_RESPONSIBLE),
+        (ResponseCode::SERVER_BUSY, ResponseCode::SERVER_BUSY),
+    ] {
+        let upstream = UpstreamServer::start();
+        upstream.behave(AnswerManner::Code(said));
+        let cache = start(&upstream);
+        // Also while the failure is remembered.
+        for _ in 0..2 {
+            assert_eq!(cache.resolve("10.1/elsewhere").code, expected, "{said:?}");
+        }
+    }
+}
+
+#[test]
 fn the_time_to_live_counts_down_and_ends() {
     let upstream = UpstreamServer::start();
     upstream.set("10.1/long", &[with_ttl(url("https://one.example/"), 100)]);

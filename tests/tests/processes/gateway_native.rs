@@ -6,17 +6,20 @@ use handle_auth::challenge::answer_with_secret;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
-use handle_proto::wire::list::Reference;
+use handle_proto::wire::list::{Indexes, Reference, Strings};
+use handle_proto::wire::query::Query;
 use handle_proto::wire::stream::{StreamFront, split};
-use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
-use handle_proto::{OpFlags, ResponseCode, Value, Values};
+use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
+use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_tests::admin_server::administer_with;
 use handle_tests::gateway_server::{
     HttpAnswer, exchange, exchange_over_tls, post, post_request, serve_over_http, use_tls,
 };
+use handle_tests::process::{hdl, succeed};
 use handle_tests::session::{ClientSession, Protection};
 use handle_tests::test_server::server_key;
 use handle_tests::vectors::VectorSource;
+use serde_json::json;
 use std::net::SocketAddr;
 
 const FLAGS: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
@@ -160,4 +163,34 @@ fn a_forged_message_of_a_session_is_refused_over_http() {
         HttpAnswer::split(&exchange(address, &post_request("/", HEADERS, &forged)), false).unwrap().0;
     assert_eq!((answer.status, code(&answer.body)), (200, ResponseCode::INVALID_SESSION_KEY));
     assert!(client.is_listed("TST/HALF"), "the record is there");
+}
+
+#[test]
+fn long_lists_of_indexes_are_answered_over_http_as_by_handled() {
+    let directory = tempfile::tempdir().unwrap();
+    let value =
+        |index: u32| json!({ "index": index, "type": "URL", "data": format!("https://a.example/{index}") });
+    let record = json!({ "handle": "10.1/long", "values": (1..=1000).map(value).collect::<Vec<_>>() });
+    std::fs::write(directory.path().join("records.jsonl"), record.to_string()).unwrap();
+    let mut publish = hdl(["snapshot", "publish", "set", "records.jsonl", "--homed", "10.1"]);
+    succeed({
+        publish.current_dir(directory.path());
+        publish
+    });
+    let set = directory.path().join("set");
+    let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| config.snapshot = Some(set));
+    for count in [1_usize, 100, 500] {
+        let indexes: Vec<[u8; 4]> =
+            (1..=count).map(|at| u32::try_from(at * 2).unwrap().to_be_bytes()).collect();
+        let query = Query { handle: b"10.1/long", indexes: Indexes::new(&indexes), types: Strings::EMPTY };
+        let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+        let message = MessageBuf::request(&Envelope::request(7), &header, &Request::Resolution(query));
+        let answer = exchange_over_http(gateway.address(), &message.unsigned().unwrap()).expect("a message");
+        let (envelope, rest) = Envelope::split(&answer).unwrap();
+        let body = Message::decode(rest).unwrap().decode_body(envelope.version).unwrap();
+        let Body::Reply(Reply { response: Response::Answer(found), .. }) = body else {
+            panic!("{count}: {:?}", code(&answer))
+        };
+        assert_eq!(found.values.iter().count(), count);
+    }
 }
