@@ -12,6 +12,7 @@ use crate::state::AdminState;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::site::SiteRecord;
+use handle_daemon::text::listed;
 use handle_daemon::{log, threads};
 use serde_json::{Value, json};
 use std::io;
@@ -96,7 +97,12 @@ fn promote(shared: &AdminState, is_forced: bool) -> Value {
         }
     };
     shared.mirror.iter().for_each(Mirror::stop);
-    tracing::info!(?promotion, "this mirror is the primary from now on");
+    tracing::info!(
+        last_transaction = promotion.last_transaction,
+        site_serial = promotion.site_serial,
+        primaries = %listed(promotion.primaries.iter().map(|primary| &primary.name)),
+        "this mirror is the primary from now on"
+    );
     match SiteRecord::read(&config.site, config.server_id) {
         Ok(site) => {
             shared.service.become_primary(site);

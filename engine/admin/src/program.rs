@@ -8,6 +8,7 @@ use crate::settings::AdminHooks;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
+use handle_daemon::text::listed;
 use handle_daemon::{log, readiness};
 use handle_store::{Store, StoreError};
 use serde::Serialize;
@@ -107,7 +108,7 @@ impl Program for AdminProgram {
         let server = Server::start_with(config, hooks)?;
         drop(starting);
         readiness::ready("serving");
-        tracing::info!(addresses = ?server.addresses(), last_transaction = server.shared().service.store.last_id(), "serving");
+        tracing::info!(addresses = %listed(server.addresses()), last_transaction = server.shared().service.store.last_id(), "serving");
         if config.sessions.enabled && config.sessions.socket.is_none() {
             tracing::info!(
                 "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \

@@ -71,7 +71,9 @@ fn relocate(
             let summary = moving.finish().map_err(text)?;
             tracing::warn!(
                 to = command.to,
-                ?summary,
+                records = summary.records,
+                log_transactions = summary.log_transactions,
+                last_transaction = summary.last_transaction,
                 "the store was moved: changes are refused until this process starts with the new store"
             );
             Ok(summary)

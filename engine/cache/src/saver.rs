@@ -41,7 +41,9 @@ fn restore(state: &CacheState, file: &Path) {
     state.open.end_restore();
     let file = file.display();
     match loaded {
-        Ok(()) => tracing::info!(%file, entries = count, took = ?begun.elapsed(), "the cache is restored"),
+        Ok(()) => {
+            tracing::info!(%file, entries = count, took_ms = begun.elapsed().as_millis(), "the cache is restored")
+        }
         Err(saved::SavedError::Io(error)) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => {
             tracing::warn!(%file, entries = count, %error, "the file of the cache is not used from here on");

@@ -1,16 +1,17 @@
-//! `hdl control`: query or control a running handled or handle-admin.
+//! `hdl control`: query or control a running process.
 
 use crate::ExitOutcome;
 use anyhow::Context as _;
+use jiff::Timestamp;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Query or control a running handled or handle-admin.
+/// Query or control a running process.
 ///
-/// Connects to the control socket that handled and handle-admin open with --control.
+/// Connects to the control socket that each process opens with --control.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl control status --socket /run/handled/control.sock
@@ -39,7 +40,7 @@ enum Command {
     Stats,
     /// Reload the settings that can change while serving, and load the current published set.
     Reload,
-    /// Reopen the query log or the audit log after it was renamed.
+    /// Reopen the query log, the audit log or the request log after it was renamed.
     ReopenLog,
     /// Answer pending requests, then exit.
     Drain,
@@ -106,7 +107,7 @@ pub(crate) fn print_indented(value: &Value, depth: usize) {
                     println!("{indent}{name}:");
                     print_indented(member, depth + 1);
                 } else {
-                    println!("{indent}{name}: {}", plain(member));
+                    println!("{indent}{name}: {}", named(name, member));
                 }
             }
         }
@@ -120,10 +121,44 @@ pub(crate) fn print_indented(value: &Value, depth: usize) {
     }
 }
 
+/// A value as text; a time since 1970 also as a date.
+fn named(name: &str, value: &Value) -> String {
+    let per_second = match name {
+        _ if name.ends_with("_unix_ms") => 1000,
+        _ if name.ends_with("_unix_s") => 1,
+        _ => return plain(value),
+    };
+    let time = value.as_i64().filter(|&time| time > 0).and_then(|time| match per_second {
+        1 => Timestamp::from_second(time).ok(),
+        _ => Timestamp::from_millisecond(time).ok(),
+    });
+    match time {
+        Some(time) => format!("{} ({})", plain(value), time.strftime("%Y-%m-%d %H:%M:%S UTC")),
+        None => plain(value),
+    }
+}
+
 fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_owned(),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_dates_too() {
+        assert_eq!(
+            named("started_unix_ms", &1_700_000_000_123_i64.into()),
+            "1700000000123 (2023-11-14 22:13:20 UTC)"
+        );
+        assert_eq!(named("expires_unix_s", &1_700_000_000.into()), "1700000000 (2023-11-14 22:13:20 UTC)");
+        assert_eq!(named("expires_unix_s", &Value::Null), "-");
+        assert_eq!(named("succeeded_unix_ms", &0.into()), "0");
+        assert_eq!(named("pid", &1_700_000_000.into()), "1700000000");
     }
 }

@@ -166,6 +166,9 @@ fn configure<P: Program>(program: &P) -> anyhow::Result<P::Config> {
     Ok(config)
 }
 
+/// The account of all processes in the units of `docs/operations`: they read what each other writes.
+const ACCOUNT: &str = "handled";
+
 fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     let config = configure(&program).map_err(Failure::usage)?;
     let common = program.common();
@@ -180,9 +183,8 @@ fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
     let may_be_root = text("user").is_some() || settings["allow_root"].as_bool() == Some(true);
     if is_root() && !may_be_root {
         return Err(Failure::usage(anyhow::anyhow!(
-            "refusing to run as root: set `user` or pass --user {name} (create the account: useradd --system {name}), \
-             or pass --allow-root",
-            name = P::NAME
+            "refusing to run as root: set `user` or pass --user {ACCOUNT} (create the account: useradd --system {ACCOUNT}), \
+             or pass --allow-root"
         )));
     }
     let set_log =

@@ -5,6 +5,12 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+/// Items as operators read them in logs: with commas between them, without quotes and brackets.
+#[must_use]
+pub fn listed<T: fmt::Display>(items: impl IntoIterator<Item = T>) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(", ")
+}
+
 /// Longest text that is read, in bytes: a site record of ten thousand servers.
 const TEXT_LEN_MAX: u64 = 16 << 20;
 

@@ -28,6 +28,7 @@ use anyhow::Context as _;
 use challenges::PendingChallenges;
 use client::AcmeHttp;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::text::listed;
 use instant_acme::ExternalAccountKey;
 use order::AcmeError;
 use serde_json::{Value, json};
@@ -214,7 +215,7 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
                 is_requested = false;
                 acme.failures.note::<AcmeError>(None, Instant::now());
                 let expires_unix_s = certificate.facts().map(|facts| facts.expires_unix_s);
-                tracing::info!(names = ?acme.config.domains, expires_unix_s, "a certificate by ACME is in use");
+                tracing::info!(names = %listed(&acme.config.domains), expires_unix_s, "a certificate by ACME is in use");
                 let next_unix_s = renewal::renewal_due_unix_s(certificate.facts(), &acme.config);
                 tls.replace(certificate);
                 let mut progress = acme.progress();

@@ -2,6 +2,7 @@
 
 use crate::acme::AcmeState;
 use crate::counters::GatewayCounters;
+use crate::request_log::RequestLogFormat;
 use crate::server::GatewayState;
 use crate::set::MappedSet;
 use crate::settings::reload;
@@ -13,10 +14,11 @@ use serde_json::{Map, Value, json};
 use std::os::unix::net::UnixStream;
 
 /// The commands and their help.
-const COMMANDS: [CommandHelp; 7] = [
+const COMMANDS: [CommandHelp; 8] = [
     ("status", "what is served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again, and take the published set now"),
+    ("reopen-log", "open the file of the request log again, after it was renamed"),
     ("renew-certificate", "order a certificate by ACME now"),
     ("drain", "answer the requests under way, then exit"),
     ("restart", "start this program again, and let it take over without loss"),
@@ -33,6 +35,7 @@ impl ControlCommands for GatewayState {
             "status" => status(self),
             "stats" => stats(self),
             "reload" => reload(self),
+            "reopen-log" => reopen_log(self),
             "renew-certificate" => renew_certificate(self),
             "drain" => {
                 self.drain();
@@ -91,6 +94,14 @@ fn certificate(tls: &TlsIdentity) -> Value {
         "expires_unix_s": facts.as_ref().map(|facts| facts.expires_unix_s),
         "acme": tls.acme().map(AcmeState::to_json),
     })
+}
+
+fn reopen_log(state: &GatewayState) -> Value {
+    if state.settings.current().request_log.format == RequestLogFormat::Off {
+        return json!({ "ok": false, "error": "there is no request log (`request_log.format`)" });
+    }
+    state.request_log.reopen();
+    json!({ "ok": true })
 }
 
 fn renew_certificate(state: &GatewayState) -> Value {

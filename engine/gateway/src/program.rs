@@ -8,6 +8,8 @@ use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::readiness;
 use handle_daemon::takeover::SuccessorProgram;
+use handle_daemon::text::listed;
+use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -71,8 +73,19 @@ impl Program for GatewayProgram {
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {
-        let GatewaySources { set, upstream, .. } = GatewaySources::open(config)?;
         let mut sources = Vec::new();
+        let unpublished = config.snapshot.as_ref().filter(|directory| {
+            matches!(read_manifest(directory), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
+        });
+        // As before the first start of handle-admin: the rest of the configuration is checked.
+        let GatewaySources { set, upstream, .. } = match unpublished {
+            Some(directory) => {
+                sources
+                    .push(format!("the first set in {}, where none is published yet", directory.display()));
+                GatewaySources::open(&Config { snapshot: None, ..config.clone() })?
+            }
+            None => GatewaySources::open(config)?,
+        };
         if let Some(mapped) = set {
             let set = mapped.current();
             set.verify()?;
@@ -100,7 +113,7 @@ impl Program for GatewayProgram {
         readiness::ready("serving");
         let state = gateway.state();
         let (addresses, certificates) = (gateway.addresses(), &state.certificate_addresses);
-        tracing::info!(?addresses, ?certificates, workers = state.workers_count, "serving");
+        tracing::info!(addresses = %listed(addresses), certificates = %listed(certificates), workers = state.workers_count, "serving");
         let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
         let reload = move || {
             let reply = reload(&to_reload);

@@ -13,7 +13,7 @@ use std::time::Duration;
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether no set has been published yet in the configured directory.
-fn is_unpublished(config: &Config) -> bool {
+pub(crate) fn is_unpublished(config: &Config) -> bool {
     matches!(read_manifest(&config.snapshot), Err(SetError { kind: SetErrorKind::NotPublished, .. }))
 }
 

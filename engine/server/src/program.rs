@@ -11,6 +11,7 @@ use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::signals::Signals;
 use handle_daemon::takeover::SuccessorProgram;
+use handle_daemon::text::listed;
 use handle_daemon::{log, readiness};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -93,6 +94,14 @@ impl Program for HandledProgram {
         for difference in site.differences() {
             log::say(format_args!("handled: warning: {difference}"));
         }
+        let listen = listed(&config.listen);
+        if config.wait_for_set && first_set::is_unpublished(config) {
+            // As before the first start of handle-admin, and after `hdl init --adopt`.
+            let directory = config.snapshot.display();
+            return Ok(format!(
+                "waits for the first set in {directory}, where none is published yet, to answer on {listen}"
+            ));
+        }
         let live = open_live(config)?;
         let set = live.current();
         set.verify()?;
@@ -103,7 +112,7 @@ impl Program for HandledProgram {
             set.bytes_mapped(),
             site.service().server_at + 1,
             site.service().servers_count,
-            config.listen.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+            listen,
         ))
     }
 
@@ -133,7 +142,7 @@ impl Program for HandledProgram {
 /// When all workers have stopped because of errors.
 pub fn serve_until_stopped(server: Server, signals: Signals) -> anyhow::Result<()> {
     readiness::ready("serving");
-    tracing::info!(addresses = ?server.addresses(), generation = server.shared().live.current().generation(), "serving");
+    tracing::info!(addresses = %listed(server.addresses()), generation = server.shared().live.current().generation(), "serving");
     let (to_reload, to_stop) = (Arc::clone(server.shared()), Arc::clone(server.shared()));
     let reload = move || {
         to_reload.reopen_log();

@@ -345,7 +345,7 @@ impl Server {
         infos.sort_by_key(|info| info.at);
         for info in &infos {
             tracing::info!(
-                worker = info.at, address = %info.address, core = ?info.core, reason = info.reason,
+                worker = info.at, address = %info.address, core = info.core, reason = info.reason,
                 trains_in = info.trains.received, trains_out = info.trains.sent, "worker is ready"
             );
         }

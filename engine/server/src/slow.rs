@@ -35,6 +35,7 @@ use handle_daemon::sessions::SessionTable;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::text::listed;
 use handle_daemon::threads;
 use handle_resolver::RefusalReason;
 use queue::JobQueues;
@@ -332,7 +333,7 @@ fn let_workers_go_first(config: &SlowConfig) {
         let mut cores = CpuSet::new();
         config.cores.iter().for_each(|&core| cores.set(core));
         if let Err(error) = sched_setaffinity(None, &cores) {
-            tracing::warn!(%error, cores = ?config.cores, "cannot pin the slow path to `slow.cores`");
+            tracing::warn!(%error, cores = %listed(&config.cores), "cannot pin the slow path to `slow.cores`");
         }
     }
     if let Err(error) = stand_back(config.idle, config.nice) {

@@ -2,11 +2,12 @@
 //! back.
 
 use handle_auth::keyfile;
-use handle_tests::process::{fail, succeed, until};
+use handle_tests::process::{fail, program, run, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
 
 /// A directory as of a reference server, with its records in an export, beside a service without
 /// one.
@@ -65,9 +66,27 @@ fn adopt(service: &InitialisedService, port: u16) -> Json {
     serde_json::from_str(&report).expect("the report of hdl init")
 }
 
+/// What `hdl init --adopt` says to do before the old server is stopped.
+fn check_configurations(service: &InitialisedService) {
+    for (package, name) in
+        [("handle-admin", "handle-admin"), ("handle-server", "handled"), ("handle-gateway", "handle-gateway")]
+    {
+        let mut check = Command::new(program(package, name));
+        check.arg("--check-config").arg("--config").arg(service.path(&format!("site/{name}.toml")));
+        let said = run(check);
+        let text =
+            String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success(), "{name}: {text}");
+        assert!(name == "handle-admin" || text.contains("none is published yet"), "{name}: {text}");
+        let config = fs::read_to_string(service.path(&format!("site/{name}.toml"))).expect("a file");
+        assert!(name == "handled" || config.contains("\"run/replication\""), "{name}: {config}");
+    }
+}
+
 /// Both processes serve the imported records, and the previous administrator can change them.
 fn check_service(mut service: InitialisedService) {
     succeed(service.hdl(["import", "site/store.redb", "export.json"]));
+    check_configurations(&service);
     service.start_admin();
     // Without a set, handled would answer that handles do not exist, so handle-admin publishes
     // first.

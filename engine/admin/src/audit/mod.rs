@@ -193,7 +193,7 @@ impl Audit {
         }
         self.append(&text, || {
             let AuditJson { source, identity, operation, handle, code, result, why, .. } = &json;
-            tracing::info!(%source, ?identity, operation, handle, code, result, why, "audit");
+            tracing::info!(%source, identity = %identity.as_deref().unwrap_or("-"), operation, handle, code, result, why, "audit");
         });
         self.summarise_if_due();
     }

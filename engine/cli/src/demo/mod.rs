@@ -230,17 +230,18 @@ fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The beginning of a `cargo run` command with the profile that built this program.
-fn cargo_run() -> String {
-    let profile = std::env::current_exe().ok().and_then(|program| {
-        // target/<profile>/hdl
-        Some(program.parent()?.file_name()?.to_string_lossy().into_owned())
-    });
-    match profile.as_deref() {
-        Some("debug") => "cargo run --bin".to_owned(),
-        Some("demo") => "cargo run --profile demo --bin".to_owned(),
-        _ => "cargo run --release --bin".to_owned(),
-    }
+/// The beginning of a command that runs `program`: by cargo with the profile that built this
+/// program, or by its name if this program, at `own`, is installed.
+fn command(program: &str, own: Option<&Path>) -> String {
+    // target/<profile>/hdl, as cargo builds it.
+    let profile = own.and_then(Path::parent).filter(|profile| profile.join("deps").is_dir());
+    let options = match profile.and_then(Path::file_name).map(|name| name.to_string_lossy()).as_deref() {
+        Some("debug") => "",
+        Some("demo") => "--profile demo ",
+        Some(_) => "--release ",
+        None => return program.to_owned(),
+    };
+    format!("cargo run {options}--bin {program} --")
 }
 
 /// Prints commands to try for a user who has built only this program.
@@ -248,19 +249,19 @@ fn show_what_next(args: &Args) {
     println!();
     println!("== what to try next");
     let directory = args.keep.as_deref().unwrap_or(Path::new("./demo-files"));
-    let (set, run) = (directory.join("set"), cargo_run());
+    let (set, own) = (directory.join("set"), std::env::current_exe().ok());
     let set = set.display();
+    let [hdl, handled, loadgen, gateway] = ["hdl", "handled", "handle-loadgen", "handle-gateway"]
+        .map(|program| command(program, own.as_deref()));
     if args.keep.is_none() {
-        println!("{run} hdl -- demo --keep {}    # keep the files", directory.display());
+        println!("{hdl} demo --keep {}    # keep the files", directory.display());
     }
     let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
-    println!("{run} handled -- --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
-    println!("{run} hdl -- resolve {CHANGED} --server 127.0.0.1    # in another terminal");
-    println!("{run} handle-loadgen -- run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
-    println!(
-        "{run} handle-gateway -- --snapshot {set} --listen 127.0.0.1:8000{root}    # the same over HTTP"
-    );
+    println!("{handled} --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
+    println!("{hdl} resolve {CHANGED} --server 127.0.0.1    # in another terminal");
+    println!("{loadgen} run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
+    println!("{gateway} --snapshot {set} --listen 127.0.0.1:8000{root}    # the same over HTTP");
     println!("curl -i http://127.0.0.1:8000/{CHANGED}");
-    println!("{run} hdl -- snapshot publish {set} records.jsonl --delta    # add records of your own");
-    println!("{run} handle-loadgen -- limit    # the UDP limit of this machine");
+    println!("{hdl} snapshot publish {set} records.jsonl --delta    # add records of your own");
+    println!("{loadgen} limit    # the UDP limit of this machine");
 }

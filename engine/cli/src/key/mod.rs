@@ -1,6 +1,7 @@
 //! `hdl key`: generates, converts and shows keys.
 
 mod form;
+mod rotate;
 
 use crate::secret::{self, PassphraseArgs};
 use crate::{ExitOutcome, UsageError, output};
@@ -39,6 +40,13 @@ enum Command {
   hdl key show admin-public.bin
   hdl key show admin-private.bin --passphrase-env PASSPHRASE --json")]
     Show(ShowArgs),
+    /// Make a new key for the server of a directory of `hdl init`, and put it into the site record.
+    ///
+    /// The processes use it after a restart. A command that was interrupted is completed by the next
+    /// one.
+    #[command(after_help = "Example:
+  hdl key rotate-server /srv/handle")]
+    RotateServer(rotate::RotateArgs),
 }
 
 #[derive(clap::Args, Debug)]
@@ -101,6 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         Command::Generate(args) => generate(args)?,
         Command::Convert(args) => convert(args)?,
         Command::Show(args) => show(args)?,
+        Command::RotateServer(args) => rotate::run(args)?,
     }
     Ok(ExitOutcome::Good)
 }

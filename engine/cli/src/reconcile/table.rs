@@ -8,9 +8,8 @@ use crate::store::files::{RecordFormat, RecordSink, read_all};
 use crate::store::remote::{RemoteListing, RemoteSink};
 use crate::{exchange, output, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
-use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::Values;
-use handle_proto::{Handle, fold};
+use handle_proto::Handle;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -290,9 +289,7 @@ impl RecordSink for TableBuilder {
 
     /// Files have the name of the record of the prefix.
     fn homed(&mut self, prefix: &[u8]) {
-        let is_record = fold::starts_with(prefix, PREFIX_RECORDS);
-        let name = if is_record { &prefix[PREFIX_RECORDS.len()..] } else { prefix };
-        self.homed.get_or_insert_default().add(name);
+        self.homed.get_or_insert_default().add(Handle(prefix).homed_prefix());
     }
 
     fn name(&mut self, name: &str) -> anyhow::Result<()> {

@@ -7,17 +7,28 @@ mod mirror;
 use crate::client::ClientArgs;
 use crate::output;
 use crate::style::{Paint, paint};
-use crate::{ExitOutcome, UsageError};
+use crate::{ExitOutcome, UsageError, exchange};
+use anyhow::{Context as _, bail};
+use handle_client::administration::Administrator;
 use handle_client::lookup::{Client, LookupOptions, LookupTarget};
 use handle_client::plan::ServerTarget;
+use handle_client::reference::{HandleReference, ReferenceRules};
 use handle_client::service::SharedSite;
-use handle_client::trace::LookupStep;
+use handle_client::trace::{AnswerOrigin, LookupStep};
 use handle_client::{BlockingDriver, LookupAnswer, LookupError, Question};
+use handle_proto::data::SiteBuf;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
-use handle_proto::{Handle, ResponseCode};
+use handle_proto::name::BLANK;
+use handle_proto::wire::admin::HandleBody;
+use handle_proto::wire::{Request, Response};
+use handle_proto::{Handle, OpFlags, ResponseCode};
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Time limit for the connection that the site record comes over, and for its answer.
+const SITE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Compare the answers of all servers of a service for one handle, or a mirror with its primaries.
 ///
@@ -31,6 +42,7 @@ use std::sync::Arc;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl check 10.1045/july95-arms --certify
+  hdl check 10.1045/first --server 127.0.0.1            before the registry has the prefix
   hdl check --mirror /srv/handle/handle-admin.toml
 
 Exit codes: 0 all agree, 1 servers disagree or do not answer.")]
@@ -44,6 +56,10 @@ pub(crate) struct Args {
     /// With --mirror, seconds in which differences may still arrive at the mirror.
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "mirror")]
     wait: u32,
+    /// Take the site from this server, over TCP, instead of looking the service up: for a service
+    /// that the global registry does not have yet, or cannot be asked about.
+    #[arg(long, short, value_name = "HOST[:PORT]", conflicts_with = "mirror")]
+    server: Option<String>,
     /// Request signatures, and verify them.
     #[arg(long)]
     certify: bool,
@@ -78,7 +94,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 
 fn check(args: &Args, handle: &str) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
-    let located = locate(&client, handle, args.certify)?;
+    let located = match &args.server {
+        Some(server) => named(server, handle)?,
+        None => locate(&client, handle, args.certify)?,
+    };
     let mut reports = vec![];
     for (number, site) in located.sites.iter().enumerate() {
         reports.extend(ask_site(&client, args, &located, number, site));
@@ -92,6 +111,21 @@ fn check(args: &Args, handle: &str) -> anyhow::Result<ExitOutcome> {
         reports.iter().map(|report| differs_in_time(report, expected.as_ref())).collect();
     show(args, &reports, &good, &in_time);
     Ok(if agree { ExitOutcome::Good } else { ExitOutcome::Failed })
+}
+
+/// The service of one site, whose record `server` has.
+fn named(server: &str, written: &str) -> anyhow::Result<LocatedService> {
+    let reference = HandleReference::parse(written, &ReferenceRules::typed())
+        .with_context(|| format!("invalid handle {written:?}"))?;
+    let address = exchange::address(server)?;
+    let request = Request::GetSiteInfo(HandleBody { handle: BLANK });
+    let answer = Administrator::new(address, SITE_PATIENCE).ask(&request, OpFlags::PLAIN_REQUEST)?;
+    let Response::SiteInfo(bytes) = answer.reply().response else {
+        bail!("{server} does not tell its site record: it answered {} {}", answer.code().0, answer.code());
+    };
+    let site = SiteBuf::from_bytes(bytes.to_vec()).with_context(|| format!("the site record of {server}"))?;
+    let handle = reference.handle.into_bytes();
+    Ok(LocatedService { handle, from: AnswerOrigin::Caller, sites: vec![Arc::new(site)] })
 }
 
 /// Asks each server of a site over each protocol.

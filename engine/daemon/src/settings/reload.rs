@@ -6,6 +6,7 @@
 
 use super::SettingSection;
 use super::file::to_table;
+use crate::text::listed;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -25,7 +26,7 @@ impl SettingChanges {
     /// effect that cannot change while the process runs.
     pub fn report(self, answer: &mut serde_json::Value, remedy: &str) {
         let Self { changed, need_restart } = self;
-        tracing::info!(?changed, "configuration reloaded");
+        tracing::info!(changed = %listed(&changed), "configuration reloaded");
         answer["settings_changed"] = changed.into();
         if !need_restart.is_empty() {
             let hint = format!("cannot change while serving: {}; {remedy}", need_restart.join(", "));

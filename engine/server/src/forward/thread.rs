@@ -90,7 +90,10 @@ impl ForwardThread {
             NotForwarded::Broken(error) if is_too_slow(&error) => {
                 forward.counts.timed_out();
                 forward.breaker.took_too_long(Instant::now());
-                tracing::warn!(patience = ?forward.patience, "handle-admin did not answer a forwarded request in time");
+                tracing::warn!(
+                    patience_ms = forward.patience.as_millis(),
+                    "handle-admin did not answer a forwarded request in time"
+                );
             }
             NotForwarded::Broken(error) => {
                 forward.counts.failed();

@@ -55,6 +55,7 @@ impl AdoptedSettings {
             ("forward.socket", json!("run/forward")),
             ("callers.socket", json!("run/callers")),
             ("bulk.socket", json!("run/bulk")),
+            ("replication.socket", json!("run/replication")),
         ];
         let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
@@ -73,6 +74,7 @@ impl AdoptedSettings {
             usual.push(("admin.address", json!(reached_at(*address).to_string())));
             usual.push(("admin.callers", json!("run/callers")));
             usual.push(("admin.bulk_socket", json!("run/bulk")));
+            usual.push(("admin.relay_socket", json!("run/replication")));
         }
         usual.push(("tls.certificate", json!(CERTIFICATE_FILE)));
         usual.push(("tls.key", json!(KEY_FILE)));

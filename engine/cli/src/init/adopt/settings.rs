@@ -74,7 +74,12 @@ const SERVER: &[(&str, SettingForm)] = &[
     ),
     ("encryption_alg", SettingForm::LeftOut("sessions use AES; set sessions.ciphers to allow others")),
     ("storage_type", SettingForm::LeftOut("export and import the records: see \"next\"")),
-    ("sql_settings", SettingForm::LeftOut("export or dump the records and import them: see \"next\"")),
+    (
+        "sql_settings",
+        SettingForm::LeftOut(
+            "export or dump the records and import them, or serve them where they are with a source of kind = \"tables\" (docs/sources.md): see \"next\"",
+        ),
+    ),
     ("enable_monitor_daemon", SettingForm::LeftOut("observe.http serves metrics")),
     ("enable_txn_queue", SettingForm::LeftOut("the transaction log is always kept")),
     ("http_config", SettingForm::LeftOut("docs/gateway.md has the settings of handle-gateway")),
