@@ -98,6 +98,30 @@ pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     Ok(bytes)
 }
 
+/// Reads a secret that a person writes into a file, such as a password: the content without the line
+/// end that editors and `echo` put after it.
+///
+/// # Errors
+/// As [`open_secret_file`]; also if nothing else is in the file.
+pub fn open_text_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
+    let mut secret = open_secret_file(path)?;
+    strip_line_end(&mut secret);
+    match secret.is_empty() {
+        true => Err(OpenError::NotASecret { path: path.to_owned() }),
+        false => Ok(secret),
+    }
+}
+
+/// Removes one line end, `\n` or `\r\n`.
+fn strip_line_end(secret: &mut Vec<u8>) {
+    if secret.last() == Some(&b'\n') {
+        secret.pop();
+        if secret.last() == Some(&b'\r') {
+            secret.pop();
+        }
+    }
+}
+
 /// Writes a secret to a new file that only its owner may use, and syncs it.
 ///
 /// # Errors
@@ -140,6 +164,23 @@ mod tests {
 
     fn with_mode(path: &Path, mode: u32) {
         fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn one_line_end_after_a_secret_does_not_count() {
+        for (text, secret) in [
+            ("a", "a"),
+            ("a\n", "a"),
+            ("a\r\n", "a"),
+            ("a\n\n", "a\n"),
+            ("a\r", "a\r"),
+            ("\n", ""),
+            (" a ", " a "),
+        ] {
+            let mut bytes = text.as_bytes().to_vec();
+            strip_line_end(&mut bytes);
+            assert_eq!(bytes, secret.as_bytes(), "{text:?}");
+        }
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub mod value_digest;
 pub use backend::BACKEND;
 pub use digest::Digest;
 pub use error::{KeyError, SignError, VerifyError};
-pub use file::{open_key_file, open_secret_file};
+pub use file::{open_key_file, open_secret_file, open_text_secret};
 pub use kdf::Pbkdf2Limits;
 pub use key::{Algorithm, PrivateKey, PublicKey, public_record_of};
 pub use publisher::{PublisherKey, PublisherSigner};

@@ -3,7 +3,7 @@
 
 use crate::{UsageError, key};
 use anyhow::{Context as _, bail, ensure};
-use handle_auth::file::open_secret_file;
+use handle_auth::open_text_secret;
 use handle_auth::{PrivateKey, challenge};
 use handle_client::Allowances;
 use handle_client::administration::{ClientIdentity, IdentityKey};
@@ -27,6 +27,15 @@ pub(crate) struct PassphraseArgs {
 }
 
 impl PassphraseArgs {
+    /// The options as they are typed, with a blank before them; empty without a passphrase.
+    pub(crate) fn shown(&self) -> String {
+        match (&self.passphrase_file, &self.passphrase_env) {
+            (Some(file), _) => format!(" --passphrase-file {}", file.display()),
+            (None, Some(name)) => format!(" --passphrase-env {name}"),
+            (None, None) => String::new(),
+        }
+    }
+
     pub(crate) fn read(&self) -> anyhow::Result<Option<SecretArgument>> {
         read(self.passphrase_file.as_ref(), self.passphrase_env.as_deref())
     }
@@ -35,7 +44,7 @@ impl PassphraseArgs {
 /// Reads a secret from a file or the environment; `None` if neither is named.
 pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Result<Option<SecretArgument>> {
     if let Some(path) = file {
-        return Ok(Some(without_newline(open_secret_file(path)?)));
+        return Ok(Some(open_text_secret(path)?));
     }
     let Some(name) = variable else { return Ok(None) };
     let value = std::env::var_os(name)
@@ -44,13 +53,6 @@ pub(crate) fn read(file: Option<&PathBuf>, variable: Option<&str>) -> anyhow::Re
         .into_string()
         .map_err(|_| UsageError(format!("the environment variable {name} is not UTF-8")))?;
     Ok(Some(Zeroizing::new(value.into_bytes())))
-}
-
-fn without_newline(mut secret: SecretArgument) -> SecretArgument {
-    let len = secret.strip_suffix(b"\n").unwrap_or(&secret).len();
-    let len = secret[..len].strip_suffix(b"\r").map_or(len, <[u8]>::len);
-    secret.truncate(len);
-    secret
 }
 
 /// The identity, and its key or secret.
@@ -147,15 +149,6 @@ mod tests {
         assert_eq!(reference("x1:10.1045/a").unwrap(), (0, "x1:10.1045/a"));
         for text in ["", "300", "300:", "300:ADMIN", "99999999999:10/a"] {
             assert!(reference(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn one_newline_at_the_end_does_not_count() {
-        for (text, secret) in
-            [("a", "a"), ("a\n", "a"), ("a\r\n", "a"), ("a\n\n", "a\n"), ("\n", ""), (" a ", " a ")]
-        {
-            assert_eq!(*without_newline(Zeroizing::new(text.into())), secret.as_bytes(), "{text:?}");
         }
     }
 }

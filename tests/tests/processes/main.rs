@@ -16,6 +16,7 @@ mod caching_relay;
 mod changes;
 mod deployed_servers;
 mod exporting;
+mod first_steps;
 mod fleets;
 mod fleets_admin;
 mod fleets_bucket;

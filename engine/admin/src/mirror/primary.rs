@@ -285,7 +285,7 @@ fn open_identity(primary: &MirrorPrimary) -> anyhow::Result<ClientIdentity> {
                 .with_context(|| format!("cannot use the key {}", path.display()))?;
             IdentityKey::Private(Box::new(key))
         }
-        (None, Some(path)) => IdentityKey::Secret(file::open_secret_file(path)?),
+        (None, Some(path)) => IdentityKey::Secret(file::open_text_secret(path)?),
         (None, None) => bail!("neither `key_file` nor `secret_file` is set"),
     };
     Ok(ClientIdentity { handle: identity.handle, index: identity.index, key })

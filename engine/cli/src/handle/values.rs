@@ -18,7 +18,8 @@ const OWNER: &str = "011111110011";
 /// The values of a command.
 #[derive(clap::Args, Debug)]
 pub(super) struct ValueArgs {
-    /// Values as INDEX:TYPE=DATA; INDEX:TYPE=@FILE reads the data from a file.
+    /// Values as INDEX:TYPE=DATA; INDEX:TYPE=@FILE reads the data from a file. A newline at the end
+    /// of the file of an HS_SECKEY value is ignored.
     #[arg(value_name = "VALUE")]
     values: Vec<String>,
     /// JSON file with values, `-` for standard input: a record, a list of values, or one value.
@@ -122,13 +123,14 @@ fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Reads data from a file: keys in any form, sites also as JSON, all other data as it is.
+/// Reads data from a file: keys in any form, secrets without the newline at their end, sites also as
+/// JSON, all other data as it is.
 pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     if is_a(kind.as_bytes(), b"HS_PUBKEY") {
         return key::public_record(path);
     }
     if is_a(kind.as_bytes(), b"HS_SECKEY") {
-        return Ok(handle_auth::open_secret_file(path)?.to_vec());
+        return Ok(handle_auth::open_text_secret(path)?.to_vec());
     }
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let is_site = is_a(kind.as_bytes(), b"HS_SITE") || is_a(kind.as_bytes(), b"HS_NA_DELEGATE");

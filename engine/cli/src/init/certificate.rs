@@ -21,8 +21,10 @@ const OWN_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const YEARS: i16 = 10;
 
 /// What to do with the certificate.
-pub(super) const ADVICE: &str = "the certificate is self-signed, so browsers warn: replace both files by those of an authority,\n\
-     or let the gateway order one (`tls.acme.domains` in handle-gateway.toml in place of the files)";
+pub(super) const ADVICE: [&str; 2] = [
+    "the certificate is self-signed, so browsers warn: replace both files by those of an authority,",
+    "or let the gateway order one (`tls.acme.domains` in handle-gateway.toml in place of the files)",
+];
 
 /// Writes a new key and its certificate for `addresses` and for this host.
 pub(super) fn create(directory: &Path, addresses: &[IpAddr]) -> anyhow::Result<()> {

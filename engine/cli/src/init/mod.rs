@@ -5,10 +5,11 @@ mod adopt;
 mod certificate;
 mod config;
 mod contact;
+mod first_steps;
 mod site;
 
 use crate::key;
-use crate::secret::PassphraseArgs;
+use crate::secret::{self, PassphraseArgs};
 use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
@@ -19,6 +20,8 @@ use handle_formats::bundle;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::json::site_to_json;
 use handle_proto::value::Value;
+use handle_proto::wire::list::Reference;
+use handle_proto::wire::put;
 use handle_proto::{Handle, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
@@ -26,13 +29,19 @@ use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
 use handle_store::{Store, StoreConfig};
 use std::fs::Permissions;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-/// The customary indexes of the administrator's key and of the value that names the administrator.
+/// The customary indexes of the administrator's key and secret, and of the values that name the
+/// administrator.
 const KEY_INDEX: i32 = 300;
+const SECRET_INDEX: i32 = 301;
 const ADMIN_INDEX: i32 = 100;
+const SECRET_ADMIN_INDEX: i32 = 101;
+/// The group of administrators in the prefix record. Other software, as pyhandle, makes it the
+/// administrator of new records unless it is told otherwise.
+const GROUP_INDEX: i32 = 200;
 const SITE_INDEX: i32 = 1;
 /// Memory for building the first set, which has a handful of records.
 const MEMORY: usize = 16 << 20;
@@ -44,7 +53,8 @@ const MEMORY: usize = 16 << 20;
 /// --plain decides whether the administrator's key is.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase
+  hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase \\
+      --secret-file secret
   handle-admin --config /srv/handle/handle-admin.toml &
   handled --config /srv/handle/handled.toml &
   handle-gateway --config /srv/handle/handle-gateway.toml &
@@ -89,6 +99,12 @@ pub(crate) struct Args {
     /// Do not encrypt the administrator's key.
     #[arg(long)]
     plain: bool,
+    /// File with a secret for clients over HTTP that have passwords, as curl and pyhandle: it becomes
+    /// the HS_SECKEY value 301 beside the administrator's key, and may do with handles of the prefix
+    /// what the key may. Only its owner may read the file (mode 0600); a newline at its end is
+    /// ignored.
+    #[arg(long, value_name = "FILE", conflicts_with = "adopt")]
+    secret_file: Option<PathBuf>,
     #[command(flatten)]
     contact: ContactArgs,
     #[command(flatten)]
@@ -115,6 +131,7 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     ensure!(!address.is_unspecified(), "invalid --address {address}: clients connect to this address");
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
+    let secret = secret::read(args.secret_file.as_ref(), None)?;
     check_empty(&args.directory)?;
     let server_key = generate::rsa(args.bits)?;
     let admin_key = generate::rsa(args.bits)?;
@@ -162,7 +179,12 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     key::create(&path("handled.toml"), settings.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), settings.handle_admin().as_bytes())?;
     key::create(&path("handle-gateway.toml"), settings.handle_gateway().as_bytes())?;
-    make_records(args, prefix, site.as_bytes(), &admin_public)?;
+    make_records(
+        args,
+        prefix,
+        site.as_bytes(),
+        &FirstKeys { public: &admin_public, secret: secret.as_deref() },
+    )?;
     print_result(args, prefix, address);
     Ok(ExitOutcome::Good)
 }
@@ -175,6 +197,11 @@ fn key_handle(prefix: &str) -> String {
 /// The administrator, as `index:handle`.
 fn administrator(prefix: &str) -> String {
     format!("{KEY_INDEX}:{}", key_handle(prefix))
+}
+
+/// The identity of the administrator's secret.
+fn secret_identity(prefix: &str) -> String {
+    format!("{SECRET_INDEX}:{}", key_handle(prefix))
 }
 
 /// Runs before the keys are generated, which takes a while.
@@ -202,19 +229,42 @@ fn make_directory(directory: &Path) -> anyhow::Result<()> {
     create_directory(&set).with_context(|| format!("cannot create {}", set.display()))
 }
 
+/// Administrators may read and write it, and nobody else.
+const SECRET_PERMISSIONS: handle_proto::Permissions = handle_proto::Permissions(0x0c);
+
+/// What the administrator authenticates with.
+struct FirstKeys<'a> {
+    public: &'a [u8],
+    secret: Option<&'a Vec<u8>>,
+}
+
 /// Writes the first records to the store and as the first set: the prefix with its site and
-/// administrator, and the handle with the administrator's key.
-fn make_records(args: &Args, prefix: &str, site: &[u8], admin_public: &[u8]) -> anyhow::Result<()> {
+/// administrators, and the handle with the administrator's key and secret.
+fn make_records(args: &Args, prefix: &str, site: &[u8], keys: &FirstKeys<'_>) -> anyhow::Result<()> {
     let path = |name: &str| args.directory.join(name);
     let key_handle = key_handle(prefix);
-    let mut admin = Vec::new();
-    Admin::new(AdminPermissions::ALL, key_handle.as_bytes(), KEY_INDEX).encode(&mut admin);
-    let admin = Value::new(ADMIN_INDEX, b"HS_ADMIN", &admin);
+    let named = |index| {
+        let mut data = Vec::new();
+        Admin::new(AdminPermissions::ALL, key_handle.as_bytes(), index).encode(&mut data);
+        data
+    };
+    let (by_key, by_secret) = (named(KEY_INDEX), named(SECRET_INDEX));
+    let admin = Value::new(ADMIN_INDEX, b"HS_ADMIN", &by_key);
+    let indexes = [KEY_INDEX].into_iter().chain(keys.secret.map(|_| SECRET_INDEX));
+    let members: Vec<_> = indexes.map(|index| Reference { handle: key_handle.as_bytes(), index }).collect();
+    let mut group = Vec::new();
+    put::count(&mut group, members.len());
+    members.iter().for_each(|member| member.encode(&mut group));
+    let mut of_prefix =
+        vec![Value::new(SITE_INDEX, b"HS_SITE", site), admin, Value::new(GROUP_INDEX, b"HS_VLIST", &group)];
+    let mut of_keys = vec![admin, Value::new(KEY_INDEX, b"HS_PUBKEY", keys.public)];
+    if let Some(secret) = keys.secret {
+        of_prefix.push(Value::new(SECRET_ADMIN_INDEX, b"HS_ADMIN", &by_secret));
+        let secret = Value::new(SECRET_INDEX, b"HS_SECKEY", secret);
+        of_keys.push(Value { permissions: SECRET_PERMISSIONS, ..secret });
+    }
     let prefix_handle = format!("0.NA/{prefix}");
-    let records = [
-        (prefix_handle.as_bytes(), [Value::new(SITE_INDEX, b"HS_SITE", site), admin]),
-        (key_handle.as_bytes(), [admin, Value::new(KEY_INDEX, b"HS_PUBKEY", admin_public)]),
-    ];
+    let records = [(prefix_handle.as_bytes(), of_prefix), (key_handle.as_bytes(), of_keys)];
     let prefix = prefix.as_bytes();
     let store = Store::create(&StoreConfig::at(&path("store.redb")), !args.case_sensitive)?;
     let mut bulk = store.bulk(&args.directory, MEMORY);
@@ -247,6 +297,7 @@ fn print_result(args: &Args, prefix: &str, address: IpAddr) {
             "service": path("service.toml"), "handled": path("handled.toml"), "handle_admin": path("handle-admin.toml"),
             "handle_gateway": path("handle-gateway.toml"),
             "key": path("admin-private.bin"), "bundle": path("sitebndl.zip"),
+            "secret_identity": args.secret_file.as_ref().map(|_| secret_identity(prefix)),
             "certificate": path(certificate::CERTIFICATE_FILE), "certificate_key": path(certificate::KEY_FILE),
         });
         println!("{json}");
@@ -269,13 +320,5 @@ fn print_result(args: &Args, prefix: &str, address: IpAddr) {
     output::lines(&table);
     println!("{} administers {prefix}", administrator(prefix));
     println!();
-    println!("start all three, each as a unit or in a terminal of its own:");
-    let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
-    for program in ["handle-admin", "handled", "handle-gateway"] {
-        println!("  {program} --config {}{root}", path(&format!("{program}.toml")).display());
-    }
-    println!();
-    let port = args.gateway_port.unwrap_or(config::GATEWAY_PORT);
-    println!("administration pages: https://{}/admin/", SocketAddr::new(address, port));
-    println!("{}", certificate::ADVICE);
+    first_steps::show(args, prefix, address);
 }

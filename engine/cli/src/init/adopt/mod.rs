@@ -311,7 +311,7 @@ fn next_steps(
     steps
         .push(format!("handle-admin --check-config --config {here}/handle-admin.toml, and handled and handle-gateway likewise"));
     steps.push("stop the reference server, then start handle-admin, handled and handle-gateway".to_owned());
-    steps.push(certificate::ADVICE.replace('\n', " "));
+    steps.push(certificate::ADVICE.join(" "));
     if layout.site_changed {
         let what = match adopted.admin_public {
             Some(_) => format!("{here}/sitebndl.zip"),
