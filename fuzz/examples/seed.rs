@@ -21,10 +21,10 @@ use handle_proto::wire::auth::SecretAnswer;
 use handle_proto::wire::fragment::cut;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Body, Envelope, Message};
-use handle_snapshot::Layer;
 use handle_snapshot::format::{Sha256Sum, checksum};
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest, ManifestSeal};
 use handle_snapshot::writer::layer_digest;
+use handle_snapshot::{Layer, NameRule};
 use handle_tests::vectors::{bytes, document, hex, load};
 use serde_json::Value as Json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -351,6 +351,7 @@ fn files(seeds: &mut Seeds) {
             generation: count as u64,
             created_unix_ms: 1_700_000_000_000,
             handles_count: 40,
+            names: (count > 1).then_some(NameRule::of(count == 2)),
             root: Sha256Sum([7; 32]),
             source: None,
             layers: entries.take(count).collect(),
@@ -378,6 +379,7 @@ fn special_cases(seeds: &mut Seeds) {
         generation: 7,
         created_unix_ms: 0,
         handles_count: 1,
+        names: Some(NameRule::Folded),
         root: Sha256Sum::default(),
         source: None,
         layers: vec![LayerEntry { file: "a.layer".into(), len: 64, digest: Sha256Sum::default() }],

@@ -5,19 +5,16 @@ use handle_snapshot::format::{
     BASE_BITS, BUCKET_LEN, BUCKET_SUM_MASK, HEADER_LEN, RECORD_HEAD_LEN, bucket_sum, checksum, header_at,
     record_sum,
 };
-use handle_snapshot::proof::{ProofError, RecordProof};
 use handle_snapshot::set::manifest::{LAYERS_MAX, Manifest};
-use handle_snapshot::set::statement::{SignedStatement, StatementSigner};
-use handle_snapshot::set::{PublishedSet, SetTree, steps};
+use handle_snapshot::set::steps;
 use handle_snapshot::{
-    Builder, EncodedRecord, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, LoadMode,
-    MergeProgress, RecordSet, SetPublisher, Sha256Sum, hash_key, merge, verify,
+    Builder, EncodedRecord, HomedPrefixes, HomedTable, Layer, LayerOptions, LayerWriter, MergeProgress,
+    RecordSet, SetPublisher, hash_key, merge, verify,
 };
 use sha2::{Digest as _, Sha256};
-use std::io::{Cursor, Write as _};
+use std::io::Cursor;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
-use std::sync::Arc;
 
 /// A lookup in a layer that opens never reads out of bounds and always ends, and the staged lookup
 /// gives the same record. A layer that `verify` accepts is intact: each record is found by its key,
@@ -225,74 +222,6 @@ fn one_manifest(bytes: &[u8]) {
     for layer in &manifest.layers {
         assert!(!layer.file.contains('/') && !layer.file.starts_with('.') && layer.file.ends_with(".layer"));
     }
-}
-
-/// Only the output of `encode` is accepted as a proof or a statement, to the byte. A proof verifies
-/// for at most one root, only with its signature, and for no other key.
-///
-/// Input: a proof, or a signed statement.
-pub fn proof(bytes: &[u8]) {
-    if let Some(signed) = SignedStatement::parse(bytes) {
-        assert_eq!(signed.encode().as_bytes(), bytes);
-    }
-    let Ok(mut proof) = RecordProof::parse(bytes) else { return };
-    assert_eq!(proof.encode().as_bytes(), bytes);
-    let Some(root) = proof.path.root() else {
-        assert_eq!(proof.verify(|_| true), Err(ProofError::Path));
-        return;
-    };
-    proof.signed.statement.root = root;
-    assert_eq!(proof.verify(|_| true), Ok(()));
-    assert_eq!(proof.verify(|_| false), Err(ProofError::Signature));
-    proof.signed.statement.root.0[0] ^= 1;
-    assert_eq!(proof.verify(|_| true), Err(ProofError::Path));
-    if let Some(sibling) = proof.path.siblings.last_mut() {
-        sibling.0[5] ^= 1;
-        assert_ne!(proof.path.root(), Some(root), "another sibling");
-        proof.path.siblings.pop();
-        assert_ne!(proof.path.root(), Some(root), "a shorter path");
-    }
-}
-
-/// A signer of examples, whose signatures verify nowhere.
-#[derive(Debug)]
-struct ExampleSigner;
-
-impl StatementSigner for ExampleSigner {
-    fn signer(&self) -> Sha256Sum {
-        Sha256Sum([8; 32])
-    }
-
-    fn sign(&self, _: &[u8]) -> Result<Vec<u8>, String> {
-        Ok(vec![9; 256])
-    }
-}
-
-/// Makes a statement and proofs of a few records, present and absent, as seeds.
-///
-/// # Panics
-/// If the set cannot be published.
-#[must_use]
-pub fn proof_examples() -> Vec<Vec<u8>> {
-    let directory = tempfile::tempdir().expect("a directory");
-    let mut publisher = SetPublisher::open(directory.path()).expect("no other publisher");
-    publisher.sign_with(Arc::new(ExampleSigner));
-    let bytes = layer_examples().pop().expect("the last one");
-    let header = *Layer::open(bytes.as_slice()).expect("a layer").header();
-    let published = publisher.publish_base(5, |mut file, _| {
-        file.write_all(&bytes)?;
-        Ok((file, header))
-    });
-    published.expect("an intact layer");
-    let set = PublishedSet::open(directory.path(), LoadMode::Map).expect("it was published");
-    let tree = SetTree::of(&set).expect("the root of its records");
-    let signed = set.manifest().statement().expect("it is signed");
-    let mut examples = vec![signed.encode().into_bytes()];
-    for number in 30..60 {
-        let path = tree.path(format!("10.{}/{number}", number % 7).as_bytes()).expect("intact records");
-        examples.push(RecordProof { path, signed: signed.clone() }.encode().into_bytes());
-    }
-    examples
 }
 
 /// Sets of which [`steps`] builds the layers of the last on a machine with the first.

@@ -7,7 +7,7 @@ use handle_fleet::{
     FetchLimits, FleetStore, FleetUrl, SetFetcher, SetShipper, ShipLimits, StorageConfig, location,
 };
 use handle_proto::Value;
-use handle_snapshot::set::manifest::Manifest;
+use handle_snapshot::set::manifest::{MANIFEST, Manifest, ManifestSeal};
 use handle_snapshot::set::statement::{AcceptedPublishers, StatementSigner};
 use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::set::{PublishedSet, SetTree, read_manifest};
@@ -126,6 +126,23 @@ impl TestPublisher {
             false => self.publisher.publish_delta(now, write),
         };
         published.expect("a set").clone()
+    }
+
+    /// Replaces the published MANIFEST by what a program writes that knows only version 1 of it.
+    ///
+    /// # Panics
+    /// If there is no set, or it cannot be replaced.
+    pub fn write_version_1(&mut self, signer: &TestSigner) -> Manifest {
+        let published = read_manifest(&self.dir).expect("a set");
+        let signed_unix_ms = now_unix_ms();
+        let unsigned = Manifest { names: None, seal: None, ..published };
+        let statement = unsigned.state(signed_unix_ms, signer.signer());
+        let signature = statement.sign(signer).expect("a key that signs").signature;
+        let seal = ManifestSeal { signed_unix_ms, signer: signer.signer(), signature };
+        let first = Manifest { seal: Some(seal), ..unsigned };
+        std::fs::write(self.dir.join(MANIFEST), first.encode()).expect("the MANIFEST is written");
+        self.publisher.refresh().expect("a set");
+        first
     }
 
     /// The publisher of the directory.

@@ -6,11 +6,11 @@ use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::{PublisherKey, PublisherSigner, open_key_file, pem};
 use handle_proto::json::record_to_json;
-use handle_proto::{Handle, Value, Values, fold};
+use handle_proto::{Handle, Value, Values};
 use handle_snapshot::proof::{PROOF_LEN_MAX, PathEnd, RecordProof};
 use handle_snapshot::set::statement::{SignedStatement, StatementSigner, ahead_ms, newest_statement};
 use handle_snapshot::set::{PublishedSet, SetTree};
-use handle_snapshot::{LoadMode, Sha256Sum};
+use handle_snapshot::{LoadMode, NameRule, Sha256Sum};
 use serde_json::json;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,13 @@ pub(crate) fn prove(args: &ProveArgs) -> anyhow::Result<ExitOutcome> {
             args.dir.display()
         );
     };
+    if signed.statement.names.is_none() {
+        bail!(
+            "{}: the set was published before format 2, whose statements say how names become keys, so \
+             nothing can be proven from it; publish it again (handle-admin does so with the next change)",
+            args.dir.display()
+        );
+    }
     let path = SetTree::of(&set)?.path(args.handle.as_bytes())?;
     let proof = RecordProof { path, signed };
     if args.json {
@@ -133,8 +140,7 @@ fn check(args: &VerifyArgs) -> anyhow::Result<RecordProof> {
     };
     proof.verify(has_made).with_context(|| format!("{} proves nothing", args.proof.display()))?;
     if let Some(handle) = &args.handle {
-        let name = Handle(handle.as_bytes()).looked_up();
-        let is_about = proof.path.key == name || proof.path.key == fold::folded(&name);
+        let is_about = proof.is_about(handle.as_bytes());
         ensure!(is_about, "the proof is about {}, not about {handle}", Handle(&proof.path.key));
     }
     if let Some(max_age) = args.max_age {
@@ -183,6 +189,7 @@ fn described(proof: &RecordProof) -> serde_json::Value {
     };
     json!({
         "handle": Handle(key).to_string(),
+        "names": statement.names.map(NameRule::word),
         "is_present": proof.path.is_present(),
         "epoch": statement.epoch,
         "generation": statement.generation,

@@ -101,6 +101,8 @@ mod lines;
 pub mod map;
 #[cfg(feature = "std")]
 mod merge;
+#[cfg(feature = "std")]
+pub mod names;
 pub mod prefetch;
 #[cfg(feature = "std")]
 pub mod proof;
@@ -126,6 +128,8 @@ pub use homed::{ANCESTORS_MAX, HomedTable};
 pub use map::{LoadMode, MappedFile};
 #[cfg(feature = "std")]
 pub use merge::{MergeProgress, merge};
+#[cfg(feature = "std")]
+pub use names::NameRule;
 pub use reader::{CorruptRecord, Layer, Trust};
 pub use record::EncodedRecord;
 pub use records::{RecordSet, StagedLookup};

@@ -21,15 +21,11 @@ impl<'a> LineReader<'a> {
         self.rest.is_empty()
     }
 
-    fn next(&mut self) -> Option<&'a str> {
+    /// The next line, whatever it is.
+    pub(crate) fn next(&mut self) -> Option<&'a str> {
         let (line, rest) = self.rest.split_once('\n')?;
         self.rest = rest;
         Some(line)
-    }
-
-    /// Reads a line that has exactly this text.
-    pub(crate) fn exactly(&mut self, text: &str) -> Option<()> {
-        (self.next()? == text).then_some(())
     }
 
     /// The text behind `name` and a space.

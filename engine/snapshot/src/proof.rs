@@ -5,13 +5,17 @@
 //! publisher, without the set. A proof reveals the public values of the record. Of private values
 //! it reveals only a blinded digest, from which they cannot be guessed.
 //!
+//! A path is about a key, and whoever asks has a name. The statement says how names become keys
+//! ([`NameRule`](crate::NameRule)), and a proof is only valid for the one key of a name: under
+//! another spelling, every record is absent from the tree.
+//!
 //! ```text
-//! handle record proof 1
+//! handle record proof 2
 //! key 31302e313034352f4a554c5939352d41524d53
 //! sibling ...            one line for each step from the root
 //! present 1 ...          or `absent`, or `other KEY RECORD`
 //! private ...
-//! handle snapshot statement 1
+//! handle snapshot statement 2
 //! ...
 //! signature ...
 //! ```
@@ -34,7 +38,9 @@ use std::string::String;
 use std::vec::Vec;
 
 /// First line of a proof; the number is the version of the format.
-pub const PROOF_FIRST_LINE: &str = "handle record proof 1";
+pub const PROOF_FIRST_LINE: &str = "handle record proof 2";
+/// The version of the format. In version 1, the statement does not say how names become keys.
+const VERSION: u64 = 2;
 /// Most steps of a path: one for each bit of a digest.
 pub const STEPS_MAX: usize = 256;
 /// Most bytes of a proof.
@@ -67,7 +73,7 @@ pub enum PathEnd {
 /// The path from the root of a tree to the place of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofPath {
-    /// The key: the handle as the service folds it.
+    /// The key.
     pub key: Vec<u8>,
     /// The digest of the subtree beside each step of the path, from the root on.
     pub siblings: Vec<Sha256Sum>,
@@ -90,6 +96,10 @@ pub struct RecordProof {
 pub enum ProofError {
     /// The text does not have the form of a proof.
     Form,
+    /// The text is a proof in this other version of the format.
+    Version(u64),
+    /// No name has the key under the rule of the statement.
+    Key,
     /// The path does not lead from the key to the root of the statement.
     Path,
     /// The statement is not signed with the given key.
@@ -100,6 +110,14 @@ impl fmt::Display for ProofError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Form => "this is not a proof, or it is damaged",
+            Self::Version(..VERSION) => return write!(f, "made before format {VERSION}: make it again"),
+            Self::Version(version) => {
+                return write!(
+                    f,
+                    "made in format {version}, and this program reads format {VERSION}: update it"
+                );
+            }
+            Self::Key => "it is about a key that no name has in this set",
             Self::Path => "the path does not lead to the root that the publisher signed",
             Self::Signature => "the statement is not signed with the key of the publisher",
         })
@@ -147,12 +165,22 @@ impl ProofPath {
 }
 
 impl RecordProof {
-    /// Checks that the path leads to the root of the statement, and that `verify` accepts the
-    /// signature over the text that it gets.
+    /// Whether the proof is about this name: its key is the one that the set has for the name.
+    #[must_use]
+    pub fn is_about(&self, name: &[u8]) -> bool {
+        self.signed.statement.names.is_some_and(|rule| rule.key_of(name) == self.path.key)
+    }
+
+    /// Checks that the key is one under the rule of the statement, that the path leads from it to
+    /// the root of the statement, and that `verify` accepts the signature over the text that it
+    /// gets.
     ///
     /// # Errors
     /// The first check that fails.
     pub fn verify(&self, verify: impl FnOnce(&SignedStatement) -> bool) -> Result<(), ProofError> {
+        if !self.is_about(&self.path.key) {
+            return Err(ProofError::Key);
+        }
         if self.path.root() != Some(self.signed.statement.root) {
             return Err(ProofError::Path);
         }
@@ -186,16 +214,20 @@ impl RecordProof {
     /// Parses a proof. Only the exact bytes that [`encode`](Self::encode) writes are accepted.
     ///
     /// # Errors
-    /// When the bytes are not a proof.
+    /// When the bytes are not a proof, or one of another version.
     pub fn parse(bytes: &[u8]) -> Result<Self, ProofError> {
         if bytes.len() > PROOF_LEN_MAX {
             return Err(ProofError::Form);
         }
-        LineReader::new(bytes).and_then(|lines| Self::read(lines)).ok_or(ProofError::Form)
+        let mut lines = LineReader::new(bytes).ok_or(ProofError::Form)?;
+        match lines.decimal("handle record proof") {
+            Some(VERSION) => Self::read(lines).ok_or(ProofError::Form),
+            Some(version) => Err(ProofError::Version(version)),
+            None => Err(ProofError::Form),
+        }
     }
 
     fn read(mut lines: LineReader<'_>) -> Option<Self> {
-        lines.exactly(PROOF_FIRST_LINE)?;
         let key = parse_hex(lines.field("key")?).filter(|key| key.len() <= KEY_LEN_MAX)?;
         let mut siblings = Vec::new();
         while let Some(sibling) = lines.field_if("sibling") {
@@ -205,7 +237,7 @@ impl RecordProof {
             }
         }
         let end = Self::read_end(&mut lines)?;
-        let signed = SignedStatement::read(&mut lines)?;
+        let signed = SignedStatement::read(&mut lines).filter(|it| it.statement.names.is_some())?;
         lines.is_at_end().then_some(Self { path: ProofPath { key, siblings, end }, signed })
     }
 

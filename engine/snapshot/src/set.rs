@@ -24,6 +24,7 @@ pub use tree::SetTree;
 
 use crate::format::{OpenError, Sha256Sum};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
+use crate::names::NameRule;
 use crate::reader::{Layer, Trust};
 use crate::records::RecordSet;
 use crate::verify::{self, LayerFault, VerifyReport};
@@ -208,6 +209,7 @@ impl PublishedSet {
             generation: 0,
             created_unix_ms: 0,
             handles_count: 0,
+            names: None,
             root: Sha256Sum::default(),
             source: None,
             layers: Vec::new(),
@@ -470,8 +472,15 @@ fn open_layer<B: AsRef<[u8]>>(bytes: B, entry: &LayerEntry) -> Result<Layer<B>, 
 }
 
 fn check_alike<B: AsRef<[u8]>>(dir: &Path, manifest: &Manifest, layers: &[Layer<B>]) -> Result<(), SetError> {
+    let refused = |layer: usize, kind| Err(SetError::new(dir.join(&manifest.layers[layer].file), kind));
     match RecordSet::new(layers) {
-        Ok(_) => Ok(()),
-        Err(mixed) => Err(SetError::new(dir.join(&manifest.layers[mixed.layer].file), SetErrorKind::Mixed)),
+        // The publisher signs the rule of the MANIFEST, and lookups follow that of the layers.
+        Ok(records) => match manifest.names {
+            Some(rule) if rule != NameRule::of(records.folds()) && !layers.is_empty() => {
+                refused(0, SetErrorKind::OtherFile { what: "rule for names" })
+            }
+            _ => Ok(()),
+        },
+        Err(mixed) => refused(mixed.layer, SetErrorKind::Mixed),
     }
 }

@@ -73,7 +73,7 @@ fn header_offsets_are_those_of_the_code() {
 
 #[test]
 fn the_manifest_shown_is_one() {
-    let at = DOCUMENT.find("handle snapshot set 1\n").expect("the example");
+    let at = DOCUMENT.find("handle snapshot set 2\n").expect("the example");
     let example = DOCUMENT[at..].split("```").next().expect("its end");
     let parsed = manifest::Manifest::parse(example.as_bytes());
     let end = format::checksum(&example.as_bytes()[..example.find("end ").expect("its last line")]);

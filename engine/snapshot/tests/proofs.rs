@@ -4,10 +4,13 @@
 
 use handle_proto::{Permissions, Value};
 use handle_snapshot::proof::{PathEnd, ProofError, ProofPath, RecordProof};
+use handle_snapshot::set::manifest::{MANIFEST, Manifest, ManifestSeal};
 use handle_snapshot::set::statement::{AcceptedPublishers, HEARTBEAT, SignedStatement, StatementSigner};
-use handle_snapshot::set::{PublishedSet, SetErrorKind, SetTree};
+use handle_snapshot::set::{PublishedSet, SetErrorKind, SetTree, read_manifest};
 use handle_snapshot::tree::{self, EMPTY};
-use handle_snapshot::{Builder, HomedPrefixes, LayerOptions, LoadMode, SetPublisher, Sha256Sum, fold_key};
+use handle_snapshot::{
+    Builder, HomedPrefixes, LayerOptions, LoadMode, NameRule, SetPublisher, Sha256Sum, fold_key,
+};
 use proptest::prelude::*;
 use sha2::{Digest as _, Sha256};
 use std::collections::BTreeMap;
@@ -296,6 +299,38 @@ fn statements_that_are_more_than_a_minute_ahead_are_refused_and_keep_no_later_on
     assert_eq!(error.unwrap(), newest(5000, 86_400_000));
 }
 
+/// A subtree with one record has the digest of its leaf at whatever depth, so a path could go on
+/// with that leaf beside an empty subtree, and show that a record which is there is not.
+#[test]
+fn a_path_that_is_longer_than_the_tree_does_not_verify() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = signing(dir.path());
+    for (now, count) in [(1, 1), (2, 2), (3, 40)] {
+        publish(&mut publisher, &(0..count).map(|n| (n, Some(u32::from(n)))).collect(), true, now);
+        let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
+        let tree = SetTree::of(&set).unwrap();
+        for n in 0..60 {
+            let path = tree.path(handle(n).as_bytes()).unwrap();
+            let key = tree::key_digest(&path.key);
+            let node = match &path.end {
+                PathEnd::Present { public, private, .. } => {
+                    tree::leaf(&key, &tree::record_digest(&tree::public_digest(public), private))
+                }
+                PathEnd::Other { key, record } => tree::leaf(key, record),
+                PathEnd::Absent => EMPTY,
+            };
+            for (end, sibling) in [(PathEnd::Absent, node), (path.end.clone(), EMPTY)] {
+                let mut longer = ProofPath { end, ..path.clone() };
+                while longer.siblings.len() < 256 {
+                    let sibling = if longer.siblings.len() == path.siblings.len() { sibling } else { EMPTY };
+                    longer.siblings.push(sibling);
+                    assert_eq!(longer.root(), None, "{n}: {} steps", longer.siblings.len());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     let dir = tempfile::tempdir().unwrap();
@@ -335,6 +370,132 @@ fn only_sets_of_accepted_publishers_that_are_not_older_are_accepted() {
     assert!(older(last.clone()));
     let next_epoch = handle_snapshot::set::manifest::Manifest { epoch: 2, generation: 1, ..last };
     assert!(older(next_epoch), "the epoch comes first");
+}
+
+#[test]
+fn a_proof_is_about_the_names_that_have_its_key_under_the_signed_rule() {
+    for (folds, rule) in [(true, NameRule::Folded), (false, NameRule::Exact)] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut publisher = signing(dir.path());
+        publisher
+            .publish_base(1, |file, dir| {
+                let mut homed = HomedPrefixes::default();
+                homed.add(b"10.1");
+                let mut builder = Builder::new(dir, LayerOptions { folds, ..OPTIONS }).homed(homed);
+                for n in 0..40_u16 {
+                    builder.add(n.into(), handle(n).as_bytes(), values(&[2; 4]))?;
+                }
+                builder.finish(file)
+            })
+            .unwrap();
+        let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
+        assert_eq!(set.manifest().names, Some(rule));
+        let tree = SetTree::of(&set).unwrap();
+        let accepted = TestKey(1).accepted();
+        for n in 0..50 {
+            let spellings = [handle(n), handle(n).to_uppercase(), handle(n).replace("rec", "REC")];
+            for (key, asked) in
+                spellings.iter().flat_map(|key| spellings.iter().map(move |asked| (key, asked)))
+            {
+                let path = tree.path_to(key.clone().into_bytes()).unwrap();
+                assert_eq!(path.root(), Some(tree.root()), "the path is true");
+                let proof = RecordProof { path, signed: set.manifest().statement().unwrap() };
+                let verified = proof.verify(|signed| accepted.has_made(signed));
+                let is_key = rule.is_key(key.as_bytes());
+                assert_eq!(verified, if is_key { Ok(()) } else { Err(ProofError::Key) }, "{key}");
+                let is_about = proof.is_about(asked.as_bytes());
+                assert_eq!(is_about, rule.key_of(asked.as_bytes()) == key.as_bytes(), "{key} {asked}");
+                let is_there = n < 40 && (folds || *asked == handle(n));
+                assert!(!is_about || proof.path.is_present() == is_there, "{key} {asked}");
+            }
+        }
+    }
+}
+
+#[test]
+fn proofs_of_other_versions_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut publisher = signing(dir.path());
+    publish(&mut publisher, &[(1, Some(1))].into(), true, 1);
+    let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
+    let path = SetTree::of(&set).unwrap().path(handle(1).as_bytes()).unwrap();
+    let text = RecordProof { path, signed: set.manifest().statement().unwrap() }.encode();
+    let without_rule = text.replace("statement 2", "statement 1").replace("names folded\n", "");
+    for (text, error) in [
+        (without_rule.replace("proof 2", "proof 1"), ProofError::Version(1)),
+        (text.replace("proof 2", "proof 3"), ProofError::Version(3)),
+        (without_rule, ProofError::Form),
+        (text.replace("proof 2", "proof 02"), ProofError::Form),
+        (text.replace("names folded\n", ""), ProofError::Form),
+        (text.replace("names folded\n", "names Folded\n"), ProofError::Form),
+    ] {
+        assert_eq!(RecordProof::parse(text.as_bytes()), Err(error), "{text}");
+    }
+    // The signature covers the rule.
+    let other = RecordProof::parse(text.replace("names folded", "names exact").as_bytes()).unwrap();
+    assert_eq!(other.verify(|it| TestKey(1).accepted().has_made(it)), Err(ProofError::Signature));
+    assert_eq!(ProofError::Version(1).to_string(), "made before format 2: make it again");
+    let newer = ProofError::Version(3).to_string();
+    assert_eq!(newer, "made in format 3, and this program reads format 2: update it");
+}
+
+/// Publishes the set again as a program did that knew version 1 of the MANIFEST only.
+fn publish_as_version_1(dir: &Path) -> Manifest {
+    let manifest = read_manifest(dir).unwrap();
+    let unsigned = Manifest { names: None, seal: None, ..manifest };
+    let signed = unsigned.state(7, TestKey(1).signer()).sign(&TestKey(1)).unwrap();
+    let seal = ManifestSeal { signed_unix_ms: 7, signer: TestKey(1).signer(), signature: signed.signature };
+    let first = Manifest { seal: Some(seal), ..unsigned };
+    let text = first.encode();
+    assert!(text.starts_with("handle snapshot set 1\n") && !text.contains("names"), "{text}");
+    assert!(signed.statement.encode().starts_with("handle snapshot statement 1\n"));
+    std::fs::write(dir.join(MANIFEST), text).unwrap();
+    first
+}
+
+#[test]
+fn a_set_of_version_1_is_served_and_the_next_one_has_the_rule() {
+    let accepted = TestKey(1).accepted();
+    let next: [(&str, fn(&mut SetPublisher)); 4] = [
+        ("a delta", |publisher| publish(publisher, &[(2, Some(2))].into(), false, 9)),
+        ("a base", |publisher| publish(publisher, &[(2, Some(2))].into(), true, 9)),
+        ("a higher epoch", |publisher| assert_eq!(publisher.raise_epoch(5, 9).unwrap().epoch, 5)),
+        ("a roll-back", |publisher| {
+            publisher.keep().unwrap();
+            publish(publisher, &[(2, Some(2))].into(), false, 9);
+            let kept = publisher.kept_manifests().unwrap();
+            assert_eq!(kept[0].names, None);
+            publisher.roll_back(kept[0].generation, 10).unwrap();
+        }),
+    ];
+    for (what, change) in next {
+        let dir = tempfile::tempdir().unwrap();
+        publish(&mut signing(dir.path()), &[(1, Some(1))].into(), true, 1);
+        let first = publish_as_version_1(dir.path());
+        let set = PublishedSet::open(dir.path(), LoadMode::Map).unwrap();
+        assert_eq!(accepted.check(dir.path(), set.manifest(), None, NOW).unwrap().signed_unix_ms, 7);
+        assert_eq!(SetTree::of(&set).unwrap().root(), first.root);
+        let mut publisher = signing(dir.path());
+        assert!(publisher.renew_statement(8).unwrap());
+        let renewed = accepted.check(dir.path(), &first, None, NOW).unwrap().signed_unix_ms;
+        assert_eq!(renewed, 8, "statements about it go on");
+        change(&mut publisher);
+        let manifest = read_manifest(dir.path()).unwrap();
+        assert_eq!(manifest.names, Some(NameRule::Folded), "{what}");
+        accepted.check(dir.path(), &manifest, Some(&first), NOW).unwrap();
+    }
+}
+
+#[test]
+fn a_set_whose_layers_follow_another_rule_does_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    publish(&mut signing(dir.path()), &[(1, Some(1))].into(), true, 1);
+    let manifest = Manifest { names: Some(NameRule::Exact), ..read_manifest(dir.path()).unwrap() };
+    std::fs::write(dir.path().join(MANIFEST), manifest.encode()).unwrap();
+    let opened = PublishedSet::open(dir.path(), LoadMode::Map);
+    for error in [opened.map(drop).unwrap_err(), SetPublisher::open(dir.path()).map(drop).unwrap_err()] {
+        assert!(matches!(error.kind, SetErrorKind::OtherFile { what: "rule for names" }), "{error}");
+    }
 }
 
 #[test]

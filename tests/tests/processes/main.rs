@@ -101,6 +101,7 @@ mod replication_killed;
 mod running;
 mod searching;
 mod sessions;
+mod set_versions;
 mod several_admins;
 mod several_figures;
 mod several_mirrors;

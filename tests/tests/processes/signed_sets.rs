@@ -7,7 +7,9 @@ use handle_gateway::Gateway;
 use handle_proto::ResponseCode;
 use handle_server::Server;
 use handle_server::config::Datapath;
-use handle_snapshot::SetPublisher;
+use handle_snapshot::proof::RecordProof;
+use handle_snapshot::set::SetTree;
+use handle_snapshot::{LoadMode, PublishedSet, SetPublisher};
 use handle_tests::client::TestClient;
 use handle_tests::fleet::{TestFleet, TestPublisher, TestSigner};
 use handle_tests::gateway_server;
@@ -52,10 +54,14 @@ impl SignedSets {
 
     /// Publishes the records, signed with the key of this name.
     fn publish(&self, key: Option<&str>, records: &[&str]) {
+        self.publish_with(key, records, &[]);
+    }
+
+    fn publish_with(&self, key: Option<&str>, records: &[&str], options: &[&str]) {
         let file = self.path("records.jsonl");
         std::fs::write(&file, records.join("\n")).unwrap();
         let mut publish = hdl(["snapshot", "publish"]);
-        publish.arg(self.path("set")).arg(file);
+        publish.arg(self.path("set")).arg(file).args(options);
         if let Some(key) = key {
             publish.arg("--key").arg(self.private(key));
         }
@@ -165,6 +171,52 @@ fn a_proof_convinces_whoever_has_the_public_key() {
     proof[last] = if proof[last] == b'0' { b'1' } else { b'0' };
     std::fs::write(sets.path("proof"), proof).unwrap();
     assert!(fail(sets.verify("first", &[])).1.contains("proves nothing"));
+}
+
+/// A proof with true siblings and the true statement, whose key no name has in this set.
+#[test]
+fn absence_of_a_record_that_is_there_cannot_be_proven_under_another_spelling() {
+    let names: Vec<String> = (0..40).map(|n| format!("10.1/record-{n}")).collect();
+    let line = |name: &String| RECORD.replace("10.1/a", name);
+    let records: Vec<String> = names.iter().map(line).collect();
+    let records: Vec<&str> = records.iter().map(String::as_str).collect();
+    let sets = SignedSets::new();
+    sets.publish(Some("first"), &records);
+    let set = PublishedSet::open(&sets.path("set"), LoadMode::Map).unwrap();
+    let tree = SetTree::of(&set).unwrap();
+    for name in &names {
+        let path = tree.path_to(name.clone().into_bytes()).unwrap();
+        assert!(!path.is_present() && path.root() == Some(tree.root()), "the path is true");
+        let forged = RecordProof { path, signed: set.manifest().statement().unwrap() };
+        std::fs::write(sets.path("proof"), forged.encode()).unwrap();
+        for options in [&["--handle", name.as_str()][..], &["--handle", &name.to_uppercase()], &[]] {
+            let (code, refused) = fail(sets.verify("first", options));
+            assert!(code == 1 && refused.contains("proves nothing"), "{name}: {code} {refused}");
+        }
+    }
+}
+
+#[test]
+fn proofs_of_a_set_that_distinguishes_case_answer_for_the_asked_spelling_only() {
+    let sets = SignedSets::new();
+    let upper = OTHER.replace("10.1/b", "10.1/B");
+    sets.publish_with(Some("first"), &[RECORD, &upper], &["--case-sensitive"]);
+    for (asked, exit) in [("10.1/a", 0), ("10.1/A", 3), ("10.1/B", 0), ("10.1/b", 3), ("10.1/x", 3)] {
+        let proof = sets.prove(asked).output().unwrap();
+        assert_eq!(proof.status.code(), Some(exit), "{asked}: {proof:?}");
+        std::fs::write(sets.path("proof"), &proof.stdout).unwrap();
+        let verified = sets.verify("first", &["--handle", asked, "--json"]).output().unwrap();
+        assert_eq!(verified.status.code(), Some(exit), "{asked}: {verified:?}");
+        let said: Json = serde_json::from_slice(&verified.stdout).unwrap();
+        assert_eq!((&said["handle"], &said["names"]), (&asked.into(), &"exact".into()), "{said}");
+        for other in ["10.1/a", "10.1/A", "10.1/B", "10.1/b"].iter().filter(|other| **other != asked) {
+            let (code, refused) = fail(sets.verify("first", &["--handle", other]));
+            assert!(
+                code == 1 && refused.contains(&format!("not about {other}")),
+                "{asked} {other}: {refused}"
+            );
+        }
+    }
 }
 
 /// Maximum age of statements in the tests below, milliseconds.

@@ -14,6 +14,7 @@ mod loadgen;
 mod messages;
 mod mirrors;
 mod openapi;
+mod proofs;
 mod sessions;
 mod signatures;
 mod transcripts;

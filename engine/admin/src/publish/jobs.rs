@@ -5,11 +5,12 @@ use super::delta::{UnfitFilter, homed_prefixes};
 use super::error::PublishError;
 use super::settings::PublishConfig;
 use handle_daemon::clock::now_unix_ms;
+use handle_snapshot::format::FLAG_FOLDS;
 use handle_snapshot::set::manifest::{LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
-use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, Stager};
+use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, NameRule, Stager};
 use handle_store::{Store, StoreError, StoreRecord, StoreRecords as _, StoreSnapshot, StoredRecord};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
@@ -188,6 +189,7 @@ impl<S: Storage> PublishJob<S> {
                 generation: 0,
                 created_unix_ms: made.layer.header().created_unix_ms,
                 handles_count: made.layer.header().handles_count,
+                names: Some(NameRule::of(made.layer.header().flags & FLAG_FOLDS != 0)),
                 root: made.layer.root().unwrap_or_default(),
                 source: made.source,
                 layers: vec![entry],

@@ -8,6 +8,7 @@ use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use super::publisher::SetPublisher;
 use super::storage::{Storage, read_small};
 use super::{SetError, SetErrorKind, check_alike, parse_manifest};
+use crate::names::NameRule;
 use std::format;
 use std::io;
 use std::path::Path;
@@ -100,10 +101,12 @@ impl<S: Storage> SetPublisher<S> {
         let kept = self.find_kept(generation)?;
         let layers = self.stager.open_layers(&kept.layers)?;
         check_alike(self.stager.storage.dir(), &kept, &layers)?;
+        // The kept manifest may be one without the rule.
+        let names = layers.first().map(|layer| NameRule::of(layer.folds()));
         drop(layers);
         let last = self.manifest().map_or(0, |manifest| manifest.generation);
         let epoch = self.manifest().map_or(kept.epoch, |manifest| manifest.epoch);
-        self.replace(Manifest { epoch, generation: last + 1, created_unix_ms: now_unix_ms, ..kept })
+        self.replace(Manifest { epoch, generation: last + 1, created_unix_ms: now_unix_ms, names, ..kept })
     }
 
     /// The reason why publishing is on hold, if it is. [`publish`](Self::publish) does not check

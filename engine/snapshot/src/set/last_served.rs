@@ -128,6 +128,7 @@ impl LastServedFile {
 mod tests {
     use super::*;
     use crate::format::Sha256Sum;
+    use crate::names::NameRule;
     use crate::set::manifest::ManifestSeal;
     use std::vec;
     use std::vec::Vec;
@@ -141,6 +142,7 @@ mod tests {
             layers: Vec::new(),
             created_unix_ms: 1,
             handles_count: 0,
+            names: Some(NameRule::Folded),
             root: Sha256Sum([9; 32]),
             source: None,
         }

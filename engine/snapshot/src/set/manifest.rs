@@ -3,6 +3,7 @@
 use super::statement::{SIGNATURE_LEN_MAX, SetStatement, SignedStatement};
 use crate::format::{Sha256Sum, checksum};
 use crate::lines::{hex_text, parse_decimal, parse_hex};
+use crate::names::NameRule;
 use core::fmt;
 use core::fmt::Write as _;
 use sha2::{Digest as _, Sha256};
@@ -12,7 +13,11 @@ use std::vec::Vec;
 /// Name of the file in the directory of a set.
 pub const MANIFEST: &str = "MANIFEST";
 /// First line; the number is the version of the format.
-pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 1";
+pub const MANIFEST_FIRST_LINE: &str = "handle snapshot set 2";
+/// Version without the rule for names. Such sets are read and served, and prove nothing.
+const VERSION_WITHOUT_NAMES: u64 = 1;
+/// The version that is written.
+const VERSION: u64 = 2;
 /// Most layers of a set. A lookup that finds nothing searches each, so merges should keep their
 /// number low.
 pub const LAYERS_MAX: usize = 32;
@@ -35,6 +40,9 @@ pub struct Manifest {
     pub created_unix_ms: u64,
     /// Number of handles that a lookup finds in all layers together. Counted by the publisher.
     pub handles_count: u64,
+    /// How names become keys. It is that of the layers; `None` in a manifest of version 1, which
+    /// does not have it.
+    pub names: Option<NameRule>,
     /// Root of the [tree](crate::tree) over the records.
     pub root: Sha256Sum,
     /// The state of the store that the set shows, if it was made from a store.
@@ -120,8 +128,10 @@ impl Manifest {
             rest.map(|rest| (line, rest)).ok_or(ManifestError { line, what })
         };
         let number = |(line, text), what| parse_decimal(text).ok_or(ManifestError { line, what });
-        let what = "unsupported version: this program reads version 1 of the manifest; publish the set again";
-        if number(field("handle snapshot set", what)?, what)? != 1 {
+        let what = "unsupported version: this program reads versions 1 and 2 of the manifest; if a later program \
+                    published the set, update this one, otherwise publish the set again";
+        let version = number(field("handle snapshot set", what)?, what)?;
+        if !(VERSION_WITHOUT_NAMES..=VERSION).contains(&version) {
             return Err(ManifestError { line: 1, what });
         }
         let mut number_of = |name, what| number(field(name, what)?, what);
@@ -129,6 +139,12 @@ impl Manifest {
         let generation = number_of("generation", "expected `generation` and a number")?;
         let created_unix_ms = number_of("created_unix_ms", "expected `created_unix_ms` and a number")?;
         let handles_count = number_of("handles", "expected `handles` and a number")?;
+        let names = (version > VERSION_WITHOUT_NAMES).then(|| {
+            let what = "expected `names` and a rule, `folded` or `exact`";
+            let (line, word) = field("names", what)?;
+            NameRule::parse(word).ok_or(ManifestError { line, what })
+        });
+        let names = names.transpose()?;
         let what = "expected `root` and a digest";
         let (line, root) = field("root", what)?;
         let root = Sha256Sum::parse(root).ok_or(ManifestError { line, what })?;
@@ -157,7 +173,7 @@ impl Manifest {
         if let Some((line, _)) = lines.next() {
             return Err(ManifestError { line, what: "a line after the signature" });
         }
-        Ok(Self { epoch, generation, created_unix_ms, handles_count, root, source, layers, seal })
+        Ok(Self { epoch, generation, created_unix_ms, handles_count, names, root, source, layers, seal })
     }
 
     /// The text of the manifest.
@@ -181,11 +197,17 @@ impl Manifest {
     }
 
     fn write(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "{MANIFEST_FIRST_LINE}")?;
+        match self.names {
+            Some(_) => writeln!(text, "{MANIFEST_FIRST_LINE}")?,
+            None => writeln!(text, "handle snapshot set {VERSION_WITHOUT_NAMES}")?,
+        }
         writeln!(text, "epoch {}", self.epoch)?;
         writeln!(text, "generation {}", self.generation)?;
         writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
         writeln!(text, "handles {}", self.handles_count)?;
+        if let Some(rule) = self.names {
+            writeln!(text, "names {rule}")?;
+        }
         writeln!(text, "root {}", self.root)?;
         if let Some(SetOrigin { store, transaction }) = self.source {
             writeln!(text, "source {store:016x} {transaction}")?;
@@ -204,6 +226,7 @@ impl Manifest {
             generation: self.generation,
             created_unix_ms: self.created_unix_ms,
             handles_count: self.handles_count,
+            names: self.names,
             root: self.root,
             set: Sha256Sum(Sha256::digest(self.unsigned_lines()).into()),
             signed_unix_ms,
@@ -302,6 +325,7 @@ mod tests {
         };
         Manifest {
             epoch: 1,
+            names: Some(NameRule::Folded),
             root: Sha256Sum([9; 32]),
             seal: None,
             generation: 2,
@@ -339,12 +363,36 @@ mod tests {
         Manifest::parse(text.as_bytes())
     }
 
+    /// What programs wrote before version 2.
+    #[test]
+    fn a_manifest_of_version_1_survives() {
+        let text = "handle snapshot set 1\nepoch 1\ngeneration 7\ncreated_unix_ms 1700000000000\nhandles 10000000\n\
+                    root 8c1d5e0a77b3f2498c1d5e0a77b3f2498c1d5e0a77b3f2498c1d5e0a77b3f249\n\
+                    source 6b1f0c2a9d3e4f58 123456\n\
+                    layer 0000000007-4f1c0f6f2f0f8f3a4f1c0f6f2f0f8f3a.layer 163840 \
+                    4f1c0f6f2f0f8f3a4f1c0f6f2f0f8f3a4f1c0f6f2f0f8f3a4f1c0f6f2f0f8f3a\n\
+                    layer 0000000001-0123456789abcdef0123456789abcdef.layer 2026700000 \
+                    0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n\
+                    end dc064d5275f5a40d\n";
+        let manifest = Manifest::parse(text.as_bytes()).unwrap();
+        assert_eq!((manifest.names, manifest.generation), (None, 7));
+        assert_eq!(manifest.encode(), text);
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.pop();
+        assert!(parse(&lines).is_ok());
+        lines.insert(5, "names folded");
+        assert_eq!(parse(&lines).unwrap_err().line, 6, "version 1 has no rule");
+        let statement = manifest.state(5, Sha256Sum([8; 32])).encode();
+        assert!(statement.starts_with("handle snapshot statement 1\nepoch 1\ngeneration 7\n"), "{statement}");
+    }
+
     #[test]
     fn names_the_line_that_is_wrong() {
         let digest = "0123456789abcdef".repeat(4);
         let root = format!("root {digest}");
+        let names = "names exact";
         let good =
-            ["handle snapshot set 1", "epoch 1", "generation 7", "created_unix_ms 5", "handles 0", &root];
+            [MANIFEST_FIRST_LINE, "epoch 1", "generation 7", "created_unix_ms 5", "handles 0", names, &root];
         let layer = format!("layer a.layer 5 {digest}");
         let layer = layer.as_str();
         let with = |at: usize, line: &str| {
@@ -356,27 +404,33 @@ mod tests {
         assert!(with(0, good[0]).is_ok());
         for (at, line) in [
             (0, "handle snapshot set 0"),
-            (0, "handle snapshot set 2"),
+            (0, "handle snapshot set 3"),
+            (0, "handle snapshot set 02"),
             (0, "something else"),
             (1, "epoch -1"),
-            (5, "root 00"),
+            (5, "names"),
+            (5, "names Exact"),
+            (5, "names exact "),
+            (5, &root),
+            (6, "root 00"),
+            (6, names),
             (2, "generation -1"),
             (2, "generation 07"),
             (2, "generation 18446744073709551616"),
             (3, "created_unix_ms"),
             (4, "handles +5"),
-            (6, "source 0123456789abcdef"),
-            (6, "source 0123456789abcdef -1"),
-            (6, "source 0123456789abcdef 1 2"),
-            (6, "source 123456789abcdef 1"),
-            (6, &format!("layer ../a.layer 5 {digest}")),
-            (6, &format!("layer .layer 5 {digest}")),
-            (6, &format!("layer a/b.layer 5 {digest}")),
-            (6, &format!("layer a.txt 5 {digest}")),
-            (6, &format!("layer a.layer 5 {}", digest.to_uppercase())),
-            (6, &format!("layer a.layer 5 {}", &digest[1..])),
-            (6, &format!("layer a.layer 5 {digest} more")),
-            (6, ""),
+            (7, "source 0123456789abcdef"),
+            (7, "source 0123456789abcdef -1"),
+            (7, "source 0123456789abcdef 1 2"),
+            (7, "source 123456789abcdef 1"),
+            (7, &format!("layer ../a.layer 5 {digest}")),
+            (7, &format!("layer .layer 5 {digest}")),
+            (7, &format!("layer a/b.layer 5 {digest}")),
+            (7, &format!("layer a.txt 5 {digest}")),
+            (7, &format!("layer a.layer 5 {}", digest.to_uppercase())),
+            (7, &format!("layer a.layer 5 {}", &digest[1..])),
+            (7, &format!("layer a.layer 5 {digest} more")),
+            (7, ""),
         ] {
             assert_eq!(with(at, line).unwrap_err().line, at + 1, "{line}");
         }
@@ -384,12 +438,12 @@ mod tests {
         let with_last = |line: &str| parse(&[&good[..], &[layer, line]].concat());
         assert!(with_last(&seal).is_ok());
         for (line, at) in [
-            (format!("{seal} more"), 8),
-            (format!("{seal}0"), 8),
-            (format!("signed 5 {digest} "), 8),
-            (format!("signed 05 {digest} 00"), 8),
-            (format!("signed 5 {digest} {}", "0".repeat(2 * SIGNATURE_LEN_MAX + 2)), 8),
-            (format!("{seal}\nlayer"), 9),
+            (format!("{seal} more"), 9),
+            (format!("{seal}0"), 9),
+            (format!("signed 5 {digest} "), 9),
+            (format!("signed 05 {digest} 00"), 9),
+            (format!("signed 5 {digest} {}", "0".repeat(2 * SIGNATURE_LEN_MAX + 2)), 9),
+            (format!("{seal}\nlayer"), 10),
         ] {
             assert_eq!(with_last(&line).unwrap_err().line, at, "{line}");
         }

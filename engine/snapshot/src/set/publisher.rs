@@ -20,7 +20,8 @@ use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
 use super::statement::{HEARTBEAT, StatementSigner};
 use super::storage::{DiskStorage, Storage};
 use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
-use crate::format::{FLAG_HOMED, Sha256Sum};
+use crate::format::{FLAG_FOLDS, FLAG_HOMED, Sha256Sum};
+use crate::names::NameRule;
 use crate::reader::{CorruptRecord, Layer};
 use crate::records::RecordSet;
 use crate::tree::{
@@ -496,7 +497,7 @@ impl<S: Storage> SetPublisher<S> {
             }
         };
         if let (Some(first), true) = (old.and_then(|old| old.layers.first()), layers.len() > 1)
-            && (first.seed(), first.folds()) != (header.seed, header.flags & crate::format::FLAG_FOLDS != 0)
+            && (first.seed(), first.folds()) != (header.seed, header.flags & FLAG_FOLDS != 0)
         {
             return Err(SetErrorKind::Mixed);
         }
@@ -508,8 +509,17 @@ impl<S: Storage> SetPublisher<S> {
         }
         let (epoch, root) =
             old.map_or((self.epoch_min, EMPTY), |old| (old.manifest.epoch, old.manifest.root));
-        let manifest =
-            Manifest { epoch, generation, created_unix_ms, handles_count, root, source, layers, seal: None };
+        let manifest = Manifest {
+            epoch,
+            generation,
+            created_unix_ms,
+            handles_count,
+            names: Some(NameRule::of(header.flags & FLAG_FOLDS != 0)),
+            root,
+            source,
+            layers,
+            seal: None,
+        };
         Ok(PlannedLayer { manifest, changed_keys })
     }
 

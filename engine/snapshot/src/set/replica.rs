@@ -9,6 +9,7 @@ use super::statement::{HEARTBEAT, SignedStatement};
 use super::storage::{DiskStorage, FILE_MODE, Storage as _};
 use super::{SetError, SetErrorKind, check_alike, open_layer, storage};
 use crate::map::{AccessPattern, LoadMode, MappedFile};
+use crate::names::NameRule;
 use crate::reader::Layer;
 use crate::verify;
 use core::ops::ControlFlow;
@@ -139,7 +140,9 @@ impl<S: storage::Storage> SetPublisher<S> {
             return Err(refused(SetErrorKind::Refused("its epoch is not lower than the new one")));
         }
         let generation = manifest.generation + 1;
-        self.replace(Manifest { epoch, generation, created_unix_ms: now_unix_ms, ..manifest })
+        // The published manifest may be one without the rule.
+        let names = self.records().map(|records| NameRule::of(records.folds()));
+        self.replace(Manifest { epoch, generation, created_unix_ms: now_unix_ms, names, ..manifest })
     }
 }
 

@@ -10,6 +10,7 @@ use super::manifest::{MANIFEST, Manifest};
 use super::{SetError, SetErrorKind, storage};
 use crate::format::Sha256Sum;
 use crate::lines::{LineReader, hex_text, parse_hex};
+use crate::names::NameRule;
 use core::fmt;
 use core::fmt::Write as _;
 use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
@@ -21,7 +22,9 @@ use std::vec::Vec;
 /// Name of the file with the newest statement about the published set.
 pub const HEARTBEAT: &str = "HEARTBEAT";
 /// First line of a statement; the number is the version of the format.
-pub const STATEMENT_FIRST_LINE: &str = "handle snapshot statement 1";
+pub const STATEMENT_FIRST_LINE: &str = "handle snapshot statement 2";
+/// First line of a statement about a set whose MANIFEST does not have the rule for names.
+const FIRST_LINE_WITHOUT_NAMES: &str = "handle snapshot statement 1";
 /// Maximum length of a statement with its signature, in bytes.
 pub const STATEMENT_LEN_MAX: usize = 4096;
 /// Maximum length of a signature, in bytes.
@@ -38,6 +41,8 @@ pub struct SetStatement {
     pub created_unix_ms: u64,
     /// Number of handles in the set.
     pub handles_count: u64,
+    /// How names become keys in the set; `None` if its MANIFEST does not say it.
+    pub names: Option<NameRule>,
     /// Root of the tree over its records.
     pub root: Sha256Sum,
     /// Digest of the MANIFEST, without its signature.
@@ -78,11 +83,15 @@ impl SetStatement {
     }
 
     fn write(&self, text: &mut String) -> fmt::Result {
-        writeln!(text, "{STATEMENT_FIRST_LINE}")?;
+        let first = if self.names.is_some() { STATEMENT_FIRST_LINE } else { FIRST_LINE_WITHOUT_NAMES };
+        writeln!(text, "{first}")?;
         writeln!(text, "epoch {}", self.epoch)?;
         writeln!(text, "generation {}", self.generation)?;
         writeln!(text, "created_unix_ms {}", self.created_unix_ms)?;
         writeln!(text, "handles {}", self.handles_count)?;
+        if let Some(rule) = self.names {
+            writeln!(text, "names {rule}")?;
+        }
         writeln!(text, "root {}", self.root)?;
         writeln!(text, "set {}", self.set)?;
         writeln!(text, "signed_unix_ms {}", self.signed_unix_ms)?;
@@ -119,12 +128,17 @@ impl SignedStatement {
     }
 
     pub(crate) fn read(lines: &mut LineReader<'_>) -> Option<Self> {
-        lines.exactly(STATEMENT_FIRST_LINE)?;
+        let has_names = match lines.next()? {
+            STATEMENT_FIRST_LINE => true,
+            FIRST_LINE_WITHOUT_NAMES => false,
+            _ => return None,
+        };
         let statement = SetStatement {
             epoch: lines.decimal("epoch")?,
             generation: lines.decimal("generation")?,
             created_unix_ms: lines.decimal("created_unix_ms")?,
             handles_count: lines.decimal("handles")?,
+            names: if has_names { Some(NameRule::parse(lines.field("names")?)?) } else { None },
             root: lines.digest("root")?,
             set: lines.digest("set")?,
             signed_unix_ms: lines.decimal("signed_unix_ms")?,

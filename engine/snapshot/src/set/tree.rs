@@ -1,14 +1,14 @@
 //! The tree of a published set, made from its layers, to check the root and to prove records.
 
 use super::{PublishedSet, SetError, SetErrorKind};
-use crate::format::{Sha256Sum, fold_key};
+use crate::format::Sha256Sum;
 use crate::map::MappedFile;
+use crate::names::NameRule;
 use crate::proof::{ProofPath, TreePath};
 use crate::reader::CorruptRecord;
 use crate::set::manifest::MANIFEST;
 use crate::tree::{IndexedLayer, KeyIndex, RecordHasher, RecordTree, TreeSource};
 use crate::writer::BuildError;
-use handle_proto::Handle;
 use std::vec::Vec;
 
 /// The tree of a [`PublishedSet`].
@@ -50,8 +50,15 @@ impl<'s> SetTree<'s> {
     /// # Errors
     /// When a record is damaged.
     pub fn path(&self, handle: &[u8]) -> Result<ProofPath, CorruptRecord> {
-        let mut key = Handle(handle).looked_up();
-        fold_key(&mut key, self.set.records().folds());
+        self.path_to(NameRule::of(self.set.records().folds()).key_of(handle))
+    }
+
+    /// The path to a key, which need not be that of any name. A record is only found under its own
+    /// key, so such a path says nothing about a name that has another one.
+    ///
+    /// # Errors
+    /// When a record is damaged.
+    pub fn path_to(&self, key: Vec<u8>) -> Result<ProofPath, CorruptRecord> {
         let source = source(self.set, &self.keys, &self.hasher);
         TreePath { tree: &self.tree, source: &source, hasher: &self.hasher }.to(key, &self.set.records())
     }
