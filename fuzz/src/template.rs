@@ -1,7 +1,7 @@
 //! Namespaces, and the values that their templates compute.
 
 use handle_proto::{Permissions, Value};
-use handle_template::limit::{BUILT_LEN_MAX, VALUES_MAX};
+use handle_template::limit::{BUILT_LEN_MAX, CompileBudget, VALUES_MAX};
 use handle_template::{
     BuildError, BuildOutcome, Chain, Namespace, Notice, Parts, ReferencedTemplates, Templates,
 };
@@ -11,8 +11,8 @@ use std::collections::BTreeSet;
 struct SingleText<'t>(&'t [u8]);
 
 impl Templates for SingleText<'_> {
-    fn at(&self, handle: &[u8], _: i32) -> Option<ReferencedTemplates> {
-        let read = || ReferencedTemplates::parse(self.0, true).unwrap_or_default();
+    fn at(&self, handle: &[u8], _: i32, budget: &mut CompileBudget) -> Option<ReferencedTemplates> {
+        let read = || ReferencedTemplates::parse(self.0, true, budget).unwrap_or_default();
         (handle != b"missing").then(read)
     }
 }
@@ -28,7 +28,7 @@ fn publishes_no_other_data(xml: &[u8], extension: &[u8], referenced: &[u8]) {
     let public_of = |data: &[u8]| {
         let private = |index, kind| Value { permissions: Permissions(0x0c), ..Value::new(index, kind, data) };
         let base = [private(1, b"URL"), Value::new(2, b"URL", b"u"), private(300, b"HS_SECKEY")];
-        let built = chain.build(&parts, &base, &SingleText(referenced))?;
+        let built = chain.build(&parts, &base, &SingleText(referenced), &mut CompileBudget::default())?;
         let BuildOutcome::Values { bytes, count } = built else { return Ok(None) };
         let (mut rest, mut public) = (bytes.as_slice(), Vec::new());
         for _ in 0..count {
@@ -73,9 +73,9 @@ pub fn template(bytes: &[u8]) {
         assert_eq!(joined, handle, "the joined parts differ from the handle");
         let mut chain = Chain::new();
         chain.push(&namespace);
-        let built = chain.build(&parts, &base, &SingleText(referenced));
+        let built = chain.build(&parts, &base, &SingleText(referenced), &mut CompileBudget::default());
         assert_eq!(
-            chain.build(&parts, &base, &SingleText(referenced)),
+            chain.build(&parts, &base, &SingleText(referenced), &mut CompileBudget::default()),
             built,
             "the same arguments give another result"
         );

@@ -9,10 +9,13 @@ use crate::agreement::modulus_bits;
 use crate::kdf::Pbkdf2Limits;
 use handle_proto::wire::auth::{self, SecretAnswer};
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// An amount of work.
 pub type Units = u64;
 
+/// Units of a millisecond.
+pub const MILLISECOND: Units = 4000;
 /// Parsing a request, and looking up its record.
 pub const REQUEST: Units = 40;
 /// A signature with RSA of 2048 bits.
@@ -21,6 +24,12 @@ pub const SIGNATURE: Units = 2400;
 pub const SIGNATURE_CHECK: Units = 400;
 /// Both powers of a key exchange in a group of 1024 bits.
 const AGREEMENT_1024: Units = 4000;
+
+/// The units of work that took `time` of a processor, for work whose cost is not known before.
+#[must_use]
+pub fn of_time(time: Duration) -> Units {
+    Units::try_from(time.as_nanos() / 250).unwrap_or(Units::MAX)
+}
 
 /// A key exchange with a client that sent `record`. Its cost grows with the square of the modulus,
 /// because private values have a fixed length. A refused record, which is no key or has a modulus

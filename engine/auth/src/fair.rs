@@ -1,4 +1,5 @@
-//! Decides which request is served next, so that sources share the work fairly.
+//! Decides which request is served next, and how many of each source wait, so that sources share the
+//! work fairly.
 //!
 //! What counts is the work that was done for a source and its networks, in [units](crate::cost),
 //! not the number of its requests. It fades, so that only the last seconds count. Connections and
@@ -185,6 +186,11 @@ impl SourceLedger {
         is_scaled || is_full
     }
 
+    /// The faded work done for the widest network of `flow`, in units.
+    fn spent_lately(&self, flow: &SourceFlow, now_ms: u64) -> f64 {
+        self.spent_by(flow)[1] * (-self.half_lives_until(now_ms)).exp2()
+    }
+
     fn half_lives_until(&self, now_ms: u64) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds since the start")]
         let age_ms = now_ms.saturating_sub(self.epoch_ms) as f64;
@@ -224,13 +230,22 @@ pub struct Shares {
     datagrams: usize,
     of_network: HashMap<(bool, IpAddr), usize>,
     exempt: SourceList,
+    /// The work done for datagrams.
+    spent: SourceLedger,
 }
+
+/// Work that was done for the datagrams of a network in the last seconds, above which it gets few
+/// places: half a second of a processor.
+const SPENT_MAX: f64 = 500.0 * cost::MILLISECOND as f64;
+/// Part of the places that such a network gets.
+const SPENT_PART: usize = 256;
 
 impl Shares {
     /// A resource of `places` places. Sources in `exempt` may take all of them.
     #[must_use]
     pub fn new(places: usize, exempt: SourceList) -> Self {
-        Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt }
+        let spent = SourceLedger::default();
+        Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt, spent }
     }
 
     /// Changes the sources that may take all places.
@@ -266,6 +281,26 @@ impl Shares {
             *self.of_network.entry(network).or_default() += 1;
         }
         true
+    }
+
+    /// Like [`enter`](Self::enter), for a resource whose work is [charged](Self::charge): datagrams
+    /// from a network that has had much of it get few places, because their senders may be forged.
+    /// Whoever has such an address gets places by connecting.
+    pub fn enter_charged(&mut self, origin: RequestOrigin, now_ms: u64) -> bool {
+        let flow = SourceFlow::of(origin);
+        let is_over = !origin.is_connected
+            && !self.exempt.contains(origin.ip)
+            && self.spent.spent_lately(&flow, now_ms) > SPENT_MAX;
+        let few = (self.places / SPENT_PART).max(1);
+        let taken = || self.of_network.get(&(true, flow.networks[0])).copied().unwrap_or(0);
+        !(is_over && taken() >= few) && self.enter(origin)
+    }
+
+    /// Records that `units` of work were done for `origin`.
+    pub fn charge(&mut self, origin: RequestOrigin, units: Units, now_ms: u64) {
+        if !origin.is_connected {
+            self.spent.charge(&SourceFlow::of(origin), units, now_ms);
+        }
     }
 
     /// Returns the place that `origin` took.
@@ -468,6 +503,33 @@ mod tests {
         }
         let each = order::COMPARISONS.get() / 6000;
         assert!(each < 500, "{each} comparisons for each item");
+    }
+
+    #[test]
+    fn a_network_whose_datagrams_have_cost_much_gets_few_places_for_a_while() {
+        let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
+        let mut shares = Shares::new(1024, exempt);
+        let dear = datagram("192.0.2.1");
+        let mut entered = |shares: &mut Shares, origin, now_ms| {
+            let count = (0..100).take_while(|_| shares.enter_charged(origin, now_ms)).count();
+            (0..count).for_each(|_| shares.leave(origin));
+            count
+        };
+        assert_eq!(entered(&mut shares, dear, 0), 100);
+        for origin in [dear, datagram("203.0.113.1"), connection("198.51.100.1")] {
+            (0..20).for_each(|_| shares.charge(origin, 50 * cost::MILLISECOND, 0));
+        }
+        assert_eq!(entered(&mut shares, dear, 0), 4);
+        assert_eq!(entered(&mut shares, datagram("192.0.2.9"), 0), 4, "a /24 shares");
+        for (origin, why) in [
+            (connection("192.0.2.1"), "a connection is not forged"),
+            (datagram("192.0.3.1"), "another network"),
+            (datagram("203.0.113.1"), "an exempt source"),
+            (datagram("198.51.100.1"), "work for connections counts for none"),
+        ] {
+            assert_eq!(entered(&mut shares, origin, 0), 100, "{why}");
+        }
+        assert_eq!(entered(&mut shares, dear, 10_000), 100, "work fades");
     }
 
     #[test]

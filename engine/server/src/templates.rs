@@ -17,6 +17,7 @@ use handle_proto::{Handle, Value, fold};
 use handle_resolver::{AnswerContext, MayCompute, RefusalReason};
 use handle_snapshot::map::MappedFile;
 use handle_snapshot::{CorruptRecord, EncodedRecord, RecordSet, hash_key};
+use handle_template::limit::CompileBudget;
 use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -128,7 +129,7 @@ impl SetTemplates {
         let namespace_of = |handle: &[u8]| {
             let record = find(records, handle).ok()??;
             let public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);
-            Namespace::of_record(public, folds)
+            Namespace::of_record(public, folds, &mut CompileBudget::default())
         };
         let (mut root, mut by_prefix) = (None, HashMap::new());
         if !config.override_prefixes {
@@ -209,10 +210,11 @@ impl SetTemplates {
                 .map_err(|_| RefusalReason::DamagedRecord)?,
         };
         let public = values.iter().copied().filter(Value::is_public);
-        let own = Namespace::of_record(public, self.folds);
+        let mut budget = CompileBudget::default();
+        let own = Namespace::of_record(public, self.folds, &mut budget);
         own.iter().for_each(|namespace| chain.push(namespace));
         let stored = StoredReferences { records, folds: self.folds };
-        chain.build(&parts, &values, &stored).map_err(|error| {
+        chain.build(&parts, &values, &stored, &mut budget).map_err(|error| {
             tracing::debug!(handle = %String::from_utf8_lossy(handle), %error, "templates cannot be applied");
             RefusalReason::TemplateFailed
         })
@@ -244,11 +246,11 @@ struct StoredReferences<'s> {
 }
 
 impl Templates for StoredReferences<'_> {
-    fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
+    fn at(&self, handle: &[u8], index: i32, budget: &mut CompileBudget) -> Option<ReferencedTemplates> {
         let record = find(self.records, handle).ok()??;
         let mut public = record.values_in_order().map_while(Result::ok).filter(Value::is_public);
         let value = public.find(|value| value.index == index)?;
-        Some(ReferencedTemplates::parse(value.data, self.folds).unwrap_or_default())
+        Some(ReferencedTemplates::parse(value.data, self.folds, budget).unwrap_or_default())
     }
 }
 

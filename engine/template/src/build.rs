@@ -10,25 +10,35 @@
 //!   whether there is an answer, depend on it.
 //! - `notfound` has no effect where the current value of `foreach` is not public, and `foreach`
 //!   inside `def` visits public values only.
+//!
+//! Whoever writes a namespace also decides how much work an anonymous request causes. So everything
+//! whose number or length a template decides takes steps or bytes of a budget, and everything else
+//! takes constant time: names are resolved when a template is compiled, texts of the base are made
+//! once, and the next free index is found without searching.
 
 use crate::chain::Parts;
 use crate::language::{Condition, NewValue, StepTest, Template, TemplateStep};
-use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
+use crate::limit::{
+    BUILT_LEN_MAX, COMPARED_STEP_LEN, CompileBudget, MATCHED_LEN_MAX, REFERENCE_STEPS, REFERENCES_MAX,
+    STEPS_MAX, VALUES_MAX, XML_TOTAL_LEN_MAX,
+};
 use crate::namespace::ReferencedTemplates;
 use crate::pattern::InvalidPattern;
-use crate::text::{EXTENSION, Parameter, TemplateText, TextPiece};
+use crate::text::{GLOBALS, ScopedParameter, ScopedPiece, ScopedText};
 use handle_proto::Value;
 use handle_proto::data::kind;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// The templates that references name.
 pub trait Templates {
     /// The templates in the value at `index` of `handle`; `None` if there is no such value.
     ///
-    /// A value that holds no templates counts as having an empty list of them.
-    fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates>;
+    /// A value that holds no templates counts as having an empty list of them. The templates are
+    /// parsed within `budget`.
+    fn at(&self, handle: &[u8], index: i32, budget: &mut CompileBudget) -> Option<ReferencedTemplates>;
 }
 
 /// The result of applying templates.
@@ -69,6 +79,8 @@ pub enum BuildError {
     TooMuchMatched,
     /// A chain of references is longer than [`REFERENCES_MAX`].
     TooManyReferences,
+    /// The templates that are referred to have more than [`XML_TOTAL_LEN_MAX`] bytes.
+    TooMuchXml,
 }
 
 impl fmt::Display for BuildError {
@@ -84,6 +96,7 @@ impl fmt::Display for BuildError {
             Self::TooManyReferences => {
                 write!(f, "a chain of references between templates is longer than {REFERENCES_MAX}")
             }
+            Self::TooMuchXml => write!(f, "the templates have more than {XML_TOTAL_LEN_MAX} bytes"),
         }
     }
 }
@@ -114,7 +127,8 @@ struct Values {
     count: usize,
     /// Bytes of data that is not public, which have a limit of their own.
     private_len: usize,
-    indexes: HashSet<i32>,
+    /// An index at or after which the next free one is, for each index in use.
+    next_indexes: HashMap<i64, i64>,
 }
 
 impl Values {
@@ -123,10 +137,7 @@ impl Values {
         if self.count == VALUES_MAX {
             return Err(BuildError::TooManyValues);
         }
-        let mut index = value.index;
-        while self.indexes.contains(&index) {
-            index = index.checked_add(1).ok_or(BuildError::TooManyValues)?;
-        }
+        let index = self.take_index(value.index).ok_or(BuildError::TooManyValues)?;
         let (is_public, mut value) = (value.is_public(), Value { index, ..*value });
         if !is_public && self.private_len + value.data.len() > BUILT_LEN_MAX {
             // Whether there is an answer must not depend on data that is not public.
@@ -138,9 +149,22 @@ impl Values {
         }
         self.private_len += private_len;
         value.encode(&mut self.bytes);
-        self.indexes.insert(index);
         self.count += 1;
         Ok(())
+    }
+
+    /// Takes the first free index from `wanted` on. What is learnt about indexes in use is kept, so
+    /// that a run of them is passed once, not once for each value.
+    fn take_index(&mut self, wanted: i32) -> Option<i32> {
+        let (mut free, mut passed) = (i64::from(wanted), Vec::new());
+        while let Some(&next) = self.next_indexes.get(&free) {
+            passed.push(free);
+            free = next;
+        }
+        let taken = i32::try_from(free).ok()?;
+        passed.push(free);
+        self.next_indexes.extend(passed.into_iter().map(|index| (index, free + 1)));
+        Some(taken)
     }
 
     /// Bytes without the data that is not public.
@@ -149,18 +173,37 @@ impl Values {
     }
 }
 
+/// Where values go.
+enum ValueSink<'s> {
+    /// To the answer.
+    Answer(&'s mut Values),
+    /// To `def`, which needs the data of the first one.
+    First(&'s mut Option<Vec<u8>>),
+}
+
+impl ValueSink<'_> {
+    fn push(&mut self, value: &Value<'_>) -> Result<(), BuildError> {
+        match self {
+            Self::Answer(values) => return values.push(value),
+            Self::First(first) => drop(first.get_or_insert_with(|| value.data.to_vec())),
+        }
+        Ok(())
+    }
+}
+
 /// The value of a name, with the groups of the pattern that it matched.
 #[derive(Clone)]
 struct BoundVariable {
     text: Rc<str>,
-    groups: Rc<[String]>,
+    /// The places of the groups in the text.
+    groups: Option<Rc<[Range<usize>]>>,
     /// Whether the text comes from data that is not public.
     is_private: bool,
 }
 
 impl BoundVariable {
     fn new(text: &str) -> Self {
-        Self { text: text.into(), groups: Rc::new([]), is_private: false }
+        Self { text: text.into(), groups: None, is_private: false }
     }
 
     /// A variable for data of a value.
@@ -169,24 +212,48 @@ impl BoundVariable {
     }
 
     fn get(&self, group: Option<usize>) -> &str {
-        match group {
-            None => &self.text,
-            Some(0) if self.groups.is_empty() => &self.text,
-            Some(group) => self.groups.get(group).map_or("", String::as_str),
+        match (group, &self.groups) {
+            (None, _) | (Some(0), None) => &self.text,
+            (Some(_), None) => "",
+            (Some(group), Some(groups)) => groups.get(group).map_or("", |range| &self.text[range.clone()]),
         }
+    }
+}
+
+/// A value of the base, with the variables that `foreach` makes of it.
+struct BaseValue<'b> {
+    value: Value<'b>,
+    variables: Option<[BoundVariable; 3]>,
+}
+
+impl BaseValue<'_> {
+    fn variables(&mut self) -> [BoundVariable; 3] {
+        let Value { index, kind, data, .. } = self.value;
+        let is_private = !self.value.is_public();
+        let make = || {
+            [
+                BoundVariable::new(&index.to_string()),
+                BoundVariable::of_data(kind, false),
+                BoundVariable::of_data(data, is_private),
+            ]
+        };
+        self.variables.get_or_insert_with(make).clone()
     }
 }
 
 /// One application of templates to a handle.
 struct TemplateBuilder<'b> {
-    base: &'b [Value<'b>],
+    base: Vec<BaseValue<'b>>,
     templates: &'b dyn Templates,
+    /// The templates that references named before.
+    referenced: HashMap<(i32, String), Option<Rc<ReferencedTemplates>>>,
+    budget: &'b mut CompileBudget,
     /// The current value of `foreach`.
     original: Option<Value<'b>>,
     /// Whether the content of a `def` is being applied.
     in_define: bool,
-    /// The names in scope, the innermost last.
-    scope: Vec<(Rc<str>, BoundVariable)>,
+    /// The variables in scope, each at the place to which its name was resolved.
+    scope: Vec<BoundVariable>,
     steps_left: usize,
     matched_left: usize,
     expanded_left: usize,
@@ -200,23 +267,26 @@ pub(crate) fn build(
     parts: &Parts<'_>,
     base: &[Value<'_>],
     referenced: &dyn Templates,
+    budget: &mut CompileBudget,
 ) -> Result<BuildOutcome, BuildError> {
+    let visible = base.iter().filter(|value| is_visible(value));
+    let globals = [parts.handle, parts.base, parts.extension];
+    const { assert!(GLOBALS.len() == 3, "the variables in their places") };
     let mut builder = TemplateBuilder {
-        base,
+        base: visible.map(|&value| BaseValue { value, variables: None }).collect(),
         templates: referenced,
+        referenced: HashMap::new(),
+        budget,
         original: None,
         in_define: false,
-        scope: Vec::new(),
+        scope: globals.map(|bytes| BoundVariable::of_data(bytes, false)).into(),
         steps_left: STEPS_MAX,
         matched_left: MATCHED_LEN_MAX,
         expanded_left: BUILT_LEN_MAX,
         private_left: BUILT_LEN_MAX,
     };
-    for (name, bytes) in [("handle", parts.handle), ("base", parts.base), (EXTENSION, parts.extension)] {
-        builder.bind(name, BoundVariable::new(&String::from_utf8_lossy(bytes)));
-    }
     let mut values = Values::default();
-    match builder.apply(templates, 0, &mut values) {
+    match builder.apply(templates, 0, &mut ValueSink::Answer(&mut values)) {
         Ok(()) => Ok(BuildOutcome::Values { bytes: values.bytes, count: values.count }),
         Err(BuildEnd::NotFound) => Ok(BuildOutcome::NotFound),
         Err(BuildEnd::Error(error)) => Err(error),
@@ -224,17 +294,21 @@ pub(crate) fn build(
 }
 
 impl TemplateBuilder<'_> {
-    fn apply(&mut self, templates: &[Template], references: usize, out: &mut Values) -> Result<(), BuildEnd> {
+    fn apply(
+        &mut self,
+        templates: &[Template],
+        references: usize,
+        out: &mut ValueSink<'_>,
+    ) -> Result<(), BuildEnd> {
         for template in templates {
-            self.step()?;
+            self.steps(1)?;
             match template {
                 Template::Inline(steps) => self.run(steps, out)?,
                 Template::Reference(..) if references == REFERENCES_MAX => {
                     return Err(BuildError::TooManyReferences.into());
                 }
                 Template::Reference(index, handle) => {
-                    let referenced =
-                        self.templates.at(handle.as_bytes(), *index).ok_or(BuildEnd::NotFound)?;
+                    let referenced = self.fetch(*index, handle)?.ok_or(BuildEnd::NotFound)?;
                     self.apply(&referenced.0, references + 1, out)?;
                 }
             }
@@ -242,16 +316,31 @@ impl TemplateBuilder<'_> {
         Ok(())
     }
 
+    /// The templates that a reference names. They are looked up and parsed once.
+    fn fetch(&mut self, index: i32, handle: &str) -> Result<Option<Rc<ReferencedTemplates>>, BuildError> {
+        let key = (index, handle.to_owned());
+        if let Some(referenced) = self.referenced.get(&key) {
+            return Ok(referenced.clone());
+        }
+        self.steps(REFERENCE_STEPS)?;
+        let referenced = self.templates.at(handle.as_bytes(), index, self.budget).map(Rc::new);
+        if self.budget.is_exceeded() {
+            return Err(BuildError::TooMuchXml);
+        }
+        self.referenced.insert(key, referenced.clone());
+        Ok(referenced)
+    }
+
     /// Runs steps. Names that they bind go out of scope at their end.
-    fn run(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
+    fn run(&mut self, steps: &[TemplateStep], out: &mut ValueSink<'_>) -> Result<(), BuildEnd> {
         let outside = self.scope.len();
         for step in steps {
-            self.step()?;
+            self.steps(1)?;
             match step {
                 TemplateStep::Value(value) => self.value(value, out)?,
                 TemplateStep::ForEach(steps) => self.for_each(steps, out)?,
                 TemplateStep::If(condition, steps) => self.choose(condition, steps, out)?,
-                TemplateStep::Define(name, steps) => self.define(name, steps)?,
+                TemplateStep::Define(steps) => self.define(steps)?,
                 TemplateStep::NotFound if self.is_private() => {}
                 TemplateStep::NotFound => return Err(BuildEnd::NotFound),
             }
@@ -265,16 +354,12 @@ impl TemplateBuilder<'_> {
         self.original.is_some_and(|value| !value.is_public())
     }
 
-    fn step(&mut self) -> Result<(), BuildError> {
-        self.steps_left = self.steps_left.checked_sub(1).ok_or(BuildError::TooManySteps)?;
+    fn steps(&mut self, count: usize) -> Result<(), BuildError> {
+        self.steps_left = self.steps_left.checked_sub(count).ok_or(BuildError::TooManySteps)?;
         Ok(())
     }
 
-    fn bind(&mut self, name: &str, bound: BoundVariable) {
-        self.scope.push((name.into(), bound));
-    }
-
-    fn value(&mut self, value: &NewValue, out: &mut Values) -> Result<(), BuildEnd> {
+    fn value(&mut self, value: &NewValue, out: &mut ValueSink<'_>) -> Result<(), BuildEnd> {
         let kind = value.kind.as_ref().map(|text| self.expand(text, false)).transpose()?;
         let is_private = self.is_private();
         let data = value.data.as_ref().map(|text| self.expand(text, is_private)).transpose()?;
@@ -294,19 +379,18 @@ impl TemplateBuilder<'_> {
         Ok(())
     }
 
-    fn for_each(&mut self, steps: &[TemplateStep], out: &mut Values) -> Result<(), BuildEnd> {
-        for value in self.base.iter().filter(|value| is_visible(value)) {
+    fn for_each(&mut self, steps: &[TemplateStep], out: &mut ValueSink<'_>) -> Result<(), BuildEnd> {
+        for at in 0..self.base.len() {
+            let value = self.base[at].value;
             let is_private = !value.is_public();
+            self.steps(1)?;
             if is_private && self.in_define {
                 continue;
             }
-            self.step()?;
             let outside = self.scope.len();
             self.take_expanded(value.kind.len() + if is_private { 0 } else { value.data.len() })?;
-            self.bind("index", BoundVariable::new(&value.index.to_string()));
-            self.bind("type", BoundVariable::of_data(value.kind, false));
-            self.bind("data", BoundVariable::of_data(value.data, is_private));
-            self.original = Some(*value);
+            self.scope.extend(self.base[at].variables());
+            self.original = Some(value);
             let ran = self.run(steps, out);
             self.original = None;
             self.scope.truncate(outside);
@@ -319,80 +403,86 @@ impl TemplateBuilder<'_> {
         &mut self,
         condition: &Condition,
         steps: &[TemplateStep],
-        out: &mut Values,
+        out: &mut ValueSink<'_>,
     ) -> Result<(), BuildEnd> {
-        let text = self.text_of(&condition.value);
-        let groups = match &condition.test {
-            StepTest::Equals(expected) => (*text == *expected.as_str()).then(|| Rc::from([])),
+        let text = self.text_of(condition.value)?;
+        let (is_met, groups) = match &condition.test {
+            StepTest::Equals(expected) => {
+                if text.len() == expected.len() {
+                    self.steps(text.len() / COMPARED_STEP_LEN)?;
+                }
+                (*text == *expected.as_str(), None)
+            }
             StepTest::Matches(pattern) => {
                 let left = self.matched_left.checked_sub(pattern.cost(text.len()));
                 self.matched_left = left.ok_or(BuildError::TooMuchMatched)?;
-                pattern.groups(&text).map(Rc::from)
+                let groups = pattern.groups(&text).map(Rc::from);
+                (groups.is_some(), groups)
             }
             StepTest::Invalid(invalid) => return Err(BuildError::Pattern(invalid.clone()).into()),
         };
-        if groups.is_some() == condition.negated {
+        if is_met == condition.negated {
             return Ok(());
         }
         let outside = self.scope.len();
-        if let Some(groups) = groups {
+        if is_met {
             // Text that is not public has been tested as the empty text.
-            self.bind(&condition.bound, BoundVariable { text, groups, is_private: false });
+            self.scope.push(BoundVariable { text, groups, is_private: false });
         }
         self.run(steps, out)?;
         self.scope.truncate(outside);
         Ok(())
     }
 
-    /// Sets the parameter to the data of the first value that the steps make; leaves it unset if
+    /// Sets the parameter to the data of the first value that the steps make; leaves it empty if
     /// they make none.
-    fn define(&mut self, name: &str, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
-        let mut values = Values::default();
+    fn define(&mut self, steps: &[TemplateStep]) -> Result<(), BuildEnd> {
+        let mut first = None;
         let outside = std::mem::replace(&mut self.in_define, true);
-        let ran = self.run(steps, &mut values);
+        let ran = self.run(steps, &mut ValueSink::First(&mut first));
         self.in_define = outside;
         ran?;
-        self.take_expanded(values.public_len())?;
-        let data = Value::split(&values.bytes).map_or(&[][..], |(value, _)| value.data);
-        self.bind(name, BoundVariable::of_data(data, self.is_private()));
+        let (data, is_private) = (first.unwrap_or_default(), self.is_private());
+        if !is_private {
+            self.take_expanded(data.len())?;
+        }
+        self.scope.push(BoundVariable::of_data(&data, is_private));
         Ok(())
     }
 
-    fn bound(&self, name: &str) -> Option<&BoundVariable> {
-        self.scope.iter().rev().find(|(bound, _)| **bound == *name).map(|(_, bound)| bound)
-    }
-
     /// The text that a condition tests.
-    fn text_of(&self, parameter: &Parameter) -> Rc<str> {
-        match (self.bound(&parameter.name).filter(|bound| !bound.is_private), parameter.group) {
-            (Some(bound), None) => Rc::clone(&bound.text),
-            (Some(bound), group) => bound.get(group).into(),
-            (None, _) => "".into(),
-        }
+    fn text_of(&mut self, parameter: Option<ScopedParameter>) -> Result<Rc<str>, BuildError> {
+        let found = parameter.map(|parameter| (&self.scope[parameter.slot], parameter.group));
+        let text: Rc<str> = match found.filter(|(bound, _)| !bound.is_private) {
+            Some((bound, None)) => return Ok(Rc::clone(&bound.text)),
+            Some((bound, group)) => bound.get(group).into(),
+            None => "".into(),
+        };
+        self.steps(text.len() / COMPARED_STEP_LEN)?;
+        Ok(text)
     }
 
     /// Expands a text. Data that is not public is left out unless the text `shows_private` data.
-    fn expand(&mut self, text: &TemplateText, shows_private: bool) -> Result<String, BuildError> {
+    fn expand(&mut self, text: &ScopedText, shows_private: bool) -> Result<String, BuildError> {
         let mut out = String::new();
+        self.steps(text.pieces().len())?;
         for piece in text.pieces() {
-            let parameter = match piece {
-                TextPiece::Literal(literal) => {
-                    self.take_expanded(literal.len())?;
-                    out.push_str(literal);
-                    continue;
+            let (piece, is_private) = match piece {
+                ScopedPiece::Literal(literal) => (literal.as_str(), false),
+                ScopedPiece::Parameter(parameter) => {
+                    let bound = &self.scope[parameter.slot];
+                    (bound.get(parameter.group), bound.is_private)
                 }
-                TextPiece::Parameter(parameter) => parameter,
             };
-            let Some(bound) = self.bound(&parameter.name) else { continue };
-            let (piece, is_private) = (bound.get(parameter.group).to_owned(), bound.is_private);
             if !is_private {
-                self.take_expanded(piece.len())?;
+                let left = self.expanded_left.checked_sub(piece.len());
+                self.expanded_left = left.ok_or(BuildError::TooLong)?;
             } else if shows_private && piece.len() <= self.private_left {
                 self.private_left -= piece.len();
             } else {
                 continue;
             }
-            out.push_str(&piece);
+            out.push_str(piece);
         }
         Ok(out)
     }

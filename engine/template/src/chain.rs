@@ -1,6 +1,7 @@
 //! Selects the namespace that applies, and splits a handle at its delimiter.
 
 use crate::build::{BuildError, BuildOutcome, Templates, build};
+use crate::limit::CompileBudget;
 use crate::namespace::Namespace;
 use handle_proto::{Handle, Value};
 
@@ -70,7 +71,7 @@ impl<'n> Chain<'n> {
     /// Computes the values of the handle of `parts`, whose base has the values `base`.
     ///
     /// The innermost namespace with templates decides. If none has any, the values are those of the
-    /// base.
+    /// base. `budget` is what is left after parsing the namespace of the base.
     ///
     /// # Errors
     /// When a pattern is invalid, or a limit is exceeded.
@@ -79,10 +80,11 @@ impl<'n> Chain<'n> {
         parts: &Parts<'_>,
         base: &[Value<'_>],
         templates: &dyn Templates,
+        budget: &mut CompileBudget,
     ) -> Result<BuildOutcome, BuildError> {
         let innermost = self.innermost_first().find(|namespace| namespace.has_templates());
         match innermost {
-            Some(namespace) => build(&namespace.templates, parts, base, templates),
+            Some(namespace) => build(&namespace.templates, parts, base, templates, budget),
             None => BuildOutcome::copy(base),
         }
     }

@@ -1,9 +1,10 @@
 //! The template language: parsed from XML, and kept to be applied.
 
-use crate::limit::{PATTERNS_LEN_MAX, XML_DEPTH_MAX};
+use crate::limit::{CompileBudget, XML_DEPTH_MAX};
 use crate::pattern::{HandlePattern, InvalidPattern};
-use crate::text::{EXTENSION, Parameter, TemplateText};
+use crate::text::{EXTENSION, Parameter, ScopedParameter, ScopedText, TemplateScope, TemplateText};
 use roxmltree::Node;
+use std::sync::Arc;
 
 /// A `template` element.
 #[derive(Clone, Debug)]
@@ -21,55 +22,68 @@ pub(crate) enum TemplateStep {
     ForEach(Vec<TemplateStep>),
     /// `if`, or `else` with the negated condition of its `if`.
     If(Condition, Vec<TemplateStep>),
-    Define(String, Vec<TemplateStep>),
+    /// The name is bound to the next place in the scope.
+    Define(Vec<TemplateStep>),
     NotFound,
 }
 
 /// A value to be made. Inside `foreach` it takes missing parts from the current value.
 #[derive(Clone, Debug)]
 pub(crate) struct NewValue {
-    pub(crate) index: Option<TemplateText>,
-    pub(crate) kind: Option<TemplateText>,
-    pub(crate) data: Option<TemplateText>,
+    pub(crate) index: Option<ScopedText>,
+    pub(crate) kind: Option<ScopedText>,
+    pub(crate) data: Option<ScopedText>,
 }
 
 /// The condition of an `if`.
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
-    /// The parameter that is tested.
-    pub(crate) value: Parameter,
+    /// The parameter that is tested; `None` if its name is not in scope. If the condition is not
+    /// negated, its match is bound to the next place in the scope of the content.
+    pub(crate) value: Option<ScopedParameter>,
     pub(crate) test: StepTest,
     pub(crate) negated: bool,
+}
+
+/// A condition before its names are resolved, which may be done again for `else`.
+#[derive(Clone, Debug)]
+struct UnscopedCondition {
+    value: Parameter,
+    test: StepTest,
+    negated: bool,
     /// The name that the match is bound to in the content.
-    pub(crate) bound: String,
+    bound: String,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum StepTest {
     Equals(String),
-    Matches(HandlePattern),
+    Matches(Arc<HandlePattern>),
     /// The pattern is invalid; testing this condition is an error.
     Invalid(InvalidPattern),
 }
 
+/// The names that `foreach` binds, in the order of their places.
+const VALUE_NAMES: [&str; 3] = ["index", "type", "data"];
+
 /// Parses elements of templates.
-pub(crate) struct TemplateReader {
+pub(crate) struct TemplateReader<'b> {
     /// Whether patterns ignore case.
     folds: bool,
     /// Invalid patterns.
     pub(crate) invalid: Vec<InvalidPattern>,
-    /// Bytes left for further compiled patterns.
-    patterns_len_left: usize,
+    budget: &'b mut CompileBudget,
+    scope: TemplateScope,
 }
 
 /// The elements are nested too deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-impl TemplateReader {
+impl<'b> TemplateReader<'b> {
     /// A reader for one text. Patterns ignore case if the service `folds`.
-    pub(crate) const fn new(folds: bool) -> Self {
-        Self { folds, invalid: Vec::new(), patterns_len_left: PATTERNS_LEN_MAX }
+    pub(crate) fn new(folds: bool, budget: &'b mut CompileBudget) -> Self {
+        Self { folds, invalid: Vec::new(), budget, scope: TemplateScope::new() }
     }
 
     /// Parses a `template` element; `None` if its reference is invalid.
@@ -82,6 +96,7 @@ impl TemplateReader {
         Ok(parts.map(|(index, handle)| Template::Reference(index, handle.to_owned())))
     }
 
+    /// Parses the content of an element. The names that it binds go out of scope at its end.
     fn steps(
         &mut self,
         parent: Node<'_, '_>,
@@ -91,50 +106,74 @@ impl TemplateReader {
         if depth > XML_DEPTH_MAX {
             return Err(TooDeep);
         }
+        let outside = self.scope.len();
         let mut steps = Vec::new();
         // The condition of the last `if`, for its `else`; `None` if it had none.
-        let mut condition: Option<Condition> = None;
+        let mut condition: Option<UnscopedCondition> = None;
         for element in parent.children().filter(Node::is_element) {
             match element.tag_name().name() {
-                "value" => steps.push(TemplateStep::Value(new_value(element))),
+                "value" => steps.push(TemplateStep::Value(self.new_value(element))),
                 "notfound" => steps.push(TemplateStep::NotFound),
-                "foreach" if !in_foreach => {
-                    steps.push(TemplateStep::ForEach(self.steps(element, true, depth + 1)?));
-                }
+                "foreach" if !in_foreach => steps.push(self.for_each(element, depth)?),
                 "def" => {
-                    let name = element.attribute("parameter").unwrap_or_default().to_owned();
-                    steps.push(TemplateStep::Define(name, self.steps(element, in_foreach, depth + 1)?));
+                    steps.push(TemplateStep::Define(self.steps(element, in_foreach, depth + 1)?));
+                    self.scope.bind(element.attribute("parameter").unwrap_or_default());
                 }
                 "if" => {
                     condition = self.condition(element);
                     if let Some(condition) = condition.clone() {
-                        steps.push(TemplateStep::If(condition, self.steps(element, in_foreach, depth + 1)?));
+                        steps.push(self.choice(condition, element, in_foreach, depth)?);
                     }
                 }
                 "else" => {
                     if let Some(condition) = condition.clone() {
-                        let turned = Condition { negated: !condition.negated, ..condition };
-                        steps.push(TemplateStep::If(turned, self.steps(element, in_foreach, depth + 1)?));
+                        let turned = UnscopedCondition { negated: !condition.negated, ..condition };
+                        steps.push(self.choice(turned, element, in_foreach, depth)?);
                     }
                 }
                 _ => {}
             }
         }
+        self.scope.truncate(outside);
         Ok(steps)
+    }
+
+    fn for_each(&mut self, element: Node<'_, '_>, depth: usize) -> Result<TemplateStep, TooDeep> {
+        let outside = self.scope.len();
+        VALUE_NAMES.into_iter().for_each(|name| self.scope.bind(name));
+        let steps = self.steps(element, true, depth + 1);
+        self.scope.truncate(outside);
+        Ok(TemplateStep::ForEach(steps?))
+    }
+
+    /// `if` or `else`: the content is applied depending on a condition.
+    fn choice(
+        &mut self,
+        condition: UnscopedCondition,
+        element: Node<'_, '_>,
+        in_foreach: bool,
+        depth: usize,
+    ) -> Result<TemplateStep, TooDeep> {
+        let UnscopedCondition { value, test, negated, bound } = condition;
+        let condition = Condition { value: self.scope.resolve(&value), test, negated };
+        let outside = self.scope.len();
+        if !negated {
+            self.scope.bind(&bound);
+        }
+        let steps = self.steps(element, in_foreach, depth + 1);
+        self.scope.truncate(outside);
+        Ok(TemplateStep::If(condition, steps?))
     }
 
     /// Parses a condition. `None` without an expression, or with an unknown test: the element is
     /// then skipped.
-    fn condition(&mut self, element: Node<'_, '_>) -> Option<Condition> {
+    fn condition(&mut self, element: Node<'_, '_>) -> Option<UnscopedCondition> {
         let value = Parameter::parse(element.attribute("value").unwrap_or(EXTENSION));
         let expression = element.attribute("expression")?;
         let test = match element.attribute("test").unwrap_or("equals") {
             "equals" => StepTest::Equals(expression.to_owned()),
-            "matches" => match HandlePattern::new(expression, self.folds, self.patterns_len_left) {
-                Ok(pattern) => {
-                    self.patterns_len_left -= pattern.len();
-                    StepTest::Matches(pattern)
-                }
+            "matches" => match HandlePattern::new(expression, self.folds, self.budget) {
+                Ok(pattern) => StepTest::Matches(Arc::new(pattern)),
                 Err(invalid) => {
                     self.invalid.push(invalid.clone());
                     StepTest::Invalid(invalid)
@@ -144,15 +183,21 @@ impl TemplateReader {
         };
         let bound = element.attribute("parameter").unwrap_or(&value.name).to_owned();
         let negated = element.attribute("negate").is_some_and(|negate| negate.eq_ignore_ascii_case("true"));
-        Some(Condition { value, test, negated, bound })
+        Some(UnscopedCondition { value, test, negated, bound })
     }
-}
 
-fn new_value(element: Node<'_, '_>) -> NewValue {
-    let attribute = |name| element.attribute(name).map(TemplateText::parse);
-    let content = || {
-        let text: String = element.children().filter(Node::is_text).filter_map(|node| node.text()).collect();
-        (!text.trim().is_empty()).then(|| TemplateText::parse(&text))
-    };
-    NewValue { index: attribute("index"), kind: attribute("type"), data: attribute("data").or_else(content) }
+    fn new_value(&self, element: Node<'_, '_>) -> NewValue {
+        let parse = |text: &str| self.scope.resolve_text(TemplateText::parse(text));
+        let attribute = |name| element.attribute(name).map(parse);
+        let content = || {
+            let text: String =
+                element.children().filter(Node::is_text).filter_map(|node| node.text()).collect();
+            (!text.trim().is_empty()).then(|| parse(&text))
+        };
+        NewValue {
+            index: attribute("index"),
+            kind: attribute("type"),
+            data: attribute("data").or_else(content),
+        }
+    }
 }

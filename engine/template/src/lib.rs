@@ -16,13 +16,14 @@
 //!
 //! ```
 //! use handle_proto::Value;
+//! use handle_template::limit::CompileBudget;
 //! use handle_template::{BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 //!
 //! /// The templates of this example refer to no others.
 //! struct NoReferences;
 //!
 //! impl Templates for NoReferences {
-//!     fn at(&self, _handle: &[u8], _index: i32) -> Option<ReferencedTemplates> {
+//!     fn at(&self, _: &[u8], _: i32, _: &mut CompileBudget) -> Option<ReferencedTemplates> {
 //!         None
 //!     }
 //! }
@@ -37,7 +38,7 @@
 //! // `10.1045/july95@7` is not stored, but its base `10.1045/july95` is.
 //! let parts = Parts::of(b"10.1045/july95@7", b"@").expect("the handle has a delimiter");
 //! let stored = [Value::new(1, b"URL", b"https://example.org/arms")];
-//! let outcome = chain.build(&parts, &stored, &NoReferences)?;
+//! let outcome = chain.build(&parts, &stored, &NoReferences, &mut CompileBudget::default())?;
 //! let BuildOutcome::Values { bytes, count: 1 } = outcome else { panic!("one value is computed") };
 //! assert_eq!(Value::split(&bytes)?.0.data, b"https://example.org/arms?part=7");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

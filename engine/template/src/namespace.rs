@@ -1,7 +1,7 @@
 //! HS_NAMESPACE: the templates in its XML.
 
 use crate::language::{Template, TemplateReader, TooDeep};
-use crate::limit::{XML_LEN_MAX, XML_NODES_MAX, has_few_attributes};
+use crate::limit::{CompileBudget, XML_LEN_MAX, XML_NODES_MAX, XML_TOTAL_LEN_MAX, has_few_attributes};
 use crate::pattern::InvalidPattern;
 use handle_proto::{Value, fold};
 use roxmltree::{Document, Node, ParsingOptions};
@@ -38,6 +38,8 @@ pub enum NamespaceError {
     TooManyAttributes,
     /// Its elements are nested too deep.
     TooDeep,
+    /// With the texts before it, it has more bytes than [`XML_TOTAL_LEN_MAX`].
+    TooLongTogether,
 }
 
 impl fmt::Display for NamespaceError {
@@ -50,6 +52,9 @@ impl fmt::Display for NamespaceError {
             Self::NotXml(why) => write!(f, "the namespace is not XML: {why}"),
             Self::TooManyAttributes => f.write_str("an element of the namespace has too many attributes"),
             Self::TooDeep => f.write_str("elements of the namespace are nested too deep"),
+            Self::TooLongTogether => {
+                write!(f, "the namespaces of an answer have more than {XML_TOTAL_LEN_MAX} bytes")
+            }
         }
     }
 }
@@ -91,8 +96,16 @@ impl Namespace {
     /// # Errors
     /// When the text is invalid, or exceeds the limits of [`limit`](crate::limit).
     pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
+        Self::parse_within(xml, folds, &mut CompileBudget::default())
+    }
+
+    /// Like [`parse`](Self::parse), within what is left for an answer.
+    fn parse_within(xml: &[u8], folds: bool, budget: &mut CompileBudget) -> Result<Self, NamespaceError> {
+        if !budget.take_xml(xml.len()) {
+            return Err(NamespaceError::TooLongTogether);
+        }
         with_root(xml, |root| {
-            let mut reader = TemplateReader::new(folds);
+            let mut reader = TemplateReader::new(folds, budget);
             let mut first = root.children().filter(is_template);
             let first = first.next();
             let mut templates = Vec::new();
@@ -108,12 +121,17 @@ impl Namespace {
         })
     }
 
-    /// The namespace of a record: the valid one with the lowest index.
+    /// The namespace of a record: the valid one with the lowest index, if it is found within
+    /// `budget`.
     #[must_use]
-    pub fn of_record<'v>(values: impl Iterator<Item = Value<'v>>, folds: bool) -> Option<Self> {
+    pub fn of_record<'v>(
+        values: impl Iterator<Item = Value<'v>>,
+        folds: bool,
+        budget: &mut CompileBudget,
+    ) -> Option<Self> {
         let mut values: Vec<_> = values.filter(|value| fold::eq(value.kind, HS_NAMESPACE)).collect();
         values.sort_by_key(|value| value.index);
-        values.iter().find_map(|value| Self::parse(value.data, folds).ok())
+        values.iter().find_map(|value| Self::parse_within(value.data, folds, budget).ok())
     }
 
     /// The delimiter between base and extension, if the first template has one.
@@ -136,14 +154,17 @@ impl Namespace {
 }
 
 impl ReferencedTemplates {
-    /// Parses a `template` element, or an element that contains some. Any other element has no
-    /// templates.
+    /// Parses a `template` element, or an element that contains some, within what is left for an
+    /// answer. Any other element has no templates.
     ///
     /// # Errors
     /// As of [`Namespace::parse`].
-    pub fn parse(xml: &[u8], folds: bool) -> Result<Self, NamespaceError> {
+    pub fn parse(xml: &[u8], folds: bool, budget: &mut CompileBudget) -> Result<Self, NamespaceError> {
+        if !budget.take_xml(xml.len()) {
+            return Err(NamespaceError::TooLongTogether);
+        }
         with_root(xml, |root| {
-            let mut reader = TemplateReader::new(folds);
+            let mut reader = TemplateReader::new(folds, budget);
             let mut templates = Vec::new();
             if is_template(&root) {
                 templates.extend(reader.template(root)?);
@@ -238,7 +259,12 @@ mod tests {
             Value::new(2, b"HS_NAMESPACE", b"<broken"),
             Value::new(0, b"URL", second.as_bytes()),
         ];
-        assert_eq!(Namespace::of_record(values.into_iter(), true).unwrap().delimiter(), Some("@"));
-        assert!(Namespace::of_record(values.into_iter().skip(2), true).is_none());
+        let budget = &mut CompileBudget::default();
+        assert_eq!(Namespace::of_record(values.into_iter(), true, budget).unwrap().delimiter(), Some("@"));
+        assert!(Namespace::of_record(values.into_iter().skip(2), true, budget).is_none());
+        let padded = format!("<broken{}", " ".repeat(XML_LEN_MAX - 7));
+        let many = (0..9).map(|index| Value::new(index, b"HS_NAMESPACE", padded.as_bytes()));
+        let last = Value::new(9, b"HS_NAMESPACE", first.as_bytes());
+        assert!(Namespace::of_record(many.chain([last]), true, &mut CompileBudget::default()).is_none());
     }
 }

@@ -1,9 +1,10 @@
 //! Regular expressions in the syntax of deployed servers' templates, in linear time.
 
-use crate::limit::{MATCHED_UNIT_LEN, PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
+use crate::limit::{CompileBudget, MATCHED_UNIT_LEN, PATTERN_DEPTH_MAX, PATTERN_LEN_MAX};
 use regex::{Regex, RegexBuilder};
 use std::fmt;
 use std::iter::Peekable;
+use std::ops::Range;
 use std::str::Chars;
 
 /// A pattern that must match a whole text.
@@ -16,10 +17,40 @@ pub(crate) struct HandlePattern {
     regex: Regex,
     /// Bytes of the compiled pattern, rounded up to a power of two.
     len: usize,
+    /// Number of groups.
+    groups: usize,
 }
+
+/// Groups for which a match counts once more, because their places are kept for each state.
+const GROUPS_UNIT: usize = 8;
 
 /// Smallest size that is tried for a compiled pattern.
 const PATTERN_LEN_MIN: usize = 1 << 10;
+
+/// Bytes of compiled patterns for which a class beyond ASCII counts: folding the case of its
+/// characters takes as long as compiling that many, in each of the sizes that are tried.
+const WIDE_CLASS_LEN: usize = 64 << 10;
+
+/// Number of classes, and parts of classes, in a translated pattern that are beyond ASCII.
+fn wide_classes(translated: &str) -> usize {
+    let (mut count, mut depth, mut chars) = (0, 0_usize, translated.chars());
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => {
+                let escaped = chars.next();
+                count += usize::from(match escaped {
+                    Some('p' | 'P') => true,
+                    Some('x' | 'u') => depth > 0,
+                    _ => false,
+                });
+            }
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => count += usize::from(depth > 0 && !c.is_ascii()),
+        }
+    }
+    count
+}
 
 /// An invalid pattern, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +68,16 @@ impl fmt::Display for InvalidPattern {
 impl std::error::Error for InvalidPattern {}
 
 impl HandlePattern {
-    /// Compiles `java`, which ignores case if the service does, if it takes at most `len_max`
-    /// bytes.
-    pub(crate) fn new(java: &str, folds: bool, len_max: usize) -> Result<Self, InvalidPattern> {
+    /// Compiles `java`, which ignores case if the service does, if `budget` allows it.
+    pub(crate) fn new(java: &str, folds: bool, budget: &mut CompileBudget) -> Result<Self, InvalidPattern> {
         let invalid = |why: String| InvalidPattern { pattern: java.to_owned(), why };
         let translated = translate(java).map_err(|why| invalid(why.to_owned()))?;
+        // Compiling takes their time before it finds the size.
+        let classes_len = wide_classes(&translated) * WIDE_CLASS_LEN;
+        if classes_len > budget.patterns_left() {
+            return Err(invalid("it has too many classes beyond ASCII, with the other patterns".to_owned()));
+        }
+        budget.take_pattern(classes_len);
         let compile = |pattern: &str, len_max: usize| {
             RegexBuilder::new(pattern)
                 .case_insensitive(folds)
@@ -54,18 +90,24 @@ impl HandlePattern {
         // The library does not report the size of a compiled pattern, but refuses patterns above a
         // given size.
         let mut len = PATTERN_LEN_MIN;
-        while len <= len_max.min(PATTERN_LEN_MAX) {
+        while len <= budget.patterns_left().min(PATTERN_LEN_MAX) {
             // First alone: "a)(b" must not become valid by the group around it.
             match compile(&translated, len).and_then(|_| compile(&whole, len)) {
-                Ok(regex) => return Ok(Self { regex, len }),
+                Ok(regex) => {
+                    budget.take_pattern(len);
+                    let groups = regex.captures_len();
+                    return Ok(Self { regex, len, groups });
+                }
                 Err(regex::Error::CompiledTooBig(_)) => len *= 2,
                 // The last line has the reason; the lines above point to its position.
                 Err(error) => {
+                    budget.take_pattern(len);
                     let why = error.to_string();
                     return Err(invalid(why.lines().last().unwrap_or_default().trim().to_owned()));
                 }
             }
         }
+        budget.take_pattern(len / 2);
         let why = if len > PATTERN_LEN_MAX {
             "it is too large"
         } else {
@@ -74,21 +116,18 @@ impl HandlePattern {
         Err(invalid(why.to_owned()))
     }
 
-    /// Bytes of the compiled pattern, rounded up to a power of two.
-    pub(crate) const fn len(&self) -> usize {
-        self.len
-    }
-
     /// The cost of a match with a text of `text_len` bytes, in the unit of
     /// [`MATCHED_LEN_MAX`](crate::limit::MATCHED_LEN_MAX).
     pub(crate) const fn cost(&self, text_len: usize) -> usize {
-        (text_len + 1).saturating_mul(self.len.div_ceil(MATCHED_UNIT_LEN))
+        let groups = 1 + self.groups / GROUPS_UNIT;
+        (text_len + 1).saturating_mul(self.len.div_ceil(MATCHED_UNIT_LEN)).saturating_mul(groups)
     }
 
-    /// The groups of a match with the whole of `text`, group 0 first; `None` if it does not match.
-    pub(crate) fn groups(&self, text: &str) -> Option<Vec<String>> {
+    /// The places in `text` of the groups of a match with all of it, group 0 first; `None` if it
+    /// does not match. A group that did not match is empty.
+    pub(crate) fn groups(&self, text: &str) -> Option<Vec<Range<usize>>> {
         let found = self.regex.captures(text)?;
-        Some(found.iter().map(|group| group.map_or("", |group| group.as_str()).to_owned()).collect())
+        Some(found.iter().map(|group| group.map_or(0..0, |group| group.range())).collect())
     }
 }
 
@@ -214,9 +253,12 @@ mod tests {
     use super::*;
 
     fn groups(java: &str, text: &str) -> Option<Vec<String>> {
-        HandlePattern::new(java, false, PATTERN_LEN_MAX)
-            .unwrap_or_else(|error| panic!("{error}"))
-            .groups(text)
+        let pattern = compile(java, false).unwrap_or_else(|error| panic!("{error}"));
+        Some(pattern.groups(text)?.into_iter().map(|range| text[range].to_owned()).collect())
+    }
+
+    fn compile(java: &str, folds: bool) -> Result<HandlePattern, InvalidPattern> {
+        HandlePattern::new(java, folds, &mut CompileBudget::default())
     }
 
     #[test]
@@ -230,12 +272,9 @@ mod tests {
 
     #[test]
     fn case_is_that_of_the_service() {
-        assert!(
-            HandlePattern::new("ab\u{fc}", true, PATTERN_LEN_MAX).unwrap().groups("AB\u{dc}").is_some(),
-            "beyond ASCII too"
-        );
-        assert!(HandlePattern::new("ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_none());
-        assert!(HandlePattern::new("(?i)ab", false, PATTERN_LEN_MAX).unwrap().groups("AB").is_some());
+        assert!(compile("ab\u{fc}", true).unwrap().groups("AB\u{dc}").is_some(), "beyond ASCII too");
+        assert!(compile("ab", false).unwrap().groups("AB").is_none());
+        assert!(compile("(?i)ab", false).unwrap().groups("AB").is_some());
     }
 
     #[test]
@@ -300,24 +339,39 @@ mod tests {
             r"\p{InGreek}",
             "(?x)a #",
         ] {
-            let error = HandlePattern::new(java, true, PATTERN_LEN_MAX).expect_err(java);
+            let error = compile(java, true).expect_err(java);
             assert_eq!(error.pattern, java);
             assert!(!error.why.is_empty() && error.to_string().contains(java));
         }
         let deep = "(".repeat(40) + &")".repeat(40);
-        assert!(HandlePattern::new(&deep, true, PATTERN_LEN_MAX).is_err());
+        assert!(compile(&deep, true).is_err());
+    }
+
+    #[test]
+    fn classes_beyond_ascii_are_few() {
+        assert_eq!(wide_classes(r"\pL[a-z][\x{100}-\x{200}][^,]\x41[\u{fc}]"), 4);
+        assert_eq!(wide_classes("[\u{fc}-\u{ff}]"), 2);
+        assert!(compile(&r"\pL".repeat(6), true).is_ok());
+        let error = compile(&r"\pL".repeat(9), true).unwrap_err();
+        assert!(error.why.contains("classes beyond ASCII"), "{error}");
     }
 
     #[test]
     fn a_pattern_costs_by_its_compiled_size() {
-        let small = HandlePattern::new("y", true, PATTERN_LEN_MAX).unwrap();
-        assert_eq!((small.len(), small.cost(9)), (PATTERN_LEN_MIN, 10));
-        let large = HandlePattern::new("(.*?)([a-c]?){200}x", true, PATTERN_LEN_MAX).unwrap();
-        assert!(large.len() >= 16 * MATCHED_UNIT_LEN, "{}", large.len());
-        assert_eq!(large.cost(9), 10 * large.len() / MATCHED_UNIT_LEN);
+        let small = compile("y", true).unwrap();
+        assert_eq!((small.len, small.cost(9)), (PATTERN_LEN_MIN, 10));
+        let large = compile("(.*?)([a-c]?){200}x", true).unwrap();
+        assert!(large.len >= 16 * MATCHED_UNIT_LEN, "{}", large.len);
+        assert_eq!(large.cost(9), 10 * large.len / MATCHED_UNIT_LEN);
         // At the limit of the bytes that are left, and beyond it.
-        assert!(HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len()).is_ok());
-        let refused = HandlePattern::new("(.*?)([a-c]?){200}x", true, large.len() - 1).unwrap_err();
+        let mut budget = CompileBudget::default();
+        budget.take_pattern(budget.patterns_left() - large.len);
+        assert!(HandlePattern::new("(.*?)([a-c]?){200}x", true, &mut budget).is_ok());
+        assert_eq!(budget.patterns_left(), 0);
+        let mut budget = CompileBudget::default();
+        budget.take_pattern(budget.patterns_left() - large.len + 1);
+        let refused = HandlePattern::new("(.*?)([a-c]?){200}x", true, &mut budget).unwrap_err();
         assert!(refused.why.contains("beside"), "{refused}");
+        assert!(budget.patterns_left() < large.len, "a refused pattern counts");
     }
 }

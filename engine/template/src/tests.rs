@@ -1,6 +1,6 @@
 //! Tests of applying templates to handles.
 
-use crate::limit::{BUILT_LEN_MAX, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
+use crate::limit::{BUILT_LEN_MAX, CompileBudget, MATCHED_LEN_MAX, REFERENCES_MAX, STEPS_MAX, VALUES_MAX};
 use crate::{BuildError, BuildOutcome, Chain, Namespace, Parts, ReferencedTemplates, Templates};
 use handle_proto::value::Ttl;
 use handle_proto::{Permissions, Value};
@@ -11,9 +11,9 @@ use std::collections::HashMap;
 struct StoredTexts(HashMap<(Vec<u8>, i32), String>);
 
 impl Templates for StoredTexts {
-    fn at(&self, handle: &[u8], index: i32) -> Option<ReferencedTemplates> {
+    fn at(&self, handle: &[u8], index: i32, budget: &mut CompileBudget) -> Option<ReferencedTemplates> {
         let text = self.0.get(&(handle.to_vec(), index))?;
-        Some(ReferencedTemplates::parse(text.as_bytes(), true).unwrap_or_default())
+        Some(ReferencedTemplates::parse(text.as_bytes(), true, budget).unwrap_or_default())
     }
 }
 
@@ -37,7 +37,8 @@ fn build_with(
     let mut chain = Chain::new();
     chain.push(&namespace);
     let handle = format!("1234/abc@{extension}");
-    chain.build(&Parts::of(handle.as_bytes(), b"@").unwrap(), base, stored)
+    let parts = Parts::of(handle.as_bytes(), b"@").unwrap();
+    chain.build(&parts, base, stored, &mut CompileBudget::default())
 }
 
 /// The values as lines `index type data`.

@@ -1,4 +1,6 @@
-//! Text with parameters.
+//! Text with parameters, and the names that these refer to.
+
+use std::collections::HashMap;
 
 /// Text with places for parameters: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,83 @@ pub(crate) struct Parameter {
     pub(crate) name: String,
     pub(crate) group: Option<usize>,
 }
+
+/// A parameter whose name has been resolved: its place in the scope of the template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScopedParameter {
+    pub(crate) slot: usize,
+    pub(crate) group: Option<usize>,
+}
+
+/// A text whose names have been resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct ScopedText(Vec<ScopedPiece>);
+
+#[derive(Clone, Debug)]
+pub(crate) enum ScopedPiece {
+    Literal(String),
+    Parameter(ScopedParameter),
+}
+
+impl ScopedText {
+    pub(crate) fn pieces(&self) -> &[ScopedPiece] {
+        &self.0
+    }
+}
+
+/// The names in scope at one place of a template, the innermost last. Names are resolved once, when
+/// the template is compiled, so that applying it never searches for one.
+#[derive(Debug)]
+pub(crate) struct TemplateScope {
+    names: Vec<String>,
+    /// The places of each name.
+    slots: HashMap<String, Vec<usize>>,
+}
+
+impl TemplateScope {
+    /// A scope with the names that every template has.
+    pub(crate) fn new() -> Self {
+        let mut scope = Self { names: Vec::new(), slots: HashMap::new() };
+        GLOBALS.into_iter().for_each(|name| scope.bind(name));
+        scope
+    }
+
+    pub(crate) fn bind(&mut self, name: &str) {
+        self.slots.entry(name.to_owned()).or_default().push(self.names.len());
+        self.names.push(name.to_owned());
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Ends the scope of all names but the first `len`.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        for name in self.names.drain(len..) {
+            if let Some(slots) = self.slots.get_mut(&name) {
+                slots.pop();
+            }
+        }
+    }
+
+    /// The place of a parameter; `None` if its name is not in scope.
+    pub(crate) fn resolve(&self, parameter: &Parameter) -> Option<ScopedParameter> {
+        let slot = *self.slots.get(&parameter.name)?.last()?;
+        Some(ScopedParameter { slot, group: parameter.group })
+    }
+
+    /// Resolves the names of a text. A name that is not in scope stands for nothing.
+    pub(crate) fn resolve_text(&self, text: TemplateText) -> ScopedText {
+        let resolve = |piece| match piece {
+            TextPiece::Literal(literal) => Some(ScopedPiece::Literal(literal)),
+            TextPiece::Parameter(parameter) => self.resolve(&parameter).map(ScopedPiece::Parameter),
+        };
+        ScopedText(text.0.into_iter().filter_map(resolve).collect())
+    }
+}
+
+/// The names that every template has, in the order of their places.
+pub(crate) const GLOBALS: [&str; 3] = ["handle", "base", EXTENSION];
 
 /// The parameter that a bare group number refers to.
 pub(crate) const EXTENSION: &str = "extension";
@@ -62,7 +141,8 @@ impl TemplateText {
         Self(pieces)
     }
 
-    pub(crate) fn pieces(&self) -> &[TextPiece] {
+    #[cfg(test)]
+    fn pieces(&self) -> &[TextPiece] {
         &self.0
     }
 }
@@ -90,6 +170,20 @@ mod tests {
 
     fn named(name: &str, group: Option<usize>) -> TextPiece {
         TextPiece::Parameter(Parameter { name: name.to_owned(), group })
+    }
+
+    #[test]
+    fn names_are_resolved_to_the_innermost_place() {
+        let mut scope = TemplateScope::new();
+        let slot = |scope: &TemplateScope, name: &str| {
+            scope.resolve(&Parameter::parse(name)).map(|parameter| parameter.slot)
+        };
+        assert_eq!([slot(&scope, "handle"), slot(&scope, "1"), slot(&scope, "x")], [Some(0), Some(2), None]);
+        scope.bind("x");
+        scope.bind("extension");
+        assert_eq!([slot(&scope, "x[3]"), slot(&scope, "1")], [Some(3), Some(4)]);
+        scope.truncate(3);
+        assert_eq!([slot(&scope, "x"), slot(&scope, "extension")], [None, Some(2)]);
     }
 
     #[test]

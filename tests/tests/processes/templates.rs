@@ -11,9 +11,11 @@ use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{ReceivedReply, TestClient};
+use handle_tests::client::{ReceivedReply, TestClient, request};
+use handle_tests::source_addresses::udp_from;
 use handle_tests::test_server;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Handles with their values, in ascending order of folded handles.
@@ -225,6 +227,58 @@ fn a_template_publishes_no_private_value() {
     assert_eq!(ask("1234/public-secret@x").unwrap(), "https://e.org/");
     assert_eq!(ask("1234/private@x").unwrap(), "https://e.org/");
     assert_eq!(ask("1234/hidden@x").unwrap(), "t", "a namespace that is not public does not apply");
+}
+
+/// A template that is made to cost as much as it can, asked for from eight forged addresses, and a
+/// ninth whose requests take the slow path as well.
+#[test]
+fn costly_templates_do_not_keep_others_from_the_slow_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let definitions: String = (0..1500).map(|n| format!("<def parameter='p{n}'/>")).collect();
+    let costly = namespace(&format!(
+        "<template delimiter='@'><foreach>{definitions}<value type='T' data='{}'/></foreach></template>",
+        "${p0}".repeat(7000)
+    ));
+    let mut base: Vec<_> = (1..=2040).map(|index| Value::new(index, b"T", b"")).collect();
+    base.push(Value::new(5000, b"HS_NAMESPACE", costly.as_bytes()));
+    let cheap = namespace("<template delimiter='@'><value type='T' data='cheap'/></template>");
+    publish(
+        directory.path(),
+        1,
+        &[("1234/cheap", &[Value::new(1, b"HS_NAMESPACE", cheap.as_bytes())]), ("1234/costly", &base)],
+    );
+    let configured = TemplatesConfig { delimiter: Some("@".into()), ..TemplatesConfig::default() };
+    let (server, mut client) = start(directory.path(), configured);
+    let since = Instant::now();
+    assert_eq!(joined_data(client.resolve(b"1234/costly@x")).unwrap_err(), ResponseCode::ERROR);
+    let costly_took = since.elapsed();
+    assert!(costly_took < Duration::from_secs(2), "{costly_took:?}, in a debug build");
+    let address = server.addresses()[0];
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let forged: Vec<_> = (1..=8).map(|n| udp_from([127, 8, n, 1], address)).collect();
+            let message = request(b"1234/costly@x", 7);
+            while !ends.load(Ordering::Relaxed) {
+                forged.iter().for_each(|socket| drop(socket.send(&message)));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        let ninth = udp_from([127, 8, 9, 1], address);
+        let mut answer = [0; 2048];
+        let mut longest = Duration::ZERO;
+        for number in 0..10 {
+            let since = Instant::now();
+            ninth.send(&request(b"1234/cheap@x", number)).unwrap();
+            let len = ninth.recv(&mut answer).unwrap();
+            longest = longest.max(since.elapsed());
+            assert!(answer[..len].windows(5).any(|bytes| bytes == b"cheap"), "computed, not refused");
+        }
+        ends.store(true, Ordering::Relaxed);
+        // At most one costly answer, which a debug build makes in a fraction of a second, is before it.
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+    });
 }
 
 #[test]

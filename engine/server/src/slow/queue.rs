@@ -214,7 +214,8 @@ impl JobQueues {
         now: Instant,
     ) -> Option<Box<SlowJob>> {
         let mut free = lock(&self.free);
-        if !free.shares.enter(route.origin()) {
+        let now_ms = u64::try_from(now.saturating_duration_since(self.started).as_millis());
+        if !free.shares.enter_charged(route.origin(), now_ms.unwrap_or(u64::MAX)) {
             return None;
         }
         let mut job = free.jobs.pop()?;
@@ -303,8 +304,10 @@ impl JobQueues {
     /// Returns a job to the free ones.
     pub(crate) fn release(&self, mut job: Box<SlowJob>) {
         job.clear();
+        let (origin, cost, now_ms) = (job.route.origin(), job.cost, self.now_ms());
         let mut free = lock(&self.free);
-        free.shares.leave(job.route.origin());
+        free.shares.leave(origin);
+        free.shares.charge(origin, cost, now_ms);
         free.jobs.push(job);
     }
 

@@ -38,9 +38,11 @@ use handle_resolver::{
 };
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// One slow thread.
@@ -106,10 +108,16 @@ impl SlowThread {
                 Some(relayed) => job.put_relayed(&relayed, &path),
                 None => self.answer(&mut job),
             };
+            let since = processor_time();
             if catch_unwind(AssertUnwindSafe(&mut answer)).is_err() {
                 job.answer.clear();
                 path.counters[self.at].bugs.add(1);
             }
+            // What no estimate counts, as applying a template, counts by its time. Waiting for the
+            // processor does not count.
+            let spent = cost::of_time(processor_time().saturating_sub(since));
+            path.counters[self.at].work_units.add(spent.saturating_sub(job.cost));
+            job.cost = job.cost.max(spent);
             self.buffers.challenge = None;
             match (&path.forward, &self.shared.hooks.cache) {
                 (_, Some(cache)) if job.missing.is_some() => cache.resolve(MissingRecord::new(&path, job)),
@@ -188,6 +196,11 @@ impl SlowThread {
         counters.work_units.add(job.cost);
         job.put_answer(message);
     }
+}
+
+/// The processor time of this thread.
+fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl SlowPath {
