@@ -111,6 +111,25 @@ impl FromStr for Network {
     }
 }
 
+/// The IPv4 addresses to which translators and tunnels carry packets for `address`: those in the last
+/// bits (NAT64 and IPv4-compatible addresses, and, inverted, Teredo), and that of a 6to4 router.
+fn embedded_ipv4(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
+    let IpAddr::V6(ipv6) = address.to_canonical() else { return [None; 2] };
+    let [first, second, third, .., before, last] = ipv6.segments();
+    let ipv4 = |high: u16, low: u16| Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    let is_in = |network: [u16; 8], bits| Network::new(network.into(), bits).contains(address);
+    let ends = is_in([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96)
+        || is_in([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48)
+        || is_in([0; 8], 96);
+    let is_teredo = is_in([0x2001, 0, 0, 0, 0, 0, 0, 0], 32);
+    let at_end = match (ends, is_teredo) {
+        (true, _) => Some(ipv4(before, last)),
+        (_, true) => Some(ipv4(!before, !last)),
+        _ => None,
+    };
+    [at_end, (first == 0x2002).then(|| ipv4(second, third))]
+}
+
 /// Networks that are exempt from limits by source. Cheap to clone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceList(Arc<[Network]>);
@@ -129,6 +148,14 @@ impl SourceList {
             .map(|text| text.parse().map_err(|InvalidNetwork| text))
             .collect::<Result<_, _>>()
             .map(Self)
+    }
+
+    /// Whether `address`, or an IPv4 address to which packets for it may be carried, is in one of the
+    /// networks.
+    #[must_use]
+    pub fn reaches(&self, address: IpAddr) -> bool {
+        let embedded = embedded_ipv4(address).into_iter().flatten();
+        self.contains(address) || embedded.into_iter().any(|ipv4| self.contains(ipv4.into()))
     }
 
     /// Whether `address` is in one of the networks.
@@ -154,6 +181,26 @@ mod tests {
         let v4 = Ipv4Addr::new(192, 0, 2, 9);
         assert_eq!(of(IpAddr::V6(v4.to_ipv6_mapped())), of(v4.into()));
         assert_eq!(of(v4.into()), IpAddr::V4(v4));
+    }
+
+    #[test]
+    fn an_address_reaches_the_ipv4_address_that_it_stands_for() {
+        let list = SourceList::parse(&["10.0.0.0/8".to_owned()]).unwrap();
+        for address in [
+            "10.1.2.3",
+            "::ffff:10.1.2.3",
+            "64:ff9b::10.1.2.3",
+            "64:ff9b:1::10.1.2.3",
+            "64:ff9b:1:2:3::10.1.2.3",
+            "2002:a01:203::1",
+            "::10.1.2.3",
+            "2001:0:c000:201::f5fe:fdfc",
+        ] {
+            assert!(list.reaches(ip(address)), "{address}");
+        }
+        for address in ["192.0.2.1", "64:ff9b::192.0.2.1", "2002:c000:201::1", "2001:db8::10.1.2.3"] {
+            assert!(!list.reaches(ip(address)), "{address}");
+        }
     }
 
     #[test]

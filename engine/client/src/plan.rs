@@ -116,6 +116,7 @@ impl ServerTarget {
 const ADDRESSES_MAX: usize = 8;
 
 /// Networks of the machine itself, of its link and of private use, and those without a single host.
+/// An address of a translator or tunnel counts as the IPv4 address that it stands for.
 /// A program that asks for others leaves them out of what it believes ([`Preferences::forbidden`]):
 /// the owner of any prefix could otherwise make it talk to hosts that only it can reach.
 pub const PRIVATE_NETWORKS: [&str; 17] = [
@@ -130,8 +131,8 @@ pub const PRIVATE_NETWORKS: [&str; 17] = [
     "198.18.0.0/15",
     "224.0.0.0/4",
     "240.0.0.0/4",
-    "::/128",
-    "::1/128",
+    "::/96",
+    "64:ff9b:1::/48",
     "fc00::/7",
     "fe80::/10",
     "fec0::/10",
@@ -196,7 +197,7 @@ impl Preferences {
 
     /// Whether a server with the address `ip` may be asked.
     fn allows(&self, ip: IpAddr) -> bool {
-        !self.forbidden.contains(ip) || self.addresses.contains_key(&ip)
+        !self.forbidden.reaches(ip) || self.addresses.contains_key(&ip)
     }
 
     /// The preferences among servers of this origin: no networks are forbidden if somebody has
@@ -405,6 +406,10 @@ mod tests {
             "::1",
             "fd00::1",
             "::ffff:10.0.0.1",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b:1::1",
+            "2002:a00:1::1",
+            "::192.0.2.7",
         ];
         let sites = shared(forbidden.into_iter().chain(["192.0.2.7"]).map(at));
         let texts = PRIVATE_NETWORKS.map(str::to_owned);
@@ -416,7 +421,7 @@ mod tests {
         let times = ServerTimes::new(8);
         assert_eq!(order(&sites, ANY, &preferences, &times), ["192.0.2.7/UDP"]);
         for origin in [AnswerOrigin::Root, AnswerOrigin::Override, AnswerOrigin::Caller] {
-            assert_eq!(order(&sites, ANY, &preferences.of_origin(origin), &times).len(), 9, "{origin:?}");
+            assert_eq!(order(&sites, ANY, &preferences.of_origin(origin), &times).len(), 13, "{origin:?}");
         }
         for origin in [AnswerOrigin::Prefix, AnswerOrigin::Referral] {
             assert_eq!(order(&sites, ANY, &preferences.of_origin(origin), &times).len(), 1, "{origin:?}");
