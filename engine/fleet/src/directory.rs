@@ -9,6 +9,7 @@ use crate::store::{
 use bytes::Bytes;
 use handle_snapshot::Sha256Sum;
 use handle_snapshot::set::storage::{LOCK, create_directory};
+use rustix::fs::OFlags;
 use sha2::{Digest as _, Sha256};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
@@ -86,9 +87,22 @@ impl DirectoryStore {
     /// Locks the directory against other writers with conditions.
     fn lock(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
+        // Not waiting for the reader of a pipe of this name.
+        options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         let file = options.create(true).truncate(false).write(true).mode(0o600).open(self.path(LOCK_FILE))?;
         file.lock()?;
         Ok(file)
+    }
+}
+
+/// Opens an object. Anything but a plain file is refused: opening a pipe would wait for its writer,
+/// reading a device might never end.
+fn open_object(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a plain file")),
     }
 }
 
@@ -113,7 +127,7 @@ impl FleetStore for DirectoryStore {
         known: Option<&ObjectTag>,
     ) -> Result<StoredObject, FleetStoreError> {
         let mut bytes = Vec::new();
-        let read = File::open(self.path(name))
+        let read = open_object(&self.path(name))
             .and_then(|file| file.take(len_max as u64 + 1).read_to_end(&mut bytes));
         read.map_err(error_of(name, "read"))?;
         if bytes.len() > len_max {
@@ -129,7 +143,7 @@ impl FleetStore for DirectoryStore {
     fn read_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, FleetStoreError> {
         let len = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(usize::MAX);
         let read = || {
-            let mut file = File::open(self.path(name))?;
+            let mut file = open_object(&self.path(name))?;
             file.seek(SeekFrom::Start(range.start))?;
             let mut bytes = Vec::with_capacity(len);
             match file.take(len as u64).read_to_end(&mut bytes)? {
@@ -155,8 +169,9 @@ impl FleetStore for DirectoryStore {
         let path = self.path(name);
         let put = || {
             let _locked = self.lock()?;
-            let now = match std::fs::read(&path) {
-                Ok(bytes) => Some(tag_of(&bytes)),
+            let mut stored = Vec::new();
+            let now = match open_object(&path).and_then(|mut file| file.read_to_end(&mut stored)) {
+                Ok(_) => Some(tag_of(&stored)),
                 Err(error) if error.kind() == ErrorKind::NotFound => None,
                 Err(error) => return Err(error),
             };
@@ -225,5 +240,24 @@ impl FleetStore for DirectoryStore {
             }
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    /// Opening a pipe waits for its writer, for ever and whatever signals arrive.
+    #[test]
+    fn a_pipe_in_place_of_an_object_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = DirectoryStore::new(directory.path());
+        let path = directory.path().join("MANIFEST");
+        mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let refused = |error: FleetStoreError| assert!(error.to_string().contains("plain file"), "{error}");
+        refused(store.read("MANIFEST", 100, None).unwrap_err());
+        refused(store.read_range("MANIFEST", 0..1).unwrap_err());
+        refused(store.put("MANIFEST", Bytes::from_static(b"x"), &PutCondition::Absent).unwrap_err());
     }
 }
