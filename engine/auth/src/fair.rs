@@ -236,7 +236,7 @@ pub struct Shares {
 
 /// Work that was done for the datagrams of a network in the last seconds, above which it gets few
 /// places: half a second of a processor.
-const SPENT_MAX: f64 = 500.0 * cost::MILLISECOND as f64;
+const SPENT_MAX: f64 = 2_000_000.0;
 /// Part of the places that such a network gets.
 const SPENT_PART: usize = 256;
 
@@ -510,7 +510,7 @@ mod tests {
         let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
         let mut shares = Shares::new(1024, exempt);
         let dear = datagram("192.0.2.1");
-        let mut entered = |shares: &mut Shares, origin, now_ms| {
+        let entered = |shares: &mut Shares, origin, now_ms| {
             let count = (0..100).take_while(|_| shares.enter_charged(origin, now_ms)).count();
             (0..count).for_each(|_| shares.leave(origin));
             count

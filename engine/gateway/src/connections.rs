@@ -16,6 +16,7 @@
 pub mod activity;
 pub mod body;
 pub mod certificate;
+mod control_frames;
 pub mod http1;
 pub mod http1_targets;
 pub mod http2;

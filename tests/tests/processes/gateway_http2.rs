@@ -201,3 +201,30 @@ fn an_idle_connection_ends_and_draining_ends_the_others() {
     });
     served.gateway.stop().unwrap();
 }
+
+/// A client that sends control frames without end, which cost an answer each and ask for nothing.
+#[test]
+fn a_flood_of_control_frames_ends_the_connection_and_no_other() {
+    let gateway = gateway(|_| {});
+    let address = gateway.address();
+    let (settings, ping, update) = (
+        [0, 0, 0, 4, 0, 0, 0, 0, 0].to_vec(),
+        [&[0, 0, 8, 6, 0, 0, 0, 0, 0][..], &[7; 8]].concat(),
+        [&[0, 0, 4, 8, 0, 0, 0, 0, 0][..], &[0, 0, 0, 1]].concat(),
+    );
+    for frame in [&settings, &ping, &update] {
+        let mut flood = StdStream::connect(address).unwrap();
+        flood.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut reader = flood.try_clone().unwrap();
+        let reader = std::thread::spawn(move || std::io::copy(&mut reader, &mut std::io::sink()).is_ok());
+        flood.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+        flood.write_all(&settings).unwrap();
+        let many = frame.repeat(1000);
+        let ended = (0..1000).any(|_| flood.write_all(&many).is_err());
+        assert!(ended, "a million frames are read: {frame:?}");
+        // The reader ends with the connection.
+        reader.join().unwrap();
+    }
+    let (status, ..) = run(async { ask(&plain_client(address).await, HANDLE, &[]).await.unwrap() });
+    assert_eq!(status, StatusCode::OK, "others are served");
+}

@@ -1,5 +1,6 @@
 //! Connections that speak HTTP/2.
 
+use super::control_frames::CountedFrames;
 use super::http2_targets::EncodedTargets;
 use super::{ConnectionError, ServedConnection};
 use crate::phase::{self, GatewayPhase};
@@ -74,7 +75,8 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     });
     let limits = &served.settings.limits;
     let builder = served.settings.http2.builder(limits.header_bytes);
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(EncodedTargets::new(stream)), service));
+    let stream = EncodedTargets::new(CountedFrames::new(stream));
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let (header_timeout, write_timeout) =
         (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
     let mut timer = pin!(sleep(header_timeout));
