@@ -216,6 +216,16 @@ impl AdminConnections {
         Ok((place, evicted))
     }
 
+    /// Evicts a connection that may be evicted, because there are no descriptors; false if there is
+    /// none.
+    fn free_one(&self) -> bool {
+        let mut open = self.open();
+        let Some(place) = open.table.evictable(self.now_ms()) else { return false };
+        open.evict(place);
+        self.counters().connections_evicted.add();
+        true
+    }
+
     /// Records what a connection waits for from now on; false if its place was given to another
     /// connection.
     fn wait(&self, place: PlaceId, wait: ConnectionWait) -> bool {
@@ -308,9 +318,11 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
         let (stream, source) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Usually too many open files, which closing connections will free.
-                tracing::warn!(%error, "cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                // Usually too many open files, which closing connections frees. Idle connections are
+                // closed for it, as where there are as many as are allowed.
+                let has_freed = connections.free_one();
+                tracing::warn!(%error, has_freed, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(if has_freed { 1 } else { 100 })).await;
                 continue;
             }
         };

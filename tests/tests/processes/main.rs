@@ -17,6 +17,7 @@ mod changes;
 mod deployed_servers;
 mod exporting;
 mod first_steps;
+mod few_descriptors;
 mod fleets;
 mod fleets_admin;
 mod fleets_bucket;
