@@ -27,7 +27,7 @@ pub use successor::{SuccessorProgram, restart};
 use crate::readiness;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
-use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open, test_kill_process};
+use rustix::process::{Pid, PidfdFlags, Uid, geteuid, pidfd_open, test_kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::{BufRead, ErrorKind, Read as _, Write as _};
@@ -295,9 +295,7 @@ impl Predecessor {
         };
         let peer = rustix::net::sockopt::socket_peercred(&stream)
             .map_err(|error| TakeoverError::Connect(path.to_owned(), error.into()))?;
-        if peer.uid != geteuid() && !peer.uid.is_root() && !geteuid().is_root() {
-            return Err(TakeoverError::OtherUser(path.to_owned(), peer.uid.as_raw()));
-        }
+        trust(path, peer.uid, geteuid())?;
         let pid = peer.pid.as_raw_nonzero().get();
         let (offered, descriptors) =
             Self::accept(&stream, program).map_err(|error| TakeoverError::Offer(pid, error))?;
@@ -381,5 +379,75 @@ impl Predecessor {
         let answer: serde_json::Value =
             serde_json::from_str(&read_line(&mut reader, LINE_PATIENCE, || false)?)?;
         if answer["ok"] == true { Ok(()) } else { Err(OfferError::Refused(answer["error"].to_string())) }
+    }
+}
+
+/// Whether a process of the user `own` takes sockets from one of the user `peer`: its own user and
+/// root are trusted, and root trusts everybody whom it has given the path.
+fn trust(path: &Path, peer: Uid, own: Uid) -> Result<(), TakeoverError> {
+    match peer == own || peer.is_root() || own.is_root() {
+        true => Ok(()),
+        false => Err(TakeoverError::OtherUser(path.to_owned(), peer.as_raw())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn sockets_of_another_user_are_refused() {
+        let [root, own, other] = [0, 1001, 1002].map(Uid::from_raw);
+        for (peer, own) in [(own, own), (root, own), (other, root)] {
+            trust(Path::new("control"), peer, own).unwrap();
+        }
+        let error = trust(Path::new("control"), other, own).unwrap_err();
+        assert!(matches!(error, TakeoverError::OtherUser(_, 1002)), "{error}");
+        assert!(error.to_string().contains("another user (uid 1002)"), "{error}");
+    }
+
+    /// What a process says whose predecessor answers `take-over` with `line`, and closes.
+    fn offer_of(line: &[u8]) -> OfferError {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("control");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut command = [0; 10];
+                stream.read_exact(&mut command).unwrap();
+                assert_eq!(&command, b"take-over\n");
+                // The other side stops reading at a line that is too long.
+                let _ = stream.write_all(line);
+            });
+            match Predecessor::meet(&path, "handled").unwrap_err() {
+                TakeoverError::Offer(pid, error) => {
+                    assert_eq!(pid, i32::try_from(std::process::id()).unwrap());
+                    error
+                }
+                other => panic!("{other}"),
+            }
+        })
+    }
+
+    #[test]
+    fn each_wrong_offer_is_refused_with_its_reason() {
+        let long = vec![b'x'; usize::try_from(LINE_LEN_MAX).unwrap() + 2];
+        assert!(matches!(offer_of(&long), OfferError::LongLine));
+        assert!(matches!(offer_of(b"no JSON\n"), OfferError::Answer(_)));
+        assert!(matches!(offer_of(b"{\"version\":"), OfferError::Io(_)), "cut off");
+        let refused = offer_of(b"{\"error\":\"busy\"}\n");
+        assert!(matches!(&refused, OfferError::Refused(why) if why == "busy"), "{refused}");
+        let offer = |program: &str| {
+            let sockets = json!([{ "kind": "udp", "address": "127.0.0.1:2641" }]);
+            format!("{}\n", json!({ "version": "0.1.0", "program": program, "sockets": sockets }))
+        };
+        let other = offer_of(offer("handle-gateway").as_bytes());
+        assert!(
+            matches!(&other, OfferError::OtherProgram { other, own } if other == "handle-gateway" && own == "handled"),
+            "{other}"
+        );
+        assert!(matches!(offer_of(offer("handled").as_bytes()), OfferError::Closed), "no sockets follow");
     }
 }

@@ -429,3 +429,27 @@ fn answered(
         outcome => outcome.map_err(UpstreamError::Lookup),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forbidden_networks_are_those_of_the_setting() {
+        let parse = |text: &str| toml::from_str::<UpstreamConfig>(text).unwrap();
+        let reaches = |config: &UpstreamConfig, address: &str| {
+            let client = config.client(None).unwrap();
+            client.preferences.forbidden.reaches(address.parse().unwrap())
+        };
+        let default = parse("");
+        for address in ["127.0.0.1", "10.1.2.3", "::1", "64:ff9b::10.1.2.3", "2002:a01:203::1"] {
+            assert!(reaches(&default, address), "{address}");
+        }
+        assert!(!reaches(&default, "192.0.2.1"));
+        let set = parse("forbidden_networks = [\"192.0.2.0/24\"]");
+        assert!(reaches(&set, "192.0.2.1") && !reaches(&set, "10.1.2.3"));
+        assert!(!reaches(&parse("forbidden_networks = []"), "127.0.0.1"));
+        let error = parse("forbidden_networks = [\"10.0.0.0/33\"]").check().unwrap_err().to_string();
+        assert!(error.contains("forbidden_networks"), "{error}");
+    }
+}
