@@ -318,8 +318,8 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
         let (stream, source) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Usually too many open files, which closing connections frees. Idle connections are
-                // closed for it, as where there are as many as are allowed.
+                // Usually too many open files, which closing connections frees. Idle connections
+                // are closed for it, as where there are as many as are allowed.
                 let has_freed = connections.free_one();
                 tracing::warn!(%error, has_freed, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(if has_freed { 1 } else { 100 })).await;

@@ -1,5 +1,5 @@
-//! Decides which request is served next, and how many of each source wait, so that sources share the
-//! work fairly.
+//! Decides which request is served next, and how many of each source wait, so that sources share
+//! the work fairly.
 //!
 //! What counts is the work that was done for a source and its networks, in [units](crate::cost),
 //! not the number of its requests. It fades, so that only the last seconds count. Connections and

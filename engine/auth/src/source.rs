@@ -111,8 +111,9 @@ impl FromStr for Network {
     }
 }
 
-/// The IPv4 addresses to which translators and tunnels carry packets for `address`: those in the last
-/// bits (NAT64 and IPv4-compatible addresses, and, inverted, Teredo), and that of a 6to4 router.
+/// The IPv4 addresses to which translators and tunnels carry packets for `address`: those in the
+/// last bits (NAT64 and IPv4-compatible addresses, and, inverted, Teredo), and that of a 6to4
+/// router.
 fn embedded_ipv4(address: IpAddr) -> [Option<Ipv4Addr>; 2] {
     let IpAddr::V6(ipv6) = address.to_canonical() else { return [None; 2] };
     let [first, second, third, .., before, last] = ipv6.segments();
@@ -150,8 +151,8 @@ impl SourceList {
             .map(Self)
     }
 
-    /// Whether `address`, or an IPv4 address to which packets for it may be carried, is in one of the
-    /// networks.
+    /// Whether `address`, or an IPv4 address to which packets for it may be carried, is in one of
+    /// the networks.
     #[must_use]
     pub fn reaches(&self, address: IpAddr) -> bool {
         let embedded = embedded_ipv4(address).into_iter().flatten();

@@ -433,6 +433,7 @@ fn answered(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_daemon::settings::SettingSection as _;
 
     #[test]
     fn forbidden_networks_are_those_of_the_setting() {

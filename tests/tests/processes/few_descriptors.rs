@@ -15,7 +15,9 @@ fn limited(command: &Command, descriptors: u32) -> Command {
     let mut limited = Command::new("sh");
     limited.args(["-c", &format!("ulimit -n {descriptors}; exec \"$@\""), "sh"]);
     limited.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null());
-    let set = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| Some((name.to_owned(), value?.to_owned()));
+    let set = |(name, value): (&std::ffi::OsStr, Option<&std::ffi::OsStr>)| {
+        Some((name.to_owned(), value?.to_owned()))
+    };
     limited.envs(command.get_envs().filter_map(set));
     limited
 }

@@ -11,7 +11,7 @@ use handle_server::templates::TemplatesConfig;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use handle_tests::client::{ReceivedReply, TestClient, request};
+use handle_tests::client::{ReceivedReply, TestClient, exchange_over_tcp, request};
 use handle_tests::source_addresses::udp_from;
 use handle_tests::test_server;
 use std::path::Path;
@@ -255,7 +255,7 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
     assert!(costly_took < Duration::from_secs(2), "{costly_took:?}, in a debug build");
     let address = server.addresses()[0];
     let ends = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let longest = std::thread::scope(|scope| {
         scope.spawn(|| {
             let forged: Vec<_> = (1..=8).map(|n| udp_from([127, 8, n, 1], address)).collect();
             let message = request(b"1234/costly@x", 7);
@@ -265,20 +265,20 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
             }
         });
         std::thread::sleep(Duration::from_millis(500));
-        let ninth = udp_from([127, 8, 9, 1], address);
-        let mut answer = [0; 2048];
-        let mut longest = Duration::ZERO;
-        for number in 0..10 {
+        // Over TCP, to which a datagram is sent for which there is no place. The result is looked at
+        // outside of the scope, which would wait for the flood.
+        let ask = |number| {
             let since = Instant::now();
-            ninth.send(&request(b"1234/cheap@x", number)).unwrap();
-            let len = ninth.recv(&mut answer).unwrap();
-            longest = longest.max(since.elapsed());
-            assert!(answer[..len].windows(5).any(|bytes| bytes == b"cheap"), "computed, not refused");
-        }
+            let answer = exchange_over_tcp(address, &request(b"1234/cheap@x", number))?;
+            let is_computed = answer.windows(5).any(|bytes| bytes == b"cheap");
+            is_computed.then(|| since.elapsed())
+        };
+        let answers: Vec<_> = (0..10).map(ask).collect();
         ends.store(true, Ordering::Relaxed);
-        // At most one costly answer, which a debug build makes in a fraction of a second, is before it.
-        assert!(longest < Duration::from_secs(2), "{longest:?}");
+        answers
     });
+    // A costly answer, which a debug build makes in a fraction of a second, may be before it.
+    assert!(longest.iter().all(|took| took.is_some_and(|took| took < Duration::from_secs(2))), "{longest:?}");
 }
 
 #[test]
