@@ -453,10 +453,13 @@ fn publish_as_version_1(dir: &Path) -> Manifest {
     first
 }
 
+/// A way to publish the next set.
+type PublishStep = fn(&mut SetPublisher);
+
 #[test]
 fn a_set_of_version_1_is_served_and_the_next_one_has_the_rule() {
     let accepted = TestKey(1).accepted();
-    let next: [(&str, fn(&mut SetPublisher)); 4] = [
+    let next: [(&str, PublishStep); 4] = [
         ("a delta", |publisher| publish(publisher, &[(2, Some(2))].into(), false, 9)),
         ("a base", |publisher| publish(publisher, &[(2, Some(2))].into(), true, 9)),
         ("a higher epoch", |publisher| assert_eq!(publisher.raise_epoch(5, 9).unwrap().epoch, 5)),

@@ -109,6 +109,7 @@ mod tests {
     use super::*;
     use crate::set::storage::{DiskStorage, Storage};
     use std::io::Write as _;
+    use std::string::ToString as _;
 
     fn storage(dir: &Path) -> DiskStorage {
         DiskStorage::share(dir).unwrap().expect("a directory that is not locked")
