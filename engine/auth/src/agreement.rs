@@ -335,7 +335,21 @@ mod tests {
 
         #[test]
         fn any_group_agrees_or_is_refused(p in prop::collection::vec(any::<u8>(), 64..100), y: Vec<u8>, g: Vec<u8>) {
-            let _ = respond(&record(&y, &p, &g), &BITS, &[1; 64]);
+            let client = record(&y, &p, &g);
+            let Ok((server, secret)) = respond(&client, &BITS, &[1; 64]) else { return Ok(()) };
+            // It is the group of the client, with another value that a client accepts.
+            let PublicKey::Dh { y: value, p: modulus, g: generator } = PublicKey::decode(&server).unwrap() else {
+                panic!("another kind of key");
+            };
+            prop_assert_eq!((modulus, generator), (Number::new(&p), Number::new(&g)));
+            let is_in_group = |number: &[u8]| {
+                let digits = |bytes: &[u8]| bytes.iter().copied().skip_while(|&byte| byte == 0).collect::<Vec<u8>>();
+                let (number, modulus) = (digits(number), digits(&p));
+                (number.len(), number) < (modulus.len(), modulus)
+            };
+            prop_assert!(is_in_group(value.as_bytes()) && is_in_group(&secret), "beyond the modulus");
+            // The same random number gives the same, and another one another secret.
+            prop_assert_eq!(&respond(&client, &BITS, &[1; 64]).unwrap().1, &secret);
         }
     }
 }

@@ -98,8 +98,8 @@ pub fn open_secret_file(path: &Path) -> Result<Zeroizing<Vec<u8>>, OpenError> {
     Ok(bytes)
 }
 
-/// Reads a secret that a person writes into a file, such as a password: the content without the line
-/// end that editors and `echo` put after it.
+/// Reads a secret that a person writes into a file, such as a password: the content without the
+/// line end that editors and `echo` put after it.
 ///
 /// # Errors
 /// As [`open_secret_file`]; also if nothing else is in the file.
@@ -122,11 +122,23 @@ fn strip_line_end(secret: &mut Vec<u8>) {
     }
 }
 
-/// Writes a secret to a new file that only its owner may use, and syncs it.
+/// Writes a secret to a new file that only its owner may use, and syncs it and its name.
 ///
 /// # Errors
 /// When the file exists, or a system call fails.
 pub fn create_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
+    write_new(path, secret)?;
+    sync_directory_of(path)
+}
+
+fn sync_directory_of(path: &Path) -> Result<(), OpenError> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let directory = directory.unwrap_or_else(|| Path::new("."));
+    let synced = File::open(directory).and_then(|directory| directory.sync_all());
+    synced.map_err(|error| OpenError::Io { path: directory.to_owned(), error })
+}
+
+fn write_new(path: &Path, secret: &[u8]) -> Result<(), OpenError> {
     let failed = |error| OpenError::Io { path: path.to_owned(), error };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     file.write_all(secret).and_then(|()| file.sync_all()).map_err(failed)
@@ -146,12 +158,9 @@ pub fn replace_secret_file(path: &Path, secret: &[u8]) -> Result<(), OpenError> 
         // Left by a process that was killed.
         _ => {}
     }
-    create_secret_file(&new, secret)?;
+    write_new(&new, secret)?;
     std::fs::rename(&new, path).map_err(|error| failed(path, error))?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let directory = directory.unwrap_or_else(|| Path::new("."));
-    let synced = File::open(directory).and_then(|directory| directory.sync_all());
-    synced.map_err(|error| failed(directory, error))
+    sync_directory_of(path)
 }
 
 #[cfg(test)]

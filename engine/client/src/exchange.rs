@@ -549,6 +549,11 @@ const NO_REQUEST: i32 = -1;
 mod tests {
     use super::*;
     use crate::Question;
+    use crate::lookup::world::{keys, server_key};
+    use handle_auth::message::sign_message;
+    use handle_proto::wire::digest::RequestDigest;
+    use handle_proto::wire::failure::Failure;
+    use handle_proto::wire::{Credential, Response};
 
     #[test]
     fn a_datagram_counts_only_with_the_id_of_the_request() {
@@ -567,5 +572,107 @@ mod tests {
             assert_eq!(exchange.handle_datagram(now, &echo), Ok(None), "{id}");
         }
         assert!(exchange.handle_datagram(now, &sent[0]).is_err(), "a request is no answer");
+    }
+
+    const NOW: ClockReading = ClockReading { ms: 0, unix_s: 1_000 };
+
+    /// An exchange over `protocol` with request id 7, whose request has been sent.
+    fn sent(protocol: InterfaceProtocol, flags: OpFlags) -> Exchange {
+        let target = ServerTarget {
+            public_key: server_key().into(),
+            ..ServerTarget::at("192.0.2.1:2641".parse().unwrap(), protocol)
+        };
+        let head = RequestHead::resolution(flags, 7);
+        let patience = AnswerTimeouts::default();
+        let exchange = Question::all(b"10.a/x")
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &patience, NOW));
+        let mut exchange = exchange.unwrap();
+        exchange.poll_transmit(NOW).unwrap();
+        exchange
+    }
+
+    /// What a test changes in the reply to an exchange.
+    struct TestReply {
+        request_id: i32,
+        version: Version,
+        expiration: u32,
+        has_digest: bool,
+    }
+
+    const GOOD: TestReply =
+        TestReply { request_id: 7, version: Version::CURRENT, expiration: 1_000, has_digest: true };
+
+    /// The reply of the server, signed if that was asked for.
+    fn reply_to(exchange: &Exchange, change: &TestReply) -> Vec<u8> {
+        let &TestReply { request_id, version, expiration, has_digest } = change;
+        let envelope = Envelope { version, ..Envelope::request(request_id) };
+        let flags = exchange.head.flags;
+        let code = ResponseCode::HANDLE_NOT_FOUND;
+        let header = Header {
+            response_code: code,
+            expiration,
+            ..Header::request(exchange.head.answered_as, flags, NOW.unix_s)
+        };
+        let made = handle_auth::challenge::request_digest(version, exchange.covered());
+        let algorithm = handle_proto::code::DigestAlgorithm::for_response(version);
+        let digest = has_digest.then_some(RequestDigest { algorithm, digest: &made });
+        let response = Response::Failure(Failure { message: b"" });
+        let message = MessageBuf::reply(&envelope, &header, &Reply { code, digest, response });
+        if !flags.has(OpFlags::CERTIFY) {
+            return message.unsigned().unwrap();
+        }
+        let credential = sign_message(&envelope, 0, message.covered(), &keys()[0]).unwrap();
+        message.signed(&Credential::decode(&credential).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_answer_counts_until_it_expires() {
+        for protocol in [InterfaceProtocol::UDP, InterfaceProtocol::TCP] {
+            for (expiration, is_valid) in [(1_001, true), (1_000, true), (999, false), (0, false)] {
+                let mut exchange = sent(protocol, OpFlags::PLAIN_REQUEST);
+                let reply = reply_to(&exchange, &TestReply { expiration, ..GOOD });
+                let answer = match protocol {
+                    InterfaceProtocol::UDP => exchange.handle_datagram(NOW, &reply),
+                    _ => exchange.handle_stream(NOW, &reply),
+                };
+                let refused = (!is_valid).then_some(AttemptError::Expired);
+                assert_eq!(answer.err(), refused, "{protocol:?}, until {expiration}");
+            }
+        }
+    }
+
+    /// A signature over an answer without the digest of the request would also be valid for the
+    /// answer to another request. Versions below 2.1 have answers without one.
+    #[test]
+    fn a_certified_answer_without_the_digest_of_the_request_does_not_count() {
+        let certify = OpFlags::PLAIN_REQUEST.with(OpFlags::CERTIFY).with(OpFlags::REQUEST_DIGEST);
+        let plain = OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST);
+        let old = Version::new(2, 0);
+        for (flags, version, has_digest, expected) in [
+            (certify, Version::CURRENT, true, None),
+            (certify, Version::CURRENT, false, Some(AttemptError::Digest)),
+            (certify, old, false, Some(AttemptError::Digest)),
+            (plain, Version::CURRENT, false, Some(AttemptError::Digest)),
+            (plain, old, false, None),
+        ] {
+            let mut exchange = sent(InterfaceProtocol::TCP, flags);
+            let reply = reply_to(&exchange, &TestReply { version, has_digest, ..GOOD });
+            let answer = exchange.handle_stream(NOW, &reply);
+            assert_eq!(answer.err(), expected, "{flags:?} {version:?} {has_digest}");
+        }
+    }
+
+    #[test]
+    fn a_stream_answers_the_request_that_was_sent_on_it() {
+        for (request_id, expected) in [
+            (7, None),
+            (8, Some(AttemptError::NotOurs("another request"))),
+            (0, Some(AttemptError::NotOurs("another request"))),
+            (NO_REQUEST, Some(AttemptError::Refused(ResponseCode::HANDLE_NOT_FOUND))),
+        ] {
+            let mut exchange = sent(InterfaceProtocol::TCP, OpFlags::PLAIN_REQUEST);
+            let reply = reply_to(&exchange, &TestReply { request_id, ..GOOD });
+            assert_eq!(exchange.handle_stream(NOW, &reply).err(), expected, "{request_id}");
+        }
     }
 }

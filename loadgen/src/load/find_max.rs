@@ -463,6 +463,39 @@ mod tests {
         }
     }
 
+    /// The first so many of the runs that confirm a rate of at least 900 are good.
+    #[test]
+    fn a_rate_is_confirmed_by_a_majority_of_its_runs_and_not_by_one() {
+        for (repeat, good, is_confirmed) in [
+            (1, 1, true),
+            (2, 1, false),
+            (3, 0, false),
+            (3, 1, false),
+            (3, 2, true),
+            (4, 2, false),
+            (4, 3, true),
+            (5, 2, false),
+            (5, 3, true),
+        ] {
+            let search = Search { rate_min: 1000, rate_max: 1000, repeat, ..SEARCH };
+            let mut sound = server(u64::MAX, u64::MAX, 0);
+            let mut runs = std::collections::BTreeMap::<u64, usize>::new();
+            let found = find(&search, |rate, duration| {
+                let trial = sound(rate, duration)?;
+                if duration != search.confirm || rate < 900 {
+                    return Ok(trial);
+                }
+                let nth = runs.entry(rate).or_default();
+                *nth += 1;
+                let p99_ns = if *nth <= good { trial.p99_ns } else { 50_000_000 };
+                Ok(Trial { p99_ns, ..trial })
+            });
+            let rate = found.unwrap().rate.unwrap();
+            let is_right = if is_confirmed { rate == 1000 } else { rate < 900 };
+            assert!(is_right, "{good} of {repeat} runs: {rate}");
+        }
+    }
+
     #[test]
     fn a_rate_with_wrong_answers_is_too_high() {
         let mut sound = server(u64::MAX, u64::MAX, 0);

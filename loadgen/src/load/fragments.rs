@@ -182,6 +182,23 @@ mod tests {
         }
     }
 
+    /// The number after the last leaves no bytes for its fragment, so an empty one has the length
+    /// that is left.
+    #[test]
+    fn a_fragment_that_just_does_not_fit_is_refused() {
+        for len in [493, 983, 984, 985, MESSAGE_LEN_MAX as usize] {
+            let message = vec![7; len];
+            let &(last, data) = pieces(&message).last().unwrap();
+            let longer = [data, &[0]].concat();
+            for (number, data) in
+                [(last, &longer[..]), (last, &data[1..]), (last + 1, &[]), (last + 1, &[0]), (last + 1, data)]
+            {
+                let put = FragmentTable::new().put(&envelope(9, number, len), data, 0, 0);
+                assert_eq!(put, FragmentOutcome::Malformed, "{len}: {} bytes of {number}", data.len());
+            }
+        }
+    }
+
     #[test]
     fn refuses_inconsistent_numbers_and_lengths() {
         let mut fragments = FragmentTable::new();

@@ -219,6 +219,29 @@ fn proofs_of_a_set_that_distinguishes_case_answer_for_the_asked_spelling_only() 
     }
 }
 
+#[test]
+fn the_page_of_a_key_has_the_fingerprint_that_hdl_prints() {
+    let sets = SignedSets::new();
+    let mut generate = hdl(["key", "generate", "--plain"]);
+    generate.arg(sets.private("third")).arg(sets.public("third"));
+    let printed = succeed(generate);
+    let fingerprint = printed.lines().find_map(|line| line.strip_prefix("fingerprint ")).expect("a line");
+    let mut inspect = hdl(["key", "show"]);
+    inspect.arg(sets.public("third"));
+    assert!(succeed(inspect).contains(fingerprint), "{fingerprint}");
+    let key = data_encoding::HEXUPPER.encode(&std::fs::read(sets.public("third")).unwrap());
+    let data = format!(r#"{{"format":"hex","value":"{key}"}}"#);
+    let record =
+        format!(r#"{{"handle":"10.1/key","values":[{{"index":1,"type":"HS_PUBKEY","data":{data}}}]}}"#);
+    sets.publish(None, &[&record]);
+    let mut config = gateway_server::config();
+    config.snapshot = Some(sets.path("set"));
+    let gateway = Gateway::start(&config).unwrap();
+    let page = gateway_server::get(gateway.addresses()[0], "/10.1/key?noredirect", "Accept: text/html\r\n");
+    assert!(page.text().contains(&format!("<code>{fingerprint}</code>")), "{fingerprint} in {}", page.text());
+    gateway.stop().unwrap();
+}
+
 /// Maximum age of statements in the tests below, milliseconds.
 const AGE_MAX_MS: u64 = 2000;
 

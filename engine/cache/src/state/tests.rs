@@ -1,5 +1,5 @@
 use super::*;
-use crate::entry::{RECORD, TtlLimits};
+use crate::entry::{HAS_ABSOLUTE, RECORD, TtlLimits};
 use crate::table::NO_SLOT;
 use handle_proto::Value;
 use handle_proto::value::Ttl;
@@ -257,4 +257,22 @@ fn values_are_plain_wherever_they_are_shown() {
     let mut file = Vec::new();
     crate::saved::write(&state.table, &mut file).unwrap();
     assert!(file.windows(two.len()).any(|bytes| bytes == two), "the file has plain values");
+}
+
+/// A value with an absolute TTL says itself until when it is true, so nothing is shown after it.
+#[test]
+fn a_record_with_an_absolute_ttl_is_not_shown_after_its_end() {
+    let now = now_unix_s();
+    let (state, _tasks) = open(|config| (config.cache.stale_s, config.cache.stale_ttl_s) = (1000, 30));
+    for (name, flags, is_shown) in [("10.1/relative", 0, true), ("10.1/absolute", HAS_ABSOLUTE, false)] {
+        let handle = Handle(name.as_bytes());
+        let stamp = EntryStamp { flags, ..stamp_of(RECORD, now - 61) };
+        state.table.insert(state.hash(handle), handle.0, stamp, &encoded(b"old", 60));
+        assert_eq!(state.stale(handle).is_some(), is_shown, "{name}: no server answers");
+        state.note_failing(handle);
+        let expected = is_shown.then(|| (b"old".to_vec(), 30));
+        assert_eq!(shown(&state, name, now), expected, "{name}: none has answered just now");
+        let restored = format!("{name}-restored");
+        assert_eq!(restore(&state, &restored, stamp, 60), is_shown, "{name}: after a restart");
+    }
 }

@@ -42,8 +42,8 @@ enum Command {
     Show(ShowArgs),
     /// Make a new key for the server of a directory of `hdl init`, and put it into the site record.
     ///
-    /// The processes use it after a restart. A command that was interrupted is completed by the next
-    /// one.
+    /// The processes use it after a restart. A command that was interrupted is completed by the
+    /// next one.
     #[command(after_help = "Example:
   hdl key rotate-server /srv/handle")]
     RotateServer(rotate::RotateArgs),
@@ -221,7 +221,9 @@ pub(crate) fn create(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let write = || -> std::io::Result<()> {
         let mut file = std::fs::File::create_new(path)?;
         file.write_all(bytes)?;
-        file.sync_all()
+        file.sync_all()?;
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }

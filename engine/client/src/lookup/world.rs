@@ -143,7 +143,7 @@ enum ReplyContent {
 
 const NONCE: [u8; 16] = [7; 16];
 
-fn keys() -> &'static [PrivateKey; 2] {
+pub(crate) fn keys() -> &'static [PrivateKey; 2] {
     static KEYS: OnceLock<[PrivateKey; 2]> = OnceLock::new();
     KEYS.get_or_init(|| ["server", "mirror"].map(private_key))
 }

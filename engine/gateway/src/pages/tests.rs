@@ -2,6 +2,7 @@ use super::*;
 use crate::redirect::{RedirectRules, ShowReason};
 use handle_proto::printable::is_unprintable;
 use handle_proto::value::Ttl;
+use handle_proto::wire::list::{Reference, References};
 use handle_proto::{Handle, Permissions, Value};
 use proptest::prelude::*;
 
@@ -113,8 +114,48 @@ fn values_are_shown_with_their_meaning() {
     );
 }
 
+/// Everything of a record that somebody else has written, as a page shows it, is text.
 #[test]
-fn keys_have_the_fingerprint_that_hdl_prints() {
+fn markup_in_a_record_is_shown_as_text() {
+    let mut storage = Vec::new();
+    let references = [b"10.1/<u>r</u>".as_slice(), b"<u>r</u>"].map(|handle| Reference { handle, index: 3 });
+    let references = References::build(references, &mut storage);
+    let group = b"\0\0\0\x01\0\0\0\x0d10.1/<u>g</u>\0\0\0\x01";
+    let admin = b"\x07\xf3\0\0\0\x0d10.1/<u>a</u>\0\0\x01\x2c";
+    let values = [
+        Value { references, ..Value::new(1, b"<u>t", b"<u>d</u>") },
+        Value::new(2, b"10.1/<u>t</u>", b"https://example.org/<u>d</u>"),
+        Value::new(3, b"HS_ALIAS", b"10.1/<u>l</u>"),
+        Value::new(4, b"HS_VLIST", group),
+        Value::new(5, b"HS_ADMIN", admin),
+        Value::new(6, b"URL", b"https://example.org/<u>d</u>?\"><u>x"),
+        Value::new(7, b"EMAIL", b"<u>@example.org"),
+    ];
+    let source = AnswerSource::Set { name: "<u>main", generation: 7, published_unix_s: None };
+    let aliases = [Handle(b"10.1/<u>b</u>")];
+    let steps = ["asked <u>s</u>".to_owned()];
+    let details = AnswerDetails { source, certified: false, took_us: 1, aliases: &aliases, steps: &steps };
+    let schemes = RedirectRules::default().schemes;
+    for reason in [
+        ShowReason::Requested,
+        ShowReason::NoLocation,
+        ShowReason::UnsafeLocation("javascript:<u>p</u>\"'".to_owned()),
+    ] {
+        let handle = Handle(b"10.1/<u>h</u>");
+        let page = RecordPage::new(frame("en"), handle, &values, &details, &reason, &schemes).html();
+        assert!(!page.contains("<u>") && !page.contains("</u>"), "{page}");
+        for text in ["t", "d", "r", "l", "g", "a", "h", "b", "s"] {
+            let open = format!("&#60;u&#62;{text}");
+            assert!(page.contains(&open) || page.contains(&format!("%3Cu%3E{text}")), "{open} in {page}");
+        }
+        let is_unsafe = matches!(reason, ShowReason::UnsafeLocation(_));
+        let location = "<code dir=\"auto\">javascript:&#60;u&#62;p&#60;/u&#62;&#34;&#39;</code>";
+        assert_eq!(page.contains(location), is_unsafe, "{page}");
+    }
+}
+
+#[test]
+fn keys_have_the_fingerprint_of_their_record() {
     let key = b"\0\0\0\x0bRSA_PUB_KEY\0\0\0\0\0\x03\x01\0\x01\0\0\0\x02\0\xff\0\0\0\0";
     let digest = <sha2::Sha256 as sha2::Digest>::digest(key);
     let page = record(b"10.1/x", &[Value::new(1, b"HS_PUBKEY", key)]);

@@ -396,6 +396,36 @@ mod tests {
         assert!(table.is_empty());
     }
 
+    /// The number after the last leaves no bytes for its fragment, so an empty one has the length
+    /// that is left.
+    #[test]
+    fn a_fragment_that_just_does_not_fit_is_refused() {
+        for message_len in [493, 983, 984, 985, 1000] {
+            let datagrams = datagrams(&message(7, message_len));
+            let (last_number, last) = (datagrams.len() - 1, datagrams.last().unwrap());
+            let mut table = Reassembly::new(LIMITS);
+            let mut refused = |number: usize, data: &[u8]| {
+                let mut datagram = last[..Envelope::LEN].to_vec();
+                datagram[12..16].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
+                datagram.extend_from_slice(data);
+                assert_eq!(
+                    table.accept(1, &datagram, 0),
+                    Err(FragmentRefusal::Misfit),
+                    "{message_len}: {} bytes of {number}",
+                    data.len()
+                );
+            };
+            let data = &last[Envelope::LEN..];
+            let longer = [data, &[0]].concat();
+            refused(last_number, &longer);
+            refused(last_number, &data[1..]);
+            refused(last_number + 1, &[]);
+            refused(last_number + 1, &[0]);
+            refused(last_number + 1, data);
+            assert!(table.is_empty());
+        }
+    }
+
     #[test]
     fn a_contradiction_leaves_the_message_as_it_was() {
         let original = message(7, 1000);

@@ -200,6 +200,8 @@ mod tests {
     use crate::Store;
     use crate::tests::{COMMIT_KINDS, CommitKind, QUICK, SYNCED_ONCE, SYNCED_TWICE, committing};
     use redb::backends::InMemoryBackend;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     /// The bytes of a store that was closed, or of one that was not.
     fn file(kind: CommitKind, is_closed: bool) -> Vec<u8> {
@@ -265,11 +267,18 @@ mod tests {
             // Another process has the lock of redb.
             let other = File::open(&config.file).unwrap();
             other.lock().unwrap();
+            let has_ended = Arc::new(AtomicBool::new(false));
+            let ending = Arc::clone(&has_ended);
             let ends = std::thread::spawn(move || {
                 sleep(LOCK_INTERVAL * 5);
+                ending.store(true, Ordering::SeqCst);
                 drop(other);
             });
-            drop(Store::open(&config).unwrap());
+            let store = Store::open(&config).unwrap();
+            assert!(has_ended.load(Ordering::SeqCst), "opened beside the other process");
+            // Now it is this store that has the lock.
+            assert!(matches!(Store::open(&config), Err(StoreError::Locked(_))));
+            drop(store);
             ends.join().unwrap();
         }
     }
