@@ -322,7 +322,7 @@ fn shown(answer: &[u8]) -> (Code, Vec<u8>) {
 #[test]
 fn requests_of_clients_without_referrals_are_resolved_recursively() {
     let url = ValueBuf::from(&Value::new(1, b"URL", b"https://example.org/"));
-    let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
+    let there = ServicesPlan::new("mirror", &["0.NA/10.5"], vec![("0.NA/10.5.7", vec![url, hidden(2)])]);
     let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let mut admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);
@@ -372,7 +372,7 @@ fn requests_of_clients_without_referrals_are_resolved_recursively() {
 
 #[test]
 fn recursive_resolution_for_old_clients_can_be_disabled() {
-    let there = ServicesPlan::new("mirror", &["0.NA/0.NA/10.5"], vec![]);
+    let there = ServicesPlan::new("mirror", &["0.NA/10.5"], vec![]);
     let unknown = ServicesPlan::new("server", &["10.9"], vec![]);
     let admin = there.start(&unknown, |_| ());
     let here = delegating(&admin);

@@ -79,7 +79,14 @@ impl RecordQuery {
         self.recursion_count.into()
     }
 
-    pub(super) const fn failed_at(&mut self, server: SocketAddr, error: AttemptError) {
+    /// Notes a failed attempt. A refusal says more than that the same server did not answer over
+    /// another protocol.
+    pub(super) fn failed_at(&mut self, server: SocketAddr, error: AttemptError) {
+        use AttemptError::{Ended, Refused, Silence, Unreachable};
+        let has_refused = matches!(self.last, Some((last, Refused(_))) if last == server);
+        if has_refused && matches!(error, Silence | Unreachable | Ended) {
+            return;
+        }
         self.last = Some((server, error));
     }
 
