@@ -414,7 +414,11 @@ impl HandOut<'_> {
                 let runs_alone = self.args.runs_alone(operation);
                 let mut hasher = DefaultHasher::new();
                 handle.iter().for_each(|byte| byte.to_ascii_uppercase().hash(&mut hasher));
-                let at = usize::try_from(hasher.finish() % self.queues.len() as u64)?;
+                // Operations that run alone share one connection: others would stay idle.
+                let at = match runs_alone {
+                    true => 0,
+                    false => usize::try_from(hasher.finish() % self.queues.len() as u64)?,
+                };
                 if runs_alone {
                     self.report.wait();
                 }
