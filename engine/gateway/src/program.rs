@@ -6,9 +6,9 @@ use crate::settings::{GatewayHooks, reload};
 use anyhow::ensure;
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};
-use handle_daemon::readiness;
 use handle_daemon::takeover::SuccessorProgram;
 use handle_daemon::text::listed;
+use handle_daemon::{log, readiness};
 use handle_snapshot::set::{SetError, SetErrorKind, read_manifest};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -80,9 +80,13 @@ impl Program for GatewayProgram {
         // As before the first start of handle-admin: the rest of the configuration is checked.
         let GatewaySources { set, upstream, .. } = match unpublished {
             Some(directory) => {
-                sources
-                    .push(format!("the first set in {}, where none is published yet", directory.display()));
-                GatewaySources::open(&Config { snapshot: None, ..config.clone() })?
+                let directory = directory.display();
+                log::say(format_args!(
+                    "handle-gateway: warning: no set is published in {directory} (there is no MANIFEST): \
+                     publish one before handle-gateway starts"
+                ));
+                sources.push(format!("the first set in {directory}"));
+                GatewaySources::open_without_set(config)?
             }
             None => GatewaySources::open(config)?,
         };

@@ -227,12 +227,20 @@ impl GatewaySources {
         let open =
             |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers, &config.publishers);
         let set = config.snapshot.as_ref().map(open).transpose()?;
+        Ok(Self { set, ..Self::open_without_set(config)? })
+    }
+
+    /// Opens everything that `config` names, except for the set.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    pub(crate) fn open_without_set(config: &Config) -> anyhow::Result<Self> {
         let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);
         let site = config.site.as_ref().map(read).transpose()?;
         let admin = AdministrationService::open(&config.admin, site.as_ref())?;
         let tls = TlsIdentity::open(&config.tls, config.http2.enabled)?;
         let rules = ProxyRules::open(config)?;
-        Ok(Self { set, site, upstream: Upstream::open(&config.upstream)?, admin, tls, rules })
+        Ok(Self { set: None, site, upstream: Upstream::open(&config.upstream)?, admin, tls, rules })
     }
 }
 

@@ -98,9 +98,10 @@ impl Program for HandledProgram {
         if config.wait_for_set && first_set::is_unpublished(config) {
             // As before the first start of handle-admin, and after `hdl init --adopt`.
             let directory = config.snapshot.display();
-            return Ok(format!(
-                "waits for the first set in {directory}, where none is published yet, to answer on {listen}"
+            log::say(format_args!(
+                "handled: warning: no set is published in {directory} (there is no MANIFEST): handled waits for the first one"
             ));
+            return Ok(format!("waits for the first set in {directory}, to answer on {listen}"));
         }
         let live = open_live(config)?;
         let set = live.current();

@@ -157,7 +157,11 @@ fn damaged_files_are_named_and_nothing_is_lost() {
             for run in runs {
                 let case = format!("{run:?} with {name} {damage:?}");
                 let (code, error) = run_to_end(run);
-                assert!(matches!(code, Some(1 | 2)), "{case}: {code:?} {error}");
+                // Without its manifest a set is not published yet, which is a warning.
+                let is_accepted = !is_admin && *file == manifest && matches!(damage, Damage::Gone);
+                let is_right = if is_accepted { code == Some(0) } else { matches!(code, Some(1 | 2)) };
+                assert!(is_right, "{case}: {code:?} {error}");
+                assert!(!is_accepted || error.contains(": warning: "), "{case}: {error}");
                 assert!(error.contains(&*name) && !error.contains("panicked"), "{case}: {error}");
                 // Errors in text files show the line.
                 assert!(is_text || error.lines().count() == 1, "{case}: {error}");

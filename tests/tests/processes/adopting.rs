@@ -77,7 +77,7 @@ fn check_configurations(service: &InitialisedService) {
         let text =
             String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
         assert!(said.status.success(), "{name}: {text}");
-        assert!(name == "handle-admin" || text.contains("none is published yet"), "{name}: {text}");
+        assert!(name == "handle-admin" || text.contains("warning: no set is published in"), "{name}: {text}");
         let config = fs::read_to_string(service.path(&format!("site/{name}.toml"))).expect("a file");
         assert!(name == "handled" || config.contains("\"run/replication\""), "{name}: {config}");
     }

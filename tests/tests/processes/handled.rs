@@ -387,7 +387,13 @@ fn check_config_checks_everything_and_serves_nothing() {
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--check-config");
     assert!(succeed(command).contains("configuration is good: generation 1"));
+    // Before the first set is published, a start waits for it unless it must not.
     std::fs::write(&config, "snapshot = \"elsewhere\"\n").unwrap();
+    let mut command = handled();
+    command.arg("--config").arg(&config).arg("--check-config");
+    let checked = succeed(command);
+    assert!(checked.contains("waits for the first set in ") && checked.contains("elsewhere"), "{checked}");
+    std::fs::write(&config, "snapshot = \"elsewhere\"\nwait_for_set = false\n").unwrap();
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--check-config");
     let (code, error) = fail(command);
