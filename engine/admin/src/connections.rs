@@ -31,6 +31,8 @@ use tokio::time::timeout;
 /// Bytes of each request that are not counted: most requests are shorter and so never compete for
 /// memory.
 const INPUT_FREE_LEN: usize = 4096;
+/// Least time between two lines of the log about connections that cannot be accepted.
+const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(1);
 
 /// The connections, and the service that answers their requests.
 #[derive(Debug)]
@@ -310,6 +312,8 @@ pub fn listen(address: SocketAddr, backlog: u32) -> io::Result<std::net::TcpList
 /// Accepts connections until the server stops.
 pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
     let mut stopping = connections.stopping.clone();
+    // Strangers who hold the descriptors decide how often this fails, but not how much is logged.
+    let mut logged: Option<Instant> = None;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -321,7 +325,10 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
                 // Usually too many open files, which closing connections frees. Idle connections
                 // are closed for it, as where there are as many as are allowed.
                 let has_freed = connections.free_one();
-                tracing::warn!(%error, has_freed, "cannot accept a connection");
+                if logged.is_none_or(|since| since.elapsed() >= ACCEPT_LOG_PAUSE) {
+                    tracing::warn!(%error, has_freed, "cannot accept a connection (open files: ulimit -n)");
+                    logged = Some(Instant::now());
+                }
                 tokio::time::sleep(Duration::from_millis(if has_freed { 1 } else { 100 })).await;
                 continue;
             }

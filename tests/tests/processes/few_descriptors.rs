@@ -1,8 +1,6 @@
 //! `handle-admin` with few file descriptors, and strangers who hold them; and a pipe in place of a
 //! file, for which `handle-fetch` must not wait.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use handle_tests::daemon::ask;
 use handle_tests::process::{RunningProcess, program, succeed, until};
 use handle_tests::service_directory::InitialisedService;
