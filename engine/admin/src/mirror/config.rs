@@ -168,6 +168,9 @@ impl MirrorPrimary {
 
     /// The identity of this mirror.
     pub(super) fn identity(&self) -> Result<HandleIdentity, String> {
+        if self.identity.is_empty() {
+            return Err("has no `identity`".to_owned());
+        }
         let parsed = identities(std::slice::from_ref(&self.identity));
         let parsed = parsed.map_err(|error| format!("in `identity` {error}"))?;
         parsed.into_iter().next().ok_or_else(|| "has no `identity`".to_owned())
@@ -234,9 +237,10 @@ mod tests {
         }
         let notify = "notify_address = 'admin.example:2643'\nnotify_key_file = 'n'";
         assert_eq!(check(&primary("a", notify)), Ok(()));
+        let (address, key_file) = notify.split_once('\n').expect("two lines");
         for (bad, expected) in [
-            (&notify[..39], "needs both `notify_address`"),
-            (&notify[39..], "needs both `notify_address`"),
+            (address, "needs both `notify_address`"),
+            (key_file, "needs both `notify_address`"),
             ("notify_address = 'admin'\nnotify_key_file = 'n'", "invalid `notify_address`"),
             ("secret_file = 's'", "either `key_file`"),
             ("interval_ms = 49", "must be from 50"),
