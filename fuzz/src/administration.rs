@@ -8,6 +8,7 @@ use handle_admin::service::reply::ReplySealer;
 use handle_admin::service::{ActiveRules, AdminService, ReceivedMessage};
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
+use handle_auth::source::SourceList;
 use handle_daemon::site::SiteRecord;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
@@ -114,7 +115,7 @@ fn service() -> Arc<AdminService> {
     let challenges = Challenges::new(config.challenge_limits());
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds())
         .expect("the audit log opens without a file");
-    let active = ActiveRules { rules, effort: config.effort() };
+    let active = ActiveRules { rules, effort: config.effort(), exempt: SourceList::default() };
     Arc::new(AdminService::new(Arc::new(store), active, ReplySealer::new(None), challenges, audit))
 }
 

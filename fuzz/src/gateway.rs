@@ -20,7 +20,8 @@ use handle_gateway::target;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::auth::{PUBLIC_KEY, SecretAnswer, SignedAnswer};
-use handle_proto::wire::{Body, Envelope, Message, Request};
+use handle_proto::wire::guard::ChangeGuard;
+use handle_proto::wire::{Envelope, Message, Request};
 use handle_proto::{Handle, Value, ValueBuf};
 
 /// A path names a handle of limited length, or none. The URL of the handle is printable ASCII and
@@ -194,9 +195,9 @@ pub fn http_batch(bytes: &[u8]) {
         let (envelope, rest) = Envelope::split(&message).expect("an envelope");
         assert_eq!(envelope.message_len as usize, rest.len());
         let decoded = Message::decode(rest).expect("a message");
-        let Ok(Body::Request(request)) = decoded.decode_body(envelope.version) else {
-            panic!("{handle}: not a request");
-        };
+        let (guard, body) = ChangeGuard::split(decoded.body).expect("a guard or none");
+        assert!(!guard.has_conditions(), "{handle}: a batch has no conditions");
+        let request = Request::decode(decoded.header.op_code, envelope.version, body).expect("a request");
         let named = match request {
             Request::CreateHandle(body) | Request::AddValue(body) | Request::ModifyValue(body) => body.handle,
             Request::RemoveValue(body) => body.handle,

@@ -19,10 +19,15 @@ pub fn document() -> &'static Json {
 }
 
 /// The path of the document that a target without its query is for; `None` below `/api` if there is
-/// no such endpoint.
+/// no such endpoint. Case does not matter in `/api` and the name of an endpoint.
 #[must_use]
 pub fn described_path(path: &str) -> Option<&'static str> {
     let paths = document()["paths"].as_object()?;
+    let name_len = path.match_indices('/').nth(2).map_or(path.len(), |(at, _)| at);
+    let (name, rest) = path.split_at(name_len);
+    let lower = format!("{}{rest}", name.to_ascii_lowercase());
+    let is_any_case = lower == "/api" || lower.starts_with("/api/");
+    let path = if is_any_case { lower.as_str() } else { path };
     let is_api = path == "/api" || path.starts_with("/api/");
     let plain = if is_api { path.trim_end_matches('/') } else { path };
     let matches = |described: &str| match described.split_once('{') {

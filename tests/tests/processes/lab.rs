@@ -110,7 +110,7 @@ fn the_outcome_is_in_the_exit_code() {
         ),
         (&["10.1016/x", "--server", "127.0.0.1:1"], 7, "connection refused"),
         (&["10.1016/x", "--server", "127.0.0.1:1", "--tcp"], 7, "cannot connect"),
-        (&["--file", "/does/not/exist"], 1, "cannot read"),
+        (&["--file", "/does/not/exist"], 1, "cannot open"),
         (&["--no-such-option"], 2, "unexpected argument"),
     ] {
         let mut command = lab.hdl(&["resolve"]);

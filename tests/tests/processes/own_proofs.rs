@@ -11,12 +11,20 @@ fn loaded(service: &InitialisedService, arguments: &[&str]) -> Json {
     command.current_dir(service.path("."));
     command.args(["run", "--target", &service.queries.to_string(), "--transport", "tcp"]).args(arguments);
     command.args(["--verify-every", "1", "--pattern", "sequential", "--rate", "200", "--duration", "1s"]);
-    succeed({
-        command.args(["--quiet", "--json", "report.json"]);
-        command
-    });
+    let _ = std::fs::remove_file(service.path("report.json"));
+    command.args(["--quiet", "--json", "report.json"]);
+    let output = run(command);
     let report = std::fs::read(service.path("report.json")).expect("a report");
-    serde_json::from_slice(&report).expect("JSON")
+    let report: Json = serde_json::from_slice(&report).expect("JSON");
+    // A busy machine sends behind schedule, which makes its figures invalid, and no answer wrong.
+    let reasons = report["invalid"].as_array().expect("reasons");
+    let is_late = |reason: &Json| {
+        let reason = reason.as_str().expect("a text");
+        reason.ends_with("behind schedule") || reason.starts_with("requests not sent")
+    };
+    assert!(reasons.iter().all(is_late), "{reasons:?}");
+    assert!(output.status.success() || !reasons.is_empty(), "{output:?}");
+    report
 }
 
 #[test]
@@ -47,10 +55,10 @@ fn a_new_service_passes_every_comparison_with_what_it_serves() {
     ];
     for reference in reference {
         let report = loaded(&service, reference);
-        let (setting, accounts) = (&report["setting"], &report["accounts"]);
+        let (setting, verification) = (&report["setting"], &report["verification"]);
         assert_eq!((&setting["handles"], &setting["handles_not_homed"]), (&json!(2), &json!(1)), "{report}");
-        assert_eq!(accounts["mismatched"], 0, "{accounts}");
-        assert!(accounts["verified"].as_u64().is_some_and(|verified| verified > 100), "{accounts}");
+        assert_eq!(verification["mismatched"], 0, "{verification}");
+        assert!(verification["verified"].as_u64().is_some_and(|verified| verified > 100), "{verification}");
     }
 }
 
