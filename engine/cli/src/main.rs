@@ -219,12 +219,7 @@ fn main() -> ExitCode {
         Command::DemoServer(args) => demo::serve(&args),
         Command::GatewayServer(args) => server_process::serve_gateway(&args),
         Command::CacheServer(args) => server_process::serve_cache(&args),
-        Command::Completions { shell } => {
-            let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
-            output::lines(String::from_utf8_lossy(&script).trim_end());
-            Ok(ExitOutcome::Good)
-        }
+        Command::Completions { shell } => Ok(print_completions(shell)),
     };
     let done = done.and_then(|outcome| match output::check() {
         Err(error) if !is_broken_pipe(&error) => Err(error),
@@ -249,6 +244,13 @@ fn main() -> ExitCode {
             ExitCode::from(outcome as u8)
         }
     }
+}
+
+fn print_completions(shell: clap_complete::Shell) -> ExitOutcome {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
+    output::lines(String::from_utf8_lossy(&script).trim_end());
+    ExitOutcome::Good
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {

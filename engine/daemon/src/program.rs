@@ -166,7 +166,8 @@ fn configure<P: Program>(program: &P) -> anyhow::Result<P::Config> {
     Ok(config)
 }
 
-/// The account of all processes in the units of `docs/operations`: they read what each other writes.
+/// The account of all processes in the units of `docs/operations`: they read what each other
+/// writes.
 const ACCOUNT: &str = "handled";
 
 fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {

@@ -1,5 +1,5 @@
-//! JSON that is longer than memory: the text around its parts is read byte by byte, and each part is
-//! kept as text.
+//! JSON that is longer than memory: the text around its parts is read byte by byte, and each part
+//! is kept as text.
 
 use std::fmt;
 use std::io::{self, BufRead};

@@ -56,7 +56,8 @@ struct ExpectedRecord {
 
 impl ExpectedRecords {
     /// Reads records, in lines of JSON as `hdl export` writes them, or in another form that
-    /// `handle_formats::input` reads. Of two records with the same handle the later one counts. Checks from time to time whether to continue.
+    /// `handle_formats::input` reads. Of two records with the same handle the later one counts.
+    /// Checks from time to time whether to continue.
     ///
     /// # Errors
     ///

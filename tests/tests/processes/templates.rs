@@ -265,8 +265,8 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
             }
         });
         std::thread::sleep(Duration::from_millis(500));
-        // Over TCP, to which a datagram is sent for which there is no place. The result is looked at
-        // outside of the scope, which would wait for the flood.
+        // Over TCP, to which a datagram is sent for which there is no place. The result is looked
+        // at outside of the scope, which would wait for the flood.
         let ask = |number| {
             let since = Instant::now();
             let answer = exchange_over_tcp(address, &request(b"1234/cheap@x", number))?;

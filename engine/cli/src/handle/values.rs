@@ -123,8 +123,8 @@ fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Reads data from a file: keys in any form, secrets without the newline at their end, sites also as
-/// JSON, all other data as it is.
+/// Reads data from a file: keys in any form, secrets without the newline at their end, sites also
+/// as JSON, all other data as it is.
 pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
     if is_a(kind.as_bytes(), b"HS_PUBKEY") {
         return key::public_record(path);

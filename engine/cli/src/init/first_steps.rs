@@ -1,5 +1,5 @@
-//! The commands that `hdl init` prints at its end: from the new directory to the first handle. A test
-//! runs them as they are printed.
+//! The commands that `hdl init` prints at its end: from the new directory to the first handle. A
+//! test runs them as they are printed.
 
 use super::{Args, administrator, certificate, config, key_handle, secret_identity};
 use std::net::{IpAddr, SocketAddr};

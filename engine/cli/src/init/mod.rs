@@ -99,10 +99,10 @@ pub(crate) struct Args {
     /// Do not encrypt the administrator's key.
     #[arg(long)]
     plain: bool,
-    /// File with a secret for clients over HTTP that have passwords, as curl and pyhandle: it becomes
-    /// the HS_SECKEY value 301 beside the administrator's key, and may do with handles of the prefix
-    /// what the key may. Only its owner may read the file (mode 0600); a newline at its end is
-    /// ignored.
+    /// File with a secret for clients over HTTP that have passwords, as curl and pyhandle: it
+    /// becomes the HS_SECKEY value 301 beside the administrator's key, and may do with handles of
+    /// the prefix what the key may. Only its owner may read the file (mode 0600); a newline at its
+    /// end is ignored.
     #[arg(long, value_name = "FILE", conflicts_with = "adopt")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]

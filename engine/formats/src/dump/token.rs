@@ -170,8 +170,8 @@ impl<R: BufRead> Tokens<R> {
         Ok(())
     }
 
-    /// Reads a row of COPY: a line with tabs between its fields. Returns whether there is one. After
-    /// the last row is the line `\.`, or the end if rows are `bare`.
+    /// Reads a row of COPY: a line with tabs between its fields. Returns whether there is one.
+    /// After the last row is the line `\.`, or the end if rows are `bare`.
     ///
     /// # Errors
     /// When the input ends earlier, among others.

@@ -88,8 +88,8 @@ const NAME_VALUES: usize = 1024;
 /// Length of the answers that are kept for names that are repeated.
 const REPEATED_LEN_MAX: usize = 16 << 10;
 /// Turns that the requests of one source may take: a fifth of the time of one core, with 100 ms at
-/// once. A request beyond it goes on later. Other connections of the worker then wait for a fifth of
-/// a turn on average.
+/// once. A request beyond it goes on later. Other connections of the worker then wait for a fifth
+/// of a turn on average.
 const SOURCE_RATE: SourceRate =
     SourceRate { interval_ns: 500_000, burst: 1000, ipv4_bits: 32, ipv6_bits: 64 };
 /// Time after which a request of a source beyond its rate asks again whether it may go on.

@@ -9,6 +9,7 @@ use handle_daemon::settings::NETWORKS;
 use handle_proto::limit::{
     MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, PBKDF2_KEY_BITS_MAX, VLIST_EXPANSION_MAX,
 };
+use handle_proto::wire::list::Reference;
 
 settings! {
     /// The slow path, which answers requests that need a signature or an identity.
@@ -72,4 +73,9 @@ impl SlowConfig {
             work_max: self.pbkdf2_work,
         }
     }
+}
+
+/// Identities as references to their keys.
+pub(super) fn references(identities: &[HandleIdentity]) -> Vec<Reference<'_>> {
+    identities.iter().map(|identity| Reference { handle: &identity.handle, index: identity.index }).collect()
 }

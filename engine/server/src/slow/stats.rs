@@ -1,7 +1,9 @@
 //! The counters of slow threads.
 
 use crate::counters::Counter;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value};
+use std::time::Duration;
 
 handle_daemon::event_counters! {
     /// The counters of one slow thread, which other threads read.
@@ -47,4 +49,9 @@ pub(crate) fn sums<'c>(counters: impl Iterator<Item = &'c SlowCounters>) -> [u64
 /// Sums by name.
 pub(crate) fn to_json(sums: &[u64; SlowCounters::NAMES.len()]) -> Map<String, Value> {
     SlowCounters::NAMES.iter().zip(sums).map(|(name, &sum)| ((*name).to_owned(), sum.into())).collect()
+}
+
+/// The processor time of this thread.
+pub(super) fn processor_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }

@@ -2,12 +2,13 @@
 //! checks the answer to a challenge, and signs the reply.
 
 use super::SlowPath;
+use super::config::references;
 use super::forwarding::ForwardNote;
 use super::in_session::{self, SessionProof};
 use super::missing::{MissingRecord, MissingState, RequestCache};
 use super::queue::SlowJob;
 use super::signer::{AnswerSigner, Signature};
-use super::stats::SlowCounters;
+use super::stats::{SlowCounters, processor_time};
 use crate::server::ServerState;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{refusing, too_long};
@@ -38,11 +39,9 @@ use handle_resolver::{
 };
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
-use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// One slow thread.
@@ -196,11 +195,6 @@ impl SlowThread {
         counters.work_units.add(job.cost);
         job.put_answer(message);
     }
-}
-
-/// The processor time of this thread.
-fn processor_time() -> Duration {
-    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 impl SlowPath {
@@ -802,8 +796,4 @@ pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
         ChallengeRefusal::OverTcp => RefusalReason::OverTcp,
         ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => RefusalReason::TooManyChallenges,
     }
-}
-
-fn references(identities: &[super::config::HandleIdentity]) -> Vec<Reference<'_>> {
-    identities.iter().map(|identity| Reference { handle: &identity.handle, index: identity.index }).collect()
 }
