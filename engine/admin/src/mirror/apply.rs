@@ -79,6 +79,10 @@ pub struct StreamApplier {
     /// The times at the end of the last complete stream of transactions, as in a position. They may
     /// not be written yet.
     heard: Option<HeardTimes>,
+    /// The time of the primary in its last answer, which may be too far ahead to be stored; 0 if
+    /// not known. The primary gets its own time back: by that of the position, the start of its
+    /// log could stay ahead of what is here, and every request end in a dump.
+    stated_unix_ms: u64,
     /// When the present stream was requested.
     asked_unix_ms: u64,
     /// The clock of this machine.
@@ -141,6 +145,7 @@ impl StreamApplier {
             state,
             committed: position.clone(),
             heard: None,
+            stated_unix_ms: 0,
             asked_unix_ms: 0,
             clock: now_unix_ms,
             stream_from: position.last_id,
@@ -161,6 +166,12 @@ impl StreamApplier {
     #[must_use]
     pub const fn position(&self) -> &MirrorPosition {
         &self.position
+    }
+
+    /// The time, by the clock of the primary, up to which all its transactions are here.
+    #[must_use]
+    pub fn has_unix_ms(&self) -> u64 {
+        self.position.complete_unix_ms.max(self.stated_unix_ms)
     }
 
     /// Takes the time from `clock` in place of the clock of this machine.
@@ -277,7 +288,15 @@ impl StreamApplier {
         let found_unix_ms = unix_ms.ok_or(MirrorError::Order("the stream does not say when it was made"))?;
         match self.status {
             Some(TransactionStatus::NeedsDump) => self.position.needs_dump = true,
+            // The clock of the primary was set back, and its store may be another one: it is asked
+            // again with the time of the position, and decides whether the transactions suffice.
+            _ if found_unix_ms < self.stated_unix_ms
+                && self.position.complete_unix_ms < self.stated_unix_ms =>
+            {
+                self.stated_unix_ms = 0;
+            }
             _ => {
+                self.stated_unix_ms = found_unix_ms;
                 // The numbers of transactions are their order. The clock of the primary may be
                 // wrong, also back, and this does not keep its transactions from being applied.
                 let now_unix_ms = (self.clock)();
@@ -324,6 +343,7 @@ impl StreamApplier {
     fn take_dump_source(&mut self, found_unix_ms: u64, txn_id: u64) -> Result<(), MirrorError> {
         let now_unix_ms = (self.clock)();
         self.state.note_clock(found_unix_ms, now_unix_ms);
+        let stated_unix_ms = found_unix_ms;
         let found_unix_ms = MirrorPosition::believed(found_unix_ms, now_unix_ms);
         let (known_unix_ms, last_id) = (self.position.complete_unix_ms, self.position.last_id);
         // Lower numbers alone are those of a store that has replaced the one before, and an earlier
@@ -333,7 +353,10 @@ impl StreamApplier {
         }
         let dump = self.position.dump.as_mut().ok_or(MirrorError::Order("no dump was requested"))?;
         // If a dump that was continued begins again, the first part is as old as it was.
-        dump.source.get_or_insert((txn_id, found_unix_ms));
+        if dump.source.is_none() {
+            dump.source = Some((txn_id, found_unix_ms));
+            self.stated_unix_ms = stated_unix_ms;
+        }
         if dump.contact_unix_ms == 0 {
             dump.contact_unix_ms = self.asked_unix_ms;
         }
@@ -504,7 +527,7 @@ impl StreamApplier {
         })?;
         taken?;
         // The other process may have got further than this one knows.
-        self.heard = None;
+        (self.heard, self.stated_unix_ms) = (None, 0);
         self.abandon()
     }
 

@@ -179,7 +179,7 @@ impl TransactionSource {
     ) -> Result<Self, StoreError> {
         let last_id = snapshot.last_id()?;
         // The clock may have been set back since the last transaction.
-        let complete_unix_ms = range.now_unix_ms.max(snapshot.last_unix_ms()?);
+        let complete_unix_ms = complete_unix_ms(&snapshot, range.now_unix_ms)?;
         let (step, room) = (TransactionStep::Header, Vec::new());
         Ok(Self { snapshot, header, range, share, receiver, last_id, complete_unix_ms, step, count: 0, room })
     }
@@ -293,6 +293,13 @@ impl TransactionSource {
     }
 }
 
+/// The time up to which `snapshot` has all transactions. It is not before the start of the log,
+/// also while the clock is behind it: who has everything up to there needs no dump.
+fn complete_unix_ms(snapshot: &StoreSnapshot, now_unix_ms: u64) -> Result<u64, StoreError> {
+    let start_unix_ms = snapshot.log_start()?.unix_ms.unwrap_or(0);
+    Ok(now_unix_ms.max(snapshot.last_unix_ms()?).max(start_unix_ms))
+}
+
 /// The date of a transaction. Changes of one handle within a millisecond have the same time in the
 /// log, but different dates, so the last change of a handle has the date in `last`.
 fn unix_ms_of(entry: &LogEntry, last: Option<LastChange>) -> u64 {
@@ -387,7 +394,7 @@ impl DumpSource {
         (share, receiver): (ReceiverShare, ReceiverKey),
     ) -> Result<Self, StoreError> {
         let last_id = snapshot.last_id()?;
-        let unix_ms = now_unix_ms.max(snapshot.last_unix_ms()?);
+        let unix_ms = complete_unix_ms(&snapshot, now_unix_ms)?;
         let DumpPosition { step: begin, after } = begin;
         let has_homed_only = begin == DumpStep::Homed && after.as_ref().is_some_and(Vec::is_empty);
         let (step, room) = (DumpStep::Header, Vec::new());
