@@ -58,6 +58,7 @@ struct MeasuredFleet {
     fleet: TestFleet,
     programs: PathBuf,
     admin: SocketAddr,
+    notices: SocketAddr,
     handled: SocketAddr,
 }
 
@@ -74,6 +75,7 @@ impl MeasuredFleet {
             fleet: TestFleet::over_s3(),
             programs: programs.map_or_else(built, |programs| root.join(programs)),
             admin: free_address(),
+            notices: free_address(),
             handled: free_address(),
         };
         let store = Store::create(&StoreConfig::at(&this.fleet.path("store.redb")), true).unwrap();
@@ -117,21 +119,20 @@ impl MeasuredFleet {
              anonymous_full_access = true\naudit = \"audit\"\n[store]\nfile = \"store.redb\"\n\
              [publish]\ndirectory = \"published\"\n\
              [publish.ship]\nurl = \"{}\"\n[publish.ship.storage]\ncredentials_file = \"credentials\"\n\
-             [publish.notify]\nlisten = \"127.0.0.1:{}\"\nkey_file = \"notice-key\"\n",
+             [publish.notify]\nlisten = \"{}\"\nkey_file = \"notice-key\"\n",
             server["this_server_id"],
             self.admin,
             self.fleet.url(),
-            self.admin.port() + 20_000
+            self.notices
         );
         self.start("handle-admin", &config, &[])
     }
 
     fn start_fetch(&self, has_notices: bool) -> RunningProcess {
         let notify = match has_notices {
-            true => format!(
-                "[notify]\naddress = \"127.0.0.1:{}\"\nkey_file = \"notice-key\"\n",
-                self.admin.port() + 20_000
-            ),
+            true => {
+                format!("[notify]\naddress = \"{}\"\nkey_file = \"notice-key\"\n", self.notices)
+            }
             false => String::new(),
         };
         let config = format!(

@@ -333,7 +333,8 @@ fn the_server_that_administers_a_handle_is_found() {
     drop(there);
     std::fs::write(&batch, [create("20.2/later"), create("10.1/later")].concat()).unwrap();
     let again = directory.path().join("again.log");
-    let args = ["batch", batch.to_str().unwrap(), "--log", again.to_str().unwrap()];
+    // One after the other: creations run several at once by default.
+    let args = ["batch", batch.to_str().unwrap(), "--parallel", "1", "--log", again.to_str().unwrap()];
     let (code, text) = fail(hdl(&args));
     assert!(code == 1 && text.contains("stopped") && text.contains("--resume"), "{text}");
     assert!(!has(&here, b"10.1/LATER"));
