@@ -4,7 +4,7 @@
 //! no. [`has`] prints `NOT TESTED` with the name of the test, past the harness, which hides what
 //! passing tests print. It also appends the line to the file in `HANDLE_NOT_TESTED`, so that a run
 //! of many programs ends with the list. With `HANDLE_TESTS=required`, as in `.ci/run`, the test
-//! fails instead, unless its row of [`ROWS`] is exempt.
+//! fails instead, unless its row of `ROWS` is exempt.
 //!
 //! Tests of single crates include this file by its path, so it uses the standard library only.
 

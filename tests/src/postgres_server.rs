@@ -61,7 +61,7 @@ fn installed_programs() -> Option<PathBuf> {
 
 impl PostgresServer {
     /// Starts a server; `None` if its programs are not installed, for which see
-    /// [`has`](super::needs::has).
+    /// [`has`].
     ///
     /// # Panics
     /// When it does not start.
