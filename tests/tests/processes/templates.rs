@@ -229,6 +229,10 @@ fn a_template_publishes_no_private_value() {
     assert_eq!(ask("1234/hidden@x").unwrap(), "t", "a namespace that is not public does not apply");
 }
 
+/// Bound on a costly answer, also of an unoptimised build on a busy machine. Without bounds on its
+/// work, one took 11 to 16 s.
+const COSTLY_WITHIN: Duration = Duration::from_secs(10);
+
 /// A template that is made to cost as much as it can, asked for from eight forged addresses, and a
 /// ninth whose requests take the slow path as well.
 #[test]
@@ -252,7 +256,7 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
     let since = Instant::now();
     assert_eq!(joined_data(client.resolve(b"1234/costly@x")).unwrap_err(), ResponseCode::ERROR);
     let costly_took = since.elapsed();
-    assert!(costly_took < Duration::from_secs(2), "{costly_took:?}, in a debug build");
+    assert!(costly_took < COSTLY_WITHIN, "{costly_took:?}");
     let address = server.addresses()[0];
     let ends = AtomicBool::new(false);
     let longest = std::thread::scope(|scope| {
@@ -277,8 +281,8 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
         ends.store(true, Ordering::Relaxed);
         answers
     });
-    // A costly answer, which a debug build makes in a fraction of a second, may be before it.
-    assert!(longest.iter().all(|took| took.is_some_and(|took| took < Duration::from_secs(2))), "{longest:?}");
+    // A costly answer may be before it.
+    assert!(longest.iter().all(|took| took.is_some_and(|took| took < COSTLY_WITHIN)), "{longest:?}");
 }
 
 #[test]
