@@ -19,12 +19,11 @@ pub fn document() -> &'static Json {
 }
 
 /// The path of the document that a target without its query is for; `None` below `/api` if there is
-/// no such endpoint. Case does not matter in `/api` and the name of an endpoint.
+/// no such endpoint. Case does not matter in `/api`.
 #[must_use]
 pub fn described_path(path: &str) -> Option<&'static str> {
     let paths = document()["paths"].as_object()?;
-    let name_len = path.match_indices('/').nth(2).map_or(path.len(), |(at, _)| at);
-    let (name, rest) = path.split_at(name_len);
+    let (name, rest) = path.split_at_checked("/api".len()).unwrap_or((path, ""));
     let lower = format!("{}{rest}", name.to_ascii_lowercase());
     let is_any_case = lower == "/api" || lower.starts_with("/api/");
     let path = if is_any_case { lower.as_str() } else { path };

@@ -94,8 +94,8 @@ impl<'r> ApiEndpoint<'r> {
             || (path.strip_prefix('/').unwrap_or_default(), None),
             |(name, rest)| (name, Some(rest)),
         );
-        // As deployed, in any case of letters.
-        match (&*name.to_ascii_lowercase(), rest) {
+        // As deployed, in this case of letters only: vector `endpoint/api/HANDLES/10.5072/URL-ONE`.
+        match (name, rest) {
             ("handles", None | Some("")) => Self::Handles,
             ("handles", Some(handle)) => Self::Handle(handle),
             ("prefixes", None | Some("")) => Self::Prefixes,
