@@ -2,6 +2,7 @@
 //! SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA and unknown ones. Without it, a client keeps a
 //! worker busy with 17 bytes a frame and never asks for anything that a limit counts.
 
+use super::http2_targets::{HEADER_LEN, PREFACE_LEN};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -15,14 +16,11 @@ const CREDIT_PER_S: u64 = 100;
 /// Bytes of a transfer, in either direction, for which a client may send one more: clients open the
 /// windows of a transfer as it proceeds.
 const BYTES_PER_CREDIT: u64 = 1024;
-/// Bytes before the first frame.
-const PREFACE_LEN: usize = 24;
-const HEAD_LEN: usize = 9;
 
 /// Follows the frames in the bytes of a client.
 #[derive(Debug)]
 struct FrameCounter {
-    head: [u8; HEAD_LEN],
+    head: [u8; HEADER_LEN],
     head_len: usize,
     /// Bytes left of the preface or of the payload of a frame.
     payload_left: usize,
@@ -35,7 +33,7 @@ struct FrameCounter {
 impl FrameCounter {
     const fn new(now: Instant) -> Self {
         Self {
-            head: [0; HEAD_LEN],
+            head: [0; HEADER_LEN],
             head_len: 0,
             payload_left: PREFACE_LEN,
             credit: CREDIT_MAX,
@@ -49,10 +47,10 @@ impl FrameCounter {
         while !bytes.is_empty() {
             let skipped = self.payload_left.min(bytes.len());
             (self.payload_left, bytes) = (self.payload_left - skipped, &bytes[skipped..]);
-            let taken = (HEAD_LEN - self.head_len).min(bytes.len());
+            let taken = (HEADER_LEN - self.head_len).min(bytes.len());
             self.head[self.head_len..self.head_len + taken].copy_from_slice(&bytes[..taken]);
             (self.head_len, bytes) = (self.head_len + taken, &bytes[taken..]);
-            if self.head_len == HEAD_LEN {
+            if self.head_len == HEADER_LEN {
                 self.head_len = 0;
                 if !self.count(now) {
                     return false;
@@ -170,7 +168,7 @@ mod tests {
     fn frame(kind: u8, payload_len: u32) -> Vec<u8> {
         let [_, high, middle, low] = payload_len.to_be_bytes();
         let mut frame = vec![high, middle, low, kind, 0, 0, 0, 0, 1];
-        frame.resize(HEAD_LEN + payload_len as usize, 0);
+        frame.resize(HEADER_LEN + payload_len as usize, 0);
         frame
     }
 

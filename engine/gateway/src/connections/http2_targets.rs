@@ -20,9 +20,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Length of the preface of a client.
-const PREFACE_LEN: usize = 24;
+pub(super) const PREFACE_LEN: usize = 24;
 /// Length of the header of a frame.
-const HEADER_LEN: usize = 9;
+pub(super) const HEADER_LEN: usize = 9;
 /// Maximum length of the payload of a frame that is looked at, and of what it becomes. A server
 /// accepts at least this.
 const PAYLOAD_LEN_MAX: usize = 16_384;
