@@ -229,7 +229,7 @@ fn a_template_publishes_no_private_value() {
     assert_eq!(ask("1234/hidden@x").unwrap(), "t", "a namespace that is not public does not apply");
 }
 
-/// Bound on a costly answer, also of an unoptimised build on a busy machine. Without bounds on its
+/// Bound on a costly answer, also of an unoptimised build on a loaded machine. Without bounds on its
 /// work, one took 11 to 16 s.
 const COSTLY_WITHIN: Duration = Duration::from_secs(10);
 
