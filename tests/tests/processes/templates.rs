@@ -229,8 +229,8 @@ fn a_template_publishes_no_private_value() {
     assert_eq!(ask("1234/hidden@x").unwrap(), "t", "a namespace that is not public does not apply");
 }
 
-/// Bound on a costly answer, also of an unoptimised build on a loaded machine. Without bounds on its
-/// work, one took 11 to 16 s.
+/// Bound on a costly answer, also of an unoptimised build on a loaded machine. Without bounds on
+/// its work, one took 11 to 16 s.
 const COSTLY_WITHIN: Duration = Duration::from_secs(10);
 
 /// A template that is made to cost as much as it can, asked for from eight forged addresses, and a
