@@ -70,5 +70,5 @@ fn statements_about_a_signed_set_are_renewed() {
     place.put("1/a", "one");
     assert!(publisher.wait_for(place.store().last_id(), Duration::from_secs(30)));
     wait(&|| newest().is_some_and(|it| it.handles_count > 0 && it.signed_unix_ms > it.created_unix_ms));
-    assert!(publisher.status().counts.statements >= 3);
+    wait(&|| publisher.status().counts.statements >= 3);
 }
