@@ -95,7 +95,18 @@ impl UpstreamFailure {
             }) => RefusalReason::NotHomed,
             // The servers that passed the question on do not try it again elsewhere.
             Self::Code(ResponseCode::RECURSION_COUNT_TOO_HIGH) => RefusalReason::TooManyServers,
-            Self::Lookup(_) | Self::Uncertified | Self::Code(_) => RefusalReason::NotResolved,
+            Self::Uncertified => RefusalReason::NotCertified,
+            Self::Lookup(_) | Self::Code(_) => RefusalReason::NotResolved,
+        }
+    }
+}
+
+impl From<LookupError> for UpstreamFailure {
+    fn from(error: LookupError) -> Self {
+        use AttemptError::{Digest, NoKey, Signature};
+        match error {
+            LookupError::AllFailed { last: Signature(_) | Digest | NoKey, .. } => Self::Uncertified,
+            error => Self::Lookup(error),
         }
     }
 }
@@ -223,7 +234,7 @@ impl UpstreamResolver {
     /// question back](Self::give_back).
     pub(crate) fn refuses(&self, handle: &[u8], is_authoritative: bool) -> Option<UpstreamFailure> {
         let question = remembered(handle, is_authoritative);
-        self.failures.refuses(&question, driver::now().ms).map(UpstreamFailure::Lookup)
+        self.failures.refuses(&question, driver::now().ms).map(UpstreamFailure::from)
     }
 
     /// Notes that a question was not asked.
@@ -300,13 +311,7 @@ impl UpstreamResolver {
             }
             Err(error) => {
                 self.failures.note(&remembered, &error, driver::now().ms);
-                use AttemptError::{Digest, NoKey, Signature};
-                Err(match error {
-                    LookupError::AllFailed { last: Signature(_) | Digest | NoKey, .. } => {
-                        UpstreamFailure::Uncertified
-                    }
-                    error => UpstreamFailure::Lookup(error),
-                })
+                Err(error.into())
             }
         }
     }

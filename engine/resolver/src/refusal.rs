@@ -113,6 +113,8 @@ reasons! {
     TooManyQuestions = "too_many_questions", SERVER_BUSY, b"Too many questions to other servers are under way; ask again later.";
     /// No other server has answered, and there is no answer to fall back on.
     NotResolved = "not_resolved", SERVER_BUSY, b"No responsible server has answered; ask again later.";
+    /// Answers about the record must be signed by its servers, and none has a valid signature.
+    NotCertified = "not_certified", SERVER_BUSY, b"No responsible server has given an answer with a valid signature; ask again later.";
     /// The request has passed through so many servers that it is not passed on.
     TooManyServers = "too_many_servers", RECURSION_COUNT_TOO_HIGH, b"The request has come through too many servers.";
     /// The table of challenges that wait for an answer is full.

@@ -483,6 +483,7 @@ fn certified_answers_enter_and_others_do_not() {
         Lie::Request,
         Lie::Garbage,
     ];
+    let is_about_signature = |lie| matches!(lie, Lie::Changed | Lie::Unsigned | Lie::WrongDigest);
     for lie in lies {
         let liar = LiarServer::start(truth.address(), &directory.join("privkey.bin"), lie);
         let all = certifying(directory, liar.address, |_| {});
@@ -493,9 +494,17 @@ fn certified_answers_enter_and_others_do_not() {
         for cache in [all, one] {
             assert_eq!(cache.resolve("10.5072/URL-ONE").code, ResponseCode::SERVER_BUSY, "{lie:?}");
             assert_eq!((cache.count("entries"), cache.count("failures")), (0, 1), "{lie:?}");
-            let is_about_signature = matches!(lie, Lie::Changed | Lie::Unsigned | Lie::WrongDigest);
-            assert_eq!(cache.count("uncertified"), u64::from(is_about_signature), "{lie:?}");
+            assert_eq!(cache.count("uncertified"), u64::from(is_about_signature(lie)), "{lie:?}");
         }
+        // The client is told as well, also while the failure is remembered.
+        let remembering = certifying(directory, liar.address, |config| config.upstream.failure_ms = 60_000);
+        let reason = if is_about_signature(lie) { &b"a valid signature"[..] } else { b"has answered" };
+        for _ in 0..2 {
+            let answer = remembering.ask("10.5072/URL-ONE", &[], OpFlags::PLAIN_REQUEST);
+            let text = String::from_utf8_lossy(&answer);
+            assert!(answer.windows(reason.len()).any(|window| window == reason), "{lie:?}: {text}");
+        }
+        assert_eq!(remembering.count("questions"), 1, "{lie:?}");
     }
 }
 
