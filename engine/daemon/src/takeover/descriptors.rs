@@ -135,12 +135,57 @@ mod tests {
         ] {
             let (ours, theirs) = UnixStream::pair().unwrap();
             send(&ours, &[descriptor]).unwrap();
-            let error = format!("{:#}", receive(&theirs, &[announced]).unwrap_err());
-            assert!(error.contains(why), "{error}");
+            let error = receive(&theirs, &[announced]).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            let is_named = match error {
+                OfferError::OtherType(at, kind, _) => at == address && kind == announced.kind,
+                OfferError::OtherAddress(at, found) => at == other && found == address,
+                _ => false,
+            };
+            assert!(is_named, "{why}");
         }
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(ours);
         let announced = [SocketAnnouncement { kind: SocketKind::Udp, address }];
         assert!(receive(&theirs, &announced).unwrap_err().to_string().contains("closed the connection"));
+    }
+
+    /// A message with these many descriptors of one socket, sent at once.
+    fn send_at_once(stream: &UnixStream, descriptor: BorrowedFd<'_>, count: usize) {
+        let descriptors = vec![descriptor; count];
+        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2 * IN_MESSAGE_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut room);
+        assert!(count == 0 || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        sendmsg(stream, &[IoSlice::new(b"s")], &mut control, SendFlags::NOSIGNAL).unwrap();
+    }
+
+    #[test]
+    fn another_number_of_sockets_than_announced_is_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let announced = SocketAnnouncement { kind: SocketKind::Udp, address: socket.local_addr().unwrap() };
+        let received = |announced_count: usize, sent_count: usize| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            send_at_once(&ours, socket.as_fd(), sent_count);
+            drop(ours);
+            receive(&theirs, &vec![announced; announced_count])
+        };
+        assert_eq!(received(2, 2).unwrap().len(), 2);
+        assert!(matches!(received(1, 0), Err(OfferError::SocketCount)), "a message without any");
+        assert!(matches!(received(2, 3), Err(OfferError::SocketCount)), "one too many");
+        assert!(matches!(received(3, 2), Err(OfferError::Closed)), "one is missing");
+    }
+
+    /// The kernel leaves out what a process may not open any more, and what there is no room for,
+    /// and reports both alike.
+    #[test]
+    fn sockets_that_the_kernel_has_left_out_are_noticed() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let announced = SocketAnnouncement { kind: SocketKind::Udp, address: socket.local_addr().unwrap() };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        send_at_once(&ours, socket.as_fd(), 2 * IN_MESSAGE_MAX);
+        // As many as arrive, so that their number is as announced.
+        let error = receive(&theirs, &[announced; IN_MESSAGE_MAX]).unwrap_err();
+        assert!(matches!(error, OfferError::TooManyFiles), "{error}");
+        assert!(error.to_string().contains("ulimit -n"), "{error}");
     }
 }
