@@ -119,7 +119,12 @@ impl InitialisedService {
 
     /// Starts `handled` and waits until it serves.
     pub fn start_handled(&mut self) {
-        self.handled = Some(Daemon::start(self.handled_command(), &self.path("site/run/handled.sock")));
+        self.start_handled_as(self.handled_command());
+    }
+
+    /// The same with another command for the process.
+    pub fn start_handled_as(&mut self, command: Command) {
+        self.handled = Some(Daemon::start(command, &self.path("site/run/handled.sock")));
     }
 
     /// A path relative to the parent of the directory `site`.

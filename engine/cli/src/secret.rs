@@ -142,6 +142,27 @@ pub(crate) fn reference(text: &str) -> anyhow::Result<(i32, &str)> {
 mod tests {
     use super::*;
 
+    /// Some tools store the SHA-1 of a password as secret; an operator knows the password.
+    #[test]
+    fn a_secret_is_hashed_only_if_the_option_says_so() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("secret");
+        std::fs::write(&file, "a password\n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let auth = Some("300:10.1045/ADMIN".to_owned());
+        for (hashed_secret, expected) in
+            [(false, &b"a password"[..]), (true, b"7847eb99571fc7a6728ad27bee9e7447db41d0a2")]
+        {
+            let secret_file = Some(file.clone());
+            let args =
+                IdentityArgs { auth: auth.clone(), secret_file, hashed_secret, ..IdentityArgs::default() };
+            let identity = args.read().unwrap().unwrap();
+            let IdentityKey::Secret(secret) = &identity.key else { panic!("another kind of key") };
+            assert_eq!(secret.as_slice(), expected);
+        }
+    }
+
     #[test]
     fn identities_are_an_index_and_a_handle() {
         assert_eq!(reference("300:10.1045/ADMIN").unwrap(), (300, "10.1045/ADMIN"));

@@ -112,6 +112,8 @@ fn ten_thousand_simultaneous_questions_for_one_name_ask_once() {
         }
     }
     assert_eq!(cache.count("questions"), 1);
+    // The server is so slow that the one question is repeated.
+    assert!((1..=3).contains(&upstream.asked()), "{}", upstream.asked());
     assert_eq!(cache.count("misses") + cache.count("hits"), SOCKETS as u64 * REQUESTS as u64);
     assert_eq!(cache.count("coalesced"), cache.count("misses") - 1);
     println!("{} of {} waited", cache.count("misses"), SOCKETS as u64 * REQUESTS as u64);

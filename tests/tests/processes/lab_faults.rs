@@ -13,7 +13,7 @@ use handle_proto::Handle;
 use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
 use handle_tests::lab::LabProcess;
 use handle_tests::liar::{LiarServer, Lie};
-use handle_tests::process::fail;
+use handle_tests::process::{fail, succeed};
 use handle_tests::records::{self, Record};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, OnceLock};
@@ -265,6 +265,9 @@ fn any_server_may_be_silent_or_gone() {
             assert!((3..=4).contains(&sent_count(&resolved.events)), "{:?}", resolved.events);
         }
     }
+    let record = elsevier_records().next().unwrap();
+    let authoritative = || lab.hdl(&["resolve", &record.handle, "--authoritative"]);
+    succeed(authoritative());
     let mut gone = vec![];
     for (site, servers_count) in [("primary", 4), ("secondary", 2)] {
         for at in 0..servers_count {
@@ -272,10 +275,13 @@ fn any_server_may_be_silent_or_gone() {
             gone.push(lab.addresses(site)[at]);
             resolve_some(&lab, &format!("{site} {} is down", at + 1), gone.len(), &gone);
         }
+        // Other sites answer, but not with the authority of a primary one.
+        succeed(lab.hdl(&["resolve", &record.handle]));
+        let (exit, error) = fail(authoritative());
+        assert_eq!(exit, 7, "{error}");
     }
     // The last server of the service.
     lab.kill("mirror", 0);
-    let record = elsevier_records().next().unwrap();
     let (exit, error) = fail(lab.hdl(&["resolve", &record.handle]));
     assert_eq!(exit, 7, "{error}");
     assert!(error.contains("none of 6 attempts") && error.contains("hdl site shows"), "{error}");

@@ -88,6 +88,7 @@ mod mirroring_promoted;
 mod moving;
 mod odd_sites;
 mod operators;
+mod options;
 mod own_proofs;
 mod privileges;
 mod publishing;
