@@ -38,6 +38,7 @@ pub mod session;
 pub mod several_admins;
 pub mod site;
 pub mod source_addresses;
+pub mod strace;
 pub mod test_server;
 pub mod transcripts;
 pub mod upstream_server;

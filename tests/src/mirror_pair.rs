@@ -10,7 +10,9 @@ use handle_proto::wire::Request;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::{OpFlags, ResponseCode, Value, Values};
 use handle_snapshot::set::read_manifest;
+use handle_store::{Store, StoreConfig};
 use serde_json::Value as Json;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -80,10 +82,71 @@ impl MirroredService {
         is_published && self.primary.published() == self.mirror.published()
     }
 
+    /// Stops both processes, and asserts that their stores have the same records, with their
+    /// private values, and the same homed prefixes.
+    ///
+    /// # Panics
+    /// If they have not.
+    pub fn stop_and_compare(&mut self) {
+        (self.primary.admin, self.mirror.admin) = (None, None);
+        StoreContent::of(&self.mirror).assert_is(&StoreContent::of(&self.primary), "the mirror");
+    }
+
     /// A client that changes records of the primary.
     #[must_use]
     pub fn administrator(&self) -> RecordAdministrator {
         RecordAdministrator::new(&self.primary, self.primary.administration)
+    }
+}
+
+/// What a store has for its clients.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StoreContent {
+    /// The encoded values of each record, private ones included.
+    pub records: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    /// The homed prefixes.
+    pub homed: BTreeSet<Vec<u8>>,
+}
+
+impl StoreContent {
+    /// Reads the store of a service whose `handle-admin` does not run.
+    ///
+    /// # Panics
+    /// If the store cannot be read.
+    #[must_use]
+    pub fn of(service: &InitialisedService) -> Self {
+        Self::of_store(&Store::open(&StoreConfig::at(&service.path("site/store.redb"))).expect("a store"))
+    }
+
+    /// Reads an open store.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    #[must_use]
+    pub fn of_store(store: &Store) -> Self {
+        let snapshot = store.snapshot().expect("a snapshot");
+        let records = snapshot.records().expect("records").map(|stored| {
+            let stored = stored.expect("a readable record");
+            let values = stored.record().expect("an intact record").values.iter().map(|value| {
+                let mut encoded = Vec::new();
+                value.encode(&mut encoded);
+                encoded
+            });
+            (stored.handle().to_vec(), values.collect())
+        });
+        Self { records: records.collect(), homed: snapshot.homed().expect("prefixes").into_iter().collect() }
+    }
+
+    /// Asserts that both are equal.
+    ///
+    /// # Panics
+    /// If they are not; the message names a difference.
+    pub fn assert_is(&self, other: &Self, what: &str) {
+        let differs = |name: &&Vec<u8>| self.records.get(*name) != other.records.get(*name);
+        let different = self.records.keys().chain(other.records.keys()).find(differs);
+        let different = different.map(|name| String::from_utf8_lossy(name));
+        assert!(different.is_none(), "{what}: the records of {different:?} differ");
+        assert_eq!(self.homed, other.homed, "{what}: homed prefixes");
     }
 }
 

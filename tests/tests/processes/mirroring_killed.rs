@@ -124,4 +124,5 @@ fn a_killed_primary_and_a_killed_mirror_end_equal() {
     let counts = service.progress()["counts"].clone();
     println!("{seen_count} of {number} numbers were seen at the mirror");
     println!("{} records were acknowledged; the last mirror process: {counts}", acknowledged.len());
+    service.stop_and_compare();
 }
