@@ -92,6 +92,8 @@ fn a_machine_is_told_of_each_set_at_once() {
     let admin = start(&fleet, free_address());
     let fetcher = fetch(&fleet, NEVER_MS, admin.server().notify_address().unwrap(), "notice-key");
     until("a connection", || is_connected(&fetcher));
+    let sent = &admin.server().shared().notices.counters.notices;
+    until("the first notice is counted", || sent.get() > 0);
     let mut times: Vec<Duration> = (0..20)
         .map(|at| {
             change(&admin, &format!("change {at}"));

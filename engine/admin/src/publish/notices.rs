@@ -187,10 +187,15 @@ async fn serve_machine(
     let (mut rest, mut told) = ([0; 1], None::<PublicationNotice>);
     loop {
         let notice = *notices.newest.borrow_and_update();
-        let before = told.replace(notice).filter(|_| wants_names);
-        let changed = before.and_then(|told| notices.changes.between(told.generation, notice.generation));
+        let before = told.replace(notice);
+        let changed = before
+            .filter(|_| wants_names)
+            .and_then(|told| notices.changes.between(told.generation, notice.generation));
         let bytes = session.seal(notice, changed.as_ref());
         within(config().publish.notify.write_ms, stream.write_all(&bytes)).await?;
+        if before != Some(notice) {
+            counted.counters.notices.add();
+        }
         let repeat = Duration::from_millis(config().publish.notify.repeat_ms.into());
         tokio::select! {
             changed = notices.newest.changed() => {
@@ -198,7 +203,6 @@ async fn serve_machine(
                     // The publisher has ended.
                     return Ok(());
                 }
-                counted.counters.notices.add();
             }
             () = tokio::time::sleep(repeat) => {}
             // Machines send nothing more: this is the end of the connection.
