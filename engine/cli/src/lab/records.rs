@@ -3,7 +3,7 @@
 use super::topology::{LabTopology, ServerPlace, SiteName};
 use crate::demo::RECORDS;
 use crate::snapshot;
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use handle_auth::{PrivateKey, keyfile};
 use handle_client::signature::{self, Claims, Permission, SigningScope};
 use handle_proto::data::site::SiteBuf;
@@ -183,7 +183,7 @@ fn lossy(handle: &[u8]) -> String {
     String::from_utf8_lossy(handle).into_owned()
 }
 
-/// Reads records, one per line, and rejects duplicate handles.
+/// Reads records, one per line. A handle may occur once.
 fn read(lines: impl BufRead) -> anyhow::Result<Vec<LabRecord>> {
     let mut records = BTreeMap::new();
     let mut encoded = Vec::new();
@@ -194,7 +194,26 @@ fn read(lines: impl BufRead) -> anyhow::Result<Vec<LabRecord>> {
         let record = RecordLine::parse(&line, &mut encoded).with_context(at)?;
         let values = Values::from_encoded(record.values_count, &encoded)?;
         let values = values.iter().map(|value| ValueBuf::from(&value)).collect();
-        records.insert(record.handle.to_string(), values);
+        let handle = record.handle.to_string();
+        ensure!(!records.contains_key(&handle), "line {number}: an earlier line has {handle} already");
+        records.insert(handle, values);
     }
     Ok(records.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_occurs_twice_is_refused_with_its_line() {
+        let line = |handle: &str| {
+            format!(r#"{{"handle": "{handle}", "values": [{{"index": 1, "type": "URL", "data": "x:y"}}]}}"#)
+        };
+        let different = [line("10.1/a"), line("10.1/b")].join("\n");
+        assert_eq!(read(different.as_bytes()).unwrap().len(), 2);
+        let repeated = [line("10.1/a"), line("10.1/b"), line("10.1/a")].join("\n");
+        let error = read(repeated.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, "line 3: an earlier line has 10.1/a already");
+    }
 }
