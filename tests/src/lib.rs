@@ -32,6 +32,7 @@ pub mod records;
 pub mod records_server;
 pub mod registrar;
 pub mod replication;
+pub mod server_keys;
 pub mod service_directory;
 pub mod services;
 pub mod session;

@@ -1,7 +1,7 @@
 //! Runs the servers of the vectors as `handled` in this process.
 
+pub use crate::server_keys::{server_key, server_key_in, server_key_record};
 use crate::vectors::{self, VectorSource};
-use handle_auth::PublicKey;
 use handle_proto::{Handle, Value, fold};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
@@ -88,35 +88,6 @@ pub fn write_key_file(path: &Path, key: &Json) {
     bytes.extend(vectors::hex(&key["handle_private_hex"]));
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| file.write_all(&bytes)).expect("the key is written");
-}
-
-/// The public key that verifies the answers of the server `name`.
-///
-/// # Panics
-/// If the server has no key.
-#[must_use]
-pub fn server_key(name: &str) -> PublicKey {
-    server_key_in(VectorSource::Own, name)
-}
-
-/// The same for a server of `source`.
-///
-/// # Panics
-/// If the server has no key.
-#[must_use]
-pub fn server_key_in(source: VectorSource, name: &str) -> PublicKey {
-    PublicKey::from_record(&server_key_record(source, name)).expect("a public key")
-}
-
-/// The record of the public key of the server `name`.
-///
-/// # Panics
-/// If the server has no key.
-#[must_use]
-pub fn server_key_record(source: VectorSource, name: &str) -> Vec<u8> {
-    let servers = source.document("servers.json");
-    let id = servers["servers"][name]["server_key_id"].as_str().expect("the name of a key");
-    vectors::hex(&servers["keys"][id]["handle_public_hex"])
 }
 
 /// Runs the server called `name` in `servers.json`, with the records of `records.json`.

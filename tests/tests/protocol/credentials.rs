@@ -1,6 +1,7 @@
 //! Keys, signatures, MACs, challenges and sessions: `credentials.jsonl`.
 //!
-//! Every line verifies or fails as it states, with both backends (`--features handle-auth/aws-lc`).
+//! Every line verifies or fails as it states, with both backends:
+//! `engine/auth/tests/credentials.rs` runs this file with AWS-LC.
 //! Weaknesses of the reference that are visible in its bytes, and our behaviour:
 //!
 //! - MACs of versions 2.5 and 2.6 do not cover the counter, and signatures up to 2.6 not the
@@ -31,8 +32,8 @@ use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::session::{self, KeyExchange};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{Field, OpCode, ResponseCode, Version};
+use handle_tests::server_keys::server_key_in;
 use handle_tests::session::recorded_pair;
-use handle_tests::test_server::server_key_in;
 use handle_tests::transcripts::{plain, raw};
 use handle_tests::vectors::{
     LineOutcome, NO_SERVER, VectorSource, check_kind, check_kinds, document, hex, is_foreign, load, require,
