@@ -1,6 +1,9 @@
-//! `hdl`: resolves handles, builds and publishes snapshots, and decodes messages.
+//! `hdl`: resolves and administers handles, keeps stores, builds and publishes snapshots, and
+//! decodes messages.
 //!
-//! One file for each command; `main` only has their names and maps outcomes to exit codes.
+//! `main` has the names of the commands, calls the module of each, and maps outcomes to exit codes.
+//! Some modules have several commands (`service` has `site` and `check`), and others are shared by
+//! commands (`exchange`, `input`, `output`).
 #![forbid(unsafe_code)]
 
 // First, because its macros replace `println!` in the other modules.
