@@ -1,7 +1,7 @@
 //! Checks whether an identity is an administrator, named directly or through a group. RFC 3651
 //! section 4, with the rules that deployed servers have for index 0 and for groups.
 
-use crate::answer::{LocalRecord, NotLocal, find_local};
+use crate::local_record::{LocalRecord, NotLocal, find_local};
 use crate::service::AnswerContext;
 use arrayvec::ArrayVec;
 use handle_proto::data::admin::names;

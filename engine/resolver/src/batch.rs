@@ -7,10 +7,10 @@
 //! are prefetched; then all records are read. Prefetching only a few requests ahead is slower,
 //! because the memory latency is longer than a few replies take.
 
-use crate::answer::{
-    AnswerOutcome, KeyBuf, PreparedRequest, RecordLookup, RecordQuestion, answer_request, is_homed, prepare,
-};
+use crate::answer::{AnswerOutcome, PreparedRequest, answer_request, prepare};
 use crate::fast_path::{FastAnswer, FastRequest};
+use crate::question::{RecordQuestion, is_homed};
+use crate::record_key::{KeyBuf, RecordLookup};
 use crate::request::{ParsedRequest, UndecidableMessage};
 use crate::service::{AnswerContext, CachedLookup, RecordCache, StagedCacheLookup};
 use crate::slow::SlowPathRequest;

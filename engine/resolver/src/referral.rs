@@ -2,22 +2,11 @@
 //! 3.4, with the body that deployed servers send; shown by `conversations.jsonl`, category
 //! `prefix_referral`.
 
-use crate::answer::RecordLookup;
+use crate::record_key::RecordLookup;
 use crate::select::{SelectedValues, ValueFilter};
 use crate::service::AnswerContext;
-use handle_proto::{Handle, Version, fold};
+use handle_proto::Handle;
 use handle_snapshot::{ANCESTORS_MAX, CorruptRecord, hash_key};
-
-/// First version whose clients understand a prefix referral in reply to any request. RFC 3652 names
-/// no such version; deployed servers resolve on behalf of older clients.
-pub(crate) const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
-
-/// Types whose values name the service that has the records of derived prefixes.
-const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
-
-pub(crate) fn delegates(kind: &[u8]) -> bool {
-    DELEGATION.iter().any(|delegation| fold::eq(kind, delegation))
-}
 
 /// The public delegation values of the nearest ancestor that has any. `lookup` is for the record of
 /// a derived prefix, which does not exist here.

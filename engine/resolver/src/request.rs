@@ -1,6 +1,5 @@
 //! Parses requests before they are answered, or refuses them.
 
-use crate::referral::UNDERSTOOD_SINCE;
 use crate::refusal::RefusalReason;
 use crate::reply::ReplyParts;
 use crate::service::ServiceFacts;
@@ -8,6 +7,10 @@ use handle_proto::limit::{MESSAGE_LEN_MAX, UDP_DATA_LEN_MAX, UDP_MESSAGE_LEN_MAX
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header, Message};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+
+/// First version whose clients understand a prefix referral in reply to any request. RFC 3652 names
+/// no such version; deployed servers resolve on behalf of older clients.
+const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 
 /// The reason why a datagram gets no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,16 @@
 
 use crate::refusal::RefusalReason;
 use crate::service::AnswerContext;
-use core::cell::OnceCell;
-use handle_proto::Value;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::wire::query::{Query, SortedQuery};
+use handle_proto::{Value, fold};
+
+/// Types whose values name the service that has the records of derived prefixes.
+const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
+
+pub(crate) fn delegates(kind: &[u8]) -> bool {
+    DELEGATION.iter().any(|delegation| fold::eq(kind, delegation))
+}
 
 /// The values of a record that a query asks for.
 #[derive(Clone, Copy, Debug)]
@@ -47,29 +53,8 @@ impl<'a> ValueFilter<'a> {
             Self::All => true,
             Self::Listed(query) => query.lists(value),
             Self::Sorted(query) => query.selects(value),
-            Self::Delegation => crate::referral::delegates(value.kind),
+            Self::Delegation => delegates(value.kind),
         }
-    }
-}
-
-/// Room for the sorted lists of one query. Slow-path threads have it; workers do not.
-///
-/// The room is for one query, that of one request: long lists of any other query are refused.
-#[derive(Debug, Default)]
-pub struct SortingRoom(OnceCell<(usize, SortedQuery)>);
-
-impl SortingRoom {
-    /// Empty room.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self(OnceCell::new())
-    }
-
-    fn sort(&self, query: Query<'_>) -> Result<&SortedQuery, RefusalReason> {
-        // The address of the handle identifies the message of the query.
-        let message = query.handle.as_ptr().addr();
-        let (sorted_for, sorted) = self.0.get_or_init(|| (message, SortedQuery::new(&query)));
-        if *sorted_for == message { Ok(sorted) } else { Err(RefusalReason::QueryTooLong) }
     }
 }
 

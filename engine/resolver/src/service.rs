@@ -1,6 +1,6 @@
 //! The facts about a server that its answers depend on.
 
-use crate::select::SortingRoom;
+use crate::sorting::SortingRoom;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};

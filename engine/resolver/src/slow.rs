@@ -2,16 +2,15 @@
 //! computed.
 //!
 //! A worker recognises such a request by [`answer`](crate::answer()), which returns
-//! [`AnswerOutcome::Slow`]. The request is copied to another thread, which answers it with the
+//! [`AnswerOutcome::Slow`](crate::AnswerOutcome::Slow). The request is copied to another thread, which answers it with the
 //! functions of this module and signs the answer. Nothing here waits or draws random numbers:
 //! challenges come in as arguments, and the caller checks keys.
 
-use crate::answer::{
-    AnswerOutcome, KeyBuf, LocalRecord, NotLocal, RecordLookup, RecordQuestion, decode, find_local, is_homed,
-    locate, locate_handle, other_operation, refuse,
-};
 use crate::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use crate::digest::RequestDigest;
+use crate::local_record::{LocalRecord, NotLocal, find_local};
+use crate::question::{RecordQuestion, decode, is_homed, locate, locate_handle, other_operation, refuse};
+use crate::record_key::{KeyBuf, RecordLookup};
 use crate::refusal::RefusalReason;
 use crate::reply::{ReplyParts, WireReply as _};
 use crate::request::ParsedRequest;
@@ -51,7 +50,7 @@ pub enum SlowReason {
 
 impl SlowReason {
     /// The reason that is known before a record is looked up.
-    fn of(service: &ServiceFacts<'_>, request: &ParsedRequest<'_>) -> Option<Self> {
+    pub(crate) fn of(service: &ServiceFacts<'_>, request: &ParsedRequest<'_>) -> Option<Self> {
         match request.op_code {
             _ if request.is_in_session(service) => Some(Self::Session),
             OpCode::SESSION_SETUP if service.sessions => Some(Self::SessionSetup),
@@ -87,40 +86,8 @@ pub enum FirstEvaluation<'a> {
     Uncached,
 }
 
-/// Answers a request that is not plain, without stages.
-#[cold]
-#[inline(never)]
-pub(crate) fn answer_unusual<'a, B: AsRef<[u8]>, const N: usize>(
-    context: &AnswerContext<'a, B>,
-    request: &ParsedRequest<'a>,
-    key: &mut KeyBuf<N>,
-) -> AnswerOutcome<'a> {
-    if let Some(reason) = SlowReason::of(&context.service, request) {
-        return AnswerOutcome::Slow(SlowPathRequest { request: *request, reason });
-    }
-    match evaluate(context, request, key) {
-        FirstEvaluation::Reply(reply)
-            if reply.refused() == Some(RefusalReason::QueryTooLong) && can_sort(context) =>
-        {
-            AnswerOutcome::Slow(SlowPathRequest::template(request))
-        }
-        FirstEvaluation::Reply(reply) => AnswerOutcome::Reply(reply),
-        FirstEvaluation::Identity => {
-            AnswerOutcome::Slow(SlowPathRequest { request: *request, reason: SlowReason::Identity })
-        }
-        FirstEvaluation::Template | FirstEvaluation::Uncached => {
-            AnswerOutcome::Slow(SlowPathRequest::template(request))
-        }
-    }
-}
-
-/// Whether other threads can sort the lists of a query and this one cannot.
-const fn can_sort<B>(context: &AnswerContext<'_, B>) -> bool {
-    context.service.authenticates && context.sorting.is_none()
-}
-
 /// The answer that does not depend on the identity of the client.
-fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
+pub(crate) fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
     context: &AnswerContext<'a, B>,
     request: &ParsedRequest<'a>,
     key: &mut KeyBuf<N>,
@@ -172,8 +139,12 @@ fn evaluate_question<'a, B: AsRef<[u8]>, const N: usize>(
 }
 
 impl<'a> SlowPathRequest<'a> {
+    pub(crate) const fn new(request: &ParsedRequest<'a>, reason: SlowReason) -> Self {
+        Self { request: *request, reason }
+    }
+
     pub(crate) const fn template(request: &ParsedRequest<'a>) -> Self {
-        Self { request: *request, reason: SlowReason::Template }
+        Self::new(request, SlowReason::Template)
     }
 
     /// The reason why the request goes to the slow path.
