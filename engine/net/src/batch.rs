@@ -166,7 +166,7 @@ impl<'a> Inbox<'a> {
 pub struct Batch<'a> {
     /// The received datagrams, valid until the path is used again.
     pub inbox: Inbox<'a>,
-    /// The answers, which [`flush`](crate::Datapath::flush) sends.
+    /// The answers, which [`flush`](crate::DatagramPath::flush) sends.
     pub outbox: &'a mut Outbox,
 }
 

@@ -74,7 +74,11 @@
 
 mod batch;
 mod control;
+mod cores;
 mod datapath;
+mod flush_report;
+mod open;
+mod options;
 mod outbox;
 mod portable;
 mod socket;
@@ -84,14 +88,15 @@ mod uring;
 mod waker;
 
 pub use batch::{Batch, Datagram, Inbox, Peer};
-pub use datapath::{
-    Datapath, DatapathChoice, DatapathKind, FlushReport, OpenedDatapath, TrainSupport, UnknownChoice, open,
-    open_on, pin_to_core, usable_cores,
-};
+pub use cores::{pin_to_core, usable_cores};
+pub use datapath::{DatagramPath, Datapath, DatapathKind, StreamPath, TrainSupport};
+pub use flush_report::FlushReport;
+pub use open::{DatapathChoice, OpenedDatapath, UnknownChoice, bind, open, open_on};
+pub use options::{SocketOptions, StreamOptions};
 pub use outbox::{Outbox, OutboxFull};
-pub use socket::{SocketOptions, bind, leave_port, share_port};
+pub use socket::{leave_port, share_port};
 pub use streams::{
-    ConnectionGone, StreamBatch, StreamConnections, StreamEvent, StreamId, StreamInbox, StreamOptions,
-    bind_listener, close_listener,
+    ConnectionGone, StreamBatch, StreamConnections, StreamEvent, StreamId, StreamInbox, bind_listener,
+    close_listener,
 };
 pub use waker::Waker;

@@ -19,9 +19,11 @@ use std::time::Duration;
 
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::{self, ADDRESS_LEN, AddressFamily, CONTROL_LEN, NAME_LEN, SEGMENT_LEN};
-use crate::datapath::{Datapath, DatapathKind, FlushReport, TrainSupport};
+use crate::datapath::{DatagramPath, DatapathKind, StreamPath, TrainSupport};
+use crate::flush_report::FlushReport;
+use crate::options::SocketOptions;
 use crate::outbox::Outbox;
-use crate::socket::{SendPatience, SocketOptions, is_transient, wait_for_input};
+use crate::socket::{SendPatience, is_transient, wait_for_input};
 use crate::streams::{StreamBatch, no_streams};
 use crate::trains::{SEGMENTS_MAX, Train, TrainPlan};
 use crate::waker::Waker;
@@ -48,7 +50,7 @@ const DATAGRAMS_UNTIL_STREAMS: usize = 64;
 const NAME_ROOM: libc::socklen_t = 32;
 const _: () = assert!(NAME_ROOM as usize == NAME_LEN);
 
-/// A [`Datapath`] that works on every Linux kernel.
+/// A [`Datapath`](crate::Datapath) that works on every Linux kernel.
 pub(crate) struct PortablePath {
     // Views into `buffers`, valid from one wait to the next. Their lifetime is not really
     // `'static`: they leave only as `Batch<'_>`, which borrows the path.
@@ -173,7 +175,7 @@ fn stride(receive_len: usize) -> usize {
     receive_len.next_multiple_of(64) + 3 * 64
 }
 
-impl Datapath for PortablePath {
+impl DatagramPath for PortablePath {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Portable
     }
@@ -266,6 +268,16 @@ impl Datapath for PortablePath {
         self.drops.since_opened(&self.socket)
     }
 
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn trains(&self) -> TrainSupport {
+        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
+    }
+}
+
+impl StreamPath for PortablePath {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.streams.as_mut().ok_or_else(no_streams)?.listen(listener);
         Ok(())
@@ -279,14 +291,6 @@ impl Datapath for PortablePath {
 
     fn streams(&mut self) -> Option<StreamBatch<'_>> {
         self.streams.as_mut().map(PortableStreams::batch)
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    fn trains(&self) -> TrainSupport {
-        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
     }
 }
 

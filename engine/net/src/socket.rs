@@ -1,164 +1,16 @@
-//! The socket under a datapath, and the options of both.
+//! The socket under a datapath: its port, and waits for it.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Ipv4PathMtuDiscovery, set_ip_mtu_discover};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::SockRef;
 
-use crate::datapath::FlushReport;
-use crate::portable;
-use crate::streams::StreamOptions;
+use crate::flush_report::FlushReport;
 use crate::waker::Waker;
-
-/// Options to open a datapath with. All sizes are fixed from then on.
-#[derive(Clone, Debug)]
-pub struct SocketOptions {
-    /// The address to bind to. With port 0 the kernel chooses one.
-    pub address: SocketAddr,
-    /// Whether several sockets may share the address; the kernel spreads peers over them.
-    pub reuse_port: bool,
-    /// Whether an IPv6 wildcard address excludes IPv4.
-    pub only_v6: bool,
-    /// Whether IPv4 datagrams are never fragmented: a datagram that is too long for the device is
-    /// refused when it is sent, and one that is too long for its path is lost. The datagrams of the
-    /// protocol have 512 bytes, with headers 540, and paths with a smaller limit are not in use, as
-    /// every host has to accept 576 (RFC 791 section 3.1). The kernel then need not number
-    /// datagrams, a twentieth of their cost, and forged messages about the path MTU cannot make it
-    /// fragment them.
-    pub dont_fragment: bool,
-    /// Most received buffers of one batch; a train counts once.
-    pub batch_len: usize,
-    /// Most datagrams of one batch, including those in trains; a single train may have more.
-    pub batch_segments: usize,
-    /// Bytes of one receive buffer. A larger datagram or train is truncated.
-    ///
-    /// Only the pages that are used take memory.
-    pub receive_len: usize,
-    /// Whether to receive datagrams in trains, if the kernel supports it.
-    pub receive_trains: bool,
-    /// Whether to send datagrams of one length to one peer in trains, if the kernel supports it.
-    pub send_trains: bool,
-    /// Most datagrams in the outbox.
-    pub outbox_datagrams: usize,
-    /// Most bytes in the outbox.
-    pub outbox_len: usize,
-    /// Bytes of the kernel's receive queue, 0 for the default of the system.
-    ///
-    /// The kernel silently grants at most `net.core.rmem_max`.
-    pub socket_receive_buffer_len: usize,
-    /// Bytes of the kernel's send queue, 0 for the default of the system; at most
-    /// `net.core.wmem_max`.
-    pub socket_send_buffer_len: usize,
-    /// Sizes for connections; `None` for a path without connections.
-    pub streams: Option<StreamOptions>,
-}
-
-impl SocketOptions {
-    /// The default options for `address`.
-    pub fn new(address: SocketAddr) -> Self {
-        Self { address, ..Self::default() }
-    }
-
-    /// Disables trains in both directions: each datagram is handled by itself, and the order of
-    /// those to one peer is kept.
-    #[must_use]
-    pub fn one_at_a_time(self) -> Self {
-        Self { receive_trains: false, send_trains: false, ..self }
-    }
-
-    /// Refuses sizes of zero, and those beyond the range of the paths or the kernel.
-    pub(crate) fn check(&self) -> io::Result<()> {
-        check_bounds(&[
-            ("batch_len", self.batch_len, 1024),
-            ("batch_segments", self.batch_segments, 1 << 16),
-            ("receive_len", self.receive_len, 1 << 16),
-            ("outbox_datagrams", self.outbox_datagrams, 1 << 16),
-            ("outbox_len", self.outbox_len, 1 << 30),
-        ])?;
-        self.streams.as_ref().map_or(Ok(()), StreamOptions::check)
-    }
-}
-
-/// Refuses a value below 1 or above its bound; the error names it.
-pub(crate) fn check_bounds(bounds: &[(&str, usize, usize)]) -> io::Result<()> {
-    match bounds.iter().find(|&(_, value, max)| !(1..=*max).contains(value)) {
-        None => Ok(()),
-        Some((name, value, max)) => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("{name} is {value}, but must be 1 to {max}"),
-        )),
-    }
-}
-
-impl Default for SocketOptions {
-    /// Any IPv4 address and a port that the kernel chooses; batches of 64, in trains where
-    /// possible.
-    fn default() -> Self {
-        Self {
-            address: ([0, 0, 0, 0], 0).into(),
-            reuse_port: false,
-            only_v6: false,
-            dont_fragment: true,
-            batch_len: 64,
-            batch_segments: 2048,
-            receive_len: 65_535,
-            receive_trains: true,
-            send_trains: true,
-            outbox_datagrams: 2048,
-            outbox_len: 1 << 20,
-            socket_receive_buffer_len: 4 << 20,
-            socket_send_buffer_len: 4 << 20,
-            streams: None,
-        }
-    }
-}
-
-/// Binds a socket for [`open_on`](crate::open_on), on any thread and with any privileges.
-///
-/// # Errors
-///
-/// Errors of the kernel, with their kind kept: `AddrInUse`, `AddrNotAvailable`, `PermissionDenied`.
-pub fn bind(options: &SocketOptions) -> io::Result<UdpSocket> {
-    let domain = Domain::for_address(options.address);
-    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-    // A socket that shares its port may be given one that another process of this user shares, so a
-    // port that the kernel chooses is shared only afterwards.
-    if options.reuse_port && options.address.port() != 0 {
-        share_port(&socket)?;
-    }
-    if domain == Domain::IPV6 {
-        socket.set_only_v6(options.only_v6)?;
-    }
-    // An IPv6 socket may send IPv4 too.
-    if options.dont_fragment && (domain == Domain::IPV4 || !options.only_v6) {
-        // If the system does not support it, datagrams are sent anyway.
-        let _ = set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE);
-    }
-    if options.socket_receive_buffer_len > 0 {
-        socket.set_recv_buffer_size(options.socket_receive_buffer_len)?;
-    }
-    if options.socket_send_buffer_len > 0 {
-        socket.set_send_buffer_size(options.socket_send_buffer_len)?;
-    }
-    // Before datagrams can arrive, because the kernel records the address when it queues one.
-    if options.address.ip().is_unspecified() {
-        portable::receive_local_address(&socket, options.address)?;
-    }
-    // Also before datagrams arrive: those that are already queued cannot become a train.
-    if options.receive_trains {
-        portable::receive_trains(&socket);
-    }
-    socket.bind(&options.address.into())?;
-    if options.reuse_port && options.address.port() == 0 {
-        share_port(&socket)?;
-    }
-    Ok(socket.into())
-}
 
 /// Lets other sockets of this user that share their port be bound to the address of `socket` as
 /// well: the kernel spreads peers over all of them.
@@ -254,22 +106,5 @@ impl SendPatience {
         let now = Instant::now();
         let left = self.0.get_or_insert(now + FlushReport::PATIENCE_MAX).saturating_duration_since(now);
         !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::net::sockopt::ip_mtu_discover;
-
-    #[test]
-    fn datagrams_are_not_fragmented_by_default() {
-        let options = SocketOptions::new(([127, 0, 0, 1], 0).into());
-        let discovery = |options: &SocketOptions| ip_mtu_discover(bind(options).unwrap()).unwrap();
-        assert_eq!(discovery(&options), Ipv4PathMtuDiscovery::PROBE);
-        let system = ip_mtu_discover(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
-        assert_eq!(discovery(&SocketOptions { dont_fragment: false, ..options }), system);
-        let both = SocketOptions::new((Ipv6Addr::UNSPECIFIED, 0).into());
-        assert_eq!(discovery(&both), Ipv4PathMtuDiscovery::PROBE, "IPv4 over a socket of IPv6");
     }
 }

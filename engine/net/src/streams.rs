@@ -27,35 +27,7 @@ pub(crate) const EVENTS_MAX: usize = 64;
 /// After the system has run out of files or memory, the time until the next connection is accepted.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Sizes for the connections of a path.
-#[derive(Clone, Debug)]
-pub struct StreamOptions {
-    /// Most connections at a time. Further connections are closed as soon as they are accepted.
-    pub connections_max: usize,
-    /// Bytes of one receive buffer.
-    pub receive_len: usize,
-    /// Number of receive buffers, rounded up to a power of two.
-    pub receive_buffers: usize,
-}
-
-impl Default for StreamOptions {
-    /// 10,240 connections, and 1 MiB of receive buffers.
-    fn default() -> Self {
-        Self { connections_max: 10_240, receive_len: 16 << 10, receive_buffers: 64 }
-    }
-}
-
-impl StreamOptions {
-    pub(crate) fn check(&self) -> io::Result<()> {
-        crate::socket::check_bounds(&[
-            ("streams.connections_max", self.connections_max, 1 << 24),
-            ("streams.receive_len", self.receive_len, 1 << 20),
-            ("streams.receive_buffers", self.receive_buffers, 1 << 12),
-        ])
-    }
-}
-
-/// Binds a listening socket for [`Datapath::listen`](crate::Datapath::listen).
+/// Binds a listening socket for [`Datapath::listen`](crate::StreamPath::listen).
 ///
 /// Accepted connections send without delay (TCP_NODELAY), because the caller writes whole answers.
 /// With `reuse_port` the kernel spreads connections over all sockets of the address.
@@ -138,7 +110,7 @@ pub enum StreamEvent<'a> {
         peer: SocketAddr,
     },
     /// A connection was closed at once, because there were
-    /// [`connections_max`](StreamOptions::connections_max) others.
+    /// [`connections_max`](crate::StreamOptions::connections_max) others.
     Refused,
     /// Bytes were received.
     Received {

@@ -9,7 +9,7 @@
 //! while, longer each time, and then tried again, because only one of several devices may lack
 //! support.
 
-use crate::datapath::FlushReport;
+use crate::flush_report::FlushReport;
 use crate::outbox::{Outbox, OutboxSlot};
 
 /// Most datagrams of one train: `UDP_MAX_SEGMENTS` of Linux up to 6.8. More would save little for

@@ -14,9 +14,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, acceptfrom_with, recv};
 
+use crate::options::StreamOptions;
 use crate::streams::{
-    ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, StreamOptions,
-    canonical,
+    ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, canonical,
 };
 
 /// Bit that marks the numbers of listeners.

@@ -31,10 +31,12 @@ use self::ring::{Ring, SOCKET, explain};
 use self::streams::UringStreams;
 use crate::batch::{Batch, Datagram, Inbox};
 use crate::control::AddressFamily;
-use crate::datapath::{Datapath, DatapathKind, FlushReport, TrainSupport};
+use crate::datapath::{DatagramPath, DatapathKind, StreamPath, TrainSupport};
+use crate::flush_report::FlushReport;
+use crate::options::SocketOptions;
 use crate::outbox::Outbox;
 use crate::portable::{ControlBuffer, KernelDrops, Messages, Slab, knows_trains, prepare_control};
-use crate::socket::{SendPatience, SocketOptions, is_transient};
+use crate::socket::{SendPatience, is_transient};
 use crate::streams::{StreamBatch, no_streams};
 use crate::trains::TrainPlan;
 use crate::waker::Waker;
@@ -49,7 +51,7 @@ const WAKE: u64 = u64::MAX - 2;
 /// Fewest buffers. Fewer would often run out between two system calls.
 const BUFFERS_MIN: usize = 64;
 
-/// A [`Datapath`] for Linux 6.1 and later.
+/// A [`Datapath`](crate::Datapath) for Linux 6.1 and later.
 pub(crate) struct UringPath {
     // Views into buffers that belong to the path until `give_back`. Their lifetime is not really
     // `'static`: they leave only as `Batch<'_>`, which borrows the path.
@@ -323,7 +325,7 @@ impl UringPath {
     }
 }
 
-impl Datapath for UringPath {
+impl DatagramPath for UringPath {
     fn kind(&self) -> DatapathKind {
         DatapathKind::Uring
     }
@@ -419,6 +421,16 @@ impl Datapath for UringPath {
         self.drops.since_opened(&self.socket)
     }
 
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn trains(&self) -> TrainSupport {
+        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
+    }
+}
+
+impl StreamPath for UringPath {
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         self.streams.as_mut().ok_or_else(no_streams)?.listen(listener);
         Ok(())
@@ -432,14 +444,6 @@ impl Datapath for UringPath {
 
     fn streams(&mut self) -> Option<StreamBatch<'_>> {
         self.streams.as_mut().map(UringStreams::batch)
-    }
-
-    fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    fn trains(&self) -> TrainSupport {
-        TrainSupport { received: self.receives_trains, sent: self.plan.sends_trains() }
     }
 }
 

@@ -23,9 +23,10 @@ use rustix::net::getpeername;
 
 use super::buffers::Buffers;
 use super::ring::Ring;
+use crate::options::StreamOptions;
 use crate::streams::{
     ACCEPT_PAUSE, EVENTS_MAX, Listener, RawEvent, StreamBatch, StreamConnections, StreamInbox, StreamMemory,
-    StreamOptions, canonical,
+    canonical,
 };
 
 /// Marks completions for connections. The low 32 bits are a place.
