@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use handle_loadgen::load::stream::tls::{KeyPin, TlsTrust};
-use handle_loadgen::load::stream::{HttpVersion, Protocol};
 use handle_loadgen::show::html;
 use handle_loadgen::show::report::StatusCount;
 use handle_loadgen::{
-    LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
+    HttpVersion, LoadPattern, NameOptions, Protocol, ReferenceData, RunOptions, RunReport, StreamTransport,
+    Streams, Verify, run,
 };
 use handle_proto::Value;
 use handle_proto::json::{record_to_json, text};

@@ -15,9 +15,9 @@ use std::thread;
 use std::time::Duration;
 
 use handle_loadgen::load::question::GeneratedQuestion;
-use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::{
-    LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
+    LoadPattern, NameOptions, Protocol, ReferenceData, RunOptions, RunReport, StreamTransport, Streams,
+    Verify, run,
 };
 use handle_proto::json::{record_to_json, text};
 use handle_proto::wire::list::Values;

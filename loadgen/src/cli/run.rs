@@ -12,7 +12,6 @@ use handle_loadgen::judge::replay;
 use handle_loadgen::load::find_max::{RateBound, Search, find_max};
 use handle_loadgen::load::phases::{self, BadLine};
 use handle_loadgen::load::schedule::Phase;
-use handle_loadgen::load::stream::HttpVersion;
 use handle_loadgen::load::stream::tls::TlsTrust;
 use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
 use handle_loadgen::show::html;
@@ -20,8 +19,8 @@ use handle_loadgen::show::live::{LiveView, Screen};
 use handle_loadgen::show::prometheus::Exporter;
 use handle_loadgen::show::series::{HistogramLog, write_csv};
 use handle_loadgen::{
-    Error, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData, RunOptions,
-    RunReport, SecondCounts, StreamTransport, Streams, Verify, run,
+    Error, HttpVersion, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData,
+    RunOptions, RunReport, SecondCounts, StreamTransport, Streams, Verify, run,
 };
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};

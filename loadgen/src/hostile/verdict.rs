@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{HostileCase, HostileOptions, KINDS, MutationKind, ServerFault};
 use crate::show::environment::Environment;
-use crate::show::table::counted;
+use crate::show::human::counted;
 
 /// Name and version of the schema of [`HostileReport`].
 pub const HOSTILE_SCHEMA: &str = "handle-loadgen/hostile/1";

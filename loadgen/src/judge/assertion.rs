@@ -6,7 +6,8 @@ use std::str::FromStr;
 use handle_proto::ResponseCode;
 use serde::Serialize;
 
-use crate::show::report::{ResponseTimes, RunReport};
+use crate::show::latency::ResponseTimes;
+use crate::show::report::RunReport;
 
 /// An assertion: a measure, a comparison and a bound.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,17 +8,11 @@ use std::time::Duration;
 use handle_net::Datapath;
 
 use crate::clock::Clock;
-use crate::load::options::Idle;
+use crate::load::idle::{Idle, TICK_NS, sleep_ns};
 use crate::load::worker::{Interval, LoadWorker};
-
-/// No sleep this close to the next request: waking up takes about as long.
-pub(crate) const SPIN_NS: u64 = 100_000;
 
 /// Longest sleep. It bounds the reaction to a stop and to expired requests.
 const PATIENCE_MAX_NS: u64 = 10_000_000;
-
-/// Time between two ticks.
-pub(crate) const TICK_NS: u64 = 1_000_000_000;
 
 /// Sends due requests and receives answers until the worker is done. Calls `tick` once a second,
 /// with the number of the second and the time.
@@ -71,15 +65,6 @@ fn patience(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
     Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(PATIENCE_MAX_NS))
 }
 
-/// The part of the time until the next request that is slept.
-pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
-    match idle {
-        Idle::Auto => until_ns.saturating_sub(SPIN_NS),
-        Idle::Spin => 0,
-        Idle::Sleep => until_ns,
-    }
-}
-
 /// Makes the kernel wake this thread on time, and not up to 50 us later to save power.
 ///
 /// # Errors
@@ -87,22 +72,4 @@ pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
 /// Errors of the kernel. Wake-ups are then late, and the schedule error shows by how much.
 pub(crate) fn wake_on_time() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sleeps_as_the_pacing_demands() {
-        for (idle, until_ns, slept_ns) in [
-            (Idle::Auto, SPIN_NS, 0),
-            (Idle::Auto, SPIN_NS + 7, 7),
-            (Idle::Spin, u64::MAX, 0),
-            (Idle::Sleep, 5, 5),
-            (Idle::Sleep, 0, 0),
-        ] {
-            assert_eq!(sleep_ns(idle, until_ns), slept_ns, "{idle} with {until_ns} ns left");
-        }
-    }
 }

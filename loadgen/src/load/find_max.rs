@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::load::options::RunOptions;
 use crate::show::environment::Environment;
+use crate::show::human::{HumanDuration, counted};
 use crate::show::report::{ReportSetting, RunReport};
-use crate::show::table::{HumanDuration, counted};
 
 /// Name and version of the schema of [`MaxReport`].
 pub const MAX_SCHEMA: &str = "handle-loadgen/find-max/1";

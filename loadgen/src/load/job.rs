@@ -13,7 +13,7 @@ use crate::load::options::{LoadPattern, NameOptions, RunOptions};
 use crate::load::question::QuestionForm;
 use crate::load::recording::{Recording, RecordingKind, Speed};
 use crate::load::schedule::{Arrivals, Phase, Schedule};
-use crate::load::stream::StreamTransport;
+use crate::load::transport::StreamTransport;
 use crate::load::workload::{RequestSampler, Workload, read_handles};
 use crate::read::Interrupt;
 

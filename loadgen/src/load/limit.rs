@@ -1,29 +1,21 @@
 //! Measures the limit of this machine's UDP stack, between one client core and one server core.
 
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
 use handle_net::DatapathChoice;
-use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::load::echo::{EchoOptions, echo};
 use crate::load::options::{LoadPattern, NameOptions, RunOptions};
 use crate::load::run::run;
 use crate::load::workload::{REQUEST_HANDLE_LEN_MAX, REQUEST_OVERHEAD_LEN};
-use crate::read::{REPORT_LEN_MAX, whole};
-use crate::show::environment::Environment;
-use crate::show::report::{ResponseTimes, SecondCounts};
-use crate::show::table::HumanDuration;
-
-/// Name and version of the schema of [`LimitReport`].
-pub const LIMIT_SCHEMA: &str = "handle-loadgen/limit/1";
+use crate::show::limit_report::{LIMIT_SCHEMA, LimitReport};
+use crate::show::report::SecondCounts;
 
 /// The options of the measurement.
 #[derive(Clone, Copy, Debug)]
@@ -40,35 +32,6 @@ pub struct LimitOptions {
     pub datapath: DatapathChoice,
     /// The core of the client and the core of the server; `None` leaves it to the system.
     pub cores: Option<(usize, usize)>,
-}
-
-/// The measurement. `run --share-of` reads it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct LimitReport {
-    /// [`LIMIT_SCHEMA`].
-    pub schema: String,
-    /// The machine and the program.
-    pub environment: Environment,
-    /// `io_uring` or `portable`.
-    pub datapath: String,
-    /// Length of a request in bytes.
-    pub request_len: usize,
-    /// Length of an answer in bytes.
-    pub answer_len: usize,
-    /// Number of pending requests.
-    pub window: usize,
-    /// Seconds.
-    pub duration_s: f64,
-    /// Answers in time per second: the limit.
-    pub answers_per_s: f64,
-    /// Requests sent.
-    pub sent: u64,
-    /// Requests without an answer in time.
-    pub missing: u64,
-    /// Times from request to answer.
-    pub service_ns: ResponseTimes,
-    /// Answers of each second, for the spread.
-    pub seconds_answered_per_s: Vec<f64>,
 }
 
 /// Measures the limit.
@@ -150,46 +113,4 @@ pub fn limit(
                 .collect(),
         })
     })
-}
-
-impl LimitReport {
-    /// Reads the report of `limit --json`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be read, or is not such a report.
-    pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = whole(path, REPORT_LEN_MAX)?;
-        let other = |reason: &dyn fmt::Display| {
-            Error::Option(format!("{} is not a report of `handle-loadgen limit`: {reason}", path.display()))
-        };
-        let report: Self = serde_json::from_slice(&text).map_err(|error| other(&error))?;
-        if report.schema == LIMIT_SCHEMA {
-            Ok(report)
-        } else {
-            Err(other(&format_args!("unexpected schema {}: expected {LIMIT_SCHEMA}", report.schema)))
-        }
-    }
-}
-
-impl fmt::Display for LimitReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { datapath, request_len, answer_len, window, .. } = self;
-        writeln!(
-            f,
-            "{:<12}{:.0} answers/s (closed loop, {window} pending requests)",
-            "limit", self.answers_per_s
-        )?;
-        writeln!(f, "{:<12}{datapath}, requests of {request_len} bytes, answers of {answer_len}", "over")?;
-        writeln!(f, "{:<12}{} sent, {} without an answer in time", "requests", self.sent, self.missing)?;
-        let ResponseTimes { p50, p99, max, .. } = self.service_ns;
-        writeln!(
-            f,
-            "{:<12}p50 {}, p99 {}, max {}",
-            "time",
-            HumanDuration(p50),
-            HumanDuration(p99),
-            HumanDuration(max)
-        )
-    }
 }

@@ -1,10 +1,8 @@
 //! The options of a run.
 
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use handle_net::DatapathChoice;
@@ -13,13 +11,14 @@ use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use crate::error::Error;
 use crate::judge::verify::MISMATCHES_MAX;
+use crate::load::idle::Idle;
 use crate::load::names::NameTemplate;
 use crate::load::pattern::AccessOrder;
 use crate::load::question::QuestionForm;
 use crate::load::recording::Speed;
 use crate::load::schedule::Phase;
 use crate::load::stream::tls::TlsTrust;
-use crate::load::stream::{HttpVersion, Protocol, StreamTransport, Streams};
+use crate::load::transport::{HttpVersion, Protocol, StreamTransport, Streams};
 use crate::load::workload::REQUEST_LEN_MAX;
 
 /// The options of a run.
@@ -64,39 +63,6 @@ pub struct RunOptions {
     pub datapath: DatapathChoice,
     /// How to wait for the next request of an open loop.
     pub idle: Idle,
-}
-
-/// How to wait for the next request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Idle {
-    /// Sleeps until shortly before, then polls the clock: on time, and idle at low rates.
-    #[default]
-    Auto,
-    /// Polls the clock all the time, which uses the whole core: the smallest error.
-    Spin,
-    /// Sleeps: late by the wake-up time, but leaves the core to others.
-    Sleep,
-}
-
-impl fmt::Display for Idle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Spin => "spin",
-            Self::Sleep => "sleep",
-        })
-    }
-}
-
-impl FromStr for Idle {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        [Self::Auto, Self::Spin, Self::Sleep]
-            .into_iter()
-            .find(|idle| idle.to_string() == text)
-            .ok_or_else(|| "expected auto, spin or sleep".to_owned())
-    }
 }
 
 /// The source of handles.
@@ -439,14 +405,6 @@ mod tests {
             ("127.0.0.2".into(), "127.0.0.3".into(), "127.0.0.2".into())
         );
         assert!(of(RunOptions::SOURCES_MAX, 1, 0).ends_with(" 127.0.39.17"));
-    }
-
-    #[test]
-    fn pacing_parses_as_printed() {
-        for text in ["auto", "spin", "sleep"] {
-            assert_eq!(text.parse::<Idle>().unwrap().to_string(), text);
-        }
-        assert!("busy".parse::<Idle>().is_err());
     }
 
     #[test]

@@ -13,27 +13,24 @@ use handle_net::{Datapath, DatapathChoice, Peer, SocketOptions, open, pin_to_cor
 
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::judge::counts::{AnswerCounts, Codes};
+use crate::judge::counts::Codes;
 use crate::judge::expected_records::{ExpectedRecords, LearnedAnswers};
 use crate::judge::followed_set::{self, FollowReport, Follower};
-use crate::judge::verify::{
-    AnswerForm, AnswerVerifier, ContentSource, Mismatch, SharedTimeline, VerifyRules,
-};
-use crate::load::drive::{TICK_NS, drive, wake_on_time};
+use crate::judge::verify::{AnswerForm, AnswerVerifier, ContentSource, SharedTimeline, VerifyRules};
+use crate::load::drive::{drive, wake_on_time};
+use crate::load::idle::TICK_NS;
 use crate::load::job::RunJob;
 use crate::load::options::{LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
-use crate::load::pacing::Pacing;
 use crate::load::pattern::{AccessOrder, Chooser};
 use crate::load::server_key;
 use crate::load::stream::tls::TlsContext;
-use crate::load::stream::{
-    self, ConnectionContext, Pool, Protocol, StreamObservations, StreamTransport, Streams,
-};
+use crate::load::stream::{self, ConnectionContext, Pool, StreamObservations};
+use crate::load::total::RunTotal;
+use crate::load::transport::{Protocol, StreamTransport, Streams};
 use crate::load::worker::{BURST_MAX, Interval, LoadWorker, WorkerOutcome, WorkerPlan};
 use crate::random::RandomGenerator;
-use crate::show::latency::{self, Latency};
+use crate::show::latency;
 use crate::show::report::{RunObservations, RunReport, SecondCounts};
-use crate::show::steps::Steps;
 
 /// Requests still unsent this long after the end of a run are not sent at all.
 const OVERTIME_MAX: Duration = Duration::from_millis(10);
@@ -534,19 +531,6 @@ fn collect(
     }
     close(&mut open, &codes, u64::MAX);
     seconds
-}
-
-/// The combined results of all threads.
-#[derive(Debug, Default)]
-pub(crate) struct RunTotal {
-    pub(crate) counts: AnswerCounts,
-    pub(crate) latency: Latency,
-    pub(crate) pacing: Pacing,
-    pub(crate) steps: Steps,
-    pub(crate) mismatches: Vec<Mismatch>,
-    pub(crate) staleness_max_ns: i64,
-    pub(crate) sending_ns: u64,
-    pub(crate) streams: Option<StreamObservations>,
 }
 
 fn sum(outcomes: Vec<ThreadOutcome>, verify: bool, options: &RunOptions) -> RunTotal {

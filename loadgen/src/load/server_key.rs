@@ -15,7 +15,7 @@ use handle_proto::{OpCode, OpFlags, ResponseCode};
 use crate::error::Error;
 use crate::load::options::{KeySource, RunOptions};
 use crate::load::single_request;
-use crate::load::stream::{Protocol, StreamTransport, Streams};
+use crate::load::transport::{Protocol, StreamTransport, Streams};
 use crate::read::whole_of;
 
 /// Id of the request for the site record, which is the only one at that time.

@@ -2,6 +2,7 @@
 //! send time.
 
 use hdrhistogram::{Counter, Histogram};
+use serde::{Deserialize, Serialize};
 
 /// Longest recorded time, one hour.
 const NS_MAX: u64 = 3_600_000_000_000;
@@ -40,4 +41,39 @@ pub(crate) fn histogram<C: Counter>(digits: u8) -> Histogram<C> {
 /// Adds one histogram of times to another.
 pub(crate) fn add<C: Counter>(sum: &mut Histogram<C>, other: &Histogram<C>) {
     sum.add(other).expect("all have the same bounds");
+}
+
+/// A summary of a histogram.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct ResponseTimes {
+    pub count: u64,
+    pub min: u64,
+    pub mean: f64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p99_9: u64,
+    pub p99_99: u64,
+    pub max: u64,
+}
+
+impl ResponseTimes {
+    pub(crate) fn of<C: Counter>(histogram: &Histogram<C>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let at = |quantile| histogram.value_at_quantile(quantile).min(histogram.max());
+        Self {
+            count: histogram.len(),
+            min: histogram.min(),
+            mean: histogram.mean(),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            p99_99: at(0.9999),
+            max: histogram.max(),
+        }
+    }
 }

@@ -2,7 +2,9 @@
 
 pub mod environment;
 pub mod html;
+pub(crate) mod human;
 pub mod latency;
+pub(crate) mod limit_report;
 pub mod live;
 pub mod prometheus;
 pub mod report;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use handle_proto::ResponseCode;
-use hdrhistogram::{Counter, Histogram};
+use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
@@ -13,14 +13,16 @@ use crate::judge::assertion::{Assertion, AssertionResult};
 use crate::judge::followed_set::FollowReport;
 use crate::judge::verify::Mismatch;
 use crate::load::job::RunJob;
-use crate::load::limit::LimitReport;
 use crate::load::options::{LoadPattern, NameOptions, ReferenceData, RunOptions};
 use crate::load::pacing::ScheduleAccuracy;
-use crate::load::run::RunTotal;
-use crate::load::stream::{ConnectionCounts, Protocol, StreamTransport, Streams};
+use crate::load::stream::ConnectionCounts;
+use crate::load::total::RunTotal;
+use crate::load::transport::{Protocol, StreamTransport, Streams};
 use crate::show::environment::Environment;
+use crate::show::human::HumanDuration;
+use crate::show::latency::ResponseTimes;
+use crate::show::limit_report::LimitReport;
 use crate::show::steps::PhaseStep;
-use crate::show::table::HumanDuration;
 
 /// Name and version of the schema of [`RunReport`]. The number changes when the meaning of a member
 /// changes.
@@ -244,41 +246,6 @@ pub struct CodeCount {
     pub name: String,
     /// Number of answers.
     pub count: u64,
-}
-
-/// A summary of a histogram.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct ResponseTimes {
-    pub count: u64,
-    pub min: u64,
-    pub mean: f64,
-    pub p50: u64,
-    pub p90: u64,
-    pub p99: u64,
-    pub p99_9: u64,
-    pub p99_99: u64,
-    pub max: u64,
-}
-
-impl ResponseTimes {
-    pub(crate) fn of<C: Counter>(histogram: &Histogram<C>) -> Self {
-        if histogram.is_empty() {
-            return Self::default();
-        }
-        let at = |quantile| histogram.value_at_quantile(quantile).min(histogram.max());
-        Self {
-            count: histogram.len(),
-            min: histogram.min(),
-            mean: histogram.mean(),
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p99_9: at(0.999),
-            p99_99: at(0.9999),
-            max: histogram.max(),
-        }
-    }
 }
 
 /// How answers, in time or late, compare with the reference data.

@@ -4,8 +4,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::load::schedule::{Phase, Schedule};
-use crate::show::latency::{add, histogram};
-use crate::show::report::ResponseTimes;
+use crate::show::latency::{ResponseTimes, add, histogram};
 
 /// Maximum number of phases with results of their own; a longer schedule has only totals.
 pub const STEPS_MAX: usize = 64;

@@ -3,8 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use handle_loadgen::load::stream::Protocol;
-use handle_loadgen::{RunOptions, RunReport, StreamTransport, Streams, run};
+use handle_loadgen::{Protocol, RunOptions, RunReport, StreamTransport, Streams, run};
 
 use super::server::{
     ConnectionServer, ServerAction, TIMEOUT, answer, joined, records, requests_400, right_answer,

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read as _};
 use std::net::TcpStream;
 
-use handle_loadgen::load::stream::Protocol;
+use handle_loadgen::Protocol;
 use handle_loadgen::random::RandomGenerator;
 use handle_proto::Value;
 use handle_proto::json::record_to_json;

@@ -9,10 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use handle_loadgen::load::schedule::Phase;
-use handle_loadgen::load::stream::Protocol;
 use handle_loadgen::random::RandomGenerator;
 use handle_loadgen::{
-    LoadPattern, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
+    LoadPattern, Protocol, ReferenceData, RunOptions, RunReport, StreamTransport, Streams, Verify, run,
 };
 
 use super::http;

@@ -2,10 +2,10 @@
 //! with TLS, each answer compared with the set.
 
 use handle_gateway::{Config, Gateway};
-use handle_loadgen::load::stream::HttpVersion;
 use handle_loadgen::load::stream::tls::TlsTrust;
 use handle_loadgen::{
-    LoadPattern, NameOptions, Protocol, ReferenceData, RunOptions, StreamTransport, Streams, Verify, run,
+    HttpVersion, LoadPattern, NameOptions, Protocol, ReferenceData, RunOptions, StreamTransport, Streams,
+    Verify, run,
 };
 use handle_proto::Value;
 use handle_snapshot::builder::Builder;

@@ -5,10 +5,9 @@ use super::servers::{HttpForm, HttpServer};
 use anyhow::ensure;
 use handle_benches::spread::Spread;
 use handle_benches::usage::Usage;
-use handle_loadgen::load::stream::HttpVersion;
 use handle_loadgen::load::stream::tls::TlsTrust;
 use handle_loadgen::{
-    Idle, LoadPattern, NameOptions, Protocol, RunOptions, RunReport, StreamTransport, Streams,
+    HttpVersion, Idle, LoadPattern, NameOptions, Protocol, RunOptions, RunReport, StreamTransport, Streams,
 };
 use std::ops::ControlFlow;
 use std::time::Duration;

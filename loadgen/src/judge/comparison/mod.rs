@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::random::RandomGenerator;
 use crate::read::{REPORT_LEN_MAX, whole};
-use crate::show::table::counted;
+use crate::show::human::counted;
 use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
 /// Name and version of the schema of [`Comparison`].

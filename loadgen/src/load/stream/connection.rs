@@ -13,8 +13,9 @@ use super::http2::Http2Session;
 use super::link::{ByteLink, LinkFailure};
 use super::request::HttpRequest;
 use super::tls::TlsContext;
-use super::{HttpAnswer, HttpVersion, Protocol, Streams, http, json, redirect};
+use super::{HttpAnswer, http, json, redirect};
 use crate::load::question::GeneratedQuestion;
+use crate::load::transport::{HttpVersion, Protocol, Streams};
 
 /// Maximum length of an answer, framing included. JSON takes a few times the room of its values.
 const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;

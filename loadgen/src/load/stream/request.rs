@@ -7,8 +7,8 @@ use handle_proto::OpFlags;
 use handle_proto::wire::Envelope;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use super::Protocol;
 use crate::load::question::GeneratedQuestion;
+use crate::load::transport::Protocol;
 
 /// The media type of the handle protocol.
 pub(super) const MEDIA_TYPE: &str = "application/x-hdl-message";

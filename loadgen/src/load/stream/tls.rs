@@ -16,8 +16,8 @@ use rustls::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::HttpVersion;
 use crate::error::Error;
+use crate::load::transport::HttpVersion;
 
 /// The requirement for the certificate of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

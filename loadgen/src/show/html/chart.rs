@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use crate::show::table::HumanDuration;
+use crate::show::human::HumanDuration;
 
 /// Width of every drawing, which is scaled to the available room.
 pub(super) const WIDTH: f64 = 360.0;

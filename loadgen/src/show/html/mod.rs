@@ -10,8 +10,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use crate::show::human::HumanDuration;
 use crate::show::report::SCHEDULE_ERROR_P99_NS_MAX;
-use crate::show::table::HumanDuration;
 use chart::{Axis, Caption, ChartLine, Mark, Scale};
 
 /// Colours for light and dark mode, and as many columns as fit.
@@ -550,7 +550,7 @@ mod tests {
     fn without_answers_there_are_no_times() {
         let (mut json, before) = of_report();
         assert!(!before.contains(">none</data></dd>"), "{before}");
-        json["response_ns"] = serde_json::to_value(crate::show::report::ResponseTimes::default()).unwrap();
+        json["response_ns"] = serde_json::to_value(crate::show::latency::ResponseTimes::default()).unwrap();
         let page = super::page(&json).unwrap();
         for name in ["p50", "p99", "p99_9", "max"] {
             let none = format!("<data data-of=\"/response_ns/{name}\" value=\"0\">none</data>");

@@ -16,8 +16,8 @@ use ratatui::symbols;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, LineGauge, Paragraph, Sparkline};
 
+use crate::show::human::HumanDuration;
 use crate::show::report::SecondCounts;
-use crate::show::table::HumanDuration;
 pub use screen::Screen;
 
 /// Maximum number of seconds kept: more than any terminal has columns.
