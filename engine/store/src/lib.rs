@@ -60,10 +60,12 @@ mod postgres;
 mod pulled;
 mod record;
 mod relocate;
+mod removal_keys;
 mod removals;
 mod shared;
 mod snapshot;
 mod sorter;
+mod store_records;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -89,13 +91,11 @@ pub use postgres::{
 pub use pulled::PulledChange;
 pub use record::{RecordBuf, StoreRecord};
 pub use relocate::{MoveSummary, StoreMove};
-pub use removals::{LastChange, RemovalKind};
+pub use removal_keys::{LastChange, RemovalKind};
 pub use shared::{SharedChallenges, StoredSession, StoredSessions};
-pub use snapshot::{
-    ChangedRecord, StoreChanges, StoreRecords, StoreSnapshot, StoredRecord, is_record_of_homed_prefix,
-    is_responsible,
-};
+pub use snapshot::{ChangedRecord, StoreChanges, StoreSnapshot, StoredRecord};
 pub use sorter::Sorter;
+pub use store_records::{StoreRecords, is_record_of_homed_prefix, is_responsible};
 pub use transaction::Transaction;
 pub use writer::BegunChange;
 

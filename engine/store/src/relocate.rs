@@ -12,7 +12,7 @@
 
 use super::filling::filling_order;
 use super::log::LogEntry;
-use super::removals::{LastChange, RemovalKey, RemovalKind};
+use super::removal_keys::{LastChange, RemovalKey, RemovalKind};
 use super::tables::{ALL_KEYS, StoreEngine, StoreTable, WriteTables, names, number_in};
 use super::transaction::Transaction;
 use super::{Store, StoreConfig, StoreError, StoreRecords as _, StoreSnapshot};

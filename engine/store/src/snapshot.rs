@@ -3,32 +3,14 @@
 use super::StoreError;
 use super::log::{LogEntry, LogStart};
 use super::record::{RecordBuf, StoreRecord};
-use super::removals::{LastChange, RemovalKey, RemovalKind};
+use super::removal_keys::{LastChange, RemovalKey, RemovalKind};
+use super::store_records::StoreRecords;
 use super::tables::{
     ALL_KEYS, KeyRange, RecordRow, RowIterator, SnapshotTables, StoreTable, keys_after, names, number_in,
 };
 use handle_proto::Handle;
-use handle_proto::name::PREFIX_RECORDS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-
-/// Access to records and homed prefixes, on which operations are decided.
-pub trait StoreRecords {
-    /// Whether the service folds local names.
-    fn folds(&self) -> bool;
-
-    /// The record stored under `key`.
-    ///
-    /// # Errors
-    /// When the file cannot be read, or is damaged.
-    fn record(&self, key: &[u8]) -> Result<Option<RecordBuf>, StoreError>;
-
-    /// Whether `prefix`, folded and without `0.NA/`, is homed.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError>;
-}
 
 /// The state of the store at one moment. While a snapshot is kept, the store keeps what it shows:
 /// in a file, the old pages.
@@ -356,44 +338,5 @@ impl StoreRecords for StoreSnapshot {
 
     fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
         Ok(self.tables.get(StoreTable::Homed, prefix)?.is_some())
-    }
-}
-
-/// Whether this service is responsible for the handle stored under `key`: its prefix is homed or,
-/// for the record of a derived prefix, the prefix records under one of its ancestors are homed.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn is_responsible(records: &(impl StoreRecords + ?Sized), key: &[u8]) -> Result<bool, StoreError> {
-    /// Limits the ancestors looked at for one name; a name made of dots would have thousands.
-    const ANCESTORS_MAX: usize = 16;
-    let prefix = handle_proto::fold::folded(Handle(key).naming_authority());
-    if records.is_homed(&prefix)? {
-        return Ok(true);
-    }
-    let mut name = Handle(key);
-    for _ in 0..ANCESTORS_MAX {
-        let Some(parent) = name.parent_prefix_record() else { return Ok(false) };
-        // Everything derived from the parent is homed then, under the name of the parent's record.
-        if records.is_homed(&handle_proto::fold::folded(parent.0))? {
-            return Ok(true);
-        }
-        name = parent;
-    }
-    Ok(false)
-}
-
-/// Whether `key` is the name of the record of a prefix homed here. The record itself is at the
-/// registry, but an operator may have put a copy into the store, whose keys and groups count.
-///
-/// # Errors
-/// When the file cannot be read.
-pub fn is_record_of_homed_prefix(
-    records: &(impl StoreRecords + ?Sized),
-    key: &[u8],
-) -> Result<bool, StoreError> {
-    match Handle(key).is_prefix_record() {
-        true => records.is_homed(&handle_proto::fold::folded(&key[PREFIX_RECORDS.len()..])),
-        false => Ok(false),
     }
 }

@@ -4,8 +4,8 @@ use super::StoreError;
 use super::index::{IndexedType, indexed_types, keys_of};
 use super::log::{LogAction, LogBounds, LogEntry};
 use super::record::{HEAD_LEN, RecordBuf, StoreRecord};
-use super::removals::{LastChange, OWN_PRIORITY, RemovalKey};
-use super::snapshot::StoreRecords;
+use super::removal_keys::{LastChange, OWN_PRIORITY, RemovalKey};
+use super::store_records::StoreRecords;
 use super::tables::{ALL_KEYS, StoreTable, WriteTables, names, number_in};
 use handle_daemon::clock::now_unix_ms;
 use handle_proto::Values;
@@ -314,6 +314,28 @@ impl<'t> Transaction<'t> {
     #[must_use]
     pub const fn last_id(&self) -> u64 {
         self.last_id
+    }
+}
+
+impl Transaction<'_> {
+    /// The keys of a stored record.
+    pub(super) fn index_keys(&self, handle: &[u8], stored: &[u8]) -> BTreeSet<Vec<u8>> {
+        keys_of(&self.indexed, handle, stored)
+    }
+
+    /// Replaces the rows `before` of a record by `after`.
+    pub(super) fn change_index(
+        &mut self,
+        before: &BTreeSet<Vec<u8>>,
+        after: &BTreeSet<Vec<u8>>,
+    ) -> Result<(), StoreError> {
+        for key in before.difference(after) {
+            self.tables.discard(StoreTable::Index, key)?;
+        }
+        for key in after.difference(before) {
+            self.tables.insert(StoreTable::Index, key, &[])?;
+        }
+        Ok(())
     }
 }
 

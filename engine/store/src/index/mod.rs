@@ -17,7 +17,6 @@ pub use search::{FoundHandles, SearchBounds, SearchCondition, SearchError, Store
 use super::StoreError;
 use super::record::StoreRecord;
 use super::tables::{KeyRange, StoreTable, WriteTables, names, number_in};
-use super::transaction::Transaction;
 use handle_auth::digest::digest;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::{Value, fold};
@@ -176,26 +175,4 @@ pub(super) fn keys_of(types: &[IndexedType], handle: &[u8], stored: &[u8]) -> BT
         keys.extend(indexed.map(|it| key_of(&it.kind, &value, handle)));
     }
     keys
-}
-
-impl Transaction<'_> {
-    /// The keys of a stored record.
-    pub(super) fn index_keys(&self, handle: &[u8], stored: &[u8]) -> BTreeSet<Vec<u8>> {
-        keys_of(&self.indexed, handle, stored)
-    }
-
-    /// Replaces the rows `before` of a record by `after`.
-    pub(super) fn change_index(
-        &mut self,
-        before: &BTreeSet<Vec<u8>>,
-        after: &BTreeSet<Vec<u8>>,
-    ) -> Result<(), StoreError> {
-        for key in before.difference(after) {
-            self.tables.discard(StoreTable::Index, key)?;
-        }
-        for key in after.difference(before) {
-            self.tables.insert(StoreTable::Index, key, &[])?;
-        }
-        Ok(())
-    }
 }
