@@ -4,9 +4,9 @@
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
 use handle_auth::source::{RequestOrigin, SourceList};
+use handle_daemon::sessions::facts::{IdentityClaim, PROTECTED_SINCE};
 use handle_daemon::sessions::holder::{SharedTable, answer};
 use handle_daemon::sessions::protocol::{LinkReply, LinkRequest};
-use handle_daemon::sessions::session::{IdentityClaim, PROTECTED_SINCE};
 use handle_daemon::sessions::traffic::{check, decrypt, encrypt, seal};
 use handle_daemon::sessions::{
     LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,

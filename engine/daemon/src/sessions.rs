@@ -18,6 +18,8 @@
 
 pub mod config;
 pub mod endpoint;
+pub mod facts;
+mod fields;
 pub mod forward;
 pub mod holder;
 pub mod link;
@@ -33,10 +35,11 @@ pub mod window;
 
 pub use config::SessionsConfig;
 pub use endpoint::{AnswerSealer, EndpointCounts, IncomingMessage, SessionEndpoint};
+pub use facts::{NewSession, SessionIdentity, SessionKeys, SessionRefusal};
 pub use holder::{OwnedSocket, TakenChallenge};
 pub use link::{JointSessions, LinkedSession};
 pub use row::{RowChange, RowsUnavailable, SessionRow, SessionRows};
-pub use session::{NewSession, Session, SessionIdentity, SessionKeys};
+pub use session::Session;
 pub use setup::{SetupError, SetupTerms, agree};
-pub use table::{SessionCounts, SessionLimits, SessionRefusal, SessionTable};
+pub use table::{SessionCounts, SessionLimits, SessionTable};
 pub use traffic::{LiveSession, MessageRejection};

@@ -2,14 +2,15 @@
 //! endpoint opens incoming messages and seals answers.
 
 use crate::sessions::config::SessionsConfig;
+use crate::sessions::facts::SessionRefusal;
+use crate::sessions::facts::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
 use crate::sessions::holder::TakenChallenge;
 use crate::sessions::link::{AnySession, JointSessions};
 use crate::sessions::numbers;
 use crate::sessions::row::{RowsUnavailable, SessionRows};
-use crate::sessions::session::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
 use crate::sessions::setup::{AgreedSession, SetupError, SetupTerms, agree};
 use crate::sessions::shared::SharedRefusal;
-use crate::sessions::table::{SessionRefusal, SessionTable};
+use crate::sessions::table::SessionTable;
 use crate::sessions::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_auth::cost::{self, Units};

@@ -1,14 +1,15 @@
 //! The side of the process that sends requests: it uses the table of another process, and a table
 //! of its own while the other process does not answer.
 
+use crate::sessions::facts::SessionRefusal;
+use crate::sessions::facts::{NewSession, SessionIdentity, SessionKeys};
 use crate::sessions::holder::{TakenChallenge, check_peer};
 use crate::sessions::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
 };
 use crate::sessions::row::{RowsUnavailable, SessionRows};
-use crate::sessions::session::{NewSession, SessionIdentity, SessionKeys};
 use crate::sessions::shared::SharedSessions;
-use crate::sessions::table::{SessionRefusal, SessionTable};
+use crate::sessions::table::SessionTable;
 use crate::sessions::traffic::{LiveSession, MessageRejection};
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
@@ -287,8 +288,8 @@ impl JointSessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sessions::facts::IdentityClaim;
     use crate::sessions::holder::{OwnedSocket, SharedTable};
-    use crate::sessions::session::IdentityClaim;
     use crate::sessions::table::SessionLimits;
     use crate::sessions::table::tests::new_session;
     use handle_auth::source::RequestOrigin;

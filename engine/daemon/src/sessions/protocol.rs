@@ -4,14 +4,14 @@
 //! big-endian. One side sends requests, and the other side replies in order. Frames contain keys,
 //! so only one user may have access to the socket.
 
-use crate::sessions::session::{IdentityClaim, NewSession, SessionIdentity};
-use crate::sessions::table::SessionRefusal;
+use crate::sessions::facts::SessionRefusal;
+use crate::sessions::facts::{IdentityClaim, NewSession, SessionIdentity};
+use crate::sessions::fields::{key, number, put_key};
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
-use handle_proto::code::Cipher;
 use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::list::Reference;
@@ -235,31 +235,6 @@ impl LinkReply {
 fn put_numbers(out: &mut Vec<u8>, what: u8, numbers: &[i32]) {
     out.push(what);
     out.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
-}
-
-/// Cipher, length and bytes of a key, and the version of its session.
-pub(super) fn put_key(out: &mut Vec<u8>, key: &SessionKey, version: Version) {
-    out.extend_from_slice(&key.cipher().0.to_be_bytes());
-    out.push(u8::try_from(key.as_bytes().len()).expect("no key has more than 32 bytes"));
-    out.extend_from_slice(key.as_bytes());
-    out.extend_from_slice(&[version.major, version.minor]);
-}
-
-/// Takes a number off `rest`.
-pub(super) fn number(rest: &mut &[u8]) -> Option<i32> {
-    let (number, after) = rest.split_first_chunk()?;
-    *rest = after;
-    Some(i32::from_be_bytes(*number))
-}
-
-/// Takes a key and the version of its session off `rest`.
-pub(super) fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
-    let cipher = Cipher(number(rest)?);
-    let (&len, after) = rest.split_first()?;
-    let (key, after) = after.split_at_checked(len.into())?;
-    let (&[major, minor], after) = after.split_first_chunk()?;
-    *rest = after;
-    Some((SessionKey::new(cipher, key.to_vec())?, Version::new(major, minor)))
 }
 
 /// Appends a challenge: its versions, nonce, digest with its length, and the request.

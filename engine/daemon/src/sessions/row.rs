@@ -1,8 +1,9 @@
 //! Rows by which several processes over one database share sessions: what is in them, and what a
 //! process knows of them.
 
-use crate::sessions::protocol::{key, number, put_key};
-use crate::sessions::session::{IdentityClaim, NewSession, Session, SessionIdentity};
+use crate::sessions::facts::{IdentityClaim, NewSession, SessionIdentity};
+use crate::sessions::fields::{key, number, put_key};
+use crate::sessions::session::Session;
 use crate::sessions::traffic::LiveSession as _;
 use crate::sessions::window::CounterWindow;
 use handle_auth::session::SessionKey;

@@ -11,7 +11,9 @@
 //! proven one. When there are too many proven sessions, a newly proven one displaces the one that
 //! has been idle the longest.
 
-use crate::sessions::session::{NewSession, Session};
+use crate::sessions::facts::{NewSession, SessionRefusal};
+
+use crate::sessions::session::Session;
 use crate::sessions::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
 use handle_auth::source::{self, RequestOrigin, SourceList};
@@ -46,17 +48,6 @@ pub struct SessionLimits {
     pub unproven_s: u32,
     /// Sources that are exempt from the limits per source.
     pub exempt: SourceList,
-}
-
-/// Reason why a session was not set up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SessionRefusal {
-    /// Too many unproven sessions were set up over UDP: the client has to use TCP.
-    OverTcp,
-    /// The table is full, and no session in it may be displaced.
-    Full,
-    /// Every random number that was tried is already in use, so the random source is faulty.
-    NoNumber,
 }
 
 /// Counts of session events since the start.
@@ -511,7 +502,7 @@ fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::sessions::session::IdentityClaim;
+    use crate::sessions::facts::IdentityClaim;
     use handle_auth::session::SessionKey;
     use handle_proto::Version;
     use handle_proto::code::Cipher;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::sessions::session::IdentityClaim;
+use crate::sessions::facts::IdentityClaim;
 use crate::sessions::table::SessionLimits;
 use crate::sessions::table::tests::{limits, new_session};
 use handle_auth::session::SessionKey;
