@@ -6,7 +6,8 @@
 //! [`MissingRecord`] and goes on with it when its [`Resolution`] is there. No thread waits
 //! meanwhile.
 
-pub use crate::slow::missing::{MissingRecord, Resolution};
+pub use crate::slow::missing_record::MissingRecord;
+pub use crate::slow::resolution::Resolution;
 use anyhow::Result;
 use handle_daemon::control::CommandHelp;
 use handle_daemon::metrics::MetricsText;

@@ -1,6 +1,6 @@
 //! The commands of `handled` on its control socket.
 
-use crate::server::ServerState;
+use crate::state::ServerState;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::takeover;
 use serde_json::{Value, json};

@@ -16,23 +16,20 @@ pub(crate) mod breaker;
 pub mod config;
 pub(crate) mod places;
 pub(crate) mod queue;
+pub(crate) mod state;
 pub(crate) mod stats;
-mod thread;
+pub(crate) mod thread;
 
 use crate::slow::queue::SlowJob;
 use breaker::CircuitBreaker;
 use config::ForwardConfig;
-use handle_daemon::sessions::forward::ForwardedRequest;
 use places::{ForwardPlace, ForwardPlaces, NoPlace};
 use queue::{ForwardItem, ForwardQueue};
 use stats::ForwardCounts;
 pub(crate) use stats::ForwardStats;
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
-pub(crate) use thread::ForwardThread;
-use zeroize::Zeroizing;
 
 /// The state that all forwarding threads share.
 #[derive(Debug)]
@@ -46,52 +43,6 @@ pub(crate) struct Forwarder {
     places: ForwardPlaces,
     breaker: CircuitBreaker,
     counts: ForwardCounts,
-}
-
-/// The state of a job while it is forwarded.
-#[derive(Debug)]
-pub(crate) struct ForwardState {
-    place: ForwardPlace,
-    /// The progress of the request: the frame to send, or the connection of a listing from its
-    /// first part on.
-    stage: ForwardStage,
-    /// The unsigned answer that is used when `handle-admin` gives none.
-    busy: Vec<u8>,
-    /// Whether `busy` is to be signed.
-    signs: bool,
-}
-
-#[derive(Debug)]
-enum ForwardStage {
-    /// This frame is to be sent.
-    Request(Zeroizing<Vec<u8>>),
-    /// A part of a listing arrived over this connection, and more will follow.
-    Listing(UnixStream),
-    /// The answer is complete.
-    Over,
-}
-
-impl ForwardState {
-    /// Creates the state of `request` in its `place`. `busy` is the answer when there is no other,
-    /// and `signs` says whether it is to be signed.
-    pub(crate) fn new(
-        place: ForwardPlace,
-        request: &ForwardedRequest<'_>,
-        busy: Vec<u8>,
-        signs: bool,
-    ) -> Box<Self> {
-        let mut frame = Zeroizing::new(Vec::with_capacity(4 + request.expected_len()));
-        frame.extend_from_slice(&[0; 4]);
-        request.encode(&mut frame);
-        let len = u32::try_from(frame.len() - 4).expect("two messages are below 4 GiB");
-        frame[..4].copy_from_slice(&len.to_be_bytes());
-        Box::new(Self { place, stage: ForwardStage::Request(frame), busy, signs })
-    }
-
-    /// Whether more parts of the answer follow.
-    pub(crate) const fn has_more(&self) -> bool {
-        matches!(self.stage, ForwardStage::Listing(_))
-    }
 }
 
 impl Forwarder {
@@ -121,7 +72,7 @@ impl Forwarder {
         entered.ok()
     }
 
-    /// Hands a job with a [`ForwardState`] to the forwarding threads.
+    /// Hands a job with a [`ForwardState`](state::ForwardState) to the forwarding threads.
     pub(crate) fn submit(&self, job: Box<SlowJob>) {
         self.queue.submit(ForwardItem::Job(job));
     }

@@ -3,8 +3,9 @@
 use crate::Server;
 use crate::config::{Config, Datapath};
 use crate::first_set;
-use crate::server::{ServerHooks, open_live, read_site};
+use crate::inputs::{open_live, read_site};
 use crate::slow;
+use crate::state::ServerHooks;
 use crate::watchdog::Watchdog;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;

@@ -1,186 +1,38 @@
 //! Starts all parts of the server and stops them.
 
-use crate::cache::ServerCache;
 use crate::config::Config;
 use crate::counters::CounterShards;
+use crate::inputs::{open_live, read_site};
 use crate::live::ServedSet;
 use crate::observe;
 use crate::query_log::line::QueryLogEntry;
 use crate::query_log::{QueryLog, QueryLogWriter};
-use crate::settings::{self, LiveSettings};
-use crate::site::OwnSite;
+use crate::settings::LiveSettings;
 use crate::slow::{self, SlowPath};
 use crate::sockets::WorkerSockets;
 use crate::sources::Sources;
-use crate::templates::{SourcePrefixes, TemplatesConfig};
+use crate::state::{ServerHooks, ServerState};
 use crate::verification;
-use crate::worker::{Worker, WorkerInfo};
+use crate::worker::Worker;
+use crate::worker_info::WorkerInfo;
 use anyhow::{Context as _, anyhow, ensure};
 use handle_daemon::control::ControlSocket;
-use handle_daemon::log::SetLog;
 use handle_daemon::privileges;
-use handle_daemon::program::ReadConfig;
 use handle_daemon::publication;
-use handle_daemon::publisher_keys;
 use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
-use handle_daemon::site::{ListenerService, SiteRecord, differences};
-use handle_daemon::takeover::{
-    Handover, Predecessor, SocketAnnouncement, SocketKind, SuccessorProgram, TakeoverServer,
-};
+use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind};
 use handle_daemon::threads;
-use handle_snapshot::map::LoadMode;
-use handle_snapshot::set::SetErrorKind;
-use handle_snapshot::set::freshness::SetFreshness;
-use handle_snapshot::set::last_served::LastServedFile;
-use handle_snapshot::set::statement::AcceptedPublishers;
-use serde_json::Value;
-use std::fmt;
-use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
-use std::thread::{JoinHandle, Thread};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// The name of the program.
 const PROGRAM: &str = "handled";
-
-/// State shared by the workers, the watcher and the control socket.
-#[derive(Debug)]
-pub struct ServerState {
-    /// The served set.
-    pub live: Arc<ServedSet>,
-    /// Counters for every datagram, one shard for each worker.
-    pub shards: CounterShards,
-    /// Tables of the busiest source networks, one for each worker.
-    pub(crate) sources: Box<[Sources]>,
-    pub(crate) query_log: Option<Arc<QueryLog>>,
-    /// The settings in force.
-    pub(crate) settings: LiveSettings,
-    /// The slow path; `None` when it has no threads.
-    pub slow: Option<Arc<SlowPath>>,
-    pub(crate) workers: OnceLock<Vec<WorkerInfo>>,
-    /// For each worker, whether it is still running.
-    pub(crate) running: Box<[AtomicBool]>,
-    pub(crate) started: SystemTime,
-    /// The sockets of the workers, which a successor process can take over.
-    pub(crate) handover: Handover,
-    pub(crate) hooks: ServerHooks,
-    pub(crate) shutdown: Arc<Shutdown>,
-    /// The thread that waits for the server to drain or a worker to end.
-    waiting: OnceLock<Thread>,
-    share_port: bool,
-}
-
-impl ServerState {
-    /// Makes the workers answer what has arrived and then stop.
-    pub fn drain(&self) {
-        if self.share_port && !self.is_draining() {
-            // Processes that share the port answer what arrives from now on.
-            self.handover.give_up(|_| false);
-        }
-        self.shutdown.drain();
-        self.wake_workers();
-        self.unpark();
-    }
-
-    /// Wakes the workers, so that they check for changes and count a turn.
-    pub(crate) fn wake_workers(&self) {
-        self.live.wakers().wake();
-    }
-
-    /// Wakes the thread in [`wait`](Self::wait).
-    fn unpark(&self) {
-        if let Some(waiting) = self.waiting.get() {
-            waiting.unpark();
-        }
-    }
-
-    /// Sleeps until the server drains, a worker ends or `patience` has passed; may return early.
-    /// Only one thread may wait.
-    pub fn wait(&self, patience: Option<Duration>) {
-        self.waiting.get_or_init(std::thread::current);
-        if self.is_draining() || self.has_ended() {
-            return;
-        }
-        match patience {
-            Some(patience) => std::thread::park_timeout(patience),
-            None => std::thread::park(),
-        }
-    }
-
-    /// Whether the server is draining.
-    #[must_use]
-    pub fn is_draining(&self) -> bool {
-        self.shutdown.is_draining()
-    }
-
-    /// Whether every worker has ended.
-    #[must_use]
-    pub fn has_ended(&self) -> bool {
-        self.running.iter().all(|running| !running.load(Ordering::Acquire))
-    }
-
-    /// Reads the configuration again, if the program can, and then the published set. Returns a
-    /// report of the result.
-    pub fn reload(&self) -> Value {
-        settings::reload(self)
-    }
-
-    /// Whether this process drains because another process has taken over.
-    #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.handover.is_done()
-    }
-
-    /// Whether a worker has ended without a stop being requested. The other workers continue.
-    #[must_use]
-    pub fn is_degraded(&self) -> bool {
-        !self.is_draining() && self.running.iter().any(|running| !running.load(Ordering::Relaxed))
-    }
-}
-
-impl TakeoverServer for ServerState {
-    fn handover(&self) -> &Handover {
-        &self.handover
-    }
-
-    fn is_draining(&self) -> bool {
-        self.is_draining()
-    }
-
-    fn drain(&self) {
-        self.drain();
-    }
-}
-
-/// Hooks that only the program provides, as opposed to tests and other embedders.
-#[derive(Default)]
-pub struct ServerHooks {
-    /// The command line of this program, for a restart by takeover.
-    pub program: Option<SuccessorProgram>,
-    /// Reads the configuration for a reload; without it only the published set is reloaded.
-    pub read_config: Option<ReadConfig<Config>>,
-    /// Sets the log level on a reload.
-    pub set_log: Option<SetLog>,
-    /// The name of the program, if it is not `handled`.
-    pub name: Option<&'static str>,
-    /// The records of other services that a caching server answers from.
-    pub cache: Option<Arc<dyn ServerCache>>,
-    /// Whether there is no published set to answer from.
-    pub is_without_set: bool,
-}
-
-impl fmt::Debug for ServerHooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { program, cache, .. } = self;
-        f.debug_struct("Hooks").field("program", program).field("cache", cache).finish_non_exhaustive()
-    }
-}
 
 /// A running server. Dropping it stops it.
 #[derive(Debug)]
@@ -484,96 +336,6 @@ fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<OwnedS
     holder.map(Some).with_context(|| {
         format!("cannot share sessions at {} (check: ls -ld of its directory)", path.display())
     })
-}
-
-/// Reads the site record named by the configuration.
-///
-/// # Errors
-/// When it cannot be read or does not contain this server.
-pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
-    let site = match &config.site {
-        Some(path) => {
-            let record = SiteRecord::read(path, config.server_id)?;
-            let answers = ListenerService::Queries { over_tcp: config.tcp.enabled };
-            let differences = record.server().map(|server| differences(&server, &config.listen, answers));
-            OwnSite::from(&record).differing_in(differences.unwrap_or_default())
-        }
-        None => OwnSite::alone(),
-    };
-    let site = site.answering_in(config.limits.answer_datagrams);
-    Ok(match config.slow.threads {
-        0 => site,
-        _ => {
-            let forward = Some(&config.forward).filter(|forward| forward.socket.is_some());
-            site.with_slow_path(config.server_key.is_some(), config.sessions.enabled).forwarding(
-                forward.is_some_and(|forward| forward.listing),
-                forward.is_some_and(|forward| forward.old_clients),
-            )
-        }
-    })
-}
-
-/// Opens the published set named by the configuration.
-///
-/// # Errors
-/// When there is none or it is damaged.
-pub fn open_live(config: &Config) -> anyhow::Result<Arc<ServedSet>> {
-    let load_mode = if config.copy_to_memory { LoadMode::CopyToMemory } else { LoadMode::Map };
-    let directory = config.snapshot.display();
-    let publishers = &config.publishers;
-    let last_served = publishers.last_set_file.as_deref().map(LastServedFile::open).transpose()?;
-    let freshness = SetFreshness::new(accepted_publishers(&publishers.keys)?).remembering(last_served);
-    freshness.set_limits(publishers.age_max_s, publishers.refuse_stale);
-    let opened = ServedSet::open(
-        &config.snapshot,
-        load_mode,
-        config.verify_new_layers,
-        config.check_records,
-        templates_of(config),
-        freshness,
-    );
-    let opened = opened.map_err(|error| {
-        if matches!(error.kind, SetErrorKind::NotPublished) {
-            let hint =
-                format!("cannot serve {directory} (publish a set: hdl snapshot publish {directory} RECORDS)");
-            return anyhow::Error::new(error).context(hint);
-        }
-        let kind = match &error.kind {
-            SetErrorKind::Io { error, .. } => error.kind(),
-            _ => ErrorKind::Other,
-        };
-        let check = match kind {
-            ErrorKind::PermissionDenied => format!("who may read it: ls -l {directory}"),
-            ErrorKind::OutOfMemory => "there is not enough memory: free -h; ulimit -v".to_owned(),
-            _ => format!("check it with: hdl snapshot verify {directory}"),
-        };
-        anyhow::Error::new(error).context(format!("cannot serve {directory} ({check})"))
-    })?;
-    opened.set_sources(sources_of(config));
-    Ok(opened)
-}
-
-/// The publishers with these keys; `None` without keys.
-fn accepted_publishers(files: &[PathBuf]) -> anyhow::Result<Option<AcceptedPublishers>> {
-    let keys = publisher_keys::read_public(files)?;
-    Ok((!keys.is_empty()).then(|| {
-        AcceptedPublishers::new(Box::new(move |signer, message, signature| {
-            keys.iter().any(|key| key.has_signed(&signer.0, message, signature))
-        }))
-    }))
-}
-
-/// The configured templates; `None` without slow path threads, which compute them.
-pub(crate) fn templates_of(config: &Config) -> Option<TemplatesConfig> {
-    (config.slow.threads > 0).then(|| config.templates.clone())
-}
-
-/// The prefixes of sources of records; none without slow path threads, which forward requests.
-pub(crate) fn sources_of(config: &Config) -> SourcePrefixes {
-    match config.slow.threads {
-        0 => SourcePrefixes::default(),
-        _ => SourcePrefixes::new(&config.forward.sources),
-    }
 }
 
 /// Checks that this user can read the served files and the sets published later.

@@ -9,33 +9,34 @@ pub mod config;
 mod forwarding;
 mod guesses;
 mod in_session;
-pub(crate) mod missing;
+mod job_context;
+mod missing;
+pub(crate) mod missing_record;
 pub(crate) mod queue;
+pub(crate) mod resolution;
+mod session_proof;
 pub(crate) mod shard;
 pub mod signer;
+mod start;
 pub mod stats;
 mod work;
 
 use crate::config::Config;
-use crate::forward::{ForwardThread, Forwarder};
-use crate::server::ServerState;
+use crate::forward::Forwarder;
 use crate::server_key;
 use crate::sessions::ServerSessions;
 use crate::site::OwnSite;
-use anyhow::{Context as _, bail};
 use config::{HandleIdentity, SlowConfig, identities};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_auth::source::SourceList;
-use handle_daemon::priority::stand_back;
 use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::sessions::SessionTable;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
 use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
-use handle_daemon::text::listed;
 use handle_daemon::threads;
 use handle_resolver::RefusalReason;
 use queue::JobQueues;
@@ -44,9 +45,7 @@ use signer::AnswerSigner;
 use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use work::SlowThread;
 
 /// How often expired sessions are removed. An expired session is not found before that either.
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
@@ -166,35 +165,6 @@ impl SlowPath {
     #[must_use]
     pub const fn signs(&self) -> bool {
         self.signer.is_some()
-    }
-
-    /// Starts the threads of the slow path and of forwarding.
-    ///
-    /// # Errors
-    /// When the kernel refuses a thread, or a configured core is not available to this process.
-    pub(crate) fn start(self: &Arc<Self>, shared: &Arc<ServerState>) -> anyhow::Result<Vec<JoinHandle<()>>> {
-        let usable = handle_net::usable_cores().context("cannot read which cores this process may use")?;
-        if let Some(core) = self.config.cores.iter().find(|core| !usable.contains(core)) {
-            bail!("`slow.cores` has {core}: this process may use {usable:?}");
-        }
-        (0..self.config.threads)
-            .map(|at| {
-                let (path, shared) = (Arc::clone(self), Arc::clone(shared));
-                let thread = threads::spawn(format!("slow-{at}"), move || {
-                    let_workers_go_first(&path.config);
-                    SlowThread::new(&shared, &path, at).run();
-                });
-                thread.context("cannot start a thread for the slow path")
-            })
-            .chain((0..self.forward.as_ref().map_or(0, |forward| forward.threads)).map(|at| {
-                let path = Arc::clone(self);
-                let thread = threads::spawn(format!("forward-{at}"), move || {
-                    let_workers_go_first(&path.config);
-                    ForwardThread::new(&path).run();
-                });
-                thread.context("cannot start a thread that forwards requests")
-            }))
-            .collect()
     }
 
     /// Signs an answer that was made without a signature, if the server has a key.
@@ -322,21 +292,5 @@ impl SharedTable for SlowPath {
 
     fn is_stopped(&self) -> bool {
         self.stop.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-}
-
-/// Lowers the priority of this thread below that of the workers. A refusal by the kernel is only
-/// logged, because answers stay correct without it.
-fn let_workers_go_first(config: &SlowConfig) {
-    use rustix::thread::{CpuSet, sched_setaffinity};
-    if !config.cores.is_empty() {
-        let mut cores = CpuSet::new();
-        config.cores.iter().for_each(|&core| cores.set(core));
-        if let Err(error) = sched_setaffinity(None, &cores) {
-            tracing::warn!(%error, cores = %listed(&config.cores), "cannot pin the slow path to `slow.cores`");
-        }
-    }
-    if let Err(error) = stand_back(config.idle, config.nice) {
-        tracing::warn!(error, "cannot lower the priority of the slow path");
     }
 }

@@ -1,7 +1,7 @@
 //! The contents of `status` and `stats`.
 
-use crate::server::ServerState;
 use crate::sources::{self, SourcePrefix};
+use crate::state::ServerState;
 use handle_daemon::{log, threads};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;

@@ -12,7 +12,7 @@ use crate::dispatch::{DispatchResult, dispatch};
 use crate::rate_limit::SlowRequest;
 use crate::sessions::sealer::SessionSealer;
 use crate::slow::queue::SlowJob;
-use crate::worker::{WorkerParts, flush};
+use crate::worker_parts::{WorkerParts, flush};
 use fragments::RequestFragments;
 use handle_net::{Batch, Datagram, Datapath, Inbox, Outbox, Peer};
 use handle_proto::limit::{FRAGMENTS_MAX, UDP_MESSAGE_LEN_MAX};

@@ -1,7 +1,7 @@
 //! Notifications for the watchdog of a service manager, sent only while all workers make progress.
 
 use crate::observe::health::{Heartbeat, look};
-use crate::server::ServerState;
+use crate::state::ServerState;
 use std::time::{Duration, Instant};
 
 /// Decides when to notify the service manager.

@@ -3,25 +3,26 @@
 use crate::cache::{BatchCache, WorkerCache};
 use crate::clock::WorkerClock;
 use crate::config::Config;
-use crate::counters::Counters;
 use crate::live::{LiveSet, SetReader};
 use crate::rate_limit::RateLimit;
-use crate::server::ServerState;
 use crate::sessions::sealer::SessionSealer;
 use crate::settings::ActiveSettings;
 use crate::slow::queue::JobRoute;
 use crate::slow::shard::{ListingReader, SlowShard};
 use crate::sockets::net_options;
+use crate::state::ServerState;
 use crate::tcp::worker::TcpWorker;
 use crate::telemetry::WorkerTelemetry;
 use crate::udp::{self, UdpWorker};
+use crate::worker_info::WorkerInfo;
+use crate::worker_parts::{WorkerParts, flush};
 use anyhow::Context as _;
 use handle_daemon::takeover::SocketKind;
-use handle_net::{Datapath, DatapathKind, TrainSupport};
+use handle_net::Datapath;
 use handle_resolver::{AnswerContext, MayCompute, ServiceFacts};
 use handle_snapshot::map::MappedFile;
 use std::io;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,23 +41,6 @@ const DRAIN_MAX: Duration = Duration::from_millis(500);
 
 /// Number of batches between two rounds of periodic work under load, which is some milliseconds.
 const BATCHES_UNTIL_LOOK: u32 = 256;
-
-/// The description of a worker in `status`.
-#[derive(Clone, Debug)]
-pub struct WorkerInfo {
-    /// Number of the worker.
-    pub at: usize,
-    /// Address on which the worker answers.
-    pub address: SocketAddr,
-    /// Core to which the worker is pinned.
-    pub core: Option<usize>,
-    /// Datapath in use.
-    pub kind: DatapathKind,
-    /// Reason for the choice of datapath.
-    pub reason: String,
-    /// Whether the datapath receives and sends trains.
-    pub trains: TrainSupport,
-}
 
 /// State of one worker thread, which answers on one socket.
 pub(crate) struct Worker {
@@ -77,39 +61,6 @@ pub(crate) struct Worker {
     settings_generation: u64,
     /// Whether nothing has arrived since the last periodic work.
     has_settled: bool,
-}
-
-/// The parts of a worker that requests over UDP and TCP use alike.
-pub(crate) struct WorkerParts {
-    pub(crate) slow: SlowShard,
-    /// Answers in sessions; `None` without sessions.
-    pub(crate) sealer: Option<SessionSealer>,
-    /// Limits on replies over UDP; `None` when disabled.
-    pub(crate) rate_limit: Option<Box<RateLimit>>,
-    pub(crate) telemetry: WorkerTelemetry,
-    pub(crate) clock: WorkerClock,
-}
-
-impl WorkerParts {
-    /// Sets whether limits tell answers apart by the handles of their requests: copies of cached
-    /// values have no address of their own.
-    fn identify_answers(&mut self, by_request: bool) {
-        if let Some(rate_limit) = &mut self.rate_limit {
-            rate_limit.identify_by_request(by_request);
-        }
-    }
-
-    /// Reads the clock for everything that happens until the next call.
-    fn read_clock(&mut self) {
-        self.clock.read();
-        if let Some(rate_limit) = &mut self.rate_limit {
-            rate_limit.set_time(self.clock.now());
-        }
-        if let Some(sealer) = &mut self.sealer {
-            sealer.set_time(self.clock.now());
-        }
-        self.telemetry.set_time(&self.clock);
-    }
 }
 
 impl Worker {
@@ -401,25 +352,4 @@ fn context_of<'a>(
 ) -> AnswerContext<'a, MappedFile> {
     let missing: &dyn MayCompute = set.missing();
     AnswerContext::new(set.records(), service, clock.now_unix_s()).computing(Some(missing))
-}
-
-/// Sends what is in the outbox, and counts it.
-///
-/// # Errors
-/// Errors of the datapath, after which it is unusable.
-pub(crate) fn flush(path: &mut dyn Datapath, counters: &Counters) -> io::Result<()> {
-    let flushed = path.flush()?;
-    counters.datagrams_sent.add(flushed.sent.into());
-    counters.trains_sent.add(flushed.trains.into());
-    if flushed.trains_refused > 0 {
-        if counters.trains_refused.get() == 0 {
-            tracing::warn!("the kernel or a device refuses answers in trains; they are sent one by one");
-        }
-        counters.trains_refused.add(flushed.trains_refused.into());
-    }
-    if flushed.failed > 0 || flushed.would_block > 0 {
-        counters.dropped_send_refused.add(flushed.failed.into());
-        counters.dropped_send_full.add(flushed.would_block.into());
-    }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::Server;
 use crate::config::{Config, Datapath};
-use crate::server::ServerHooks;
+use crate::state::ServerHooks;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};

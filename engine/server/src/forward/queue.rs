@@ -1,6 +1,6 @@
 //! The queue of requests to `handle-admin`. Its length is bounded by the places of the requests.
 
-use super::ForwardState;
+use super::state::ForwardState;
 use crate::slow::queue::SlowJob;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError, TryLockError};

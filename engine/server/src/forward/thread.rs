@@ -1,7 +1,8 @@
 //! A thread that forwards requests and waits for their answers.
 
+use super::Forwarder;
 use super::queue::ForwardItem;
-use super::{ForwardStage, ForwardState, Forwarder};
+use super::state::{ForwardStage, ForwardState};
 use crate::slow::SlowPath;
 use crate::slow::queue::SlowJob;
 use handle_daemon::sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};

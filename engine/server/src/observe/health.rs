@@ -1,7 +1,7 @@
 //! Liveness and readiness of the server.
 
 use crate::counters::CounterShards;
-use crate::server::ServerState;
+use crate::state::ServerState;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::threads;
 use handle_proto::wire::list::{Indexes, Strings};

@@ -14,7 +14,7 @@ pub mod settings;
 
 pub use metrics::metric_groups;
 
-use crate::server::ServerState;
+use crate::state::ServerState;
 use handle_daemon::http::HttpStatus;
 use handle_daemon::scrape::{ScrapeEndpoint, ScrapeLimits, ScrapeSource};
 use health::{HealthProblems, Heartbeat};

@@ -1,9 +1,9 @@
 //! Which requests of the slow path another process answers, and the form in which it gets them.
 
-use super::in_session::SessionProof;
+use super::job_context::{AnswerBuffers, ForwardNote, JobContext, undecryptable};
 use super::queue::JobRoute;
-use super::work::{AnswerBuffers, JobContext, undecryptable};
-use crate::forward::ForwardState;
+use super::session_proof::SessionProof;
+use crate::forward::state::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::sessions::MessageRejection;
@@ -14,14 +14,6 @@ use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, WireReply as _, refuse_listing};
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
-
-/// A note that another process is to answer a request.
-#[derive(Debug)]
-pub(crate) struct ForwardNote {
-    task: Task,
-    /// The challenge that the request answers, which was taken from this process.
-    challenge: Option<IssuedChallenge>,
-}
 
 impl JobContext<'_> {
     /// Forwards a request to list names. The reply says why it is not forwarded, if so.

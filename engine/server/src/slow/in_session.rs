@@ -1,14 +1,15 @@
 //! Requests in sessions on the slow path: set-up and end of sessions, authentication, and encrypted
 //! answers. RFC 3652 section 3.8.
 
-use super::work::{AnswerBuffers, JobContext, not_challenged};
+use super::job_context::{AnswerBuffers, JobContext, not_challenged};
+use super::session_proof::SessionProof;
 use handle_auth::agreement::PRIVATE_LEN;
 use handle_auth::challenges::SessionChallenge;
 use handle_auth::cost;
 use handle_daemon::sessions::facts::{IdentityClaim, NewSession};
 use handle_daemon::sessions::numbers::of_handled;
 use handle_daemon::sessions::traffic::{self, LiveSession as _};
-use handle_daemon::sessions::{MessageRejection, Session, SetupError, agree, table};
+use handle_daemon::sessions::{MessageRejection, Session, SessionRefusal, SetupError, agree};
 use handle_proto::OpCode;
 use handle_proto::code::KeyExchangeMode;
 use handle_proto::limit::NONCE_LEN;
@@ -18,15 +19,6 @@ use handle_resolver::slow::{FirstEvaluation, SlowPathRequest};
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts};
 use handle_snapshot::map::MappedFile;
 use zeroize::Zeroizing;
-
-/// What the credential of a message proves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SessionProof {
-    /// Nothing, because there is no MAC.
-    None,
-    /// A holder of the key of the session wrote the message.
-    Mac,
-}
 
 /// Decrypts a complete request; `None` when that fails.
 pub(crate) fn decrypt(session: &Session, request: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
@@ -186,8 +178,8 @@ impl JobContext<'_> {
                 answer.encode(&mut buffers.body);
                 slow.session(context, session.keys().id, &buffers.body)
             }
-            Err(table::SessionRefusal::OverTcp) => slow.refuse(context, RefusalReason::OverTcp),
-            Err(table::SessionRefusal::Full | table::SessionRefusal::NoNumber) => {
+            Err(SessionRefusal::OverTcp) => slow.refuse(context, RefusalReason::OverTcp),
+            Err(SessionRefusal::Full | SessionRefusal::NoNumber) => {
                 slow.refuse(context, RefusalReason::TooManySessions)
             }
         }

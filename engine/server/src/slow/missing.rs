@@ -2,142 +2,22 @@
 //! cache has asked other services, and are then answered as if the record had been there.
 
 use super::SlowPath;
-use super::in_session::SessionProof;
+use super::job_context::JobContext;
 use super::queue::SlowJob;
-use super::work::JobContext;
+use super::resolution::{MissingState, Resolution};
+use super::session_proof::SessionProof;
 use crate::cache::{BatchCache, ServerCache};
-use handle_auth::source::RequestOrigin;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::limit::SERVER_RECURSION_MAX;
 use handle_proto::wire::{Body, Envelope, Header, Message};
-use handle_proto::{Handle, OpFlags, ResponseCode};
+use handle_proto::{OpFlags, ResponseCode};
 use handle_resolver::slow::SlowPathRequest;
 use handle_resolver::{
     AnswerContext, CachedLookup, RecordCache, RefusalReason, ReplyParts, StagedCacheLookup, refuse_listing,
 };
 use handle_snapshot::EncodedRecord;
 use handle_snapshot::map::MappedFile;
-use std::net::IpAddr;
 use std::sync::Arc;
-
-/// What other services say about a handle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolution {
-    /// It has these public values, in wire form.
-    Record {
-        /// The values, one after the other.
-        values: Arc<[u8]>,
-        /// Their number.
-        count: u16,
-    },
-    /// There is no such handle.
-    NoHandle,
-    /// This is the answer to a request that was [handed](MissingRecord::relayed) to the responsible
-    /// service: a message, envelope first, for the client.
-    Relayed(Arc<[u8]>),
-    /// Nothing, for this reason.
-    Failed(RefusalReason),
-}
-
-/// The state of a job whose record is not in the cache.
-#[derive(Debug)]
-pub(crate) struct MissingState {
-    handle: Box<[u8]>,
-    is_authoritative: bool,
-    recursion_count: u8,
-    /// Whether the request itself is handed to the responsible service.
-    is_relayed: bool,
-    /// What the credential of the request proved. A MAC counts only once, so it is not checked
-    /// again.
-    proof: SessionProof,
-    /// Set when the request goes on.
-    resolution: Option<Resolution>,
-}
-
-impl MissingState {
-    /// What the credential of the request proved.
-    pub(crate) const fn proof(&self) -> SessionProof {
-        self.proof
-    }
-}
-
-/// A request that waits for the record of a handle. If it is dropped, the client is told that no
-/// server has answered.
-#[derive(Debug)]
-pub struct MissingRecord {
-    path: Arc<SlowPath>,
-    /// Always there, until it is settled.
-    job: Option<Box<SlowJob>>,
-}
-
-impl MissingRecord {
-    /// Wraps a job with a [`MissingState`].
-    pub(crate) fn new(path: &Arc<SlowPath>, job: Box<SlowJob>) -> Self {
-        Self { path: Arc::clone(path), job: Some(job) }
-    }
-
-    fn state(&self) -> Option<&MissingState> {
-        self.job.as_ref()?.missing.as_deref()
-    }
-
-    /// The handle, as the client spelt it.
-    #[must_use]
-    pub fn handle(&self) -> Handle<'_> {
-        Handle(self.state().map_or(&[], |state| &state.handle))
-    }
-
-    /// Whether the client asks for the answer of a primary site, past all caches.
-    #[must_use]
-    pub fn is_authoritative(&self) -> bool {
-        self.state().is_some_and(|state| state.is_authoritative)
-    }
-
-    /// Number of servers that the request has passed through, at most
-    /// [`SERVER_RECURSION_MAX`] - 1.
-    #[must_use]
-    pub fn recursion_count(&self) -> u8 {
-        self.state().map_or(0, |state| state.recursion_count)
-    }
-
-    /// The request, envelope first, if the responsible service is to answer it itself. The handle
-    /// is empty if it answers a challenge.
-    #[must_use]
-    pub fn relayed(&self) -> Option<&[u8]> {
-        let job = self.job.as_ref()?;
-        job.missing.as_ref().filter(|state| state.is_relayed).map(|_| &job.request[..])
-    }
-
-    /// The sender of the request.
-    #[must_use]
-    pub fn origin(&self) -> Option<RequestOrigin> {
-        Some(self.job.as_ref()?.route.origin())
-    }
-
-    /// The address of the client.
-    #[must_use]
-    pub fn source(&self) -> Option<IpAddr> {
-        Some(self.origin()?.ip)
-    }
-
-    /// Goes on with the request.
-    pub fn settle(mut self, resolution: Resolution) {
-        self.finish(resolution);
-    }
-
-    fn finish(&mut self, resolution: Resolution) {
-        let Some(mut job) = self.job.take() else { return };
-        if let Some(state) = &mut job.missing {
-            state.resolution = Some(resolution);
-        }
-        self.path.queues.resume(job);
-    }
-}
-
-impl Drop for MissingRecord {
-    fn drop(&mut self) {
-        self.finish(Resolution::Failed(RefusalReason::NotResolved));
-    }
-}
 
 /// What is known about the records of other services while one request is answered.
 #[derive(Debug)]

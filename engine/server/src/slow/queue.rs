@@ -12,9 +12,9 @@
 //! another thread is halfway through an update) would keep the slow thread from running. So a
 //! worker only tries the locks that slow threads take, and tries again later when one is taken.
 
-use super::missing::MissingState;
+use super::resolution::MissingState;
 use crate::counters::Transport;
-use crate::forward::ForwardState;
+use crate::forward::state::ForwardState;
 use crate::sessions::sealer::each_datagram_part;
 use crossbeam_utils::CachePadded;
 use handle_auth::cost::Units;

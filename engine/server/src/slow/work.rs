@@ -3,27 +3,28 @@
 
 use super::SlowPath;
 use super::config::references;
-use super::forwarding::ForwardNote;
-use super::in_session::{self, SessionProof};
-use super::missing::{MissingRecord, MissingState, RequestCache};
+use super::in_session;
+use super::job_context::{AnswerBuffers, JobContext, not_challenged, undecryptable};
+use super::missing::RequestCache;
+use super::missing_record::MissingRecord;
 use super::queue::SlowJob;
+use super::session_proof::SessionProof;
 use super::signer::{AnswerSigner, Signature};
-use super::stats::{SlowCounters, processor_time};
-use crate::server::ServerState;
+use super::stats::processor_time;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{refusing, too_long};
-use crate::templates::MissingHandles;
+use crate::state::ServerState;
 use handle_auth::VerifyError;
 use handle_auth::challenge_proof::ChallengeProof;
-use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
+use handle_auth::challenges::IssuedChallenge;
 use handle_auth::cost::{self, Units};
 use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
-use handle_auth::source::{self, RequestOrigin};
+use handle_auth::source;
 use handle_daemon::clock::now_unix_s;
+use handle_daemon::sessions::MessageRejection;
 use handle_daemon::sessions::numbers::{is_of_admin, of_handled};
 use handle_daemon::sessions::traffic::{self, LiveSession as _};
-use handle_daemon::sessions::{MessageRejection, Session};
 use handle_proto::OpCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
@@ -57,27 +58,6 @@ pub(crate) struct SlowThread {
 
 /// Bytes of copies that one request may need: a record is looked up twice at most.
 const COPIES_LEN: usize = 2 * MESSAGE_LEN_MAX as usize;
-
-/// The buffers that an answer borrows from besides its request and the set. They are reused.
-pub(crate) struct AnswerBuffers {
-    /// The challenge that was answered.
-    pub(crate) challenge: Option<IssuedChallenge>,
-    /// Values that administrators may read.
-    pub(crate) values: Box<[u8]>,
-    /// A nonce, the body of a challenge or of the answer to a session set-up, or computed values.
-    pub(crate) body: Vec<u8>,
-    /// Computed values of which some are not public.
-    pub(crate) computed: Vec<u8>,
-    /// Why a message in a session was not accepted.
-    text: [u8; 80],
-}
-
-impl AnswerBuffers {
-    /// Buffer for the text of why a message in a session was not accepted.
-    pub(crate) const fn text(&mut self) -> &mut [u8; 80] {
-        &mut self.text
-    }
-}
 
 impl SlowThread {
     pub(crate) fn new(shared: &Arc<ServerState>, path: &Arc<SlowPath>, at: usize) -> Self {
@@ -209,33 +189,6 @@ impl SlowPath {
             _ => now_unix_s,
         }
     }
-}
-
-/// One request, and the state that is needed to decide it.
-pub(crate) struct JobContext<'w> {
-    pub(crate) path: &'w SlowPath,
-    shared: &'w ServerState,
-    pub(crate) counters: &'w SlowCounters,
-    pub(crate) origin: RequestOrigin,
-    /// The decrypted request, envelope first.
-    pub(crate) request: &'w [u8],
-    pub(crate) was_encrypted: bool,
-    /// The session of the request, if it is in one.
-    pub(crate) session: Option<&'w Session>,
-    /// What is known about handles that are not in the set.
-    missing_handles: &'w MissingHandles,
-    /// Set when another process is to answer instead.
-    pub(crate) forward: Cell<Option<ForwardNote>>,
-    /// Whether the last decision may change when other services are asked.
-    pub(crate) depends_on_remote: Cell<bool>,
-    /// Whether the request has a MAC of its session that is correct and was not used before.
-    pub(crate) has_mac: Cell<bool>,
-    /// The state of a request that goes on, because its record has been resolved.
-    pub(crate) resumed: Option<&'w MissingState>,
-    /// Set when the request has to wait for its record.
-    pub(crate) missing: Cell<Option<Box<MissingState>>>,
-    /// The work done for this request so far.
-    pub(crate) cost: Cell<Units>,
 }
 
 impl JobContext<'_> {
@@ -782,18 +735,5 @@ impl JobContext<'_> {
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
-    }
-}
-
-/// The reply to an encrypted request that does not come from the owner of its session.
-pub(crate) fn undecryptable<'a>(context: &AnswerContext<'a, MappedFile>) -> ReplyParts<'a> {
-    refuse_stream(context, RefusalReason::Undecryptable, b"")
-}
-
-/// The refusal for a request that gets no challenge.
-pub(crate) const fn not_challenged(refusal: ChallengeRefusal) -> RefusalReason {
-    match refusal {
-        ChallengeRefusal::OverTcp => RefusalReason::OverTcp,
-        ChallengeRefusal::TooLong | ChallengeRefusal::NoNumber => RefusalReason::TooManyChallenges,
     }
 }

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Transport};
 use crate::slow::queue::{JobRoute, SlowJob};
 use crate::slow::shard::ListingReader;
-use crate::worker::WorkerParts;
+use crate::worker_parts::WorkerParts;
 use handle_net::{Datapath, StreamId, bind_listener};
 use handle_resolver::AnswerContext;
 use std::io;
