@@ -6,7 +6,7 @@ use crate::daemon::free_address;
 use crate::test_server::write_key_file;
 use crate::vectors;
 use handle_admin::config::Config;
-use handle_admin::remote::RemoteConfig;
+use handle_admin::remote::config::RemoteConfig;
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_proto::data::admin::{Admin, AdminPermissions};
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf};

@@ -5,17 +5,17 @@
 //! goes on exactly. A page of the log is read at a time and sent before the next one, so a slow
 //! reader costs the memory of one page, and no snapshot of the store.
 
+pub mod config;
 mod page;
 
 use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::state::AdminState;
-use handle_daemon::settings;
-use handle_daemon::settings::DAY_MS;
+use config::ChangesConfig;
 use page::{FeedPage, FeedRefusal};
 use serde::Deserialize;
 use serde_json::json;
 use std::io::{self, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -29,23 +29,6 @@ const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 const REQUEST_LEN_MAX: u64 = 8192;
 /// Longest wait for a change, after which the log is read again.
 const WAIT: Duration = Duration::from_secs(1);
-
-settings! {
-    /// Changes for other programs ([administration.md](../administration.md#following-changes)).
-    pub struct ChangesConfig {
-        /// UNIX socket at which programs follow the changes of the store, with public values; none
-        /// if not set.
-        restart socket: Option<PathBuf> = None;
-        /// File mode of the socket, as a decimal or, in TOML, octal number (`0o660`).
-        restart mode: u32 = 0o600, 0..=0o777;
-        /// User ids whose programs may connect, besides the user of `handle-admin`.
-        restart uids: Vec<u32> = Vec::new();
-        /// Maximum number of connections to this socket.
-        restart connections: usize = 16, 1..=1024;
-        /// Timeout for a program to read what it was sent. It can go on with its last cursor.
-        restart write_ms: u32 = 30_000, 10..=DAY_MS;
-    }
-}
 
 /// The request of a program.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]

@@ -5,12 +5,14 @@
 //! that asks for much therefore delays only itself, not `handled` or other administrators. The
 //! queue is bounded, in total and by source; requests beyond the bound are refused at once.
 
+pub mod config;
+
 use anyhow::Context as _;
+use config::CostlyConfig;
 use handle_auth::cost::{self, Units};
 use handle_auth::fair::{FairQueue, Shares};
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::priority::stand_back;
-use handle_daemon::settings;
 use handle_daemon::threads;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,18 +28,6 @@ const NICE: u8 = 10;
 const CHEAP: Units = cost::SIGNATURE_CHECK;
 /// Time that a request waits for its work, for the case of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-settings! {
-    /// Work that any client can cause and that takes milliseconds: key exchanges, derived keys, and
-    /// signatures outside sessions.
-    pub struct CostlyConfig {
-        /// Low-priority threads for this work; 0 for one for each two cores, and at least one.
-        restart threads: usize = 0, 0..=256;
-        /// Requests waiting for these threads or in progress. If 8 or more, one source gets a
-        /// quarter, its /24 or /48 a half. One more gets RC 3.
-        restart requests: usize = 64, 1..=1 << 12;
-    }
-}
 
 /// The threads for costly work, and their queue.
 pub struct CostlyWork {

@@ -5,36 +5,19 @@
 //! separately from those of clients that connect here. Only processes of the same user are
 //! accepted.
 
+pub mod config;
+
 use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, ListPages, ReceivedMessage};
+use config::ForwardConfig;
 use handle_daemon::sessions::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
-use handle_daemon::settings;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::{Semaphore, watch};
 use zeroize::Zeroizing;
-
-settings! {
-    /// Requests that `handled` forwards ([forwarding.md](forwarding.md)).
-    pub struct ForwardConfig {
-        /// UNIX socket at which `handled`, running as the same user, forwards requests; none if not
-        /// set.
-        restart socket: Option<PathBuf> = None;
-        /// Connections to this socket at a time. Each request and each listing in progress uses
-        /// one.
-        restart connections: usize = 64, 1..=1024;
-        /// Forwarded requests in progress at a time; others wait.
-        restart requests: usize = 16, 1..=256;
-        /// Resolve derived prefixes that a record here delegates for clients below version 2.10,
-        /// which do not understand a referral.
-        restart resolve_for_old: bool = true;
-        /// Such resolutions at a time. One more gets RC 3.
-        restart resolutions: usize = 8, 1..=256;
-    }
-}
 
 /// Binds the socket at `path`, with access for this user only.
 ///

@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod bounds;
 pub mod bulk;
 pub mod caller_sessions;
 pub mod callers;

@@ -6,7 +6,7 @@
 //! `remote.timeout_ms` each; answers are cached within `remote.cache_bytes` and
 //! `remote.cache_s`. RFC 3652 section 3.4, with the behaviour of deployed servers.
 
-use crate::remote::RemoteConfig;
+use crate::remote::config::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::lookup::{LookupOptions, LookupTarget};
 use handle_client::{BlockingDriver, Question, SharedAnswer};

@@ -11,7 +11,10 @@
 //!
 //! Blocking: these calls belong on a thread that may block. RFC 3652 sections 3.5.2 and 3.5.3.
 
+pub mod config;
+
 use anyhow::Context as _;
+use config::RemoteConfig;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
@@ -20,8 +23,6 @@ use handle_client::cache::{Cache, CacheLimits};
 use handle_client::lookup::{Client, LookupLimits, LookupOptions};
 use handle_client::plan::{InterfacePurpose, ServerTarget};
 use handle_client::{BlockingDriver, LookupError, Question, SharedAnswer, driver};
-use handle_daemon::settings;
-use handle_daemon::settings::SettingError;
 use handle_proto::data::kind::{HS_ADMIN, HS_PUBKEY};
 use handle_proto::data::site::InterfaceKind;
 use handle_proto::limit::{PBKDF2_ITERATIONS, PBKDF2_KEY_BITS};
@@ -32,55 +33,10 @@ use handle_proto::{Handle, OpFlags, ResponseCode, Version};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-settings! {
-    /// Other services, which are asked about identities and groups whose handles are not here
-    /// ([remote-services.md](remote-services.md)).
-    pub struct RemoteConfig where knows_a_service {
-        /// Query other services about identities. Otherwise identities and groups whose handles are
-        /// at another service have no permissions.
-        restart enabled: bool = false;
-        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
-        restart root: Option<PathBuf> = None;
-        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-        /// client.
-        restart local_info: Option<PathBuf> = None;
-        /// Accept signed answers only, with a chain of trust from the global service.
-        restart certified: bool = true;
-        /// Requests that wait for other services at a time. One more is refused.
-        restart requests: usize = 16, 1..=1024;
-        /// Records queried from other services for one request.
-        restart queries_per_request: usize = 16, 1..=256;
-        /// Most time for one query. A request that has waited this long sends no further query, so
-        /// it waits for at most about three times this value.
-        restart timeout_ms: u32 = 5000, 1..=120_000;
-        /// Bytes of cached answers.
-        restart cache_bytes: usize = 16 << 20, 0..=1 << 34;
-        /// Most time for which an answer is cached, whatever its TTL. A value revoked elsewhere
-        /// counts here for up to this time; a key that has authenticated a session counts until the
-        /// session ends.
-        restart cache_s: u32 = 300, 0..=172_800;
-        /// After a query without an answer, time for which no query about the same handle is sent,
-        /// separately for its values and for verdicts; 0 to query each time.
-        restart backoff_ms: u32 = 5000, 0..=3_600_000;
-        /// Handles remembered for `remote.backoff_ms`.
-        restart backoff_handles: usize = 1024, 0..=1 << 20;
-    }
-}
-
-fn knows_a_service(config: &RemoteConfig) -> Result<(), SettingError> {
-    if !config.enabled || config.root.is_some() || config.local_info.is_some() {
-        return Ok(());
-    }
-    Err(SettingError::Together(
-        "`remote.enabled` without `remote.root`: name the file of the global service (bootstrap_handles)"
-            .to_owned(),
-    ))
-}
 
 impl RemoteConfig {
     /// Builds a client with these settings.

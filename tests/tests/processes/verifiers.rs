@@ -3,7 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_admin::remote::{RemoteConfig, RemoteCounts};
+use handle_admin::remote::RemoteCounts;
+use handle_admin::remote::config::RemoteConfig;
 use handle_auth::challenge::request_digest;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::message::sign_message;

@@ -1,12 +1,13 @@
 //! How sets are published: `[publish]` of the configuration.
 
-use super::notices::NoticeServerConfig;
+use handle_daemon::notice::CHANGED_LEN_MAX;
 use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::settings;
-use handle_daemon::settings::{SettingError, or_zero};
+use handle_daemon::settings::{DAY_MS, SettingError, or_zero};
 use handle_fleet::config::PLACE;
 use handle_fleet::{ShipLimits, StorageConfig};
 use handle_snapshot::set::steps::STEPS_LEN_MAX;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -162,10 +163,50 @@ impl PublishConfig {
     }
 }
 
+settings! {
+    /// Notices of each published set for `handle-fetch` ([fleets.md](../fleets.md#notices)).
+    pub struct NoticeServerConfig where listeners_have_a_key {
+        /// TCP address at which `handle-fetch` waits for notices; none if not set.
+        restart listen: Option<SocketAddr> = None;
+        /// File with the key that `handle-fetch` has too, of at least 32 bytes. Only its owner may
+        /// have access to it.
+        restart key_file: Option<PathBuf> = None;
+        /// Machines at a time; more are refused.
+        live machines: usize = 4096, 1..=1 << 20;
+        /// Connections that have not shown the key yet; more are refused.
+        live unproven: usize = 256, 1..=1 << 16;
+        /// Most time for showing the key.
+        live proof_ms: u32 = 5000, 10..=600_000;
+        /// Interval at which a notice is repeated, so that machines notice a lost connection.
+        live repeat_ms: u32 = 10_000, 10..=DAY_MS;
+        /// Most time for a machine to take a notice.
+        live write_ms: u32 = 5000, 10..=600_000;
+        /// Most bytes of names of changed handles that are kept for machines that ask for them, as
+        /// `handle-cache` does. When more has changed since its last notice, a machine is told that
+        /// any handle may have changed. With 0, that is always so.
+        live names_len: usize = 256 << 10, 0..=CHANGED_LEN_MAX;
+    }
+}
+
+fn listeners_have_a_key(config: &NoticeServerConfig) -> Result<(), SettingError> {
+    if config.listen.is_some() && config.key_file.is_none() {
+        let why = "`publish.notify.listen` needs `publish.notify.key_file`";
+        return Err(SettingError::Together(why.to_owned()));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use handle_daemon::settings::SettingSection as _;
+
+    #[test]
+    fn a_listener_without_a_key_is_refused() {
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        let config = NoticeServerConfig { listen, ..NoticeServerConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains("key_file"));
+    }
 
     #[test]
     fn the_pause_after_failed_attempts_doubles_up_to_a_limit() {

@@ -9,7 +9,7 @@ use super::prove::{ProofOutcome, unknown_identity};
 use super::verify::TOO_MUCH_WAITS;
 use super::{ActiveRules, AdminService, hidden};
 use crate::audit::AuditLine;
-use crate::bulk::BulkConfig;
+use crate::bulk::config::BulkConfig;
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, decide};
 use crate::permission::view::RemoteFacts;
 use crate::sourced::{SourceFacts, SourcedRecords};

@@ -1,7 +1,6 @@
 //! Step 1: a received message becomes a request that can be decided, or the reason why it cannot be
 //! decided. A message of a session becomes a plain message with a known sender here.
 
-use super::sessions::UNAVAILABLE;
 use crate::operation::{OperationRefusal, OperationRequest};
 use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
@@ -130,6 +129,11 @@ pub(super) enum OpeningFailure {
     Dropped,
 }
 
+/// The session of the request cannot be reached.
+pub(super) const UNAVAILABLE: OperationRefusal = OperationRefusal::new(
+    ResponseCode::SERVER_BUSY,
+    "The session cannot be reached at the moment; ask again later.",
+);
 /// The request cannot be parsed; the text is that of deployed servers.
 pub(super) const UNREADABLE: OperationRefusal =
     OperationRefusal::new(ResponseCode::ERROR, "Server error processing request, see server logs");

@@ -3,7 +3,7 @@
 use super::AdminService;
 use super::decide::Decider;
 use crate::audit::AuditLine;
-use crate::index::IndexConfig;
+use crate::index::config::IndexConfig;
 use crate::operation::{OperationDecision, OperationRefusal, Requester};
 use handle_daemon::bulk::BulkSearch;
 use handle_proto::name::PREFIX_RECORDS;

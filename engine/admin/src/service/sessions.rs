@@ -2,6 +2,7 @@
 
 use super::AdminService;
 use super::case::RequestCase;
+use super::open::UNAVAILABLE;
 use super::response::PreparedResponse;
 use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
 use handle_daemon::sessions::MessageRejection;
@@ -26,11 +27,6 @@ const WRONG_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_SESSION_KEY, "Session authentication failed.");
 pub(super) const NO_MAC: OperationRefusal =
     OperationRefusal::new(ResponseCode::INVALID_CREDENTIAL, "Session request missing MAC code.");
-
-pub(super) const UNAVAILABLE: OperationRefusal = OperationRefusal::new(
-    ResponseCode::SERVER_BUSY,
-    "The session cannot be reached at the moment; ask again later.",
-);
 
 /// The response to a message whose MAC is wrong, which is a replay, or whose session cannot be
 /// reached.
