@@ -2,9 +2,9 @@
 
 use handle_client::administration::IdentityKey;
 use handle_gateway::accept::AcceptTypes;
+use handle_gateway::api::basic::basic;
 use handle_gateway::api::batch::message_of_line;
 use handle_gateway::api::body::ApiFormat;
-use handle_gateway::api::caller::basic;
 use handle_gateway::api::change::values_of_body;
 use handle_gateway::api::scheme::{HandleCredentials, HandleProof, OldDigests, identity};
 use handle_gateway::identifiers::{IdentifierMatch, IdentifierRules, IdentifierTarget};

@@ -6,6 +6,7 @@
 //!   browser names one.
 //! - Only key files and the progress of an upload need scripts.
 
+pub mod config;
 mod form;
 mod records;
 mod registrations;
@@ -13,20 +14,20 @@ mod sign_in;
 mod upload;
 
 use crate::administration::ServiceError;
-use crate::api::sessions;
+use crate::body_collection::read_body;
+use crate::caller_sessions;
 use crate::connections::request_body::RequestBody;
 use crate::pages::admin::{AdminNotice, AdminUser};
 use crate::pages::{ADMIN_SECURITY_POLICY, AdminMessages, LANGUAGES, Language, PageFrame};
 use crate::parameters::Parameters;
+use crate::peer::HttpPeer;
 use crate::proxy::base;
 use crate::reply::{GatewayResponse, empty, plain, response};
-use crate::route::{HttpPeer, read_body};
 use crate::route_table::HttpRoute;
-use crate::server::GatewayState;
 use crate::sessions::{HttpSession, SessionId};
+use crate::state::GatewayState;
 use data_encoding::BASE64URL_NOPAD;
 use handle_client::administration::ClientIdentity;
-use handle_daemon::settings;
 use handle_proto::ResponseCode;
 use handle_proto::printable::{Printable, is_unprintable};
 use hyper::header::{self, HeaderName, HeaderValue};
@@ -35,19 +36,6 @@ use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
-
-settings! {
-    /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
-    pub struct AdminPagesConfig {
-        /// Serve `/admin/`, if `admin.callers` and TLS, or `proxies.credentials`, are configured.
-        live enabled: bool = true;
-        /// Handles on each page of a list.
-        live list_handles: usize = 100, 1..=10_000;
-        /// Maximum number of records of an upload. Browsers with scripts send larger uploads in
-        /// parts.
-        live upload_records: usize = 1000, 1..=100_000;
-    }
-}
 
 /// The cookie with the id of the session. Browsers accept the name for the whole host over TLS
 /// only.
@@ -93,7 +81,7 @@ pub async fn answer(
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
-    let session = cookie(parts).and_then(|id| sessions::find(state, id));
+    let session = cookie(parts).and_then(|id| caller_sessions::find(state, id));
     let session = session.filter(|session| session.identity.is_some());
     let request = AdminRequest { state, peer, parts, frame, session };
     let path = parts.uri.path().strip_prefix("/admin").unwrap_or_default().trim_end_matches('/');

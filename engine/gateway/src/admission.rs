@@ -3,22 +3,24 @@
 
 use crate::answers::CountedAnswer;
 use crate::config::Config;
-use crate::connections::ServedConnection;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
+use crate::connections::served::ServedConnection;
 use crate::fast_path;
+use crate::peer::HttpPeer;
 use crate::proxies::{client_address, client_is_https};
-use crate::refusal::{HttpRefusal, is_api};
-use crate::reply::{GatewayResponse, allow_origin_of, empty, set_number};
+use crate::refusal::HttpRefusal;
+use crate::reply::{GatewayResponse, allow_origin_of};
 use crate::request_head::HeaderFacts;
 use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
-use crate::route::{self, HttpPeer};
-use crate::server::GatewayState;
+use crate::route;
+use crate::state::GatewayState;
 use crate::stream::ResponseBody;
-use hyper::body::{Body as _, Buf as _, Bytes};
+use crate::uncounted_refusal::UncountedRefusal;
+use hyper::body::{Body as _, Buf as _};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
-use hyper::{Method, StatusCode, Version};
+use hyper::{Method, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -84,57 +86,6 @@ fn count_bytes(
         }
         None => refused.respond(state),
     }
-}
-
-/// The refusal of an answer for which there is no room. Its own bytes do not count, because it has
-/// none, or the same as all others.
-#[derive(Clone, Debug)]
-pub struct UncountedRefusal {
-    is_api: bool,
-    is_http2: bool,
-    origin: Option<HeaderValue>,
-}
-
-impl UncountedRefusal {
-    /// The refusal of this request.
-    #[must_use]
-    pub fn of(parts: &Parts) -> Self {
-        Self::new(parts, parts.headers.get(header::ORIGIN).cloned())
-    }
-
-    fn new(parts: &Parts, origin: Option<HeaderValue>) -> Self {
-        Self { is_api: is_api(parts.uri.path()), is_http2: parts.version == Version::HTTP_2, origin }
-    }
-
-    /// The response.
-    #[must_use]
-    pub fn respond(self, state: &GatewayState) -> GatewayResponse {
-        state.answers.note_refusal();
-        let (content_type, text) = match self.is_api {
-            true => ("application/json;charset=utf-8", TOO_MANY_ANSWERS_JSON),
-            false => ("text/plain;charset=utf-8", TOO_MANY_ANSWERS),
-        };
-        let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
-        allow_origin_of(self.origin, &mut response);
-        // A client of HTTP/2 need not take it, and its stream would wait like the others.
-        if !self.is_http2 {
-            *response.body_mut() = ResponseBody::shared(Bytes::from_static(text.as_bytes()));
-        }
-        response
-    }
-}
-
-const TOO_MANY_ANSWERS: &str = "Too many answers wait for clients of your network\n";
-const TOO_MANY_ANSWERS_JSON: &str =
-    r#"{"responseCode":3,"message":"Too many answers wait for clients of your network"}"#;
-
-/// The answer to a request of the authority that issues the certificate.
-fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
-    state.tls.as_ref()?.acme()?.challenges().for_request(parts)
 }
 
 /// Routes a request of `peer` that arrived at `since`.
@@ -300,6 +251,11 @@ fn target_len(parts: &Parts) -> usize {
     let origin = parts.uri.scheme_str().map_or(0, |scheme| scheme.len() + "://".len());
     let authority = parts.uri.authority().map_or(0, |authority| authority.as_str().len());
     origin + authority + parts.uri.path_and_query().map_or(0, |path| path.as_str().len())
+}
+
+/// The answer to a request of the authority that issues the certificate.
+fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
+    state.tls.as_ref()?.acme()?.challenges().for_request(parts)
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
-use crate::admin_pages::AdminPagesConfig;
+use crate::admin_pages::config::AdminPagesConfig;
 use crate::administration::AdminConfig;
-use crate::agency::AgenciesConfig;
+use crate::agency::config::AgenciesConfig;
 use crate::answers::AnswerLimits;
 use crate::compression::CompressionConfig;
-use crate::connections::http2::Http2Config;
+use crate::connections::http2::config::Http2Config;
 use crate::connections::stream::ClosingLimits;
 use crate::identifiers::{IdentifierTarget, TARGETS};
 use crate::places::BodyLimits;
@@ -14,9 +14,9 @@ use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
 use crate::registration::RegistrationConfig;
 use crate::request_log::RequestLogConfig;
-use crate::secret_guesses::SecretGuessesConfig;
+use crate::secret_guesses::config::SecretGuessesConfig;
 use crate::sessions::SessionsConfig;
-use crate::tls::TlsConfig;
+use crate::tls::config::TlsConfig;
 use crate::upstream::UpstreamConfig;
 use handle_daemon::listen::each_once;
 use handle_daemon::publisher_keys::PublishersConfig;

@@ -11,12 +11,14 @@
 //! - [`stream`]: the streams below them.
 //! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
 //! - [`body`]: the bodies of responses.
+//! - [`served`]: what these have of a connection. [`error`]: why it has failed.
 //! - [`activity`]: what these tell each other about the requests of a connection.
 
 pub mod activity;
 pub mod body;
 pub mod certificate;
 mod control_frames;
+pub mod error;
 pub mod http1;
 pub mod http1_targets;
 pub mod http2;
@@ -25,29 +27,32 @@ pub mod plain;
 pub mod prelude;
 pub mod request_body;
 pub mod request_wait;
+pub mod served;
 pub mod stream;
 pub mod target_bytes;
 
-use crate::admission::{self, UncountedRefusal};
+use crate::admission;
 use crate::callers::CallerNonce;
 use crate::config::Config;
+use crate::listeners::ListenerKind;
+use crate::peer::HttpPeer;
 use crate::places::{BodyRoom, PlaceLimits};
 use crate::reply::GatewayResponse;
-use crate::route::HttpPeer;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::tls::client_certificate::ShownCertificate;
-use crate::worker::ListenerKind;
+use crate::uncounted_refusal::UncountedRefusal;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use certificate::ConnectionCertificate;
+use error::ConnectionError;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
 use request_body::{RequestBody, UnreadRest};
+use served::ServedConnection;
 use socket2::SockRef;
 use std::convert::Infallible;
-use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -61,67 +66,6 @@ use tokio::time::timeout;
 /// Bytes of a connection that the kernel keeps although the client has no window for them, besides
 /// those that are under way.
 const UNSENT_LEN: u32 = 64 << 10;
-
-/// Why a connection has failed.
-#[derive(Debug)]
-pub enum ConnectionError {
-    /// The first bytes, or the handshake of TLS, did not arrive in time.
-    Late,
-    /// Reading, writing or the handshake of TLS failed.
-    Io(io::Error),
-    /// The client broke the rules of HTTP.
-    Http(hyper::Error),
-    /// The head of a request did not arrive in time.
-    HeadLate,
-    /// The head of a request was too long.
-    HeadTooLong,
-    /// The client did not take bytes of an answer for too long.
-    Stalled,
-}
-
-impl fmt::Display for ConnectionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Late => f.write_str("the connection was not set up in time"),
-            Self::Io(error) => error.fmt(f),
-            Self::Http(error) => error.fmt(f),
-            Self::HeadLate => f.write_str("the head of a request did not arrive in time"),
-            Self::HeadTooLong => f.write_str("the head of a request is too long"),
-            Self::Stalled => f.write_str("the client did not read an answer in time"),
-        }
-    }
-}
-
-impl std::error::Error for ConnectionError {}
-
-impl From<io::Error> for ConnectionError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
-}
-
-impl From<hyper::Error> for ConnectionError {
-    fn from(error: hyper::Error) -> Self {
-        Self::Http(error)
-    }
-}
-
-/// A connection that is ready for requests.
-#[derive(Debug)]
-pub struct ServedConnection {
-    /// State shared by all parts.
-    pub state: Arc<GatewayState>,
-    /// The settings at its start.
-    pub settings: Arc<Config>,
-    /// The peer of the connection, or the client that the PROXY protocol names.
-    pub peer: HttpPeer,
-    /// Whether the peer is a trusted proxy.
-    pub is_trusted: bool,
-    /// The certificate of the client, where clients may show one.
-    pub certificate: Option<Arc<ConnectionCertificate>>,
-    /// The state of its requests.
-    pub activity: Arc<ConnectionActivity>,
-}
 
 /// Counts a bug if it is dropped by a panic.
 struct BugGuard<'s>(&'s GatewayState);

@@ -1,11 +1,11 @@
 //! The commands of `handle-gateway` on its control socket.
 
-use crate::acme::AcmeState;
+use crate::acme::state::AcmeState;
 use crate::counters::GatewayCounters;
+use crate::reload::reload;
 use crate::request_log::RequestLogFormat;
-use crate::server::GatewayState;
 use crate::set::MappedSet;
-use crate::settings::reload;
+use crate::state::GatewayState;
 use crate::tls::TlsIdentity;
 use handle_daemon::control::{CommandHelp, ControlCommands, ControlReader};
 use handle_daemon::takeover::{self, TakeoverServer as _};

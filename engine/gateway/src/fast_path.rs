@@ -14,8 +14,8 @@ use crate::reply::{
     allow_origin_of, cache_control, empty, http_date,
 };
 use crate::request_head::HeaderFacts;
-use crate::server::GatewayState;
 use crate::set::MappedGeneration;
+use crate::state::GatewayState;
 use handle_client::service::keeps_s;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::record_tag::tag_of_public_values;

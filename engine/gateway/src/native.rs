@@ -5,13 +5,14 @@
 //! travel inside the message, with status 200.
 
 use crate::administration::AdministrationService;
+use crate::body_streams::spawn;
+use crate::peer::HttpPeer;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, plain, response, set_number};
-use crate::route::HttpPeer;
 use crate::secret_guesses::SecretGuess;
-use crate::server::GatewayState;
-use crate::stream::{BodySender, PART_LEN, ResponseBody, spawn};
+use crate::state::GatewayState;
+use crate::stream::{BodySender, PART_LEN, ResponseBody};
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::relay::{RelayHead, RelayRoute};
 use handle_daemon::site::SiteRecord;

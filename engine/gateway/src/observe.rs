@@ -2,8 +2,8 @@
 
 use crate::counters::GatewayCounters;
 use crate::registration::store::RegistrationStore;
-use crate::server::GatewayState;
 use crate::set::MappedSet;
+use crate::state::GatewayState;
 use crate::upstream::Upstream;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricGroup, MetricsText, rows};

@@ -1,8 +1,10 @@
 //! The program `handle-gateway`: its arguments, and what it does with its settings.
 
 use crate::config::Config;
-use crate::server::{Gateway, GatewaySources};
-use crate::settings::{GatewayHooks, reload};
+use crate::inputs::GatewaySources;
+use crate::reload::reload;
+use crate::server::Gateway;
+use crate::settings::GatewayHooks;
 use anyhow::ensure;
 use clap::Parser;
 use handle_daemon::program::{CommonArgs, Program, Startup};

@@ -1,12 +1,11 @@
 //! The answer to a question: from the set that is mapped here, or from upstream.
 
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::upstream::{UpstreamAnswer, UpstreamError};
 use handle_client::service::keeps_s;
 use handle_client::{LookupAnswer, Question, driver};
 use handle_daemon::clock::now_unix_s;
-use handle_daemon::site::SiteRecord;
-use handle_proto::limit::{FRAGMENTS_MAX, HANDLE_LEN_MAX};
+use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::value::Ttl;
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::{Query, SortedQuery};
@@ -120,24 +119,6 @@ impl<'a> RecordAnswer<'a> {
     /// The values that `question` selects, in stored order.
     pub fn selected<'q>(&self, question: &'q HttpQuestion) -> impl Iterator<Item = Value<'a>> + use<'a, 'q> {
         self.values.iter().filter(move |value| question.selects(value))
-    }
-}
-
-/// The facts of this server, from its site record.
-#[must_use]
-pub fn service_facts(site: Option<&SiteRecord>) -> ServiceFacts<'_> {
-    let alone = ServiceFacts { answer_datagrams_max: FRAGMENTS_MAX, ..ServiceFacts::ALONE };
-    match site {
-        Some(site) => ServiceFacts {
-            site: site.as_bytes(),
-            site_serial: site.view().serial,
-            primary: site.is_primary(),
-            hash_option: site.hash_option(),
-            servers_count: site.servers_count(),
-            server_at: site.server_at(),
-            ..alone
-        },
-        None => alone,
     }
 }
 

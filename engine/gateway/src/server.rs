@@ -1,21 +1,18 @@
 //! Starts all parts of the process and stops them.
 
 use crate::acme;
-use crate::administration::AdministrationService;
 use crate::config::Config;
 use crate::counters::GatewayCounters;
-use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
+use crate::inputs::GatewaySources;
+use crate::listeners::{ListenerKind, WorkerListener, WorkerListeners};
+use crate::phase::{CurrentPhase, GatewayPhase};
 use crate::places::{BodyBytes, SourcePlaces};
-use crate::proxy::rules::ProxyRules;
-use crate::record::service_facts;
 use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
-use crate::set::MappedSet;
 use crate::settings::{GatewayHooks, GatewaySettings};
-use crate::tls::TlsIdentity;
-use crate::upstream::Upstream;
-use crate::worker::{ListenerKind, Worker, WorkerListener, WorkerListeners};
+use crate::state::GatewayState;
+use crate::worker::Worker;
 use anyhow::{Context as _, anyhow, ensure};
 use arc_swap::ArcSwap;
 use handle_daemon::clock::now_unix_ms;
@@ -26,13 +23,10 @@ use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::secret_guesses::SecretGuesses;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
-use handle_daemon::site::SiteRecord;
 use handle_daemon::source_rates::SourceRates;
-use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind, TakeoverServer};
+use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind};
 use handle_daemon::threads;
-use handle_resolver::ServiceFacts;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -44,149 +38,6 @@ const PROGRAM: &str = "handle-gateway";
 /// Sources of requests for many names whose processor time is counted.
 const BULK_SOURCES: usize = 4096;
 
-/// State shared by all parts.
-#[derive(Debug)]
-pub struct GatewayState {
-    /// The set that is mapped here.
-    pub set: Option<MappedSet>,
-    /// The site record.
-    pub site: Option<SiteRecord>,
-    /// The Handle System.
-    pub upstream: Option<Upstream>,
-    /// The rules of the proxy.
-    pub rules: ArcSwap<ProxyRules>,
-    /// The settings in force.
-    pub settings: GatewaySettings,
-    /// Counters.
-    pub counters: GatewayCounters,
-    /// Open connections by source.
-    pub connections: Arc<SourcePlaces>,
-    /// Bodies of requests that are being received or answered.
-    pub bodies: BodyBytes,
-    /// Answers that their clients have not taken, and requests under way.
-    pub answers: BodyBytes,
-    /// Results of changes that their callers have not taken.
-    pub results: BodyBytes,
-    /// The administration service.
-    pub admin: Option<AdministrationService>,
-    /// Sessions of callers.
-    pub sessions: HttpSessions,
-    /// Requests for prefixes.
-    pub registrations: Option<Registrations>,
-    /// The certificate of this process.
-    pub tls: Option<TlsIdentity>,
-    /// Rates of requests by source.
-    pub rates: SourceRates,
-    /// Processor time of requests for many names, by source.
-    pub bulk_time: SourceRates,
-    /// Wrong secret keys by source.
-    pub secret_guesses: SecretGuesses,
-    /// The log of requests.
-    pub request_log: RequestLog,
-    /// Number of workers.
-    pub workers_count: usize,
-    /// The addresses at which clients may show certificates.
-    pub certificate_addresses: Vec<SocketAddr>,
-    /// The listeners, which a successor process can take over.
-    handover: Handover,
-    running: AtomicUsize,
-    phase: CurrentPhase,
-    shutdown: Arc<Shutdown>,
-    started_unix_ms: u64,
-}
-
-impl GatewayState {
-    /// What the resolver needs to know about this server.
-    #[must_use]
-    pub fn service(&self) -> ServiceFacts<'_> {
-        service_facts(self.site.as_ref())
-    }
-
-    /// Stops accepting connections, and ends those whose requests are answered.
-    pub fn drain(&self) {
-        self.phase.advance(GatewayPhase::Stopping);
-        self.shutdown.drain();
-    }
-
-    /// Whether the process accepts no more connections.
-    #[must_use]
-    pub fn is_draining(&self) -> bool {
-        self.has_reached(GatewayPhase::HandedOver)
-    }
-
-    /// Whether this process drains because another process has taken over.
-    #[must_use]
-    pub fn is_handed_over(&self) -> bool {
-        self.handover.is_done()
-    }
-
-    /// Time for connections to finish when the process is told to stop, and after a takeover.
-    fn drain_times(&self) -> (Duration, Duration) {
-        let limits = &self.settings.current().limits;
-        let [stopped, handed_over] = [limits.drain_ms, limits.takeover_drain_ms];
-        (Duration::from_millis(stopped.into()), Duration::from_millis(handed_over.into()))
-    }
-
-    /// Waits, while the process drains, for as long as connections may take to finish. A process
-    /// that is told to stop after a takeover waits as when it is told so before.
-    pub async fn drain_time_over(&self) {
-        let (stopped, handed_over) = self.drain_times();
-        let told = phase::reached(self.phase(), GatewayPhase::Stopping);
-        if tokio::time::timeout(handed_over, told).await.is_ok() {
-            tokio::time::sleep(stopped).await;
-        }
-    }
-
-    /// Whether the process has reached `phase`.
-    #[must_use]
-    pub fn has_reached(&self, phase: GatewayPhase) -> bool {
-        self.phase.has_reached(phase)
-    }
-
-    /// Tells a task which phase the process has reached.
-    #[must_use]
-    pub fn phase(&self) -> PhaseReceiver {
-        self.phase.subscribe()
-    }
-
-    /// Number of workers that are running.
-    #[must_use]
-    pub fn running(&self) -> usize {
-        self.running.load(Ordering::Acquire)
-    }
-
-    /// The expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
-    #[must_use]
-    pub fn certificate_expires_unix_s(&self) -> u64 {
-        let facts = self.tls.as_ref().and_then(TlsIdentity::facts);
-        facts.map_or(0, |facts| facts.expires_unix_s)
-    }
-
-    /// The start time, in milliseconds since 1970.
-    #[must_use]
-    pub const fn started_unix_ms(&self) -> u64 {
-        self.started_unix_ms
-    }
-}
-
-impl TakeoverServer for GatewayState {
-    fn handover(&self) -> &Handover {
-        &self.handover
-    }
-
-    fn is_draining(&self) -> bool {
-        self.is_draining()
-    }
-
-    fn drain(&self) {
-        if let Some(registrations) = &self.registrations {
-            registrations.store.unlock();
-        }
-        self.phase.advance(GatewayPhase::HandedOver);
-        self.shutdown.drain();
-    }
-}
-
 /// A running gateway. Dropping it stops it.
 #[derive(Debug)]
 pub struct Gateway {
@@ -195,53 +46,6 @@ pub struct Gateway {
     http: Option<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     helpers: Vec<JoinHandle<()>>,
-}
-
-/// Everything that a configuration names and that needs no port.
-#[derive(Debug)]
-pub struct GatewaySources {
-    /// The set.
-    pub set: Option<MappedSet>,
-    /// The site record.
-    pub site: Option<SiteRecord>,
-    /// The Handle System.
-    pub upstream: Option<Upstream>,
-    /// The administration service.
-    pub admin: Option<AdministrationService>,
-    /// The certificate.
-    pub tls: Option<TlsIdentity>,
-    /// The rules of the proxy.
-    pub rules: ProxyRules,
-}
-
-impl GatewaySources {
-    /// Opens everything that `config` names.
-    ///
-    /// # Errors
-    /// One sentence with the likely cause.
-    pub fn open(config: &Config) -> anyhow::Result<Self> {
-        ensure!(
-            config.snapshot.is_some() || config.upstream.is_configured(),
-            "nothing to answer from: set `snapshot` or pass --snapshot DIRECTORY, or set `upstream.root`"
-        );
-        let open =
-            |directory: &PathBuf| MappedSet::open(directory, config.verify_new_layers, &config.publishers);
-        let set = config.snapshot.as_ref().map(open).transpose()?;
-        Ok(Self { set, ..Self::open_without_set(config)? })
-    }
-
-    /// Opens everything that `config` names, except for the set.
-    ///
-    /// # Errors
-    /// As for [`open`](Self::open).
-    pub(crate) fn open_without_set(config: &Config) -> anyhow::Result<Self> {
-        let read = |path: &PathBuf| SiteRecord::read(path, config.server_id);
-        let site = config.site.as_ref().map(read).transpose()?;
-        let admin = AdministrationService::open(&config.admin, site.as_ref())?;
-        let tls = TlsIdentity::open(&config.tls, config.http2.enabled)?;
-        let rules = ProxyRules::open(config)?;
-        Ok(Self { set: None, site, upstream: Upstream::open(&config.upstream)?, admin, tls, rules })
-    }
 }
 
 impl Gateway {

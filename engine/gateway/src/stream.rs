@@ -1,13 +1,9 @@
 //! The body of a response: complete, or streamed in parts while it is made.
 
-use crate::answers::{AnswerLimits, AnswerPart, CountedAnswer, STREAM_LEN};
-use crate::places::BodyLimits;
-use crate::server::GatewayState;
+use crate::answers::{AnswerPart, CountedAnswer, STREAM_LEN};
 use hyper::body::{Body, Buf as _, Bytes, Frame, SizeHint};
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -17,8 +13,6 @@ pub const PART_LEN: usize = 16 << 10;
 pub const WAITING_LEN: usize = 64 << 10;
 /// Bytes that the maker of a body may keep for later parts without asking whether there is room.
 pub const KEPT_LEN: usize = 64 << 10;
-/// How many requests for many changes may have as many results waiting as one may.
-const RESULTS_MAX: usize = 4;
 const _: () = assert!(WAITING_LEN + KEPT_LEN + 2 * PART_LEN < STREAM_LEN, "reserved from the start");
 
 /// The body of a response.
@@ -62,33 +56,7 @@ pub struct BodySender {
 pub struct ClientGone;
 
 impl ResponseBody {
-    /// A body in parts for a client at `source`, and its sender. `None` if too many answers wait
-    /// for this client or for all.
-    #[must_use]
-    pub fn streamed(state: &GatewayState, source: IpAddr) -> Option<(BodySender, Self)> {
-        let limits = state.settings.current().limits.answers();
-        let answer = CountedAnswer::begin(&state.answers, source, STREAM_LEN, limits);
-        let streamed = answer.map(|answer| Self::streamed_as(answer, WAITING_LEN));
-        if streamed.is_none() {
-            state.answers.note_refusal();
-        }
-        streamed
-    }
-
-    /// A body with the results of changes by a proven caller, and its sender. Its bytes are not
-    /// those of strangers, and `bulk.result_bytes` of them may wait for a client that sends first.
-    #[must_use]
-    pub fn of_results(state: &GatewayState, source: IpAddr) -> Option<(BodySender, Self)> {
-        let settings = state.settings.current();
-        let waiting_len = settings.bulk.result_bytes;
-        let bytes = waiting_len.saturating_mul(RESULTS_MAX);
-        let bytes = BodyLimits { bytes, per_source: bytes };
-        let limits = AnswerLimits { bytes, ..settings.limits.answers() };
-        let answer = CountedAnswer::begin(&state.results, source, 0, limits)?;
-        Some(Self::streamed_as(answer, waiting_len))
-    }
-
-    fn streamed_as(answer: CountedAnswer, waiting_len: usize) -> (BodySender, Self) {
+    pub(crate) fn streamed_as(answer: CountedAnswer, waiting_len: usize) -> (BodySender, Self) {
         let (sender, parts) = channel((waiting_len / PART_LEN).max(1));
         let sender = BodySender { parts: sender, text: Vec::new(), answer: answer.clone(), waiting_len };
         (sender, Self::Streamed(StreamedBody { parts, has_ended: false, answer }))
@@ -247,30 +215,11 @@ impl Body for ResponseBody {
     }
 }
 
-/// Runs `work`, which makes the body of a response, beside the connection. A panic in it is counted
-/// as a bug.
-pub fn spawn(state: &Arc<GatewayState>, work: impl Future<Output = ()> + Send + 'static) {
-    let guard = TaskGuard(Arc::clone(state));
-    tokio::spawn(async move {
-        let _guard = guard;
-        work.await;
-    });
-}
-
-struct TaskGuard(Arc<GatewayState>);
-
-impl Drop for TaskGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.counters.bugs.add();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::BodyBytes;
+    use crate::answers::AnswerLimits;
+    use crate::places::{BodyBytes, BodyLimits};
     use http_body_util::BodyExt as _;
     use std::time::Duration;
 

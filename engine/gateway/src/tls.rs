@@ -7,16 +7,16 @@
 
 pub mod certificate;
 pub mod client_certificate;
+pub mod config;
 pub mod trust;
 
-use crate::acme::{AcmeConfig, AcmeState};
+use crate::acme::state::AcmeState;
 use crate::callers::CallerNonce;
 use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;
 use certificate::{CertificateFacts, TlsCertificate};
-use client_certificate::{ClientCertificatesConfig, HandshakeRecorder, ShownCertificate, with_nonce};
-use handle_daemon::settings;
-use handle_daemon::settings::SettingError;
+use client_certificate::{HandshakeRecorder, ShownCertificate, with_nonce};
+use config::TlsConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt;
@@ -26,39 +26,6 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
-
-settings! {
-    /// TLS on the addresses of `listen`, beside plain HTTP.
-    pub struct TlsConfig where key_with_certificate {
-        /// The certificate and those that it was issued by, as PEM. Without it, and without
-        /// `acme.domains`, only plain HTTP is served.
-        restart certificate: Option<PathBuf> = None;
-        /// Its private key, as PEM. Only its owner may have access to the file.
-        restart key: Option<PathBuf> = None;
-        section acme: AcmeConfig;
-        section client_certificates: ClientCertificatesConfig;
-    }
-}
-
-impl TlsConfig {
-    /// Whether there is a certificate, or will be one.
-    #[must_use]
-    pub fn is_configured(&self) -> bool {
-        self.certificate.is_some() || self.acme.is_configured()
-    }
-}
-
-fn key_with_certificate(tls: &TlsConfig) -> Result<(), SettingError> {
-    let why = match (&tls.certificate, &tls.key) {
-        (Some(_), None) => "`tls.certificate` without `tls.key`: name its key",
-        (None, Some(_)) => "`tls.key` without `tls.certificate`: name it",
-        (Some(_), Some(_)) if tls.acme.is_configured() => {
-            "`tls.certificate` and `tls.acme.domains`: the certificate comes from files or by ACME"
-        }
-        _ => return Ok(()),
-    };
-    Err(SettingError::Together(why.to_owned()))
-}
 
 /// Where the certificate comes from.
 #[derive(Debug)]

@@ -5,7 +5,7 @@
 //! each set. Waiting takes a place and no thread. When the time is over, or there is no place, the
 //! change is still answered.
 
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::upstream::Upstream;
 use handle_proto::wire::admin::StorePosition;
 use std::net::IpAddr;

@@ -10,7 +10,7 @@ use handle_daemon::callers::{
     CallerRefusal, CallerReply, CallerRequest, CertificateProof, read_frame, write_frame,
 };
 use handle_gateway::Config;
-use handle_gateway::settings::reload;
+use handle_gateway::reload::reload;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::{Value, Values};
 use handle_store::Transaction;

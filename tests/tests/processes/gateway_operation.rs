@@ -5,8 +5,8 @@
 
 use handle_gateway::Config;
 use handle_gateway::proxies::{ClientHeader, SchemeHeader};
+use handle_gateway::reload::reload;
 use handle_gateway::request_log::RequestLogFormat;
-use handle_gateway::settings::reload;
 use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, exchange, exchange_over_tls, get, serve_over_http, use_tls, write_tls,
 };

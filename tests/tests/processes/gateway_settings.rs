@@ -5,7 +5,8 @@
 
 use crate::gateway::site_of;
 use crate::gateway_proxy::gateway_of;
-use handle_gateway::settings::{GatewayHooks, reload};
+use handle_gateway::reload::reload;
+use handle_gateway::settings::GatewayHooks;
 use handle_gateway::{Config, Gateway};
 use handle_tests::country_file::country_file;
 use handle_tests::gateway_server::get;

@@ -1,8 +1,8 @@
 //! An order: the account, the proofs of all names, and the certificate. RFC 8555 section 7.4.
 
-use super::AcmeState;
 use super::challenges::ChallengeError;
 use super::config::AcmeChallenge;
+use super::state::AcmeState;
 use super::store::{StoreError, StoredCertificate};
 use instant_acme::{
     Account, AuthorizationStatus, ChallengeType, Error, Identifier, NewAccount, NewOrder, Order, OrderStatus,

@@ -3,6 +3,7 @@
 use super::{AdminRequest, COOKIE, error};
 use crate::api::scheme::{HandleCredentials, HandleProof, identity};
 use crate::api::sessions::{self, SignInError, proof_with_secret};
+use crate::caller_sessions;
 use crate::pages::admin::{AdminNotice, SignInPage};
 use crate::parameters::Parameters;
 use crate::reply::{GatewayResponse, set_number};
@@ -27,7 +28,7 @@ pub(super) async fn page(
     notice: Option<AdminNotice>,
     identity: String,
 ) -> GatewayResponse {
-    let session = sessions::open(request.state, request.peer.address).await;
+    let session = caller_sessions::open(request.state, request.peer.address).await;
     let notice = match &session {
         Some(_) => notice,
         None => Some(error(request.texts().unreachable)),
@@ -73,10 +74,10 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     let session = HttpSession { id, nonce: random(), identity: None };
     match request.state.sessions.add(session, identity.clone(), limits, now) {
         Ok(displaced) => {
-            displaced.into_iter().for_each(|identity| sessions::end(request.state, Some(identity)));
+            displaced.into_iter().for_each(|identity| caller_sessions::end(request.state, Some(identity)));
         }
         Err(_) => {
-            sessions::end(request.state, Some(identity));
+            caller_sessions::end(request.state, Some(identity));
             let busy = Some(error(request.texts().unreachable));
             return page(request, StatusCode::SERVICE_UNAVAILABLE, busy, name).await;
         }
@@ -94,7 +95,7 @@ async fn read_proof(
     let Some(secret) = secret else {
         let fields = PROOF_FIELDS.iter().filter_map(|field| Some((*field, form.first(field)?.trim())));
         let credentials = HandleCredentials::of_fields(fields);
-        let session = credentials.session().and_then(|id| sessions::find(request.state, id));
+        let session = credentials.session().and_then(|id| caller_sessions::find(request.state, id));
         let session = session.ok_or(SignInError::Stale)?;
         request.state.sessions.end(session.id);
         let proof = sessions::read_proof(request.state, &credentials).map_err(SignInError::Credentials)?;
@@ -139,7 +140,7 @@ fn split_secret(body: &[u8]) -> (Option<Zeroizing<Vec<u8>>>, Vec<u8>) {
 /// Ends the session.
 pub(super) fn sign_out(request: &AdminRequest<'_>) -> GatewayResponse {
     if let Some(session) = &request.session {
-        sessions::end(request.state, request.state.sessions.end(session.id));
+        caller_sessions::end(request.state, request.state.sessions.end(session.id));
     }
     with_cookie(request.see_other("admin/sign-in"), "", "; Max-Age=0")
 }

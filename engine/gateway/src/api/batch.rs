@@ -16,17 +16,20 @@ pub(crate) use change_line::creation;
 use crate::administration::{AdministrationService, NO_BULK};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
+use crate::api::request::{
+    ApiRefusal, ApiRequest, NO_ADMIN, challenge, respond, status_of, unauthorized, unsupported,
+};
 use crate::api::resolve::{BulkForm, streamed};
-use crate::api::{ApiRefusal, ApiRequest, challenge, respond, status_of, unauthorized, unsupported};
+use crate::body_collection::collect;
+use crate::body_streams;
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
 use crate::connections::request_body::RequestBody;
 use crate::places::{BodyRoom, SourcePlace};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
-use crate::route::collect;
-use crate::server::GatewayState;
-use crate::stream::{self, BodySender, ClientGone, ResponseBody};
+use crate::state::GatewayState;
+use crate::stream::{BodySender, ClientGone, ResponseBody};
 use change_line::LineChange;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
@@ -71,7 +74,7 @@ pub(super) async fn batch(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => identity,
     };
-    let Some(admin) = &state.admin else { return unsupported(state, request, super::NO_ADMIN) };
+    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
     if BulkForm::of_body(request.head.headers) != Some(BulkForm::Lines) {
         let message = "Unsupported media type: send application/x-ndjson";
@@ -113,7 +116,7 @@ pub(super) async fn batch(
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
         return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
     };
-    stream::spawn(state, async move {
+    body_streams::spawn(state, async move {
         let _room = room;
         // On an error, the body ends without its terminator, which tells the client that results
         // are missing.

@@ -1,13 +1,9 @@
 //! Bodies of the API: JSON, with spaces or as a call of a function where the client asks for that.
 
-use crate::api::ApiRequest;
-use crate::config::Config;
 use crate::parameters::Parameters;
-use crate::reply::{BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, SharedText};
 use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;
-use hyper::header::{self, HeaderValue};
 use std::fmt::Write as _;
 
 /// Longest name of a function that a body may be a call of.
@@ -104,6 +100,11 @@ impl ApiBody {
         format!("{{\"status\":{},{}", status.as_u16(), self.0.get(1..).unwrap_or_default())
     }
 
+    /// A body whose text is known.
+    pub(super) fn of_text(text: String) -> Self {
+        Self(text)
+    }
+
     /// The JSON.
     #[must_use]
     pub fn into_bytes(self) -> Vec<u8> {
@@ -116,81 +117,13 @@ impl ApiBody {
         format!("{{\"line\":{number},{}\n", self.0.get(1..).unwrap_or_default())
     }
 
-    /// The response in the format that the request asks for.
-    #[must_use]
-    pub fn respond(
-        self,
-        status: StatusCode,
-        freshness: Freshness,
-        request: &ApiRequest<'_>,
-        settings: &Config,
-    ) -> GatewayResponse {
-        self.respond_tagged(status, (freshness, BodyTag::Bytes), request, settings)
-    }
-
-    /// Like [`respond`](Self::respond), with a tag that is made of `tag`.
-    #[must_use]
-    pub fn respond_tagged(
-        self,
-        status: StatusCode,
-        (freshness, tag): (Freshness, BodyTag),
-        request: &ApiRequest<'_>,
-        settings: &Config,
-    ) -> GatewayResponse {
-        // Another form of the record at another URL.
-        let tag = match tag {
-            BodyTag::Record(tag) if request.format != ApiFormat::default() => BodyTag::RecordAndBytes(tag),
-            tag => tag,
-        };
-        let bytes = self.formatted(&request.format).into_bytes().into();
-        respond_with(bytes, status, (freshness, tag), request, settings)
-    }
-
-    fn formatted(self, format: &ApiFormat) -> String {
+    pub(super) fn formatted(self, format: &ApiFormat) -> String {
         let text = if format.pretty { pretty(self.0) } else { self.0 };
         match &format.callback {
             Some(function) => format!("{function}({text});"),
             None => text,
         }
     }
-}
-
-/// The response with a document of the program, in the format that the request asks for.
-#[must_use]
-pub fn respond_shared(
-    document: &'static SharedText,
-    freshness: Freshness,
-    request: &ApiRequest<'_>,
-    settings: &Config,
-) -> GatewayResponse {
-    if request.format == ApiFormat::default() {
-        return respond_with(
-            BodyText::Shared(document),
-            StatusCode::OK,
-            (freshness, BodyTag::Bytes),
-            request,
-            settings,
-        );
-    }
-    ApiBody(document.text.to_owned()).respond(StatusCode::OK, freshness, request, settings)
-}
-
-fn respond_with(
-    bytes: BodyText,
-    status: StatusCode,
-    (freshness, tag): (Freshness, BodyTag),
-    request: &ApiRequest<'_>,
-    settings: &Config,
-) -> GatewayResponse {
-    let content_type = match request.format.callback {
-        Some(_) => "application/javascript;charset=utf-8",
-        None => "application/json;charset=utf-8",
-    };
-    let body = CacheableBody { content_type, bytes, freshness, tag };
-    let mut response = body.respond(status, request.head, settings);
-    let nosniff = HeaderValue::from_static("nosniff");
-    response.headers_mut().insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
-    response
 }
 
 fn write_member(name: &str, member: &str, out: &mut String) {

@@ -6,11 +6,11 @@
 //! include certificates (Fetch Standard, `Access-Control-Allow-Credentials`).
 
 use crate::api::body::ApiBody;
+use crate::api::request::{ApiRequest, respond};
 use crate::api::sessions::{self, SignInError};
-use crate::api::{ApiRequest, respond};
 use crate::connections::certificate::CertificateRefusal;
 use crate::reply::GatewayResponse;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use handle_client::administration::ClientIdentity;
 use handle_proto::ResponseCode;
 use hyper::StatusCode;

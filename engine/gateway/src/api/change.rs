@@ -6,13 +6,16 @@ use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::json_input::{self, BodyValues, ValuesError, parse_beside};
 use crate::api::proof::{self, ProvenCaller, needs_proof};
-use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::api::request::{
+    ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, reason, respond, status_of, unauthorized,
+    unsupported,
+};
+use crate::body_collection::read_body;
 use crate::conditions;
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::reply::GatewayResponse;
-use crate::route::read_body;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::target;
 use handle_client::administration::{Administrator, AskError};
 use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
@@ -117,7 +120,7 @@ pub async fn change(
         Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
-    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let deletes = *request.head.method == Method::DELETE;
     let changed = admin.ask(request.peer.address, Some(identity), move |client| {
         let _room = room;
@@ -149,14 +152,14 @@ fn show(
         ResponseCode::SUCCESS => StatusCode::CREATED,
         // The service says so of an identity that it does not know, or whose proof is wrong.
         code @ ResponseCode(403..=406) => {
-            return super::unauthorized(state, request, (code, &outcome.text), Some(name));
+            return unauthorized(state, request, (code, &outcome.text), Some(name));
         }
         code => status_of(code, false),
     };
     let message = match outcome.code {
         ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
         ResponseCode::HANDLE_NOT_FOUND | ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode(500..) => None,
-        _ => super::reason(&outcome.text),
+        _ => reason(&outcome.text),
     };
     respond(state, request, status, ApiBody::failure(outcome.code, message, Some(name)))
 }

@@ -2,11 +2,13 @@
 
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRequest, status_of};
+use crate::api::request::{
+    ApiRequest, NO_ADMIN, admin_refusal, challenge, reason, respond, status_of, unauthorized, unsupported,
+};
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::reply::{BodyTag, Freshness, GatewayResponse, set_number};
 use crate::selection::ValueSelection;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::target;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
     let bad = |code, message: &str| {
         let body = ApiBody::failure(code, Some(message), None);
-        super::respond(state, request, StatusCode::BAD_REQUEST, body)
+        respond(state, request, StatusCode::BAD_REQUEST, body)
     };
     let handle = match target::decode(handle) {
         Ok(handle) => handle,
@@ -125,7 +127,7 @@ impl AnswerBody {
 
     fn respond(self, state: &GatewayState, request: &ApiRequest<'_>, handle: &str) -> GatewayResponse {
         if self.challenges {
-            return super::challenge(state, request, Some(handle));
+            return challenge(state, request, Some(handle));
         }
         let settings = state.settings.current();
         let mut response =
@@ -185,7 +187,7 @@ async fn read_as(
     question: Question,
     handle: &str,
 ) -> GatewayResponse {
-    let Some(admin) = &state.admin else { return super::unsupported(state, request, super::NO_ADMIN) };
+    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let is_whole = question.indexes.is_empty() && question.types.is_empty();
     let read = move |client: &mut Administrator| {
         let (mut indexes, mut types) = (Vec::new(), Vec::new());
@@ -197,7 +199,7 @@ async fn read_as(
     };
     let answer = match admin.ask(request.peer.address, Some(identity), read).await {
         Ok(answer) => answer,
-        Err(error) => return super::admin_refusal(state, request, &error, Some(handle)),
+        Err(error) => return admin_refusal(state, request, &error, Some(handle)),
     };
     let mut tag = BodyTag::Bytes;
     let body = match (answer.code(), answer.reply().response) {
@@ -214,14 +216,12 @@ async fn read_as(
             ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter())
         }
         (code @ ResponseCode(403..=406), _) => {
-            return super::unauthorized(state, request, (code, &answer.text()), Some(handle));
+            return unauthorized(state, request, (code, &answer.text()), Some(handle));
         }
         (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
             ApiBody::failure(code, Some("That prefix doesn't live here"), Some(handle))
         }
-        (code @ ResponseCode(400..=401), _) => {
-            ApiBody::failure(code, super::reason(&answer.text()), Some(handle))
-        }
+        (code @ ResponseCode(400..=401), _) => ApiBody::failure(code, reason(&answer.text()), Some(handle)),
         (code, _) => ApiBody::failure(code, None, Some(handle)),
     };
     let settings = state.settings.current();

@@ -4,9 +4,12 @@
 
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, status_of};
+use crate::api::request::{
+    ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, reason, respond, status_of, unauthorized,
+    unsupported,
+};
 use crate::reply::GatewayResponse;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use handle_client::administration::{Administrator, AskError};
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::name::{BLANK, PREFIX_RECORDS};
@@ -209,7 +212,7 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     if !prefix.as_bytes().starts_with(PREFIX_RECORDS) || prefix.len() > HANDLE_LEN_MAX {
         return refuse(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle", Some(prefix));
     }
-    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let (handle, ends) = (prefix.as_bytes().to_vec(), *request.head.method == Method::DELETE);
     let change = move |client: &mut Administrator| {
         let body = HandleBody { handle: &handle };
@@ -223,13 +226,13 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     };
     match admin.ask(request.peer.address, Some(identity), change).await {
         Ok((code @ ResponseCode(403..=406), text, _)) => {
-            super::unauthorized(state, request, (code, &text), Some(prefix))
+            unauthorized(state, request, (code, &text), Some(prefix))
         }
         Ok((code, text, position)) => {
             if code == ResponseCode::SUCCESS {
                 state.until_visible(request.peer.address, [prefix.as_bytes()], position).await;
             }
-            let why = super::reason(&text).filter(|_| matches!(code, ResponseCode(400..=401)));
+            let why = reason(&text).filter(|_| matches!(code, ResponseCode(400..=401)));
             respond(state, request, status_of(code, false), ApiBody::failure(code, why, Some(prefix)))
         }
         Err(error) => admin_refusal(state, request, &error, Some(prefix)),
@@ -277,16 +280,16 @@ async fn ask(
         Caller::Refused(response) => return Err(response),
         Caller::Identity(identity) => identity,
     };
-    let Some(admin) = &state.admin else { return Err(super::unsupported(state, request, NO_ADMIN)) };
+    let Some(admin) = &state.admin else { return Err(unsupported(state, request, NO_ADMIN)) };
     let collected = admin.ask(request.peer.address, Some(identity), list).await;
     let ((code, text), names) = collected.map_err(|error| admin_refusal(state, request, &error, about))?;
     match code {
         ResponseCode::SUCCESS => Ok(names.finish()),
-        code @ ResponseCode(403..=406) => Err(super::unauthorized(state, request, (code, &text), about)),
+        code @ ResponseCode(403..=406) => Err(unauthorized(state, request, (code, &text), about)),
         code => {
             let message = match code {
                 ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),
-                ResponseCode(400..=401) => super::reason(&text),
+                ResponseCode(400..=401) => reason(&text),
                 _ => None,
             };
             Err(respond(state, request, status_of(code, false), ApiBody::failure(code, message, about)))

@@ -2,7 +2,8 @@
 //!
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
 //! - [`resolve`] reads many records in one request; [`batch`] changes many.
-//! - [`caller`]: the authenticated caller of a request; [`scheme`], [`sessions`]: callers that sign
+//! - [`request`]: a request, and the answers that all endpoints have in common.
+//! - [`caller`]: the authenticated caller of a request; [`basic`], [`scheme`], [`sessions`]: callers that sign
 //!   a nonce; [`certificates`]: callers with client certificates.
 //! - [`verifications`]: whether a proof was made with a secret key.
 //! - `proof`: callers that are proven before their bodies are read.
@@ -13,57 +14,37 @@
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
 //! refused over plain HTTP, where `Authorization` is ignored.
 
+pub mod basic;
 pub mod batch;
 pub mod body;
 pub mod caller;
 pub mod certificates;
 pub mod change;
+mod guarded;
 pub mod handles;
 mod json_input;
 pub mod listing;
 pub(crate) mod proof;
+pub mod request;
 pub mod resolve;
 pub mod scheme;
 pub mod search;
 pub mod sessions;
 pub mod verifications;
 
-use crate::administration::ServiceError;
-use crate::connections::certificate::ConnectionCertificate;
 use crate::connections::request_body::RequestBody;
-use crate::parameters::Parameters;
-use crate::refusal::HttpRefusal;
-use crate::reply::{Freshness, GatewayResponse, RequestHeaders, SharedText, set_number};
-use crate::route::HttpPeer;
+use crate::reply::{Freshness, GatewayResponse, SharedText};
 use crate::route_table::{HttpRoute, OPENAPI};
-use crate::secret_guesses::SecretGuess;
-use crate::server::GatewayState;
-use body::{ApiBody, ApiFormat};
-use handle_client::administration::AskError;
+use crate::state::GatewayState;
+use body::ApiBody;
+use guarded::guarded;
 use handle_proto::ResponseCode;
 use handle_proto::json::site_to_json;
-use handle_proto::limit::MESSAGE_LEN_MAX;
-use hyper::header::{self, HeaderValue};
+use hyper::header;
 use hyper::{Method, StatusCode};
+use request::{ApiRequest, respond, unsupported};
 use serde_json::json;
 use std::sync::Arc;
-
-/// A request to the API.
-#[derive(Debug)]
-pub struct ApiRequest<'r> {
-    /// The method and headers.
-    pub head: RequestHeaders<'r>,
-    /// The other side of the connection.
-    pub peer: HttpPeer,
-    /// The certificate of the client, where clients may show one.
-    pub certificate: Option<&'r ConnectionCertificate>,
-    /// The path behind `/api`, as it was sent.
-    pub path: &'r str,
-    /// The parameters in the query.
-    pub parameters: Parameters<'r>,
-    /// How the body of the answer is written.
-    pub format: ApiFormat,
-}
 
 /// What a path of the API names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,30 +118,6 @@ pub async fn answer(
     guarded(state, request, answer_endpoint(state, request, body)).await
 }
 
-/// Has `answer` answer a request, unless its source has guessed too many secrets; a refusal tells
-/// how to authenticate.
-async fn guarded(
-    state: &Arc<GatewayState>,
-    request: &ApiRequest<'_>,
-    answer: impl Future<Output = GatewayResponse>,
-) -> GatewayResponse {
-    let headers = &request.head.headers;
-    let guess =
-        SecretGuess::of_headers(request.peer.address, headers).filter(|_| request.peer.is_confidential);
-    if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
-        let settings = state.settings.current();
-        return HttpRefusal::TooManySecrets(retry_after).respond("/api", headers, &settings);
-    }
-    let mut response = answer.await;
-    // Proofs of sessions are counted where they are verified.
-    let is_counted = request.path.starts_with("/sessions");
-    if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED && !is_counted) {
-        guess.count(state);
-    }
-    sessions::add_authentication_headers(state, request, &mut response).await;
-    response
-}
-
 async fn answer_endpoint(
     state: &Arc<GatewayState>,
     request: &ApiRequest<'_>,
@@ -211,116 +168,6 @@ async fn answer_endpoint(
     }
 }
 
-/// The response with a body of JSON that is not cached.
-fn respond(
-    state: &GatewayState,
-    request: &ApiRequest<'_>,
-    status: StatusCode,
-    body: ApiBody,
-) -> GatewayResponse {
-    body.respond(status, Freshness::NoStore, request, &state.settings.current())
-}
-
-/// Why a request is refused.
-#[derive(Debug)]
-struct ApiRefusal {
-    status: StatusCode,
-    code: ResponseCode,
-    message: String,
-}
-
-impl ApiRefusal {
-    fn new(status: StatusCode, code: ResponseCode, message: &str) -> Self {
-        Self { status, code, message: message.to_owned() }
-    }
-
-    /// A request that is wrong in itself.
-    fn bad(code: ResponseCode, message: &str) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, code, message)
-    }
-
-    /// A request that met a bug.
-    fn bug() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR, "The request met a bug")
-    }
-
-    /// The response. Errors of form name no handle, as deployed.
-    fn respond(
-        &self,
-        state: &GatewayState,
-        request: &ApiRequest<'_>,
-        about: Option<&str>,
-    ) -> GatewayResponse {
-        let about = about.filter(|_| self.code != ResponseCode::PROTOCOL_ERROR);
-        respond(state, request, self.status, ApiBody::failure(self.code, Some(&self.message), about))
-    }
-}
-
-/// Refuses a request without a caller: over TLS the client is told how to authenticate.
-fn challenge(state: &GatewayState, request: &ApiRequest<'_>, about: Option<&str>) -> GatewayResponse {
-    let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, None, about);
-    if !request.peer.is_confidential {
-        return respond(state, request, StatusCode::FORBIDDEN, body);
-    }
-    // `sessions::add_authentication_headers` adds the schemes to every refusal.
-    respond(state, request, StatusCode::UNAUTHORIZED, body)
-}
-
-/// The message for callers if no administration service is configured.
-const NO_ADMIN: &str = "This gateway has no administration service";
-/// The message about a change that does not fit into [`MESSAGE_LEN_MAX`] bytes.
-const TOO_LONG: &str =
-    "The values are longer than a message of the handle protocol, which has at most 256 KiB";
-const _: () = assert!(MESSAGE_LEN_MAX == 256 << 10, "as the message says");
-/// How a client can authenticate.
-const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"handle\"");
-
-/// The answer to credentials that `handle-admin` refuses with `code` and `text`.
-fn unauthorized(
-    state: &GatewayState,
-    request: &ApiRequest<'_>,
-    (code, text): (ResponseCode, &str),
-    about: Option<&str>,
-) -> GatewayResponse {
-    let message = match code {
-        ResponseCode::AUTHENTICATION_FAILED if text.is_empty() => WRONG_SECRET.to_owned(),
-        ResponseCode::AUTHENTICATION_FAILED => format!("{WRONG_SECRET}: {text}"),
-        _ if text.is_empty() => "The identity could not be verified".to_owned(),
-        _ => text.to_owned(),
-    };
-    respond(state, request, StatusCode::UNAUTHORIZED, ApiBody::failure(code, Some(&message), about))
-}
-
-const WRONG_SECRET: &str = "Wrong secret, or unknown identity";
-
-/// The sentence of a refusal that the service explains; `None` for one without a text.
-fn reason(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
-}
-
-/// The answer when the administration service gave none.
-fn admin_refusal(
-    state: &GatewayState,
-    request: &ApiRequest<'_>,
-    error: &ServiceError,
-    about: Option<&str>,
-) -> GatewayResponse {
-    if let ServiceError::Ask(AskError::TooLong(_)) = error {
-        let refusal = ApiRefusal::bad(ResponseCode::INVALID_VALUE, TOO_LONG);
-        return refusal.respond(state, request, about);
-    }
-    let (status, code) = match error {
-        ServiceError::Busy => (StatusCode::SERVICE_UNAVAILABLE, ResponseCode::SERVER_BUSY),
-        ServiceError::Ask(AskError::Late) => (StatusCode::GATEWAY_TIMEOUT, ResponseCode::ERROR),
-        ServiceError::Ask(_) => (StatusCode::BAD_GATEWAY, ResponseCode::ERROR),
-        ServiceError::Bug => (StatusCode::INTERNAL_SERVER_ERROR, ResponseCode::ERROR),
-    };
-    let body = ApiBody::failure(code, Some("The administration service did not answer"), about);
-    let mut response = respond(state, request, status, body);
-    set_number(&mut response, header::RETRY_AFTER, state.settings.current().upstream.retry_after_s);
-    response
-}
-
 fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let body = ApiBody::failure(ResponseCode::INVALID_HANDLE, Some("Empty handle invalid"), None);
     respond(state, request, StatusCode::BAD_REQUEST, body)
@@ -341,11 +188,6 @@ fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>, endpoint: ApiEndp
     response
 }
 
-fn unsupported(state: &GatewayState, request: &ApiRequest<'_>, message: &str) -> GatewayResponse {
-    let body = ApiBody::failure(ResponseCode::OPERATION_NOT_SUPPORTED, Some(message), None);
-    respond(state, request, StatusCode::NOT_IMPLEMENTED, body)
-}
-
 fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let Some(site) = &state.site else {
         return unsupported(state, request, "This server has no site record");
@@ -363,25 +205,5 @@ const DOCUMENT_KEEPS_S: u32 = 3600;
 
 fn document(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let freshness = Freshness::Seconds(DOCUMENT_KEEPS_S);
-    body::respond_shared(&DOCUMENT, freshness, request, &state.settings.current())
-}
-
-/// The HTTP status for a response code.
-#[must_use]
-pub fn status_of(code: ResponseCode, resolves: bool) -> StatusCode {
-    match code {
-        ResponseCode::SUCCESS => StatusCode::OK,
-        ResponseCode::VALUES_NOT_FOUND if resolves => StatusCode::OK,
-        ResponseCode::ERROR | ResponseCode::RECURSION_COUNT_TOO_HIGH => StatusCode::INTERNAL_SERVER_ERROR,
-        ResponseCode::SERVER_BUSY | ResponseCode::SERVER_READ_ONLY => StatusCode::SERVICE_UNAVAILABLE,
-        ResponseCode::OPERATION_NOT_SUPPORTED => StatusCode::NOT_IMPLEMENTED,
-        ResponseCode::HANDLE_NOT_FOUND => StatusCode::NOT_FOUND,
-        ResponseCode::HANDLE_ALREADY_EXISTS | ResponseCode::VALUE_ALREADY_EXISTS => StatusCode::CONFLICT,
-        // As deployed; `http.jsonl`, `get/name/referral_site`.
-        ResponseCode::SERVICE_REFERRAL | ResponseCode::PREFIX_REFERRAL => StatusCode::MULTIPLE_CHOICES,
-        ResponseCode(400..=406) => StatusCode::FORBIDDEN,
-        ResponseCode::CONDITION_FAILED => StatusCode::PRECONDITION_FAILED,
-        ResponseCode(500..=505) => StatusCode::UNAUTHORIZED,
-        _ => StatusCode::BAD_REQUEST,
-    }
+    request::respond_shared(&DOCUMENT, freshness, request, &state.settings.current())
 }

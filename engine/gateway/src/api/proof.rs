@@ -4,12 +4,14 @@
 //! and parsed. `handle-admin` verifies the caller by the head alone, and the session that it gives
 //! to a proven caller authenticates the change as well.
 
+use crate::administration::ServiceError;
 use crate::api::json_input::PARSED_AT_ONCE;
-use crate::api::sessions::{self, SignInError, proof_with_secret, verify_uncounted};
-use crate::api::{ApiRequest, ServiceError, admin_refusal, unauthorized};
+use crate::api::request::{ApiRequest, admin_refusal, unauthorized};
+use crate::api::sessions::{SignInError, proof_with_secret, verify_uncounted};
+use crate::caller_sessions;
 use crate::connections::request_body::RequestBody;
 use crate::reply::GatewayResponse;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use handle_client::administration::{AskError, ClientIdentity, IdentityKey};
 use handle_proto::ResponseCode;
 use hyper::body::Body as _;
@@ -39,7 +41,7 @@ impl<'s> ProvenCaller<'s> {
 impl Drop for ProvenCaller<'_> {
     fn drop(&mut self) {
         if self.has_own_session {
-            sessions::end(self.state, Some(Arc::clone(&self.identity)));
+            caller_sessions::end(self.state, Some(Arc::clone(&self.identity)));
         }
     }
 }

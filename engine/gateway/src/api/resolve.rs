@@ -7,16 +7,17 @@
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
 use crate::api::json_input::{self, parse_beside};
-use crate::api::{ApiRefusal, ApiRequest};
+use crate::api::request::{ApiRefusal, ApiRequest};
+use crate::body_collection::read_body;
+use crate::body_streams;
 use crate::connections::request_body::RequestBody;
 use crate::places::BodyRoom;
 use crate::record::{HttpQuestion, RecordAnswer};
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
-use crate::route::read_body;
 use crate::selection::ValueSelection;
-use crate::server::GatewayState;
-use crate::stream::{self, BodySender, ClientGone, ResponseBody};
+use crate::state::GatewayState;
+use crate::stream::{BodySender, ClientGone, ResponseBody};
 use handle_client::question::AnswerWants;
 use handle_daemon::source_rates::SourceRate;
 use handle_proto::ResponseCode;
@@ -180,7 +181,7 @@ pub(super) async fn resolve(
         return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
     };
     let shared_state = Arc::clone(state);
-    stream::spawn(state, async move {
+    body_streams::spawn(state, async move {
         // If the client is gone, the other names are not resolved.
         let _ = answer_all(&shared_state, question, form, sender).await;
     });

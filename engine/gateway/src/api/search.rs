@@ -8,11 +8,12 @@
 use crate::administration::{AdministrationService, ServiceError};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
-use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, guarded, respond, unsupported};
+use crate::api::guarded::guarded;
+use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, unsupported};
 use crate::bulk::{self, BulkError};
 use crate::reply::{GatewayResponse, plain};
 use crate::route_table::HttpRoute;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::target;
 use handle_client::administration::Administrator;
 use handle_daemon::bulk::BulkSearch;

@@ -1,17 +1,19 @@
 //! Sessions: `/api/sessions`, and the scheme `Handle` on every other endpoint.
 
+use crate::api::basic::basic;
 use crate::api::body::ApiBody;
-use crate::api::caller::basic;
+use crate::api::certificates;
+use crate::api::request::{ApiRequest, BASIC, respond, unsupported};
 use crate::api::scheme::{CredentialsError, HandleCredentials, HandleProof};
-use crate::api::{ApiRequest, BASIC, certificates, respond};
-use crate::callers::{CallerError, CallerService, ServerSignature};
+use crate::body_collection::read_body;
+use crate::caller_sessions::{end, find, open, service};
+use crate::callers::{CallerError, ServerSignature};
 use crate::connections::request_body::RequestBody;
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, empty};
-use crate::route::read_body;
 use crate::secret_guesses::SecretGuess;
-use crate::server::GatewayState;
 use crate::sessions::{AuthenticateError, HttpSession, SessionId};
+use crate::state::GatewayState;
 use data_encoding::BASE64;
 use handle_auth::challenge::answer_with_mac;
 use handle_auth::random;
@@ -82,11 +84,6 @@ impl From<AuthenticateError> for SignInError {
     }
 }
 
-/// The part of the state that sessions need: without it, there are none.
-fn service(state: &GatewayState) -> Option<&Arc<CallerService>> {
-    state.admin.as_ref().and_then(|admin| admin.callers())
-}
-
 /// The credentials of the scheme `Handle` in a request over TLS. The outer `None` means another
 /// scheme, the inner one malformed credentials.
 pub fn credentials(request: &ApiRequest<'_>) -> Option<Option<HandleCredentials>> {
@@ -94,19 +91,6 @@ pub fn credentials(request: &ApiRequest<'_>) -> Option<Option<HandleCredentials>
     let text = text.to_str().ok()?;
     let is_handle = text.trim_start().get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("Handle"));
     is_handle.then(|| HandleCredentials::of_header(text))
-}
-
-/// Finds a session.
-pub fn find(state: &GatewayState, id: SessionId) -> Option<HttpSession> {
-    state.sessions.find(id, &state.settings.current().sessions, Instant::now())
-}
-
-/// Opens a session for a caller at `address`; `None` if `handle-admin` does not answer.
-pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> {
-    let nonce = service(state)?.nonce().await?;
-    let settings = state.settings.current_shared();
-    let id = SessionId::new(random());
-    Some(state.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
 }
 
 /// Reads a proof, and counts it if it has SHA-1.
@@ -225,15 +209,6 @@ async fn sign_in(
         end(state, Some(Arc::clone(before)));
     }
     Ok(HttpSession { id: session.id, nonce: next, identity: Some(identity) })
-}
-
-/// Ends the session of an identity at `handle-admin`.
-pub fn end(state: &GatewayState, identity: Option<Arc<ClientIdentity>>) {
-    if let (Some(service), Some(identity)) = (service(state), identity)
-        && let IdentityKey::Session(key) = &identity.key
-    {
-        service.end(key.id, state.settings.current().sessions.sessions);
-    }
 }
 
 /// The caller of a request with credentials of this scheme.
@@ -394,7 +369,7 @@ async fn prove_server(
 /// Answers a request about sessions, over TLS.
 pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBody) -> GatewayResponse {
     if service(state).is_none() {
-        return super::unsupported(state, request, "This gateway has no sessions");
+        return unsupported(state, request, "This gateway has no sessions");
     }
     let is_this = request.path.trim_end_matches('/').ends_with("/this");
     match *request.head.method {
@@ -431,7 +406,7 @@ fn basic_identity(request: &ApiRequest<'_>) -> Option<Option<ClientIdentity>> {
 async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBody) -> GatewayResponse {
     let json = read_json(state, request.peer.address, body).await;
     let Some(mut session) = open(state, request.peer.address).await else {
-        return super::unsupported(state, request, "The administration service did not answer");
+        return unsupported(state, request, "The administration service did not answer");
     };
     let mut error = None;
     if let Some(identity) = basic_identity(request) {

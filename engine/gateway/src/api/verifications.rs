@@ -2,13 +2,13 @@
 //! as in challenge verification between servers, RFC 3652 section 3.5.3.
 
 use crate::api::body::ApiBody;
+use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of, unsupported};
 use crate::api::scheme::{HandleCredentials, OldDigests, identity};
-use crate::api::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of};
 use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
 use crate::secret_guesses::SecretGuess;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::target;
 use data_encoding::BASE64;
 use handle_client::administration::Administrator;
@@ -43,7 +43,7 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
             return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
         }
     };
-    let Some(admin) = &state.admin else { return super::unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let guess = SecretGuess::of(request.peer.address, &verification.handle);
     if let Err(retry_after) = guess.check(state) {
         let settings = state.settings.current();

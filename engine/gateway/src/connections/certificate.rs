@@ -4,10 +4,10 @@
 //! with the first request that needs it, and its session belongs to the connection: it counts among
 //! the sessions of the identity, and ends with the connection.
 
-use crate::api::sessions;
+use crate::caller_sessions;
 use crate::callers::CallerError;
-use crate::server::GatewayState;
 use crate::sessions::{AuthenticateError, HttpSession, SessionId};
+use crate::state::GatewayState;
 use crate::tls::client_certificate::{CertificateProblem, ShownCertificate};
 use handle_auth::random;
 use handle_client::administration::ClientIdentity;
@@ -117,7 +117,7 @@ impl ConnectionCertificate {
         let mut state = self.state.lock().await;
         let shown = match &*state {
             CertificateState::InSession(id) => {
-                let session = sessions::find(&self.gateway, *id);
+                let session = caller_sessions::find(&self.gateway, *id);
                 return session.and_then(|session| session.identity).ok_or(CertificateRefusal::Over);
             }
             CertificateState::Shown(shown) => Arc::clone(shown),
@@ -138,12 +138,14 @@ impl ConnectionCertificate {
         *state = CertificateState::InSession(id);
         match added {
             Ok(displaced) => {
-                displaced.into_iter().for_each(|identity| sessions::end(&self.gateway, Some(identity)));
+                displaced
+                    .into_iter()
+                    .for_each(|identity| caller_sessions::end(&self.gateway, Some(identity)));
                 self.gateway.counters.certificate_proofs.add();
                 Ok(identity)
             }
             Err(AuthenticateError::Full | AuthenticateError::Changed) => {
-                sessions::end(&self.gateway, Some(identity));
+                caller_sessions::end(&self.gateway, Some(identity));
                 Err(CertificateRefusal::Busy)
             }
         }
@@ -181,7 +183,7 @@ impl ConnectionCertificate {
     }
 
     fn end_session(&self, id: SessionId) {
-        sessions::end(&self.gateway, self.gateway.sessions.end(id));
+        caller_sessions::end(&self.gateway, self.gateway.sessions.end(id));
     }
 }
 

@@ -1,8 +1,10 @@
 //! Connections that speak HTTP/1.1: first plain requests, and from the first other one hyper.
 
+use super::error::ConnectionError;
+use super::plain;
 use super::request_wait::RequestWait;
+use super::served::ServedConnection;
 use super::stream::RequestStream;
-use super::{ConnectionError, ServedConnection, plain};
 use crate::phase::{self, GatewayPhase};
 use crate::refusal::HttpRefusal;
 use http_body_util::BodyExt as _;

@@ -11,14 +11,16 @@
 pub mod answer;
 pub mod head;
 
+use super::BugGuard;
+use super::error::ConnectionError;
 use super::request_wait::RequestWait;
-use super::{BugGuard, ConnectionError, ServedConnection};
+use super::served::ServedConnection;
 use crate::config::Config;
 use crate::fast_path::{PlainTarget, RecordQuery};
 use crate::phase::GatewayPhase;
 use crate::places::BodyRoom;
 use crate::request_log::RequestLogFormat;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use answer::AnswerWriter;
 use head::{PlainHead, UnreadHead};
 use hyper::StatusCode;

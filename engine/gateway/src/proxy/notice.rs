@@ -1,7 +1,7 @@
 //! The contact and status message in the namespace of a prefix.
 
 use crate::record::HttpQuestion;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use handle_client::question::AnswerWants;
 use handle_client::{driver, namespace};
 use handle_proto::Handle;

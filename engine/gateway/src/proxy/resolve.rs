@@ -4,19 +4,20 @@ use super::respond::PageRequest;
 use super::rules::ProxyRules;
 use crate::accept::AcceptTypes;
 use crate::api::body::ApiFormat;
-use crate::api::{ApiRequest, handles};
+use crate::api::handles;
+use crate::api::request::ApiRequest;
 use crate::connections::certificate::ConnectionCertificate;
 use crate::location::{LocationSet, is_document};
 use crate::pages::{AnswerDetails, AnswerSource, ErrorPage, PageError, RecordPage};
 use crate::parameters::Parameters;
+use crate::peer::HttpPeer;
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::redirect::{
     AliasChain, ProxyAction, ProxyDecision, ProxyRedirect, ProxyRequest, ProxyStep, ShowReason, choose,
     next_step, plain_redirect,
 };
 use crate::reply::{Freshness, GatewayResponse};
-use crate::route::HttpPeer;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
 use handle_client::question::AnswerWants;

@@ -1,6 +1,6 @@
 //! The rules of the proxy, which are made from the settings at the start and at a reload.
 
-use crate::agency::AgencyTable;
+use crate::agency::table::AgencyTable;
 use crate::config::Config;
 use crate::country::CountryDatabase;
 use crate::identifiers::IdentifierRules;

@@ -7,6 +7,7 @@ use super::record::{KEY_INDEX, record_name};
 use super::request::{RegistrationRequest, RequestOrigin, RequestState, RequestToken};
 use super::store::AddError;
 use crate::admin_pages::{guard, has_own_origin, to_tls};
+use crate::body_collection::read_body;
 use crate::config::Config;
 use crate::connections::request_body::RequestBody;
 use crate::location::handle_url;
@@ -16,11 +17,11 @@ use crate::pages::{
     LANGUAGES, Language, PageFrame, REGISTRATION_SECURITY_POLICY, RegistrationMessages, fill, shell_quoted,
 };
 use crate::parameters::Parameters;
+use crate::peer::HttpPeer;
 use crate::proxy::base;
 use crate::reply::{GatewayResponse, empty, plain, response, set_number};
-use crate::route::{HttpPeer, read_body};
 use crate::route_table::HttpRoute;
-use crate::server::GatewayState;
+use crate::state::GatewayState;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::source_rates::RetryAfter;
 use handle_proto::Handle;

@@ -1,5 +1,6 @@
 use super::*;
-use crate::record::{service_facts, stored_record};
+use crate::record::stored_record;
+use crate::state::service_facts;
 use handle_proto::Value as HandleValue;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::{Builder, HomedPrefixes, LayerOptions};

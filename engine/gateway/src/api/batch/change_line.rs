@@ -1,8 +1,8 @@
 //! A line of a batch: one change of one record, as JSON.
 
-use crate::api::ApiRefusal;
 use crate::api::change::ALLOW_ORPHANS;
 use crate::api::json_input::{self, values_of};
+use crate::api::request::ApiRefusal;
 use handle_daemon::bulk::CHANGE_LEN_MAX;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::json::Json;

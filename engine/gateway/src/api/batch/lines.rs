@@ -1,7 +1,7 @@
 //! The lines of a body, as they arrive.
 
+use crate::body_collection::append;
 use crate::connections::request_body::RequestBody;
-use crate::route::append;
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
 use std::time::Duration;

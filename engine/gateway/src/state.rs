@@ -1,0 +1,187 @@
+//! The state that all parts of the process share.
+
+use crate::administration::AdministrationService;
+use crate::counters::GatewayCounters;
+use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
+use crate::places::{BodyBytes, SourcePlaces};
+use crate::proxy::rules::ProxyRules;
+use crate::registration::Registrations;
+use crate::request_log::RequestLog;
+use crate::sessions::HttpSessions;
+use crate::set::MappedSet;
+use crate::settings::GatewaySettings;
+use crate::tls::TlsIdentity;
+use crate::upstream::Upstream;
+use arc_swap::ArcSwap;
+use handle_daemon::secret_guesses::SecretGuesses;
+use handle_daemon::shutdown::Shutdown;
+use handle_daemon::site::SiteRecord;
+use handle_daemon::source_rates::SourceRates;
+use handle_daemon::takeover::{Handover, TakeoverServer};
+use handle_proto::limit::FRAGMENTS_MAX;
+use handle_resolver::ServiceFacts;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// State shared by all parts.
+#[derive(Debug)]
+pub struct GatewayState {
+    /// The set that is mapped here.
+    pub set: Option<MappedSet>,
+    /// The site record.
+    pub site: Option<SiteRecord>,
+    /// The Handle System.
+    pub upstream: Option<Upstream>,
+    /// The rules of the proxy.
+    pub rules: ArcSwap<ProxyRules>,
+    /// The settings in force.
+    pub settings: GatewaySettings,
+    /// Counters.
+    pub counters: GatewayCounters,
+    /// Open connections by source.
+    pub connections: Arc<SourcePlaces>,
+    /// Bodies of requests that are being received or answered.
+    pub bodies: BodyBytes,
+    /// Answers that their clients have not taken, and requests under way.
+    pub answers: BodyBytes,
+    /// Results of changes that their callers have not taken.
+    pub results: BodyBytes,
+    /// The administration service.
+    pub admin: Option<AdministrationService>,
+    /// Sessions of callers.
+    pub sessions: HttpSessions,
+    /// Requests for prefixes.
+    pub registrations: Option<Registrations>,
+    /// The certificate of this process.
+    pub tls: Option<TlsIdentity>,
+    /// Rates of requests by source.
+    pub rates: SourceRates,
+    /// Processor time of requests for many names, by source.
+    pub bulk_time: SourceRates,
+    /// Wrong secret keys by source.
+    pub secret_guesses: SecretGuesses,
+    /// The log of requests.
+    pub request_log: RequestLog,
+    /// Number of workers.
+    pub workers_count: usize,
+    /// The addresses at which clients may show certificates.
+    pub certificate_addresses: Vec<SocketAddr>,
+    /// The listeners, which a successor process can take over.
+    pub(crate) handover: Handover,
+    pub(crate) running: AtomicUsize,
+    pub(crate) phase: CurrentPhase,
+    pub(crate) shutdown: Arc<Shutdown>,
+    pub(crate) started_unix_ms: u64,
+}
+
+impl GatewayState {
+    /// What the resolver needs to know about this server.
+    #[must_use]
+    pub fn service(&self) -> ServiceFacts<'_> {
+        service_facts(self.site.as_ref())
+    }
+
+    /// Stops accepting connections, and ends those whose requests are answered.
+    pub fn drain(&self) {
+        self.phase.advance(GatewayPhase::Stopping);
+        self.shutdown.drain();
+    }
+
+    /// Whether the process accepts no more connections.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.has_reached(GatewayPhase::HandedOver)
+    }
+
+    /// Whether this process drains because another process has taken over.
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
+        self.handover.is_done()
+    }
+
+    /// Time for connections to finish when the process is told to stop, and after a takeover.
+    pub(crate) fn drain_times(&self) -> (Duration, Duration) {
+        let limits = &self.settings.current().limits;
+        let [stopped, handed_over] = [limits.drain_ms, limits.takeover_drain_ms];
+        (Duration::from_millis(stopped.into()), Duration::from_millis(handed_over.into()))
+    }
+
+    /// Waits, while the process drains, for as long as connections may take to finish. A process
+    /// that is told to stop after a takeover waits as when it is told so before.
+    pub async fn drain_time_over(&self) {
+        let (stopped, handed_over) = self.drain_times();
+        let told = phase::reached(self.phase(), GatewayPhase::Stopping);
+        if tokio::time::timeout(handed_over, told).await.is_ok() {
+            tokio::time::sleep(stopped).await;
+        }
+    }
+
+    /// Whether the process has reached `phase`.
+    #[must_use]
+    pub fn has_reached(&self, phase: GatewayPhase) -> bool {
+        self.phase.has_reached(phase)
+    }
+
+    /// Tells a task which phase the process has reached.
+    #[must_use]
+    pub fn phase(&self) -> PhaseReceiver {
+        self.phase.subscribe()
+    }
+
+    /// Number of workers that are running.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// The expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
+    #[must_use]
+    pub fn certificate_expires_unix_s(&self) -> u64 {
+        let facts = self.tls.as_ref().and_then(TlsIdentity::facts);
+        facts.map_or(0, |facts| facts.expires_unix_s)
+    }
+
+    /// The start time, in milliseconds since 1970.
+    #[must_use]
+    pub const fn started_unix_ms(&self) -> u64 {
+        self.started_unix_ms
+    }
+}
+
+impl TakeoverServer for GatewayState {
+    fn handover(&self) -> &Handover {
+        &self.handover
+    }
+
+    fn is_draining(&self) -> bool {
+        self.is_draining()
+    }
+
+    fn drain(&self) {
+        if let Some(registrations) = &self.registrations {
+            registrations.store.unlock();
+        }
+        self.phase.advance(GatewayPhase::HandedOver);
+        self.shutdown.drain();
+    }
+}
+
+/// The facts of this server, from its site record.
+#[must_use]
+pub(crate) fn service_facts(site: Option<&SiteRecord>) -> ServiceFacts<'_> {
+    let alone = ServiceFacts { answer_datagrams_max: FRAGMENTS_MAX, ..ServiceFacts::ALONE };
+    match site {
+        Some(site) => ServiceFacts {
+            site: site.as_bytes(),
+            site_serial: site.view().serial,
+            primary: site.is_primary(),
+            hash_option: site.hash_option(),
+            servers_count: site.servers_count(),
+            server_at: site.server_at(),
+            ..alone
+        },
+        None => alone,
+    }
+}
