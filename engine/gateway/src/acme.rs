@@ -4,7 +4,8 @@
 //! - [`challenges`]: how this process proves that it answers under a name.
 //! - [`order`]: from an order to a certificate. [`client`]: its requests over HTTPS.
 //! - [`store`]: the account and the certificate on disk.
-//! - [`renewal`]: when the next order is made. [`state`]: what orders share with workers and operators.
+//! - [`renewal`]: when the next order is made.
+//! - [`state`]: what orders share with workers and operators.
 //!
 //! One thread makes the orders. It uses a stored certificate as long as possible, so an authority
 //! that does not answer delays a renewal and nothing else.

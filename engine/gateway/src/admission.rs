@@ -5,7 +5,7 @@ use crate::answers::CountedAnswer;
 use crate::config::Config;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
-use crate::connections::served::ServedConnection;
+use crate::connections::served_connection::ServedConnection;
 use crate::fast_path;
 use crate::peer::HttpPeer;
 use crate::proxies::{client_address, client_is_https};

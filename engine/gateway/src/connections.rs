@@ -11,7 +11,7 @@
 //! - [`stream`]: the streams below them.
 //! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
 //! - [`body`]: the bodies of responses.
-//! - [`served`]: what these have of a connection. [`error`]: why it has failed.
+//! - [`served_connection`]: a connection that is ready for requests. [`error`]: why one has failed.
 //! - [`activity`]: what these tell each other about the requests of a connection.
 
 pub mod activity;
@@ -27,7 +27,7 @@ pub mod plain;
 pub mod prelude;
 pub mod request_body;
 pub mod request_wait;
-pub mod served;
+pub mod served_connection;
 pub mod stream;
 pub mod target_bytes;
 
@@ -50,7 +50,7 @@ use hyper::header::{self, HeaderValue};
 use hyper::{Request, Response, StatusCode, Version};
 use prelude::{ConnectionProtocol, read_prelude, read_proxy_header};
 use request_body::{RequestBody, UnreadRest};
-use served::ServedConnection;
+use served_connection::ServedConnection;
 use socket2::SockRef;
 use std::convert::Infallible;
 use std::io;

@@ -30,8 +30,9 @@ pub trait DatagramPath {
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
     /// Waits at most `patience` for a datagram or an event of a connection, then returns everything
-    /// that is ready, up to the size of a batch; for connections see [`streams`](StreamPath::streams).
-    /// Datagrams that came as a train are returned as one, see [`Datagram`](crate::Datagram).
+    /// that is ready, up to the size of a batch; for connections see
+    /// [`streams`](StreamPath::streams). Datagrams that came as a train are returned as one, see
+    /// [`Datagram`](crate::Datagram).
     ///
     /// The inbox is empty after events of connections only, a timeout, a signal or a
     /// [`wake`](Waker::wake). `Duration::ZERO` does not wait.
@@ -88,7 +89,8 @@ pub trait StreamPath {
     ///
     /// # Errors
     ///
-    /// `Unsupported` unless the path was opened with [`SocketOptions::streams`](crate::SocketOptions::streams).
+    /// `Unsupported` unless the path was opened with
+    /// [`SocketOptions::streams`](crate::SocketOptions::streams).
     fn listen(&mut self, listener: TcpListener) -> io::Result<()> {
         let _ = listener;
         Err(no_streams())
@@ -98,8 +100,8 @@ pub trait StreamPath {
     /// [`close_listener`](crate::close_listener) closes them for all processes.
     fn stop_listening(&mut self) {}
 
-    /// The connections, and their events from the last [`wait`](DatagramPath::wait). It may be called when
-    /// there were none, and after [`flush`](DatagramPath::flush).
+    /// The connections, and their events from the last [`wait`](DatagramPath::wait). It may be
+    /// called when there were none, and after [`flush`](DatagramPath::flush).
     fn streams(&mut self) -> Option<StreamBatch<'_>> {
         None
     }

@@ -1,4 +1,4 @@
-//! What became of the datagrams of an outbox.
+//! The result of sending the datagrams of an outbox.
 
 use std::time::Duration;
 

@@ -2,9 +2,9 @@
 //! computed.
 //!
 //! A worker recognises such a request by [`answer`](crate::answer()), which returns
-//! [`AnswerOutcome::Slow`](crate::AnswerOutcome::Slow). The request is copied to another thread, which answers it with the
-//! functions of this module and signs the answer. Nothing here waits or draws random numbers:
-//! challenges come in as arguments, and the caller checks keys.
+//! [`AnswerOutcome::Slow`](crate::AnswerOutcome::Slow). The request is copied to another thread,
+//! which answers it with the functions of this module and signs the answer. Nothing here waits or
+//! draws random numbers: challenges come in as arguments, and the caller checks keys.
 
 use crate::authority::{AuthorityOutcome, ServerAdministrators, entitles};
 use crate::digest::RequestDigest;

@@ -14,8 +14,8 @@ impl ServerState {
     /// report of the result.
     pub fn reload(&self) -> Value {
         // Taken before the file is read. Of two concurrent reloads, the later one must not be
-        // overwritten by what the earlier one has read, and the service manager must not mistake the
-        // end of one for the end of the other.
+        // overwritten by what the earlier one has read, and the service manager must not mistake
+        // the end of one for the end of the other.
         let _reloading = self.settings.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         readiness::reloading(|| reload_all(self))
     }

@@ -3,7 +3,7 @@
 use super::error::ConnectionError;
 use super::plain;
 use super::request_wait::RequestWait;
-use super::served::ServedConnection;
+use super::served_connection::ServedConnection;
 use super::stream::RequestStream;
 use crate::phase::{self, GatewayPhase};
 use crate::refusal::HttpRefusal;

@@ -5,7 +5,7 @@ pub mod config;
 use super::control_frames::CountedFrames;
 use super::error::ConnectionError;
 use super::http2_targets::EncodedTargets;
-use super::served::ServedConnection;
+use super::served_connection::ServedConnection;
 use crate::phase::{self, GatewayPhase};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;

@@ -14,7 +14,7 @@ pub mod head;
 use super::BugGuard;
 use super::error::ConnectionError;
 use super::request_wait::RequestWait;
-use super::served::ServedConnection;
+use super::served_connection::ServedConnection;
 use crate::config::Config;
 use crate::fast_path::{PlainTarget, RecordQuery};
 use crate::phase::GatewayPhase;

@@ -1,6 +1,6 @@
 //! The wait of a connection of HTTP/1.1 for requests.
 
-use super::served::ServedConnection;
+use super::served_connection::ServedConnection;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::time::Sleep;

@@ -16,8 +16,9 @@ pub enum Resolution {
     },
     /// There is no such handle.
     NoHandle,
-    /// This is the answer to a request that was [handed](super::missing_record::MissingRecord::relayed) to the responsible
-    /// service: a message, envelope first, for the client.
+    /// This is the answer to a request that was
+    /// [handed](super::missing_record::MissingRecord::relayed) to the responsible service: a
+    /// message, envelope first, for the client.
     Relayed(Arc<[u8]>),
     /// Nothing, for this reason.
     Failed(RefusalReason),
