@@ -64,6 +64,16 @@ impl InitialisedService {
         service
     }
 
+    /// Writes an executable file into the directory.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn script(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("a file");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.path(name), mode).expect("its mode");
+    }
+
     /// `handle-admin` with the configuration of the directory, permitted to run as root.
     #[must_use]
     pub fn admin_command(&self) -> Command {

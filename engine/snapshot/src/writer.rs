@@ -6,7 +6,7 @@ use crate::format::{
     FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
     SECTION_ALIGN, Sha256Sum, bucket, bucket_sum, buckets_for, fingerprint, hash_key,
 };
-use crate::homed::HomedTable;
+use crate::homed::{ANCESTORS_MAX, HomedTable};
 use crate::reader::CorruptRecord;
 use crate::record::EncodedRecord;
 use core::fmt;
@@ -52,6 +52,15 @@ impl HomedPrefixes {
             self.0.insert(handle_proto::fold::folded(prefix));
         }
         fits
+    }
+
+    /// Whether a record with this key is answered from, as [`HomedTable::has_record`] decides it.
+    #[must_use]
+    pub fn has_record(&self, key: &[u8]) -> bool {
+        let has = |prefix: &[u8]| self.0.contains(&handle_proto::fold::folded(prefix));
+        let ancestors =
+            std::iter::successors(Handle(key).parent_prefix_record(), |name| name.parent_prefix_record());
+        has(Handle(key).naming_authority()) || ancestors.take(ANCESTORS_MAX).any(|ancestor| has(ancestor.0))
     }
 
     pub(crate) fn extend(&mut self, other: Self) {

@@ -1,6 +1,6 @@
 //! What `hdl init` makes passes the proofs that the documents recommend to its operator.
 
-use handle_tests::process::{program, run, succeed};
+use handle_tests::process::{hdl, program, run, succeed};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::{Value as Json, json};
 use std::process::Command;
@@ -47,6 +47,32 @@ fn a_new_service_passes_every_comparison_with_what_it_serves() {
         }
         let text = succeed(service.hdl(["reconcile", wanted, "--server", &queries]));
         assert!(text.contains("1 not homed and left out: 0.NA/10.1045\n"), "{text}");
+    }
+    let whole = std::fs::read_to_string(service.path("backup.jsonl")).expect("the export");
+    let records: Vec<_> = whole.lines().filter(|line| !line.contains("\"homed\"")).collect();
+    std::fs::write(service.path("records.jsonl"), records.join("\n")).expect("a file");
+    let names = "0.NA/10.1045\n10.1045/ADMIN\n10.1045/one\n";
+    std::fs::write(service.path("names.txt"), names).expect("a file");
+    service.script("ssh", "#!/bin/sh\nshift 2\nexec sh -c \"$1\"\n");
+    let program = hdl([""]).get_program().to_string_lossy().into_owned();
+    let other = |name: &str| format!("ssh://other{}", service.path(name).display());
+    // A file or list that names no homed prefixes, and places of another machine.
+    for wanted in ["records.jsonl", "names.txt"].map(str::to_owned).into_iter().chain(
+        ["site/snapshot", "backup.jsonl", "records.jsonl", "names.txt"].map(other),
+    ) {
+        let mut commands = vec![
+            service.hdl_as_admin(["reconcile", &wanted, &listing]),
+            service.hdl_as_admin(["reconcile", &listing, &wanted]),
+        ];
+        if !wanted.starts_with("ssh:") {
+            commands.push(service.hdl(["reconcile", &wanted, "--server", &queries]));
+        }
+        for mut command in commands {
+            command.args(["--json", "--ssh", "./ssh", "--remote-hdl", &program]);
+            let counts: Json = serde_json::from_str(&succeed(command)).expect("counts alone");
+            let found = (&counts["compared"], &counts["not_homed"]);
+            assert_eq!(found, (&json!(2), &json!(1)), "{wanted}: {counts}");
+        }
     }
 
     let reference = [

@@ -25,6 +25,8 @@ pub(super) enum Difference {
     Extra,
     /// It is not known whether it differs, for this reason.
     Unanswered(String),
+    /// The server does not home the prefix of its record: it is left out.
+    NotHomed,
 }
 
 /// A record that differs.
@@ -109,7 +111,7 @@ impl LeftOutRecords {
     /// Number of names that are kept.
     const FIRST_MAX: usize = 3;
 
-    fn add(&mut self, key: &[u8]) {
+    pub(super) fn add(&mut self, key: &[u8]) {
         self.count += 1;
         if self.first.len() < Self::FIRST_MAX {
             self.first.push(key.to_vec());
@@ -123,11 +125,15 @@ impl LeftOutRecords {
         key: &[u8],
         is_folded: bool,
     ) -> bool {
-        let is_compared = homed.is_none_or(|homed| homed.has_record(key, is_folded));
-        if !is_compared {
+        self.lets_through_if(homed.is_none_or(|homed| homed.has_record(key, is_folded)), key)
+    }
+
+    /// The same, by what is known about the record.
+    pub(super) fn lets_through_if(&mut self, is_homed: bool, key: &[u8]) -> bool {
+        if !is_homed {
             self.add(key);
         }
-        is_compared
+        is_homed
     }
 }
 
@@ -236,7 +242,11 @@ impl TablePass<'_> {
     ) -> anyhow::Result<ComparedRecords> {
         const STEP: u64 = 1 << 14;
         let to = self.to.records()?;
-        let homed = if self.to.is_listing() { self.from.homed()? } else { None };
+        let homed = match self.to.is_listing() {
+            // A file without homed prefixes is compared with what the server has listed.
+            true => self.from.homed()?.or(self.to.homed()?),
+            false => None,
+        };
         let folds = to.folds();
         let (mut count, mut left_out) = (0, LeftOutRecords::default());
         self.from.each(|record| {

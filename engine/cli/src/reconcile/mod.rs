@@ -73,7 +73,8 @@ because servers set them.";
   hdl reconcile ./set /srv/handle/snapshot --repair --server 127.0.0.1 \\
       --auth 300:10.1045/ADMIN --key admin-private.bin
 
-Exit codes: 0 the same, or all repaired; 1 different, not answered, or failed."
+Exit codes: 0 the same, or all repaired; 1 different, not answered, or failed; 6 a server refuses to
+list its handles."
 )]
 pub(crate) struct Args {
     /// Expected records or names.
@@ -221,12 +222,10 @@ fn compare_sides(
             compare::tables(wanted, found, CompareOptions { scope, public_only }, take)
         }
         (ReconcileSide::Table(table), Some(ReconcileSide::Peer(peer))) => {
-            let count = TreeWalk { table, peer, wanted: WantedSide::Here, scope }.run(take)?;
-            Ok(ComparedRecords { count, ..ComparedRecords::default() })
+            TreeWalk { table, peer, wanted: WantedSide::Here, scope }.run(take)
         }
         (ReconcileSide::Peer(peer), Some(ReconcileSide::Table(table))) => {
-            let count = TreeWalk { table, peer, wanted: WantedSide::There, scope }.run(take)?;
-            Ok(ComparedRecords { count, ..ComparedRecords::default() })
+            TreeWalk { table, peer, wanted: WantedSide::There, scope }.run(take)
         }
         (ReconcileSide::Peer(_), _) => bail!(one_side_here()),
     }

@@ -6,6 +6,7 @@ use super::protocol::{self, ITEMS_MAX, PeerHello, PeerReply, PeerRequest, VERSIO
 use anyhow::{Context as _, bail, ensure};
 use handle_snapshot::Sha256Sum;
 use handle_snapshot::comparison::{BucketRecord, ComparisonRules};
+use handle_snapshot::writer::HomedPrefixes;
 use std::io::{BufReader, BufWriter};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
@@ -54,6 +55,16 @@ impl ReconcilePeer {
 
     pub(super) const fn hello(&self) -> &PeerHello {
         &self.hello
+    }
+
+    /// The homed prefixes of the other side; `None` if it is not known which are.
+    pub(super) fn homed(&self) -> anyhow::Result<Option<HomedPrefixes>> {
+        let Some(prefixes) = &self.hello.homed else { return Ok(None) };
+        let mut homed = HomedPrefixes::default();
+        for prefix in prefixes {
+            ensure!(homed.add(&protocol::unhex(prefix)?), "{}: a homed prefix is too long", self.shown);
+        }
+        Ok(Some(homed))
     }
 
     pub(super) const fn requests_count(&self) -> u64 {

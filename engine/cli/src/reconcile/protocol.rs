@@ -28,6 +28,9 @@ pub(super) struct PeerHello {
     /// Number of records in all layers, those that newer layers hide included.
     pub(super) records_count: u64,
     pub(super) has_names_only: bool,
+    /// The homed prefixes, in hexadecimal; absent if it is not known which are.
+    #[serde(default)]
+    pub(super) homed: Option<Vec<String>>,
 }
 
 /// A request. Replies have the items in the order of the request, the first one always, and may

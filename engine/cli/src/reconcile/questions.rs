@@ -11,7 +11,8 @@ use handle_client::administration::AdministrationAnswer;
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response};
-use handle_proto::{OpFlags, ResponseCode, Value};
+use handle_proto::name::PREFIX_RECORDS;
+use handle_proto::{OpFlags, ResponseCode, Value, fold};
 
 /// Questions and findings that wait for each connection.
 const QUEUE: usize = 16;
@@ -24,6 +25,8 @@ struct HandleQuestion {
     wanted: Option<WantedValues>,
     /// Whether there may be further values that are wanted.
     public_only: bool,
+    /// Whether it is a record of a prefix, and not known to be homed.
+    may_be_elsewhere: bool,
 }
 
 /// Asks for each handle of `wanted` that is homed, and returns their number.
@@ -54,10 +57,14 @@ pub(super) fn ask_all(
             scope.spawn(move || work(args, clients, has_identity, &questions, &tell));
         }
         drop((questions, tell));
-        let (mut count, mut unanswered) = (0, 0);
+        let (mut count, mut unanswered, mut not_homed) = (0, 0, Vec::new());
         let taken = answers.iter().try_for_each(|finding: Option<Finding>| {
-            count += 1;
             bar.inc(1);
+            if let Some(Finding { handle, difference: Difference::NotHomed, .. }) = finding {
+                not_homed.push(handle);
+                return Ok(());
+            }
+            count += 1;
             let Some(finding) = finding else {
                 unanswered = 0;
                 return Ok(());
@@ -74,7 +81,9 @@ pub(super) fn ask_all(
         drop(answers);
         let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         taken?;
-        anyhow::Ok(ComparedRecords { count, left_out: read? })
+        let mut left_out = read?;
+        not_homed.iter().for_each(|handle| left_out.add(handle));
+        anyhow::Ok(ComparedRecords { count, left_out })
     });
     bar.finish_and_clear();
     asked
@@ -95,7 +104,9 @@ fn hand_out(
         let values = (!wanted.has_names_only()).then(|| WantedValues::of(&record)).transpose()?;
         pace.wait();
         let public_only = wanted.has_public_values_only();
-        let question = HandleQuestion { handle: record.key().to_vec(), wanted: values, public_only };
+        let may_be_elsewhere = homed.is_none() && fold::starts_with(record.key(), PREFIX_RECORDS);
+        let handle = record.key().to_vec();
+        let question = HandleQuestion { handle, wanted: values, public_only, may_be_elsewhere };
         ask.send(question).ok().context("the comparison was stopped")
     })?;
     Ok(left_out)
@@ -128,7 +139,7 @@ fn judge(
     has_identity: bool,
     question: &HandleQuestion,
 ) -> anyhow::Result<Option<Finding>> {
-    let HandleQuestion { handle, wanted, public_only } = question;
+    let HandleQuestion { handle, wanted, public_only, may_be_elsewhere } = question;
     let request = Request::Resolution(Query { handle, indexes: Indexes::EMPTY, types: Strings::EMPTY });
     let client = clients.of(handle)?;
     let mut answer = None;
@@ -151,6 +162,7 @@ fn judge(
         (ResponseCode::VALUES_NOT_FOUND, _) => {
             compare(wanted.as_ref(), std::iter::empty(), compares_public, args.timestamps)?
         }
+        (ResponseCode::SERVER_NOT_RESPONSIBLE, _) if *may_be_elsewhere => Some(Difference::NotHomed),
         _ => bail!("{}", refusal(&answer)),
     };
     Ok(difference.map(|difference| Finding {

@@ -40,7 +40,7 @@ impl<'a> Repairer<'a> {
     pub(super) fn repair(&mut self, finding: &Finding) -> anyhow::Result<Option<RepairOutcome>> {
         let handle = &finding.handle;
         let (request, flags) = match (&finding.difference, &finding.wanted) {
-            (Difference::Unanswered(_), _) => return Ok(None),
+            (Difference::Unanswered(_) | Difference::NotHomed, _) => return Ok(None),
             (Difference::Extra, _) if !self.deletes_extra => return Ok(None),
             (Difference::Extra, _) => (Request::DeleteHandle(HandleBody { handle }), OpFlags::PLAIN_REQUEST),
             (_, None) => return Ok(None),

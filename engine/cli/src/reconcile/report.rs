@@ -31,13 +31,14 @@ pub(super) fn show(finding: &Finding, repaired: Option<&RepairOutcome>, is_json:
         }
         Difference::Extra => ("extra", String::new()),
         Difference::Unanswered(why) => ("unanswered", format!(": {why}")),
+        Difference::NotHomed => return,
     };
     if is_json {
         let mut json = json!({ "handle": handle, "difference": name });
         match &finding.difference {
             Difference::Different(indexes) => json["indexes"] = json!(indexes),
             Difference::Unanswered(why) => json["error"] = json!(why),
-            Difference::Missing | Difference::Extra => {}
+            Difference::Missing | Difference::Extra | Difference::NotHomed => {}
         }
         match repaired {
             Some(RepairOutcome::Repaired) => json["repaired"] = true.into(),
@@ -64,6 +65,7 @@ impl ReconcileCounts {
             Difference::Different(_) => &mut self.different,
             Difference::Extra => &mut self.extra,
             Difference::Unanswered(_) => &mut self.unanswered,
+            Difference::NotHomed => return,
         };
         *count += 1;
         match repaired {

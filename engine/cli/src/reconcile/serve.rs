@@ -19,11 +19,13 @@ pub(super) fn serve(
     from: &mut impl BufRead,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
+    let homed = table.homed()?.map(|homed| homed.iter().map(protocol::hex).collect());
     let hello = PeerHello {
         hdl_reconcile: VERSION,
         folds: table.folds()?,
         records_count: table.count(),
         has_names_only: table.has_names_only(),
+        homed,
     };
     protocol::write(out, &hello)?;
     let served = answer_all(table, from, out);

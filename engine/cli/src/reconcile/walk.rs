@@ -1,7 +1,9 @@
 //! Compares the records here with those of another machine, by walking both trees from the roots to
 //! the records that differ.
 
-use super::compare::{Difference, Finding, WantedValues, differing_indexes};
+use super::compare::{
+    ComparedRecords, Difference, Finding, LeftOutRecords, WantedValues, differing_indexes,
+};
 use super::peer::ReconcilePeer;
 use super::table::ReconcileTable;
 use crate::progress;
@@ -10,6 +12,7 @@ use handle_proto::Handle;
 use handle_proto::wire::list::Values;
 use handle_snapshot::comparison::{BucketRecord, ComparisonRules, ComparisonScope, ComparisonTree};
 use handle_snapshot::map::MappedFile;
+use handle_snapshot::writer::HomedPrefixes;
 use handle_snapshot::{Sha256Sum, hash_key};
 use std::collections::BTreeMap;
 
@@ -41,11 +44,16 @@ pub(super) struct TreeWalk<'a> {
 }
 
 impl TreeWalk<'_> {
-    /// Passes each difference to `take`, and returns the number of different handles.
+    /// Passes each difference to `take`, and returns the number of different handles, and those left
+    /// out because a server does not list them.
     ///
     /// # Errors
     /// When a record here is damaged, the other machine does not answer, or `take` fails.
-    pub(super) fn run(mut self, take: &mut dyn FnMut(Finding) -> anyhow::Result<()>) -> anyhow::Result<u64> {
+    pub(super) fn run(
+        mut self,
+        take: &mut dyn FnMut(Finding) -> anyhow::Result<()>,
+    ) -> anyhow::Result<ComparedRecords> {
+        let theirs_homed = self.homed_there()?;
         let bits = ComparisonRules::bits_for(self.table.count().max(self.peer.hello().records_count));
         let rules = ComparisonRules { nonce: rand::random(), scope: self.scope, bits };
         // Both sides make their trees at the same time.
@@ -56,7 +64,7 @@ impl TreeWalk<'_> {
             .context("cannot read the records here (check them with: hdl snapshot verify)")?;
         bar.finish_and_clear();
         let (root, _) = self.peer.begun()?;
-        let mut count = tree.records_count();
+        let (mut count, mut left_out) = (tree.records_count(), LeftOutRecords::default());
         let buckets = self.differing_buckets(&tree, root, bits)?;
         let bar = progress::bar("comparing", Some(buckets.len() as u64));
         let (mut left, mut differing) = (buckets.as_slice(), Vec::new());
@@ -64,7 +72,11 @@ impl TreeWalk<'_> {
             let theirs = self.peer.buckets(&left[..left.len().min(BUCKETS)])?;
             let (these, rest) = left.split_at(theirs.len());
             for (bucket, theirs) in these.iter().zip(&theirs) {
-                differing.extend(differing_records(&tree.bucket(*bucket)?, theirs));
+                let found = differing_records(&tree.bucket(*bucket)?, theirs);
+                differing.extend(found.into_iter().filter(|record| {
+                    let is_homed = theirs_homed.as_ref().is_none_or(|homed| homed.has_record(&record.key));
+                    left_out.lets_through_if(record.is_here || is_homed, &record.key)
+                }));
             }
             bar.inc(these.len() as u64);
             left = rest;
@@ -75,7 +87,23 @@ impl TreeWalk<'_> {
             }
         }
         bar.finish_and_clear();
-        Ok(count)
+        Ok(ComparedRecords { count, left_out })
+    }
+
+    /// The homed prefixes, if the records here are those that a server lists: it lists no others.
+    fn homed_there(&self) -> anyhow::Result<Option<HomedPrefixes>> {
+        if !self.table.is_listing() {
+            return Ok(None);
+        }
+        if let Some(homed) = self.peer.homed()? {
+            return Ok(Some(homed));
+        }
+        // A file without homed prefixes is compared with what the server has listed.
+        let mut homed = HomedPrefixes::default();
+        self.table.homed()?.into_iter().flatten().for_each(|prefix| {
+            homed.add(prefix);
+        });
+        Ok(Some(homed))
     }
 
     /// The buckets below all nodes that differ, level by level.
