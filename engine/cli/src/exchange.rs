@@ -43,6 +43,18 @@ impl std::fmt::Display for NoAnswer {
 
 impl std::error::Error for NoAnswer {}
 
+/// A server refuses what a whole command needs, as a listing.
+#[derive(Debug)]
+pub(crate) struct ServerRefusal(pub(crate) String);
+
+impl std::fmt::Display for ServerRefusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ServerRefusal {}
+
 /// Builds a request with a new id.
 pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
     // Positive, as deployed clients choose it, and hard to guess for an off-path attacker.

@@ -46,7 +46,7 @@ mod store;
 mod style;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
-use handle_client::administration::AskError;
+use handle_client::administration::{AskError, SessionFailure};
 use std::process::ExitCode;
 
 /// The client and operator tool of the Handle System.
@@ -235,17 +235,25 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("hdl: {error:#}");
             advice::of(&error).iter().for_each(|advice| eprintln!("hdl: {advice}"));
-            let outcome = match () {
-                () if error.is::<exchange::NoAnswer>() => ExitOutcome::NoAnswer,
-                () if error.is::<UsageError>() => ExitOutcome::BadInput,
-                // The answer is a refusal, although nothing proves that it is of this server.
-                () if matches!(error.downcast_ref(), Some(AskError::UnprovenRefusal { .. })) => {
-                    ExitOutcome::Refused
-                }
-                () => ExitOutcome::Failed,
-            };
-            ExitCode::from(outcome as u8)
+            ExitCode::from(outcome_of(&error) as u8)
         }
+    }
+}
+
+/// The outcome of a command that ends with an error.
+fn outcome_of(error: &anyhow::Error) -> ExitOutcome {
+    // A refusal is one whether it concerns the request or the session for it, and although nothing
+    // may prove that it is of this server.
+    let is_refusal = match error.downcast_ref() {
+        Some(AskError::UnprovenRefusal { .. }) => true,
+        Some(AskError::NoSession { why, .. }) => matches!(why, SessionFailure::Refused { .. }),
+        _ => error.is::<exchange::ServerRefusal>(),
+    };
+    match () {
+        () if error.is::<exchange::NoAnswer>() => ExitOutcome::NoAnswer,
+        () if error.is::<UsageError>() => ExitOutcome::BadInput,
+        () if is_refusal => ExitOutcome::Refused,
+        () => ExitOutcome::Failed,
     }
 }
 

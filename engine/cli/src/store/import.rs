@@ -44,7 +44,8 @@ Lines are {\"handle\": ..., \"values\": [...]}, as in the handle REST API, or
 {\"homed\": \"0.NA/10.1045\"}. Batch files that create records are read as well, and every
 form also in gzip and zstd. Values without a timestamp get the time of the import.
 
-Exit codes: 0 everything is imported, 1 failed, or something was refused.")]
+Exit codes: 0 everything is imported, 1 failed, or some records were refused, 6 the other server
+refuses.")]
 pub(crate) struct Args {
     /// The store, a file or the URL of a database of PostgreSQL, unless --into names it; then files
     /// to read, each once, from its start to its end. `-` is standard input.

@@ -2,6 +2,7 @@
 
 use super::files::RecordSink;
 use super::import::ImportState;
+use crate::exchange::ServerRefusal;
 use crate::handle::prefix_handle;
 use crate::input::InputPlace;
 use crate::secret::IdentityArgs;
@@ -227,7 +228,7 @@ fn list_all(
         let mut homed = ListedHandles::new(listing.list_mib);
         let refused = list(client, &request, &mut homed);
         if let Some(why) = refused.context("cannot list the homed prefixes")? {
-            bail!("cannot list the homed prefixes: {why}");
+            bail!(ServerRefusal(format!("cannot list the homed prefixes: {why}")));
         }
         prefixes = homed.handles;
     }
@@ -241,7 +242,7 @@ fn list_all(
         }
     }
     if let (Some((_, why)), true) = (refusals.first(), refusals.len() == prefixes.len()) {
-        bail!("cannot list the handles under {}: {why}", Handle(&prefixes[0]));
+        bail!(ServerRefusal(format!("cannot list the handles under {}: {why}", Handle(&prefixes[0]))));
     }
     refusals.iter().for_each(|(prefix, why)| taken.unreadable(prefix, why));
     Ok(names.handles)
@@ -265,7 +266,7 @@ fn list(
     match answer.code() {
         ResponseCode::SUCCESS => Ok(None),
         code if is_about_rights(code) => Ok(Some(refusal(&answer))),
-        _ => bail!("{}", refusal(&answer)),
+        _ => bail!(ServerRefusal(refusal(&answer))),
     }
 }
 
@@ -309,7 +310,7 @@ fn fetched(
             FetchedHandle::Record { handle, values_count: 0, encoded: Vec::new(), withheld }
         }
         _ if keep_going => FetchedHandle::Unreadable { handle, why: refusal(answer) },
-        _ => bail!("{}", refusal(answer)),
+        _ => bail!(ServerRefusal(refusal(answer))),
     })
 }
 
