@@ -57,9 +57,11 @@ fn a_new_service_passes_every_comparison_with_what_it_serves() {
     let program = hdl([""]).get_program().to_string_lossy().into_owned();
     let other = |name: &str| format!("ssh://other{}", service.path(name).display());
     // A file or list that names no homed prefixes, and places of another machine.
-    for wanted in ["records.jsonl", "names.txt"].map(str::to_owned).into_iter().chain(
-        ["site/snapshot", "backup.jsonl", "records.jsonl", "names.txt"].map(other),
-    ) {
+    for wanted in ["records.jsonl", "names.txt"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(["site/snapshot", "backup.jsonl", "records.jsonl", "names.txt"].map(other))
+    {
         let mut commands = vec![
             service.hdl_as_admin(["reconcile", &wanted, &listing]),
             service.hdl_as_admin(["reconcile", &listing, &wanted]),

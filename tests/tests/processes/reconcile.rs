@@ -356,7 +356,10 @@ fn servers_are_asked_for_each_handle_or_list_theirs() {
     // handles should be there.
     std::fs::write(service.path("names.txt"), "0.NA/10.1045\n10.9/a\n").unwrap();
     let found = reconciled(ask("names.txt"));
-    assert_eq!((differences(&found), &found.counts["not_homed"]), (vec![("10.9/A", "unanswered")], &json!(1)));
+    assert_eq!(
+        (differences(&found), &found.counts["not_homed"]),
+        (vec![("10.9/A", "unanswered")], &json!(1))
+    );
     assert!(found.exit == 1 && found.findings[0]["error"].to_string().contains("301"), "{found:?}");
 
     // A listing does not have the prefix record.

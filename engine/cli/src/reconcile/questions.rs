@@ -8,10 +8,10 @@ use crate::{advice, progress};
 use anyhow::{Context as _, bail};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::AdministrationAnswer;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::list::{Indexes, Strings, Values};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response};
-use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{OpFlags, ResponseCode, Value, fold};
 
 /// Questions and findings that wait for each connection.

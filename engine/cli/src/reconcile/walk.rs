@@ -1,9 +1,7 @@
 //! Compares the records here with those of another machine, by walking both trees from the roots to
 //! the records that differ.
 
-use super::compare::{
-    ComparedRecords, Difference, Finding, LeftOutRecords, WantedValues, differing_indexes,
-};
+use super::compare::{ComparedRecords, Difference, Finding, LeftOutRecords, WantedValues, differing_indexes};
 use super::peer::ReconcilePeer;
 use super::table::ReconcileTable;
 use crate::progress;
