@@ -1,8 +1,9 @@
 //! Fuzz targets for every boundary: one function each, which takes any bytes and asserts a
 //! property.
 //!
-//! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, and `tests.rs` runs all of
-//!   them over the committed corpora in ordinary tests.
+//! - [`TARGETS`] lists them. `fuzz_targets/` passes each to libFuzzer, `bin/all.rs` the one that
+//!   [`SELECTION`] names, and `tests.rs` runs all of them over the committed corpora in ordinary
+//!   tests.
 //! - A function returns on every input. A broken property is a panic.
 //! - Most targets compare the engine with a plain model of it, which is part of the target.
 //!
@@ -114,6 +115,22 @@ macro_rules! target {
             $crate::replay_arguments($crate::$name)
         }
     };
+}
+
+/// The environment variable with the name of the target that the program `all` runs.
+pub const SELECTION: &str = "FUZZ_TARGET";
+
+/// The target called `name`.
+///
+/// # Errors
+/// If there is none; the text says which names there are.
+pub fn select(name: &str) -> std::io::Result<fn(&[u8])> {
+    if let Some((_, target)) = TARGETS.iter().find(|(known, _)| *known == name) {
+        return Ok(*target);
+    }
+    let names: Vec<_> = TARGETS.iter().map(|(name, _)| *name).collect();
+    let text = format!("no target {name:?}: set {SELECTION} to one of: {}", names.join(" "));
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, text))
 }
 
 /// Runs `target` on `path`, or on every file below it; returns the number of files.

@@ -1,7 +1,7 @@
 //! Runs the committed corpora and all earlier findings through the target functions, with any
 //! compiler and without libFuzzer.
 
-use super::{TARGETS, replay};
+use super::{TARGETS, replay, select};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +30,17 @@ fn earlier_findings_keep_their_property() {
             let target = TARGETS.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}"));
             replay(target.1, &path).unwrap();
         }
+    }
+}
+
+#[test]
+fn a_target_is_selected_by_its_name() {
+    for (name, _) in TARGETS {
+        assert!(select(name).is_ok(), "{name}");
+    }
+    for unknown in ["", "no_such_target"] {
+        let error = select(unknown).unwrap_err().to_string();
+        assert!(TARGETS.iter().all(|(name, _)| error.contains(name)), "{error}");
     }
 }
 
