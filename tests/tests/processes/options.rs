@@ -1,6 +1,5 @@
 //! What single options of the programs change, each compared with the same command without it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_admin::mirror::position::{DumpProgress, MirrorPosition};
 use handle_proto::ResponseCode;
