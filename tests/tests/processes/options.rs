@@ -1,6 +1,5 @@
 //! What single options of the programs change, each compared with the same command without it.
 
-
 use handle_admin::mirror::position::{DumpProgress, MirrorPosition};
 use handle_proto::ResponseCode;
 use handle_snapshot::set::read_manifest;
