@@ -61,6 +61,10 @@ fuzz-one target seconds="60" seed="1":
 bench-smoke:
     cargo test --workspace --locked --bench criterion
 
+# Counts the instructions of answers and compares them with their bounds. Needs valgrind.
+instructions:
+    cargo test --locked --release -p handle-fixtures --test instructions -- --nocapture
+
 # Runs the tests of signatures with AWS-LC.
 test-aws-lc:
     cargo test --locked -p handle-auth --features aws-lc --lib --test credentials

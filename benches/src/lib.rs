@@ -1,5 +1,7 @@
 //! Fixtures of the benches: records, published sets, requests, load generators, and clocks.
 //!
+//! The first three are of the package `handle-fixtures`, which is small:
+//!
 //! - [`records`]: generated records, modelled on real ones; a number always gives the same record.
 //! - [`sets`]: published sets of these records, built once and kept below `target/`.
 //! - [`requests`]: requests for these records, as datagrams.
@@ -24,12 +26,11 @@ pub mod dns;
 pub mod flood;
 pub mod lookups;
 pub mod paced;
-pub mod records;
-pub mod requests;
 pub mod serve;
 pub mod sessions;
-pub mod sets;
 pub mod spread;
 pub mod tcp;
 pub mod turns;
 pub mod usage;
+
+pub use handle_fixtures::{records, requests, sets};

@@ -38,6 +38,8 @@ pub enum TestNeed {
     IoUring,
     /// Trains of datagrams, sent and received.
     Trains,
+    /// `valgrind`, which counts instructions.
+    Valgrind,
     /// The right to trace processes of one's own, on x86-64.
     Trace,
 }
@@ -53,7 +55,7 @@ struct NeedRow {
 }
 
 /// All needs. Everything without an exemption is installed by `.ci/run`.
-const ROWS: [NeedRow; 13] = [
+const ROWS: [NeedRow; 14] = [
     required(TestNeed::Postgres, "PostgreSQL", "apt-get install postgresql"),
     required(TestNeed::Pebble, "pebble", "apt-get install pebble"),
     required(TestNeed::Python, "python3", "apt-get install python3"),
@@ -61,6 +63,7 @@ const ROWS: [NeedRow; 13] = [
     required(TestNeed::Strace, "strace", "apt-get install strace"),
     required(TestNeed::Node, "node", "apt-get install nodejs"),
     required(TestNeed::Chromium, "Chromium", "apt-get install chromium-headless-shell"),
+    required(TestNeed::Valgrind, "valgrind", "apt-get install valgrind"),
     required(TestNeed::Root, "root", "run the tests as root"),
     exempt(TestNeed::Moto, "moto_server", "pip install 'moto[server]'", "Debian has no package of it"),
     exempt(TestNeed::MountNamespace, "unshare --mount", "leave the container", CONTAINER),
