@@ -2,12 +2,14 @@
 //! back.
 
 use handle_auth::keyfile;
-use handle_tests::process::{fail, program, run, succeed, until};
+use handle_tests::daemon::free_address;
+use handle_tests::process::{fail, hdl, program, run, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::{Value as Json, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A directory as of a reference server, with its records in an export, beside a service without
 /// one.
@@ -154,6 +156,98 @@ fn a_reference_directory_becomes_a_service_with_one_port() {
     );
     service.administration = service.queries;
     check_service(service);
+}
+
+/// The export with a record of this name beside the first ones.
+fn export_with(service: &InitialisedService, handle: &str, file: &str) {
+    let export = fs::read(service.path("export.json")).expect("the export");
+    let mut export: Json = serde_json::from_slice(&export).expect("the export");
+    let url = json!({ "index": 1, "type": "URL", "ttl": 86400, "permissions": "1110",
+        "data": { "format": "string", "value": format!("https://example.org/{handle}") } });
+    export["handleRecords"][handle] = json!({ "handle": handle, "values": [url] });
+    fs::write(service.path(file), export.to_string()).expect("a file");
+}
+
+/// The switch of `docs/migration.md`: `handled` answers from the set of a rehearsal while the last
+/// export is imported, and from then on without interruption.
+fn switch(service: &mut InitialisedService) {
+    export_with(service, "10.1045/GONE", "rehearsal.json");
+    succeed(service.hdl(["import", "site/store.redb", "rehearsal.json"]));
+    let mut rehearsal = service.admin_command();
+    rehearsal.args(["--listen", &free_address().to_string()]);
+    service.start_admin_as(rehearsal);
+    until("a set is published", || service.path("site/snapshot/MANIFEST").exists());
+    service.admin = None;
+    service.start_handled();
+    service.until_resolved("10.1045/gone", 1, "https://example.org/10.1045/GONE");
+
+    let (queries, is_over) = (service.queries.to_string(), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let meter = scope.spawn(|| {
+            let mut answers = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                succeed(hdl(["resolve", "10.1045/ADMIN", "--server", &queries]));
+                answers += 1;
+            }
+            answers
+        });
+        export_with(service, "10.1045/LATE", "last.json");
+        succeed(service.hdl(["import", "new.redb", "last.json", "--create"]));
+        fs::rename(service.path("new.redb"), service.path("site/store.redb")).expect("a store");
+        service.start_admin();
+        service.until_resolved("10.1045/late", 1, "https://example.org/10.1045/LATE");
+        service.until_resolved("10.1045/gone", 100, "");
+        is_over.store(true, Ordering::Relaxed);
+        assert!(meter.join().expect("every query is answered") > 0);
+    });
+    // Clients with the old site record resolve, and with the new one administer as well.
+    for site in ["svr/siteinfo.json", "site/siteinfo.json"] {
+        succeed(service.hdl(["resolve", "10.1045/late", "--site", site]));
+        succeed(service.hdl(["resolve", "10.1045/late", "--site", site, "--tcp"]));
+    }
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/after", "1:URL=https://example.org/after"]));
+    service.until_resolved("10.1045/after", 1, "https://example.org/after");
+}
+
+#[test]
+fn a_service_is_switched_to_two_ports() {
+    let mut service = reference_directory();
+    adopt(&service, service.administration.port());
+    switch(&mut service);
+}
+
+#[test]
+fn a_service_is_switched_to_one_port_and_changed_to_two_later() {
+    let mut service = reference_directory();
+    let administration = std::mem::replace(&mut service.administration, service.queries);
+    adopt(&service, service.queries.port());
+    switch(&mut service);
+    // As the page says.
+    let (port, admin_port) = (service.queries.port(), administration.port());
+    let edit = |name: &str, from: &str, to: &str| {
+        let path = service.path("site").join(name);
+        let text = fs::read_to_string(&path).expect("a configuration");
+        assert!(text.contains(from), "{name}: {text}");
+        fs::write(path, text.replace(from, to)).expect("a configuration");
+    };
+    edit("handle-admin.toml", &service.queries.to_string(), &administration.to_string());
+    edit("handled.toml", "[tcp]\nenabled = false\n", "");
+    let mut site = site_of(&service, "site");
+    site["serialNumber"] = json!(site["serialNumber"].as_i64().expect("a number") + 1);
+    site["servers"][0]["interfaces"] = json!([
+        { "query": true, "admin": false, "protocol": "TCP", "port": port },
+        { "query": false, "admin": true, "protocol": "TCP", "port": admin_port },
+        { "query": true, "admin": false, "protocol": "UDP", "port": port },
+    ]);
+    fs::write(service.path("site/siteinfo.json"), site.to_string()).expect("the site record");
+    (service.admin, service.handled, service.administration) = (None, None, administration);
+    service.start_admin();
+    service.start_handled();
+    succeed(service.hdl_as_admin(["handle", "create", "10.1045/two", "1:URL=https://example.org/two"]));
+    service.until_resolved("10.1045/two", 1, "https://example.org/two");
+    for site in ["svr/siteinfo.json", "site/siteinfo.json"] {
+        succeed(service.hdl(["resolve", "10.1045/two", "--site", site, "--tcp"]));
+    }
 }
 
 #[test]
