@@ -125,6 +125,12 @@ fn the_printed_commands_create_handles_with_the_key_and_with_the_secret() {
     assert!(is_done && text.contains("\"responseCode\":1"), "{text}");
     until_published("second");
 
+    // pyhandle refuses credentials that do not name its client.
+    let credentials =
+        service.printed.lines().find(|line| line.trim_start().starts_with("{\"client\"")).unwrap();
+    let credentials: serde_json::Value = serde_json::from_str(credentials).unwrap();
+    assert_eq!(credentials["client"], "rest");
+
     // The owner that pyhandle gives to new records is a group that both identities are in.
     let curl = service
         .command("curl --cacert")

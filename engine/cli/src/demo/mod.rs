@@ -244,6 +244,10 @@ fn command(program: &str, own: Option<&Path>) -> String {
     format!("cargo run {options}--bin {program} --")
 }
 
+/// A record to add, below a prefix of the demo.
+const OWN_RECORD: &str =
+    r#"{"handle":"10.1016/mine","values":[{"index":1,"type":"URL","data":"https://example.org/"}]}"#;
+
 /// Prints commands to try for a user who has built only this program.
 fn show_what_next(args: &Args) {
     println!();
@@ -262,6 +266,6 @@ fn show_what_next(args: &Args) {
     println!("{loadgen} run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");
     println!("{gateway} --snapshot {set} --listen 127.0.0.1:8000{root}    # the same over HTTP");
     println!("curl -i http://127.0.0.1:8000/{CHANGED}");
-    println!("{hdl} snapshot publish {set} records.jsonl --delta    # add records of your own");
+    println!("echo '{OWN_RECORD}' | {hdl} snapshot publish {set} - --delta    # add records of your own");
     println!("{loadgen} limit    # the UDP limit of this machine");
 }

@@ -38,6 +38,7 @@ pub(super) fn show(args: &Args, prefix: &str, address: IpAddr) {
     println!("the first handle, with the key:");
     println!("  hdl handle create {prefix}/first 1:URL=https://example.org/ \\");
     println!("      100:HS_ADMIN={} --server {server} \\", administrator(prefix));
+    println!("      --server-key {} \\", path("server-public.bin"));
     println!(
         "      --auth {} --key {}{}",
         administrator(prefix),
@@ -75,7 +76,7 @@ fn with_secret(args: &Args, prefix: &str, gateway: SocketAddr, file: &Path) {
     println!("      https://{gateway}/api/handles/{prefix}/second");
     println!("for pyhandle, as JSON in a file of credentials ({handle} has both keys):");
     println!(
-        "  {{\"handle_server_url\":\"https://{gateway}\",\"username\":\"{}\",\"password\":\"...\",\
+        "  {{\"client\":\"rest\",\"handle_server_url\":\"https://{gateway}\",\"username\":\"{}\",\"password\":\"...\",\
          \"prefix\":\"{prefix}\",\"handleowner\":\"200:{group}\",\"HTTPS_verify\":\"{certificate}\"}}",
         secret_identity(prefix)
     );
