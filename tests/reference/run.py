@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import differences
 import foreign
 import mirroring
 import moving
@@ -24,7 +25,8 @@ from services import REFERENCE, Ours, Reference
 
 LAYOUTS = ("two-ports", "one-port", "reference")
 # Directions that involve both services.
-BOTH = {"moving": moving.all_groups, "together": together.all_groups, "mirroring": mirroring.all_groups}
+BOTH = {"moving": moving.all_groups, "together": together.all_groups, "mirroring": mirroring.all_groups,
+        "differences": differences.all_groups}
 DIRECTIONS = {"foreign": ("programs of the reference", foreign.all_groups), "ours": ("our programs", ours.all_groups)}
 
 

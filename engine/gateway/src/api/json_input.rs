@@ -4,7 +4,8 @@
 //! while it parses. So a tree has a budget of items, lists of values are read value by value, and
 //! long texts are parsed on a thread that may take its time.
 
-use handle_proto::json::{Json, entered_value_from_json};
+use handle_proto::data::PublicKey;
+use handle_proto::json::{Json, entered_value_from_json, public_key_from_jwk};
 use handle_proto::limit::VALUES_COUNT_MAX;
 use handle_proto::{Value, ValueBuf};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -171,6 +172,18 @@ pub(super) fn values_of(list: &[Json]) -> Result<Vec<ValueBuf>, ValuesError> {
     found.error.map_or(Ok(found.values), Err)
 }
 
+/// Whether the data of a value is an RSA key in JSON that is shorter than deployed servers read.
+fn is_short_key(value: &Json) -> bool {
+    const BITS_MIN: usize = 512;
+    let data = &value["data"];
+    let is_key = data["format"] == "key" && data["value"]["kty"] == "RSA";
+    let record = is_key.then(|| public_key_from_jwk(&data["value"]).ok()).flatten();
+    match record.as_deref().map(PublicKey::decode) {
+        Some(Ok(PublicKey::Rsa { n, .. })) => n.bits() < BITS_MIN,
+        _ => false,
+    }
+}
+
 /// What has been read of a body.
 #[derive(Debug)]
 struct FoundValues {
@@ -197,6 +210,10 @@ impl FoundValues {
         let at = self.values.len();
         if at >= VALUES_COUNT_MAX {
             self.error = Some(ValuesError::TooMany);
+            return None;
+        }
+        if is_short_key(json) {
+            self.fail(&format!("values[{at}]: an RSA key has at least 512 bits"));
             return None;
         }
         match entered_value_from_json(json) {
@@ -371,5 +388,16 @@ mod tests {
         let text = r#"{"b":[true,null,-1,18446744073709551615,1.5,"\u00e9"],"a":{"c":{}},"b2":""}"#;
         let expected: Json = serde_json::from_str(text).unwrap();
         assert_eq!(parse(text.as_bytes(), 100).unwrap().to_string(), expected.to_string());
+    }
+
+    #[test]
+    fn short_keys_are_refused_as_by_deployed_servers() {
+        for (bits, is_read) in [(384, false), (504, false), (512, true), (2048, true)] {
+            let n = data_encoding::BASE64URL_NOPAD.encode(&vec![0xff; bits / 8]);
+            let key = serde_json::json!({ "kty": "RSA", "n": n, "e": "AQAB" });
+            let data = serde_json::json!({ "format": "key", "value": key });
+            let value = serde_json::json!({ "index": 300, "type": "HS_PUBKEY", "data": data });
+            assert_eq!(values_of(&[value]).is_ok(), is_read, "{bits} bits");
+        }
     }
 }
