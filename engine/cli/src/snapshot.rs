@@ -320,6 +320,7 @@ fn build(args: &BuildArgs) -> anyhow::Result<ExitOutcome> {
     let (file, header) = build_layer(&args.records, options, homed, directory, file)?;
     file.as_file().sync_all()?;
     file.persist(&args.out).with_context(|| format!("cannot write {}", args.out.display()))?;
+    File::open(directory)?.sync_all()?;
     show_layer(&args.out, &header, Some(started.elapsed()), args.json);
     Ok(ExitOutcome::Good)
 }

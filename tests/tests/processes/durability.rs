@@ -3,9 +3,10 @@
 //! depends on it, and both are before the program says that it is done.
 
 use handle_fleet::FleetUrl;
-use handle_tests::needs::{TestNeed, has};
+use handle_tests::mirror_pair::MirroredService;
 use handle_tests::process::{hdl, program, run, until};
 use handle_tests::service_directory::InitialisedService;
+use handle_tests::strace::{self, complete_log, has_strace};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,29 +15,16 @@ use tempfile::TempDir;
 const CALLS: &str = "trace=openat,creat,write,pwrite64,writev,pwritev,pwritev2,ftruncate,sendfile,copy_file_range,\
                      rename,renameat,renameat2,link,linkat,fsync,fdatasync";
 
-fn has_strace() -> bool {
-    has(TestNeed::Strace, Command::new("strace").arg("-V").output().is_ok())
-}
-
-/// The command under strace, which writes calls to the file `log`. It stays the child that is
-/// started, so that its id and its end are those of the program.
+/// The command under strace, which writes these calls to the file `log`.
 fn traced(command: &Command, log: &Path) -> Command {
-    let mut strace = Command::new("strace");
-    strace.args(["-D", "-f", "-y", "-s", "0", "-e", CALLS, "-o"]).arg(log);
-    strace.arg(command.get_program()).args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => strace.env(name, value),
-            None => strace.env_remove(name),
-        };
-    }
-    strace
+    strace::traced(command, &["-y", "-s", "0", "-e", CALLS], log)
 }
 
 /// Whether a file of this name has to outlive a power failure. A HEARTBEAT is out of date a second
 /// later.
 fn is_durable(name: &str) -> bool {
-    let is_kept = name.ends_with(".layer") || name.ends_with(".steps") || name.ends_with(".bin");
+    const ENDS: [&str; 8] = [".layer", ".steps", ".bin", ".pem", ".json", ".jsonl", ".zip", "last-set"];
+    let is_kept = ENDS.iter().any(|end| name.ends_with(end));
     is_kept || name == "MANIFEST" || name.starts_with("MANIFEST-") || name.starts_with("SHIPPED-")
 }
 
@@ -134,11 +122,10 @@ impl UnsyncedState {
         self.placed.push(name);
     }
 
-    /// Reads a log, and checks that nothing durable is left unsynced at its end.
-    fn check(log: &Path) -> Vec<String> {
-        let text = std::fs::read_to_string(log).expect("the log of strace");
+    /// Follows a log, and checks that nothing durable is left unsynced at its end.
+    fn check(log: &str) -> Vec<String> {
         let mut state = Self::default();
-        text.lines().for_each(|line| state.follow(line));
+        log.lines().for_each(|line| state.follow(line));
         let files: Vec<_> = state.files.iter().filter(|path| is_durable(&name_of(path))).collect();
         assert!(files.is_empty(), "content that was not synced: {files:?}");
         assert!(state.names.is_empty(), "names that were not synced: {:?}", state.names);
@@ -162,11 +149,7 @@ fn placed_by(command: &Command, directory: &TempDir) -> Vec<String> {
     let log = directory.path().join("calls.log");
     let output = run(traced(command, &log));
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    // The tracer, which is no child, writes the end of each thread.
-    until("the tracer has ended", || {
-        std::fs::read_to_string(&log).is_ok_and(|text| text.trim_end().ends_with("exited with 0 +++"))
-    });
-    UnsyncedState::check(&log)
+    UnsyncedState::check(&complete_log(&log))
 }
 
 #[test]
@@ -229,16 +212,50 @@ fn what_handle_admin_publishes_is_on_disk_before_it_is_named() {
     }
     let admin = service.admin.take().expect("it runs");
     admin.signal("TERM");
-    until("the tracer has ended", || {
-        std::fs::read_to_string(&log).is_ok_and(|text| text.trim_end().ends_with("exited with 0 +++"))
-    });
+    let calls = complete_log(&log);
     drop(admin);
-    let placed = UnsyncedState::check(&log);
+    let placed = UnsyncedState::check(&calls);
     let count = |is_it: &dyn Fn(&str) -> bool| placed.iter().filter(|name| is_it(name)).count();
     assert!(
         count(&|name| name.ends_with(".layer")) >= 3 && count(&|name| name == "MANIFEST") >= 3,
         "{placed:?}"
     );
+}
+
+#[test]
+fn keys_site_records_layers_and_exports_are_on_disk_before_they_are_named() {
+    if !has_strace() {
+        return;
+    }
+    let (mut service, directory) = (InitialisedService::make(), tempfile::tempdir().expect("a directory"));
+    service.start_admin();
+    service.admin = None;
+    for (arguments, expected) in [
+        ("key convert --plain /site/admin-private.bin /admin.pem", &[][..]),
+        ("key convert /site/admin-public.bin /public.pem", &[]),
+        ("key rotate-server /site", &["server-private.bin", "siteinfo.json"]),
+        ("export /site/store.redb /records.jsonl", &["records.jsonl"]),
+        ("snapshot build /records.layer /records.jsonl", &["records.layer"]),
+    ] {
+        let mut command = hdl::<&str>([]);
+        for argument in arguments.split(' ') {
+            match argument.strip_prefix('/') {
+                Some(name) => command.arg(service.path(name)),
+                None => command.arg(argument),
+            };
+        }
+        let placed = placed_by(&command, &directory);
+        let is_there = |name: &&str| placed.iter().any(|placed| placed == name);
+        assert!(expected.iter().all(is_there), "{arguments}: {placed:?}");
+    }
+
+    let mut mirrored = MirroredService::make("", "interval_ms = 50");
+    mirrored.start();
+    until("the sets are equal", || mirrored.is_equal());
+    mirrored.mirror.admin = None;
+    let mut promote = hdl(["mirror", "promote", "--config"]);
+    promote.arg(mirrored.mirror.path("site/handle-admin.toml"));
+    assert_eq!(placed_by(&promote, &directory), ["siteinfo.json"]);
 }
 
 /// The checks above see each fault: a line left out of a good order.
@@ -255,12 +272,7 @@ fn an_order_with_a_sync_left_out_is_noticed() {
         r#"7 rename("/d/MANIFEST.tmp", "/d/MANIFEST") = 0"#,
     ];
     const LAST: &str = "7 fsync(4</d>) = 0";
-    let directory = tempfile::tempdir().expect("a directory");
-    let log = directory.path().join("log");
-    let check = |lines: &[&str]| {
-        std::fs::write(&log, lines.join("\n")).expect("a file");
-        std::panic::catch_unwind(|| UnsyncedState::check(&log))
-    };
+    let check = |lines: &[&str]| std::panic::catch_unwind(|| UnsyncedState::check(&lines.join("\n")));
     let all = [&GOOD[..], &[LAST]].concat();
     assert_eq!(check(&all).expect("good"), ["1.layer", "MANIFEST"]);
     for at in [2, 4, 6, 8] {
