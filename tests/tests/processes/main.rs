@@ -83,6 +83,7 @@ mod mirroring_compared;
 mod mirroring_homed;
 mod mirroring_killed;
 mod mirroring_memory;
+mod mirroring_odd;
 mod mirroring_page;
 mod mirroring_promoted;
 mod moving;
