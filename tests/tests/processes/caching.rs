@@ -491,8 +491,14 @@ fn certified_answers_enter_and_others_do_not() {
             config.upstream.certified = false;
             config.policy.certified = vec!["10.5072".to_owned()];
         });
-        for cache in [all, one] {
-            assert_eq!(cache.resolve("10.5072/URL-ONE").code, ResponseCode::SERVER_BUSY, "{lie:?}");
+        // The rule for the record that is shown counts as well.
+        let alias = certifying(directory, liar.address, |config| {
+            config.upstream.certified = false;
+            config.policy.certified = vec!["10.5072".to_owned()];
+            config.policy.alias = vec!["10.6=10.5072".to_owned()];
+        });
+        for (cache, handle) in [(all, "10.5072/URL-ONE"), (one, "10.5072/URL-ONE"), (alias, "10.6/URL-ONE")] {
+            assert_eq!(cache.resolve(handle).code, ResponseCode::SERVER_BUSY, "{lie:?}");
             assert_eq!((cache.count("entries"), cache.count("failures")), (0, 1), "{lie:?}");
             assert_eq!(cache.count("uncertified"), u64::from(is_about_signature(lie)), "{lie:?}");
         }

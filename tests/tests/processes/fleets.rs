@@ -496,3 +496,26 @@ fn the_programs_ship_and_fetch_with_one_command_each() {
         "{code}: {error}"
     );
 }
+
+/// The directory of the publisher was restored from a copy of before.
+#[test]
+fn an_older_set_of_the_same_publisher_and_a_damaged_manifest_are_refused_by_name() {
+    let fleet = TestFleet::new();
+    let mut publisher = fleet.publisher("published", None);
+    let (published, shipped) = (fleet.path("published").join("MANIFEST"), fleet.store_dir().join("MANIFEST"));
+    let first = publisher.publish(0..50, "first", true);
+    let older = std::fs::read(&published).unwrap();
+    fleet.shipper("published").ship().unwrap();
+    let second = publisher.publish(0..50, "second", true);
+    fleet.shipper("published").ship().unwrap();
+    let newest = std::fs::read(&shipped).unwrap();
+    std::fs::write(&published, older).unwrap();
+    let error = fleet.shipper("published").ship().unwrap_err();
+    let is_named = matches!(error, ShipError::Older { shipped, found }
+        if (shipped, found) == (second.generation, first.generation));
+    assert!(is_named, "{error}");
+    assert_eq!(std::fs::read(&shipped).unwrap(), newest, "the newer set stays");
+    std::fs::write(&shipped, b"no manifest").unwrap();
+    let error = fleet.shipper("published").ship().unwrap_err();
+    assert!(matches!(error, ShipError::Damaged(_)), "{error}");
+}

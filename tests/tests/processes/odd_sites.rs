@@ -8,6 +8,7 @@ use handle_proto::json::record_to_json;
 use handle_proto::{Value, Version};
 use handle_tests::lab::LabProcess;
 use handle_tests::process::{fail, hdl, run, succeed, until};
+use handle_tests::service_directory::InitialisedService;
 use serde_json::Value as Json;
 use std::fmt::Write as _;
 
@@ -237,4 +238,17 @@ fn check_namespace(lab: &LabProcess) {
     assert!(fail(lab.hdl(&["resolve", address])).1.contains("not known as a proxy"));
     let shown = succeed(lab.hdl(&["resolve", address, "--url", "--host", "handles.example"]));
     assert_eq!(shown, "https://lab.example/x\n");
+}
+
+/// Clients would refuse every signature of such a server.
+#[test]
+fn a_server_key_that_is_not_the_one_of_the_site_record_is_named_before_the_start() {
+    let service = InitialisedService::make();
+    succeed(service.hdl(["key", "generate", "site/other.bin", "site/other-public.bin", "--plain"]));
+    std::fs::copy(service.path("site/other.bin"), service.path("site/server-private.bin")).unwrap();
+    for mut command in [service.handled_command(), service.admin_command()] {
+        command.arg("--check-config");
+        let (_, error) = fail(command);
+        assert!(error.contains("is not the one of this server in the site record"), "{error}");
+    }
 }
