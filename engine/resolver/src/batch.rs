@@ -9,7 +9,7 @@
 
 use crate::answer::{AnswerOutcome, PreparedRequest, answer_request, prepare};
 use crate::fast_path::{FastAnswer, FastRequest};
-use crate::question::{RecordQuestion, is_homed};
+use crate::question::{RecordQuestion, is_homed, is_table_damaged};
 use crate::record_key::{KeyBuf, RecordLookup};
 use crate::request::{ParsedRequest, UndecidableMessage};
 use crate::service::{AnswerContext, CachedLookup, RecordCache, StagedCacheLookup};
@@ -265,7 +265,9 @@ impl<'a> StagedRequests<'a> {
             return None;
         }
         let found = context.records.resolve(lookup, staged.hash, key);
-        let is_local = matches!(&found, Ok(Some(record)) if record.is_homed()) || is_homed(context, key);
+        let is_local = matches!(&found, Ok(Some(record)) if record.is_homed())
+            || is_homed(context, key)
+            || is_table_damaged(context, key);
         (staged.request.is_err() || is_local).then_some(found)
     }
 }

@@ -1,6 +1,6 @@
 //! Records of this server that administrative decisions use: keys and groups.
 
-use crate::question::is_homed;
+use crate::question::{is_homed, is_table_damaged};
 use crate::record_key::{KeyBuf, RecordLookup};
 use crate::service::AnswerContext;
 use handle_proto::Handle;
@@ -29,8 +29,9 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
         return Err(NotLocal::Remote);
     }
     let is_here = context.service.has(handle) && is_homed(context, key.as_bytes());
-    if !is_here && !is_record_of_homed_prefix(context, key.as_bytes()) {
-        return Err(NotLocal::Remote);
+    if !is_here && !is_record_of_homed_prefix(context, key.as_bytes())? {
+        let is_damaged = context.service.has(handle) && is_table_damaged(context, key.as_bytes());
+        return Err(if is_damaged { NotLocal::Damaged } else { NotLocal::Remote });
     }
     let lookup = RecordLookup::new(context, key.as_bytes());
     match context.records.find(lookup.hash, lookup.key()) {
@@ -43,9 +44,13 @@ pub(crate) fn find_local<'a, B: AsRef<[u8]>>(
 /// Whether `key` is the key of the record of a prefix that is homed here. The registry has that
 /// record, but the operator of this server may have put a copy of it into the set; keys and groups
 /// are also taken from the copy.
-fn is_record_of_homed_prefix<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
+fn is_record_of_homed_prefix<B: AsRef<[u8]>>(
+    context: &AnswerContext<'_, B>,
+    key: &[u8],
+) -> Result<bool, NotLocal> {
     let prefix = Handle(key).is_prefix_record().then(|| &key[PREFIX_RECORDS.len()..]);
-    prefix.zip(context.homed).is_some_and(|(prefix, homed)| homed.has(prefix))
+    let found = prefix.zip(context.homed).map_or(Ok(false), |(prefix, homed)| homed.find(prefix));
+    found.map_err(|CorruptRecord { .. }| NotLocal::Damaged)
 }
 
 /// The reason why a record cannot be read on this server.

@@ -31,7 +31,7 @@ pub(crate) fn locate<'a, B: AsRef<[u8]>, const N: usize>(
     let question = decode(context, request, key)?;
     match is_homed(context, key.as_bytes()) {
         true => Ok(question),
-        false => Err(refuse(context, request, RefusalReason::NotHomed)),
+        false => Err(refuse(context, request, reason_not_homed(context, key.as_bytes()))),
     }
 }
 
@@ -77,9 +77,10 @@ fn question<'a, B: AsRef<[u8]>, const N: usize>(
     }
     if !key.write(handle, context.records.folds()) {
         // The handle is too long to be stored: it is not found, or not homed here.
-        return Err(match context.homed.is_some_and(|homed| homed.has(handle.naming_authority())) {
-            true => none(context, request, ResponseCode::HANDLE_NOT_FOUND),
-            false => refuse(context, request, RefusalReason::NotHomed),
+        return Err(match context.homed.map_or(Ok(false), |homed| homed.find(handle.naming_authority())) {
+            Ok(true) => none(context, request, ResponseCode::HANDLE_NOT_FOUND),
+            Ok(false) => refuse(context, request, RefusalReason::NotHomed),
+            Err(CorruptRecord { .. }) => refuse(context, request, unreadable(context)),
         });
     }
     Ok(RecordQuestion { request: *request, query })
@@ -101,7 +102,9 @@ pub(crate) fn locate_handle<'a, B: AsRef<[u8]>>(
     let located = question(context, request, query, &mut key).and_then(|question| {
         let lookup = RecordLookup::new(context, key.as_bytes());
         match context.records.find(lookup.hash, lookup.key()) {
-            _ if !is_homed(context, lookup.key()) => Err(question.refuse(context, RefusalReason::NotHomed)),
+            _ if !is_homed(context, lookup.key()) => {
+                Err(question.refuse(context, reason_not_homed(context, lookup.key())))
+            }
             Ok(Some(_)) => Ok(()),
             Ok(None) => Err(question.refer(context, &lookup)),
             Err(CorruptRecord { .. }) => Err(question.refuse(context, unreadable(context))),
@@ -124,6 +127,20 @@ pub(crate) fn unreadable<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>) -> Refu
 pub(crate) fn is_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
     // The keys are folded only where the service folds.
     context.homed.is_some_and(|homed| homed.has_record(key, context.records.folds()))
+}
+
+/// Whether the prefix of the handle with `key` may be homed although it is not found: what says
+/// that it is missing is damaged.
+#[cold]
+pub(crate) fn is_table_damaged<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> bool {
+    context.homed.is_some_and(|homed| homed.find_record(key) != Ok(false))
+}
+
+/// Why the prefix of the handle with `key`, which is not found among the homed ones, has no answer.
+/// A client that is told that it is not homed asks nobody else about it, so damage is an error.
+#[cold]
+fn reason_not_homed<B: AsRef<[u8]>>(context: &AnswerContext<'_, B>, key: &[u8]) -> RefusalReason {
+    if is_table_damaged(context, key) { unreadable(context) } else { RefusalReason::NotHomed }
 }
 
 impl<'a> RecordQuestion<'a> {
@@ -182,7 +199,9 @@ impl<'a> RecordQuestion<'a> {
     ) -> bool {
         match found {
             Ok(Some(record)) if record.is_homed() => return self.select(context, &record, reply),
-            _ if !is_homed(context, lookup.key()) => return self.answer_not_homed(context, reply),
+            _ if !is_homed(context, lookup.key()) => {
+                return self.answer_not_homed(context, lookup.key(), reply);
+            }
             Ok(Some(record)) => return self.select(context, &record, reply),
             Ok(None) if context.may_compute(self.query.handle) => return true,
             Ok(None) if self.is_resolved_for_client(context, lookup) => return true,
@@ -199,9 +218,15 @@ impl<'a> RecordQuestion<'a> {
     pub(crate) fn answer_not_homed<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
+        key: &[u8],
         reply: &mut ReplyParts<'a>,
     ) -> bool {
         let flags = self.request.flags;
+        let reason = reason_not_homed(context, key);
+        if reason != RefusalReason::NotHomed {
+            *reply = self.refuse(context, reason);
+            return false;
+        }
         if context.service.relays && !flags.has(OpFlags::PUBLIC_ONLY) {
             return true;
         }

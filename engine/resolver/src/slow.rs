@@ -102,7 +102,7 @@ pub(crate) fn evaluate<'a, B: AsRef<[u8]>, const N: usize>(
             }
             Ok(question) => {
                 let mut reply = question.success(context);
-                if question.answer_not_homed(context, &mut reply) {
+                if question.answer_not_homed(context, key.as_bytes(), &mut reply) {
                     return FirstEvaluation::Uncached;
                 }
                 reply

@@ -1,6 +1,7 @@
 //! The table of homed prefixes of a layer.
 
-use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, hash_key};
+use crate::CorruptRecord;
+use crate::format::{KEY_LEN_MAX, RECORD_ALIGN, fingerprint, hash_key};
 use crate::index::LayerIndex;
 use handle_proto::{Handle, fold};
 
@@ -74,9 +75,70 @@ impl<'a> HomedTable<'a> {
 
     #[cold]
     fn has_ancestor(&self, key: &[u8]) -> bool {
-        let ancestors =
-            core::iter::successors(Handle(key).parent_prefix_record(), |name| name.parent_prefix_record());
-        ancestors.take(ANCESTORS_MAX).any(|ancestor| self.has(ancestor.0))
+        ancestors(key).any(|ancestor| self.has(ancestor.0))
+    }
+
+    /// What [`has_record`](Self::has_record) says, but that a prefix is missing counts only where
+    /// the buckets and the entries that say so are undamaged. For keys that are not found: the
+    /// layer may have been damaged after it was verified.
+    ///
+    /// # Errors
+    /// When what was read is damaged. Damage that gives another prefix of the same fingerprint, one
+    /// in 65,536, is not noticed.
+    #[cold]
+    pub fn find_record(&self, key: &[u8]) -> Result<bool, CorruptRecord> {
+        if self.find(Handle(key).naming_authority())? {
+            return Ok(true);
+        }
+        if !Handle(key).is_derived_prefix_record() {
+            return Ok(false);
+        }
+        for ancestor in ancestors(key) {
+            if self.find(ancestor.0)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Like [`find_record`](Self::find_record), for one prefix in any case.
+    ///
+    /// # Errors
+    /// When what was read is damaged.
+    #[cold]
+    pub fn find(&self, prefix: &[u8]) -> Result<bool, CorruptRecord> {
+        // The index of an empty table has no bucket.
+        if self.count == 0 || prefix.len() > KEY_LEN_MAX {
+            Ok(false)
+        } else if prefix.len() > USUAL_LEN {
+            self.find_within::<KEY_LEN_MAX>(prefix)
+        } else {
+            self.find_within::<USUAL_LEN>(prefix)
+        }
+    }
+
+    fn find_within<const LEN_MAX: usize>(&self, prefix: &[u8]) -> Result<bool, CorruptRecord> {
+        let mut folded = [0; LEN_MAX];
+        let folded = &mut folded[..prefix.len()];
+        folded.copy_from_slice(prefix);
+        fold::fold(folded);
+        let (hash, index) = (hash_key(self.seed, folded), self.index.checked(true));
+        let mut candidate = index.first(hash);
+        while !candidate.is_none() {
+            let damaged = CorruptRecord { at: candidate.at };
+            let at = usize::try_from(candidate.at).ok().filter(|&at| at >= self.entries_at);
+            let entry = at.and_then(|at| self.section.get(at..)).and_then(split);
+            let (found, _) = entry.ok_or(damaged)?;
+            if found == folded {
+                return Ok(true);
+            }
+            // Either only the fingerprint is the same, or the slot or its entry is damaged.
+            if fingerprint(hash_key(self.seed, found)) != fingerprint(hash) {
+                return Err(damaged);
+            }
+            candidate = index.after(hash, candidate);
+        }
+        Ok(false)
     }
 
     /// The prefixes, folded, in ascending order of (hash, prefix). Ends early where the bytes are
@@ -97,6 +159,12 @@ impl<'a> HomedTable<'a> {
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
+}
+
+/// The records of the prefixes from which that of `key` is derived, as far as they are tried.
+fn ancestors(key: &[u8]) -> impl Iterator<Item = Handle<'_>> {
+    core::iter::successors(Handle(key).parent_prefix_record(), |name| name.parent_prefix_record())
+        .take(ANCESTORS_MAX)
 }
 
 impl<'a> IntoIterator for HomedTable<'a> {

@@ -238,6 +238,39 @@ fn a_flipped_bit_gives_a_right_answer_or_an_error() {
     assert!(errors > 5_000, "{errors} answers met the damage");
 }
 
+/// Prefixes that the layer homes, and others.
+const PREFIXES: [&str; 7] = ["10.1", "10.2", "0.NA", "0.NA/10", "10.3", "20", "1"];
+
+#[test]
+fn a_flipped_bit_makes_no_homed_prefix_disappear() {
+    let whole = layer();
+    let header = *Layer::open(whole.as_slice()).unwrap().header();
+    let section = usize::try_from(header.homed_at).unwrap()..usize::try_from(header.index_at).unwrap();
+    let mut errors = 0;
+    for bit in section.start * 8..section.end * 8 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let layer = Layer::open(bytes.as_slice()).unwrap();
+        let homed = layer.homed().unwrap();
+        for (n, prefix) in PREFIXES.iter().enumerate() {
+            let found = homed.find(prefix.as_bytes());
+            assert!(found.is_err() || found == Ok(n < 4), "bit {bit}: {prefix} is {found:?}");
+            errors += usize::from(found.is_err());
+            let key = [prefix.as_bytes(), b"/x"].concat();
+            let of_record = homed.find_record(&key);
+            assert!(of_record.is_err() || of_record == Ok(n < 4), "bit {bit}: {prefix}");
+        }
+    }
+    assert!(errors > 500, "{errors} lookups met the damage");
+    // A table without prefixes is not damaged.
+    let options = LayerOptions { seed: 99, folds: true, created_unix_ms: 5 };
+    let mut builder = Builder::new(&std::env::temp_dir(), options).homed(HomedPrefixes::default());
+    builder.add(0, b"10.1/a", [Value::new(1, b"URL", b"x")]).unwrap();
+    let empty = builder.finish(Cursor::new(Vec::new())).unwrap().0.into_inner();
+    let layer = Layer::open(empty.as_slice()).unwrap();
+    assert_eq!(layer.homed().unwrap().find(b"10.1"), Ok(false));
+}
+
 #[test]
 fn a_flipped_bit_in_a_newer_layer_does_not_bring_an_older_record_back() {
     let options = LayerOptions { seed: 99, folds: true, created_unix_ms: 6 };

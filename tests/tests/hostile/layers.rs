@@ -6,6 +6,7 @@ use handle_proto::{Permissions, ResponseCode, Value};
 use handle_server::Server;
 use handle_server::config::{Config, Datapath};
 use handle_server::verification::RecordChecks;
+use handle_snapshot::Layer;
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
@@ -171,6 +172,43 @@ fn a_set_with_a_flipped_bit_gives_only_right_answers_and_errors() {
         outcome.answers_right > 5 * outcome.answers_error,
         "errors are limited to damaged records: {outcome:?}"
     );
+}
+
+#[test]
+fn a_prefix_whose_entry_is_damaged_is_not_said_to_be_elsewhere() {
+    use std::os::unix::fs::FileExt as _;
+    let directory = tempfile::tempdir().unwrap();
+    let set = directory.path();
+    // Whether records are checked makes no difference to the table of homed prefixes.
+    publish(set);
+    let server = Server::start(&config(set, RecordChecks::Off)).unwrap();
+    let mut client = TestClient::new(server.addresses()[0]);
+    let mut code = |name: &str| client.resolve(name.as_bytes()).expect("an answer").code;
+    assert_eq!(code("10.1/NONE"), ResponseCode::HANDLE_NOT_FOUND);
+    assert_eq!(code("10.2/NONE"), ResponseCode::SERVER_NOT_RESPONSIBLE);
+    let base = layers(set)
+        .into_iter()
+        .find(|path| Layer::open(std::fs::read(path).unwrap()).unwrap().has_homed())
+        .unwrap();
+    let bytes = std::fs::read(&base).unwrap();
+    let header = *Layer::open(bytes.as_slice()).unwrap().header();
+    let section = usize::try_from(header.homed_at).unwrap()..usize::try_from(header.index_at).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&base).unwrap();
+    // Each bit of the table in place, as a bad disk or controller changes it under the mapping.
+    let mut errors = 0;
+    for bit in section.start * 8..section.end * 8 {
+        let byte = bytes[bit / 8] ^ (1 << (bit % 8));
+        file.write_all_at(&[byte], (bit / 8) as u64).unwrap();
+        let found = code("10.1/NONE");
+        assert!(
+            found == ResponseCode::HANDLE_NOT_FOUND || found == ResponseCode::ERROR,
+            "bit {bit}: {found}"
+        );
+        errors += usize::from(found == ResponseCode::ERROR);
+        assert_ne!(code("10.2/NONE"), ResponseCode::HANDLE_NOT_FOUND, "bit {bit}");
+        file.write_all_at(&bytes[bit / 8..=bit / 8], (bit / 8) as u64).unwrap();
+    }
+    assert!(errors > 100, "{errors} requests met the damage");
 }
 
 #[test]
