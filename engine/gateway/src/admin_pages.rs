@@ -153,6 +153,8 @@ pub(crate) fn to_tls(parts: &Parts, base: &str) -> GatewayResponse {
         Some(target) => {
             let mut response = empty(StatusCode::TEMPORARY_REDIRECT);
             response.headers_mut().insert(header::LOCATION, target);
+            // Another scheme needs the name of the host, which may be what the sender made up.
+            response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
             response
         }
         None => plain(StatusCode::FORBIDDEN, "administration needs TLS\n"),

@@ -100,7 +100,7 @@ pub async fn answer(
         query: &query,
         address: Some(peer.address),
         now_unix_s: now_unix_s(),
-        ..ProxyRequest::new(&base, &parameters, &rules.redirect)
+        ..ProxyRequest::new(redirect_base(&base, &settings.proxy), &parameters, &rules.redirect)
     };
     HandleRequest {
         state,
@@ -212,6 +212,14 @@ pub(crate) fn base(parts: &Parts, is_https: bool, config: &ProxyConfig) -> Strin
     }
 }
 
+/// What the locations of redirects to this gateway begin with: the URL of the proxy if the settings
+/// name it, otherwise its path. The name in a request is what its sender made up, and caches keep
+/// redirects for others. Clients complete a path by the URL that they asked for. RFC 9110 section
+/// 10.2.2.
+pub(crate) fn redirect_base<'b>(base: &'b str, config: &ProxyConfig) -> &'b str {
+    if config.base_url.is_some() || !config.hosts.is_empty() { base } else { "/" }
+}
+
 /// The answer to a request that has no valid handle.
 fn without_reference(page: &PageRequest<'_>, error: &InputError, query: &str) -> GatewayResponse {
     match error {
@@ -259,6 +267,13 @@ mod tests {
         assert_eq!(of(hosts, "LOCALHOST:8000"), "http://LOCALHOST:8000/");
         assert_eq!(of(hosts, "attacker.example"), "http://hdl.example.org/");
         assert_eq!(of("base_url = 'https://hdl.example.org/p/'", "a.example"), "https://hdl.example.org/p/");
+        for (config, expected) in [
+            ("", "/"),
+            ("hosts = ['hdl.example.org']", "http://x/"),
+            ("base_url = 'https://x/'", "http://x/"),
+        ] {
+            assert_eq!(redirect_base("http://x/", &toml::from_str(config).unwrap()), expected, "{config}");
+        }
     }
 
     #[test]

@@ -61,7 +61,8 @@ impl Default for RedirectRules {
 /// What the decisions about one request depend on, besides the record.
 #[derive(Clone, Copy, Debug)]
 pub struct ProxyRequest<'a> {
-    /// The URL of the proxy, as the client sees it; it ends with a slash.
+    /// What the URL of a handle at the proxy begins with: its URL, as the client sees it, or its
+    /// path; it ends with a slash.
     pub base: &'a str,
     /// The query of the URL, unchanged, without its question mark; it may be empty.
     pub query: &'a str,
@@ -262,6 +263,10 @@ pub fn plain_redirect<'v>(
 /// The redirect to the URL of the last handle of a chain at this proxy, with the same query.
 fn to_own_url(request: &ProxyRequest<'_>, chain: &AliasChain) -> ProxyRedirect {
     let mut location = handle_url(chain.handle(), request.base);
+    if location.starts_with("//") {
+        // A path, and not the name of a host. RFC 3986 section 4.2.
+        location.insert_str(0, "/.");
+    }
     if !request.query.is_empty() {
         location.push('?');
         location.extend(percent_encode(request.query.as_bytes(), target::NOT_IN_URLS));

@@ -122,6 +122,7 @@ fn the_scheme_of_a_client_is_believed_from_listed_proxies_only_and_its_credentia
     let start = |proxy: &str, scheme: SchemeHeader, credentials: bool| {
         gateway(|config| {
             config.proxies.trusted = vec![proxy.to_owned()];
+            config.proxy.hosts = vec!["hdl.example".to_owned()];
             (config.proxies.scheme, config.proxies.credentials) = (scheme, credentials);
             use_tls(config, files.path());
         })

@@ -115,14 +115,27 @@ fn the_form_leads_to_handles_in_the_language_of_the_browser() {
     };
     let location = |fields: &str| send(fields).header("location").map(str::to_owned);
     assert_eq!(location("hdl=hdl%3A1234%2Fplain").as_deref(), Some("https://example.org/plain"));
-    assert_eq!(
-        location("hdl=1234%2Falias&auth=true").as_deref(),
-        Some("http://localhost/1234/target?auth=true")
-    );
+    assert_eq!(location("hdl=1234%2Falias&auth=true").as_deref(), Some("/1234/target?auth=true"));
     assert_eq!(send("hdl=1234%2Floc&locatt=id:b").status, 303, "the fields are not for the target");
     is_page(&send("hdl=1234%2Fplain&noredirect=true"), 200);
     is_page(&send("hdl="), 200);
     is_page(&send("hdl=https%3A%2F%2Felsewhere.example%2Fx"), 400);
+}
+
+#[test]
+fn redirects_to_this_gateway_do_not_repeat_what_host_a_client_has_made_up() {
+    let location = |served: &GatewayServer| {
+        let request = "GET /1234/alias HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+        let answer = described("GET", "/1234/alias", &exchange(served.address(), request.as_bytes()));
+        assert_eq!(answer.status, 301);
+        assert!(!answer.text().contains("evil.example"), "{}", answer.text());
+        answer.header("location").unwrap().to_owned()
+    };
+    assert_eq!(location(&gateway_of_records(|_| ())), "/1234/target");
+    let named = gateway_of_records(|config| config.proxy.hosts = vec!["hdl.example.org".to_owned()]);
+    assert_eq!(location(&named), "http://hdl.example.org/1234/target");
+    let based = gateway_of_records(|config| config.proxy.base_url = Some("https://a.example/p/".to_owned()));
+    assert_eq!(location(&based), "https://a.example/p/1234/target");
 }
 
 #[test]
@@ -138,7 +151,7 @@ fn handles_lead_to_their_targets() {
         ("/1234/plain?redirectionHeaders", 200, "https://example.org/plain"),
         ("/1234/plain?locatt=view:ns", 302, "https://ns.example/"),
         ("/1234/alias?index=2", 404, ""),
-        ("/1234/alias?a=%20b", 301, "http://localhost/1234/target?a=%20b"),
+        ("/1234/alias?a=%20b", 301, "/1234/target?a=%20b"),
         ("/1234/alias?ignore_aliases", 302, "https://example.org/never"),
         ("/1234/alias?type=URL", 302, "https://example.org/never"),
         ("/1234/loc", 302, "https://a.example/"),

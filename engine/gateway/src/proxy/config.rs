@@ -12,8 +12,9 @@ settings! {
         live schemes: Vec<String> = SCHEMES.map(str::to_owned).to_vec(), SCHEME_RULE;
         /// Maximum number of aliases that are followed for a request.
         live aliases: usize = ALIASES_MAX, 0..=100;
-        /// Start of the URLs of this gateway, as `https://hdl.example.org/`. If it is not set, they
-        /// begin with the host that the client names.
+        /// Start of the URLs of this gateway, as `https://hdl.example.org/`. If neither this nor
+        /// `hosts` is set, pages show the host that the client names, and redirects to this
+        /// gateway have only a path.
         live base_url: Option<String> = None, BASE_URL_RULE;
         /// Names of this gateway, with their ports if these are not 80 or 443. Their URLs are
         /// references to handles. If a request names another host and `base_url` is not set, URLs

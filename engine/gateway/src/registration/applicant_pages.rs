@@ -18,7 +18,7 @@ use crate::pages::{
 };
 use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
-use crate::proxy::base;
+use crate::proxy::{base, redirect_base};
 use crate::reply::{GatewayResponse, empty, plain, response, set_number};
 use crate::route_table::HttpRoute;
 use crate::state::GatewayState;
@@ -93,6 +93,11 @@ pub async fn answer(
     }
 }
 
+/// The URL of the page of a request.
+fn request_url(base: &str, token: RequestToken) -> String {
+    format!("{base}register/request?token={}", token.secret_text())
+}
+
 impl ApplicantRequest<'_> {
     const fn texts(&self) -> &'static RegistrationMessages {
         self.frame.registration_texts()
@@ -149,7 +154,7 @@ impl ApplicantRequest<'_> {
 
     /// The URL of the page of a request.
     fn url(&self, token: RequestToken) -> String {
-        format!("{}register/request?token={}", self.frame.base, token.secret_text())
+        request_url(self.frame.base, token)
     }
 
     fn next_steps(&self, request: &RegistrationRequest) -> Option<NextSteps> {
@@ -188,7 +193,8 @@ impl ApplicantRequest<'_> {
                 return self.refuse(&refusal, &form);
             }
         };
-        let (url, location) = (self.url(token), HeaderValue::try_from(self.url(token)).ok());
+        let base = redirect_base(self.frame.base, &self.settings.proxy);
+        let (url, location) = (self.url(token), HeaderValue::try_from(request_url(base, token)).ok());
         let mut response = match self.wants_json() {
             true => {
                 let id = token.digest().id().to_string();
