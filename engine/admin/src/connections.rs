@@ -31,6 +31,10 @@ use tokio::time::timeout;
 /// Bytes of each request that are not counted: most requests are shorter and so never compete for
 /// memory.
 const INPUT_FREE_LEN: usize = 4096;
+/// Bytes of answers that clients have not read, over all connections, and of one source. `handled`
+/// has a setting for it, because it answers everybody.
+const UNREAD_MAX: usize = 64 << 20;
+const UNREAD_PER_SOURCE: usize = UNREAD_MAX / 8;
 /// Least time between two lines of the log about connections that cannot be accepted.
 const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(1);
 
@@ -160,6 +164,12 @@ impl AdminConnections {
         self.open().input_len
     }
 
+    /// Bytes of answers that are kept until their clients read them.
+    #[must_use]
+    pub fn unread_len(&self) -> usize {
+        self.open().table.unread_len()
+    }
+
     /// The number of requests being processed.
     #[must_use]
     pub fn working(&self) -> usize {
@@ -262,6 +272,17 @@ impl AdminConnections {
         true
     }
 
+    /// Counts `len` bytes of an answer that are kept until the client reads them; false if its
+    /// source, or all sources together, would leave too many unread.
+    fn keep_unread(&self, place: PlaceId, len: usize) -> bool {
+        let in_force = self.service.in_force();
+        let mut open = self.open();
+        open.table.set_unread(place, len);
+        open.table.unread_len() <= UNREAD_MAX
+            && (in_force.exempt.contains(open.table.address_of(place))
+                || open.table.is_unread_within(place, UNREAD_PER_SOURCE))
+    }
+
     fn leave(&self, place: PlaceId) {
         self.open().forget(place);
         self.gone.notify_one();
@@ -282,6 +303,15 @@ impl ConnectionPlace<'_> {
 
     fn hold(&self, len: usize) -> bool {
         self.connections.hold(self.place, len)
+    }
+}
+
+/// The bytes of an answer that are kept until the client reads them.
+struct UnreadAnswer<'p>(&'p ConnectionPlace<'p>);
+
+impl Drop for UnreadAnswer<'_> {
+    fn drop(&mut self) {
+        self.0.connections.keep_unread(self.0.place, 0);
     }
 }
 
@@ -385,19 +415,19 @@ async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionPlace<
                 connections.counters().answered(OpCode::RESERVED, refused.code);
                 let bytes = unreadable(OpCode::RESERVED, &refused, now_unix_s());
                 held.wait(ConnectionWait::Sending);
-                send(&mut stream, &bytes, connections).await?;
+                send(&mut stream, &bytes, held).await?;
                 return close(stream, &tcp, held).await;
             }
         };
         is_first = false;
         let Some(replies) = work(message, source, held).await else { return Ok(()) };
         held.wait(ConnectionWait::Sending);
-        send(&mut stream, &replies.first, connections).await?;
+        send(&mut stream, &replies.first, held).await?;
         let mut rest = replies.rest;
         while let Some(mut pages) = rest {
             let next = tokio::task::spawn_blocking(move || (pages.next_page(), pages)).await;
             let Ok((Some(page), pages)) = next else { break };
-            send(&mut stream, &page, connections).await?;
+            send(&mut stream, &page, held).await?;
             rest = Some(pages);
         }
         if let Some(mirrored) = replies.stream {
@@ -542,9 +572,24 @@ async fn body(
     Ok(Some(message))
 }
 
-async fn send(stream: &mut TcpStream, bytes: &[u8], connections: &AdminConnections) -> io::Result<()> {
-    let sent = timeout(ms(connections.config().write_ms), stream.write_all(bytes)).await;
-    sent.unwrap_or_else(|_| {
+/// Sends one message of an answer. What the kernel does not accept at once is kept until the client
+/// reads it, or is dropped with the connection when too much is kept already.
+async fn send(stream: &mut TcpStream, bytes: &[u8], held: &ConnectionPlace<'_>) -> io::Result<()> {
+    let connections = held.connections;
+    let accepted = match stream.try_write(bytes) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        accepted => accepted?,
+    };
+    if accepted == bytes.len() {
+        return Ok(());
+    }
+    let _unread = UnreadAnswer(held);
+    if !connections.keep_unread(held.place, bytes.len()) {
+        connections.counters().connections_unread.add();
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let rest = stream.write_all(&bytes[accepted..]);
+    timeout(ms(connections.config().write_ms), rest).await.unwrap_or_else(|_| {
         connections.counters().connections_timed_out.add();
         Err(io::ErrorKind::TimedOut.into())
     })

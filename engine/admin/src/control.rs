@@ -223,7 +223,8 @@ fn stats(shared: &AdminState) -> Value {
         "requests_working": shared.connections.working(),
         "connections": { "open": shared.connections.count(), "accepted": counters.connections.get(),
             "refused": counters.connections_refused.get(), "timed_out": counters.connections_timed_out.get(),
-            "evicted": counters.connections_evicted.get(), "input_bytes": shared.connections.input_len() },
+            "evicted": counters.connections_evicted.get(), "unread": counters.connections_unread.get(),
+            "input_bytes": shared.connections.input_len(), "unread_bytes": shared.connections.unread_len() },
         "audit": service.audit.counts().into_iter().map(|(event, count)| (event.to_owned(), count.into()))
             .collect::<serde_json::Map<_, Value>>(),
         "store": { "commits": commits, "changes": changes, "waiting": service.store.waiting(),

@@ -56,6 +56,11 @@ handle_daemon::event_counters! {
         secret_guesses,
         /// Proofs that were not checked, because their source had sent too many wrong secret keys.
         secret_guesses_refused,
+        /// Signatures of nonces that were refused, because their source had asked for too many.
+        nonce_signatures_refused,
+        /// Connections that were closed because their source, or all sources together, left too
+        /// many bytes of answers unread.
+        connections_unread,
         /// Requests that hit a bug; the log shows where.
         bugs,
     } with {

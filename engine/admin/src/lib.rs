@@ -53,6 +53,7 @@ pub mod control;
 pub mod costly;
 pub mod counters;
 pub mod disk;
+mod drivers;
 pub mod forward;
 pub mod health;
 pub mod index;

@@ -148,6 +148,8 @@ handle_daemon::metrics! {
         };
         /// Bytes of incomplete requests, without the first 4096 of each; at most `tcp.input_bytes`.
         gauge connections_input_bytes = |reading| reading.state.connections.input_len();
+        /// Bytes of answers that their clients have not read.
+        gauge connections_unread_bytes = |reading| reading.state.connections.unread_len();
         /// Open connections.
         gauge connections_open = |reading| reading.state.connections.count();
         /// Requests in progress, at most `tcp.requests`.

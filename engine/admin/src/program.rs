@@ -7,6 +7,7 @@ use crate::server::{Server, read_identity, site_differences};
 use crate::settings::AdminHooks;
 use anyhow::{Context as _, anyhow};
 use clap::Parser;
+use handle_auth::source::SourceList;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::text::listed;
 use handle_daemon::{log, readiness};
@@ -65,7 +66,7 @@ impl Program for AdminProgram {
         for difference in site_differences(config, &site) {
             log::say(format_args!("handle-admin: warning: {difference}"));
         }
-        RemoteServices::open(&config.remote)?;
+        RemoteServices::open(&config.remote, SourceList::default())?;
         let records = match Store::open_to_read(&config.store) {
             Ok(store) => {
                 let stats = store.stats()?;

@@ -6,12 +6,14 @@
 //! `remote.timeout_ms` each; answers are cached within `remote.cache_bytes` and
 //! `remote.cache_s`. RFC 3652 section 3.4, with the behaviour of deployed servers.
 
+use crate::drivers::FreeDrivers;
 use crate::remote::config::RemoteConfig;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use handle_auth::source::SourceList;
 use handle_client::lookup::{LookupOptions, LookupTarget};
-use handle_client::{BlockingDriver, Question, SharedAnswer};
+use handle_client::{Question, SharedAnswer};
 use handle_proto::wire::query::Query;
 use handle_proto::{ResponseCode, ValueBuf, Version};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,8 +24,8 @@ pub const UNDERSTOOD_SINCE: Version = Version::new(2, 10);
 #[derive(Debug)]
 pub struct ReferralResolver {
     certified: bool,
-    /// One driver for each resolution that may be in progress.
-    places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
+    /// One for each resolution that may be in progress.
+    drivers: FreeDrivers,
     counts: ReferralCounters,
 }
 
@@ -59,28 +61,30 @@ impl ReferralResolver {
     ///
     /// # Errors
     /// When a file that `config` names cannot be used.
-    pub fn open(config: &RemoteConfig, at_once: usize) -> anyhow::Result<Self> {
+    pub fn open(config: &RemoteConfig, at_once: usize, exempt: SourceList) -> anyhow::Result<Self> {
         let client = Arc::new(config.client()?);
-        let places = bounded(at_once);
-        for _ in 0..at_once {
-            // The channel has room for every driver, and both ends exist.
-            let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
-        }
-        Ok(Self { certified: config.certified, places, counts: ReferralCounters::default() })
+        let drivers = FreeDrivers::new(&client, at_once, exempt);
+        Ok(Self { certified: config.certified, drivers, counts: ReferralCounters::default() })
     }
 
-    /// Asks the service that the values of `referral` name. The request has passed through
-    /// `recursion_count` servers.
+    /// Sets the sources for which as many resolutions may be in progress as there may be.
+    pub fn set_exempt(&self, exempt: SourceList) {
+        self.drivers.set_exempt(exempt);
+    }
+
+    /// Asks the service that the values of `referral` name, for a client at `source`. The request
+    /// has passed through `recursion_count` servers.
     ///
     /// # Errors
     /// Why there is no answer.
     pub fn resolve(
         &self,
+        source: IpAddr,
         query: &Query<'_>,
         referral: Vec<ValueBuf>,
         recursion_count: u8,
     ) -> Result<SharedAnswer, NotResolved> {
-        let resolved = self.try_resolve(query, referral, recursion_count);
+        let resolved = self.try_resolve(source, query, referral, recursion_count);
         let counter = match &resolved {
             Ok(_) => &self.counts.resolved,
             Err(NotResolved::Unanswered) => &self.counts.unresolved,
@@ -92,11 +96,12 @@ impl ReferralResolver {
 
     fn try_resolve(
         &self,
+        source: IpAddr,
         query: &Query<'_>,
         referral: Vec<ValueBuf>,
         recursion_count: u8,
     ) -> Result<SharedAnswer, NotResolved> {
-        let mut driver = self.places.1.try_recv().map_err(|_| NotResolved::Busy)?;
+        let mut driver = self.drivers.take(source).ok_or(NotResolved::Busy)?;
         let mut question = Question::all(query.handle);
         question.indexes = query.indexes.iter().collect();
         question.types = query.types.iter().map(<[u8]>::to_vec).collect();
@@ -108,8 +113,7 @@ impl ReferralResolver {
             ..LookupOptions::default()
         };
         let outcome = driver.resolve(&question, &options).outcome;
-        // The driver returns to the channel it came from, which has room.
-        let _ = self.places.0.try_send(driver);
+        drop(driver);
         match outcome {
             Ok(answer) if is_final(answer.code) => Ok(answer),
             Ok(answer) => {

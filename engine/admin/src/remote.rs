@@ -13,9 +13,10 @@
 
 pub mod config;
 
+use crate::drivers::{FreeDrivers, TakenDriver};
 use anyhow::Context as _;
 use config::RemoteConfig;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use handle_auth::source::SourceList;
 use handle_auth::{Pbkdf2Limits, PublicKey};
 use handle_client::administration::Administrator;
 use handle_client::bootstrap::{FILE_LEN_MAX, Root};
@@ -33,6 +34,7 @@ use handle_proto::{Handle, OpFlags, ResponseCode, Version};
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Read as _;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -136,8 +138,8 @@ impl fmt::Display for RemoteFailure {
 pub struct RemoteServices {
     config: RemoteConfig,
     client: Arc<Client>,
-    /// One driver for each request that may ask at the same time.
-    places: (Sender<BlockingDriver>, Receiver<BlockingDriver>),
+    /// One for each request that may ask at the same time.
+    drivers: FreeDrivers,
     silent: Mutex<SilentHandles>,
     counts: RemoteCounters,
 }
@@ -222,25 +224,28 @@ impl RemoteServices {
     ///
     /// # Errors
     /// One sentence with the likely cause.
-    pub fn open(config: &RemoteConfig) -> anyhow::Result<Option<Self>> {
+    pub fn open(config: &RemoteConfig, exempt: SourceList) -> anyhow::Result<Option<Self>> {
         if !config.enabled {
             return Ok(None);
         }
         let client = Arc::new(config.client()?);
-        let places = bounded(config.requests);
-        for _ in 0..config.requests {
-            // The channel has room for every driver, and both ends exist.
-            let _ = places.0.send(BlockingDriver::new(Arc::clone(&client)));
-        }
+        let drivers = FreeDrivers::new(&client, config.requests, exempt);
         let (silent, counts) = (Mutex::new(SilentHandles::new(config)), RemoteCounters::default());
-        Ok(Some(Self { config: config.clone(), client, places, silent, counts }))
+        Ok(Some(Self { config: config.clone(), client, drivers, silent, counts }))
     }
 
-    /// Starts the questions of one request. No question has been asked yet, and no driver is taken.
+    /// Sets the sources that may ask as many questions at a time as there may be.
+    pub fn set_exempt(&self, exempt: SourceList) {
+        self.drivers.set_exempt(exempt);
+    }
+
+    /// Starts the questions of one request from `source`. No question has been asked yet, and no
+    /// driver is taken.
     #[must_use]
-    pub const fn begin_inquiry(&self) -> RemoteInquiry<'_> {
+    pub const fn begin_inquiry(&self, source: IpAddr) -> RemoteInquiry<'_> {
         RemoteInquiry {
             services: self,
+            source,
             driver: None,
             questions_left: self.config.queries_per_request,
             ends: None,
@@ -264,7 +269,7 @@ impl RemoteServices {
     /// The number of requests that are asking other services.
     #[must_use]
     pub fn asking(&self) -> usize {
-        self.config.requests.saturating_sub(self.places.1.len())
+        self.drivers.used()
     }
 
     fn silent(&self) -> MutexGuard<'_, SilentHandles> {
@@ -276,7 +281,8 @@ impl RemoteServices {
 #[derive(Debug)]
 pub struct RemoteInquiry<'e> {
     services: &'e RemoteServices,
-    driver: Option<BlockingDriver>,
+    source: IpAddr,
+    driver: Option<TakenDriver<'e>>,
     questions_left: usize,
     /// The deadline, set when the first question is asked.
     ends: Option<Instant>,
@@ -385,7 +391,7 @@ impl RemoteInquiry<'_> {
         }
         let driver = match &mut self.driver {
             Some(driver) => driver,
-            none => none.insert(self.services.places.1.try_recv().map_err(|_| RemoteFailure::Busy)?),
+            none => none.insert(self.services.drivers.take(self.source).ok_or(RemoteFailure::Busy)?),
         };
         let outcome = ask(driver, ends);
         if let Err(unanswered) = &outcome
@@ -408,15 +414,6 @@ impl RemoteInquiry<'_> {
             }
         };
         not_asked.unwrap_or(questions).fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-impl Drop for RemoteInquiry<'_> {
-    fn drop(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            // The driver returns to the channel it came from, which has room.
-            let _ = self.services.places.0.try_send(driver);
-        }
     }
 }
 

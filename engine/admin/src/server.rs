@@ -272,17 +272,17 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
         started.map_err(|error| explain_set(directory, error))
     };
     let publisher = config.publish.directory.as_deref().map(start_publisher).transpose()?;
-    let remote = RemoteServices::open(&config.remote)?;
+    let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
+    let remote = RemoteServices::open(&config.remote, exempt.clone())?;
     let sources = open_sources(config, &store, mirror.is_some())?;
     let pulls = Pulls::open(&store, sources.as_ref())?;
-    let referrals = open_referrals(config)?;
+    let referrals = open_referrals(config, exempt.clone())?;
     let rules = active_rules(config, Arc::new(site), primaries)?;
     if config.anonymous_full_access {
         tracing::warn!("`anonymous_full_access` is on: every client has full access");
     }
     let audit = Audit::open(config.audit.as_deref(), config.audit_files(), config.audit_bounds())?;
     let challenges = Challenges::new(config.challenge_limits());
-    let exempt = SourceList::parse(&config.limits.exempt_sources).unwrap_or_default();
     let costly = CostlyWork::start(&config.costly, exempt)?;
     let sessions = open_sessions(config, &store)?;
     let service = AdminService::new(store, rules, ReplySealer::new(key), challenges, audit)
@@ -443,11 +443,11 @@ impl Drop for HelperThreads {
 
 /// Opens the resolver for clients that do not understand referrals, if it is enabled. The files for
 /// asking other services are used only if other services are asked about identities.
-fn open_referrals(config: &Config) -> anyhow::Result<Option<ReferralResolver>> {
+fn open_referrals(config: &Config, exempt: SourceList) -> anyhow::Result<Option<ReferralResolver>> {
     if config.forward.socket.is_none() || !config.forward.resolve_for_old {
         return Ok(None);
     }
-    match ReferralResolver::open(&config.remote, config.forward.resolutions) {
+    match ReferralResolver::open(&config.remote, config.forward.resolutions, exempt) {
         Err(error) if !config.remote.enabled => {
             tracing::warn!("old clients get referrals instead of resolved values: {error:#}");
             Ok(None)

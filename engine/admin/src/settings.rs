@@ -140,6 +140,10 @@ fn apply_changes(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> anyho
     if let Some(costly) = service.costly() {
         costly.set_exempt(challenge_limits.exempt.clone());
     }
+    service.remote().into_iter().for_each(|remote| remote.set_exempt(challenge_limits.exempt.clone()));
+    if let Some(referrals) = service.referrals() {
+        referrals.set_exempt(challenge_limits.exempt.clone());
+    }
     service.challenges().set_limits(challenge_limits);
     targets.connections.set_limits(&config.tcp);
     if config.anonymous_full_access && !old.anonymous_full_access {

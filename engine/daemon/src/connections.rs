@@ -76,6 +76,8 @@ pub struct TableConnection<I, P> {
     after: u32,
     /// Whether the client has sent a byte.
     pub has_sent: bool,
+    /// Bytes of answers that are kept until the client reads them.
+    unread_len: usize,
     payload: P,
 }
 
@@ -113,6 +115,9 @@ pub struct ConnectionTable<I, P> {
     lists: [ConnectionList; ConnectionWait::ALL.len()],
     count: usize,
     sources: SourceCounts,
+    /// Bytes of answers that are kept for clients, by source and in total.
+    unread: SourceCounts,
+    unread_len: usize,
     limits: TableLimits,
 }
 
@@ -126,6 +131,8 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
                 ConnectionWait::ALL.len()],
             count: 0,
             sources: SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6),
+            unread: SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6),
+            unread_len: 0,
             limits,
         };
         table.set(limits);
@@ -146,8 +153,10 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         let prefixes = |limits: &TableLimits| (limits.source_prefix_v4, limits.source_prefix_v6);
         if prefixes(&limits) != prefixes(&self.limits) {
             self.sources = SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6);
+            self.unread = self.sources.clone();
             for connection in self.places.iter().flatten() {
                 self.sources.add(connection.address.into());
+                self.unread.add_number(connection.address.into(), connection.unread_len);
             }
         }
         self.limits = limits;
@@ -243,6 +252,33 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         self.sources.has_room(peer.ip(), self.limits.per_source_max)
     }
 
+    /// Records how many bytes of answers are kept until the client of a connection reads them.
+    #[inline]
+    pub fn set_unread(&mut self, id: I, len: usize) {
+        let Some(connection) = self.get_mut(id) else { return };
+        // Most answers are accepted by the kernel at once.
+        if connection.unread_len != len {
+            let (address, before) = (connection.address.into(), connection.unread_len);
+            connection.unread_len = len;
+            self.unread.remove_number(address, before);
+            self.unread.add_number(address, len);
+            self.unread_len = self.unread_len - before + len;
+        }
+    }
+
+    /// Bytes of answers that are kept for all connections.
+    #[must_use]
+    pub const fn unread_len(&self) -> usize {
+        self.unread_len
+    }
+
+    /// Whether at most `most` bytes of answers are kept for the source of a connection, and no more
+    /// for the networks around it than these may have.
+    #[must_use]
+    pub fn is_unread_within(&self, id: I, most: usize) -> bool {
+        self.get(id).is_none_or(|connection| self.unread.has_room_for(connection.address.into(), 0, most))
+    }
+
     /// Adds a connection, which waits for its first request.
     pub fn insert(&mut self, id: I, peer: SocketAddr, now_ms: u64, payload: P) {
         let place = id.into();
@@ -266,6 +302,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
             before: NONE,
             after: NONE,
             has_sent: false,
+            unread_len: 0,
             payload,
         });
         self.count += 1;
@@ -282,6 +319,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
 
     /// Removes a connection. Returns the data kept for it, if it was in the table.
     pub fn remove(&mut self, id: I) -> Option<P> {
+        self.set_unread(id, 0);
         self.get(id)?;
         self.unlink(id.into());
         let connection = self.places[id.into()].take()?;
@@ -446,6 +484,30 @@ mod tests {
             table.remove(id(at));
         }
         assert!(table.sources.is_empty(), "counted out as they were counted in");
+    }
+
+    #[test]
+    fn unread_answers_count_for_their_source() {
+        let mut table = table(LIMITS);
+        for (at, ip) in (0..).zip(["192.0.2.1", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8:0:1::1"]) {
+            insert(&mut table, at, ip, 0);
+            table.set_unread(id(at), 100);
+        }
+        table.set_unread(Id(0, 8), 1000);
+        assert_eq!(table.unread_len(), 500);
+        assert!(table.is_unread_within(id(0), 200) && !table.is_unread_within(id(1), 199));
+        assert!(table.is_unread_within(id(2), 100) && !table.is_unread_within(id(2), 99));
+        assert!(table.is_unread_within(id(3), 100), "a /56 may have twice as much");
+        table.set_unread(id(0), 30);
+        assert!(table.is_unread_within(id(1), 130) && !table.is_unread_within(id(1), 129));
+        table.set(TableLimits { source_prefix_v4: 24, ..LIMITS });
+        assert!(table.is_unread_within(id(2), 230) && !table.is_unread_within(id(2), 229));
+        table.remove(id(1));
+        assert!(table.is_unread_within(id(2), 130) && table.is_unread_within(id(1), 0));
+        for at in 0..5 {
+            table.remove(id(at));
+        }
+        assert!(table.unread.is_empty() && table.unread_len() == 0);
     }
 
     #[test]

@@ -11,6 +11,8 @@
 //! - While a connection has answers that the kernel has not accepted, nothing more is read from it.
 //!   The buffered bytes of one connection are thus bounded by the answers of one round, and a
 //!   client that does not read is not served further.
+//! - One source leaves at most an eighth of the bytes unread that all may leave. A connection that
+//!   would take more is closed.
 //! - Every wait has a timeout: for a request, for the rest of a request, for the client to read an
 //!   answer, and for the peer to close.
 //! - Every connection is counted when it is opened, and again, by reason, when it is closed. Every
@@ -478,6 +480,7 @@ impl TcpConnections {
     fn note_kept(&mut self, id: StreamId, kept: Result<usize, ConnectionGone>) {
         if let (Some(connection), Ok(kept)) = (self.table.get_mut(id), kept) {
             connection.is_kept |= kept > 0;
+            self.table.set_unread(id, kept);
         }
     }
 
@@ -514,6 +517,7 @@ impl TcpConnections {
     ) {
         if let Some(connection) = self.table.get_mut(id) {
             connection.is_kept = false;
+            self.table.set_unread(id, 0);
             self.go_on(id, turn);
         }
     }
@@ -529,6 +533,12 @@ impl TcpConnections {
         }
     }
 
+    /// Bytes of answers that the clients of one source may leave unread: at least those that one
+    /// connection may have.
+    fn output_per_source(&self) -> usize {
+        (self.settings.output_bytes / 8).max(OUT_LEN)
+    }
+
     /// Sets what a connection waits for next, or closes it when there is nothing to wait for.
     fn settle<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
@@ -541,7 +551,9 @@ impl TcpConnections {
         }
         let is_begun = !connection.input.is_empty();
         if self.input_len > self.settings.input_bytes && is_begun
-            || connection.is_kept && turn.wire.kept_len_all() > self.settings.output_bytes
+            || connection.is_kept
+                && (turn.wire.kept_len_all() > self.settings.output_bytes
+                    || !self.table.is_unread_within(id, self.output_per_source()))
         {
             return self.abort(id, CloseReason::NoRoom, turn);
         }

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SECRET: &[u8] = b"open sesame open";
 const PROTECTED: &str = "/api/handles/TST/HALF?publicOnly=false";
@@ -301,6 +301,24 @@ fn refusals_offer_both_schemes_and_the_server_proves_itself() {
     let public = pair.ask("GET", "/api/handles/TST/HALF", &header, "");
     assert_eq!(public.status, 200);
     assert!(public.list("www-authenticate").contains("serverSignature="));
+}
+
+#[test]
+fn the_server_signs_for_a_source_at_a_rate() {
+    let pair = pair_with(|_| (), |config| config.proxies.trusted = vec!["127.0.0.1".to_owned()]);
+    let asked = json!({ "cnonce": BASE64.encode(b"prove yourself") }).to_string();
+    let json_headers = "Content-Type: application/json\r\n";
+    let is_signed = |headers: &str| {
+        let opened = pair.ask("POST", "/api/sessions", &format!("{json_headers}{headers}"), &asked);
+        assert_eq!(opened.status, 201, "{}", opened.text());
+        !opened.json()["serverSignature"].is_null()
+    };
+    let since = Instant::now();
+    let signed = (0..600).filter(|_| is_signed("")).count();
+    let most = 200 + usize::try_from(since.elapsed().as_millis()).unwrap() / 20 + 1;
+    assert!((200..=most).contains(&signed), "{signed} signatures in {:?}", since.elapsed());
+    // The request itself is answered, and another source gets its signature.
+    assert!(is_signed("X-Forwarded-For: 192.0.2.7\r\n"));
 }
 
 #[test]

@@ -10,14 +10,14 @@ use handle_proto::wire::{Request, Response};
 use handle_proto::{OpFlags, ResponseCode as Code, Value, Values};
 use handle_store::StoreRecords as _;
 use handle_tests::admin_server::AdminServer;
-use handle_tests::process::{fail, hdl, succeed};
+use handle_tests::process::{fail, hdl, succeed, until};
 use handle_tests::services::{ServicesPlan, admin, group, key, public_key, secret};
 use handle_tests::test_server::write_key_file;
 use handle_tests::vectors::fixture;
 use serde_json::Value as Json;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 const SECRET: &[u8] = b"a secret that only the other service knows";
@@ -277,6 +277,31 @@ fn remote_lookups_are_limited_at_a_time_and_per_request() {
         assert_eq!(code, Code::SERVER_BUSY, "{text}");
         drop((held, silent));
         assert_eq!(waits.join().unwrap().0, Code::INVALID_ADMIN);
+    });
+}
+
+#[test]
+fn a_source_whose_services_are_silent_does_not_take_the_lookups_of_others() {
+    let (here, there) = plans();
+    let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
+    let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
+    let server = here.start(&there, |config| {
+        // A quarter is for one source.
+        config.remote.requests = 8;
+        config.remote.timeout_ms = 10_000;
+    });
+    let _silent = std::net::TcpListener::bind(there.address).unwrap();
+    let (address, elsewhere) = (server.address(), server.server().shared().service.remote().unwrap());
+    std::thread::scope(|scope| {
+        let attempt =
+            |handle: &'static str| create(address, handle, identity(300, "20.2/who", private("admin_rsa")));
+        let waiting = ["10.9/one", "10.9/two"].map(|handle| scope.spawn(move || attempt(handle)));
+        until("two requests wait", || elsewhere.asking() == 2);
+        let since = Instant::now();
+        let (code, text) = attempt("10.9/three");
+        assert_eq!(code, Code::SERVER_BUSY, "{text}");
+        assert!(since.elapsed() < Duration::from_secs(8), "it has not waited like the others");
+        waiting.into_iter().for_each(|it| drop(it.join().unwrap()));
     });
 }
 

@@ -45,6 +45,7 @@ on_both_paths!(
     an_idle_connection_gets_a_notice_and_is_closed,
     a_slow_reader_does_not_delay_others_and_is_closed,
     a_slow_reader_gets_all_answers,
+    unread_answers_of_a_source_have_a_share,
     connections_of_a_source_are_bounded,
     a_network_is_one_source_over_ipv4_and_ipv6,
     a_full_server_closes_idle_connections_and_then_stalled_ones,
@@ -240,6 +241,42 @@ fn a_partial_request_times_out(datapath: Datapath) {
     served.until_count("tcp_requests_answered", 0);
     served.until_count("tcp_notices", 1);
     served.until_count("tcp_input_bytes", 0);
+}
+
+/// Connects with small buffers of the kernel, so that the server keeps what is not read.
+fn connect_unread(served: &TcpServer) -> TcpStream {
+    let stream = served.connect();
+    net::sockopt::set_socket_recv_buffer_size(&stream, 4096).unwrap();
+    stream
+}
+
+fn unread_answers_of_a_source_have_a_share(datapath: Datapath) {
+    // An eighth of this is for one source.
+    const OUTPUT: usize = 16 << 20;
+    let served = serve(datapath, |tcp| tcp.output_bytes = OUTPUT);
+    let mut unread: Vec<TcpStream> = (0..80).map(|_| connect_unread(&served)).collect();
+    for stream in &mut unread {
+        // It may have been closed when this arrives.
+        let asked: Vec<u8> = (1..=100).flat_map(|id| request(b"10.1/long", id, true)).collect();
+        let _ = stream.write_all(&asked);
+    }
+    until("connections are closed for lack of room", || served.count("tcp_closed_no_room") >= 60);
+    assert!(served.count("tcp_output_bytes") <= OUTPUT as u64 / 8 + (1 << 20));
+    // Another source leaves as much unread as one may, and gets all of it.
+    let mut other = served.connect_from([127, 0, 0, 2].into());
+    net::sockopt::set_socket_recv_buffer_size(&other, 4096).unwrap();
+    ask_for_much(&mut other, 20);
+    std::thread::sleep(Duration::from_millis(200));
+    let mut answers = AnswerReader::of(&other);
+    for id in 1..=20 {
+        assert_eq!(answers.next(), Some((id, ResponseCode::SUCCESS)));
+    }
+    // What is short passes for the first source as well.
+    let mut short = served.connect();
+    short.write_all(&request(b"10.1/a", 1, false)).unwrap();
+    assert_eq!(AnswerReader::of(&short).next(), Some((1, ResponseCode::SUCCESS)));
+    drop(unread);
+    served.until_count("tcp_output_bytes", 0);
 }
 
 fn an_idle_connection_gets_a_notice_and_is_closed(datapath: Datapath) {

@@ -18,7 +18,8 @@ settings! {
         restart local_info: Option<PathBuf> = None;
         /// Accept signed answers only, with a chain of trust from the global service.
         restart certified: bool = true;
-        /// Requests that wait for other services at a time. One more is refused.
+        /// Requests that wait for other services at a time. If 8 or more, one source gets a
+        /// quarter, its /24 or /48 a half. One more is refused.
         restart requests: usize = 16, 1..=1024;
         /// Records queried from other services for one request.
         restart queries_per_request: usize = 16, 1..=256;

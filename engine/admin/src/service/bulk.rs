@@ -194,7 +194,7 @@ impl AdminService {
         match claim.kind() {
             Err(refused) => return Ok(Err(refused)),
             Ok(auth::GATEWAY_SESSION) => {
-                let is_verified = matches!(self.prove_in_session(claim), ProofOutcome::Proven(_));
+                let is_verified = matches!(self.prove_in_session(claim, origin.ip), ProofOutcome::Proven(_));
                 return Ok(if is_verified { Ok(()) } else { Err(wrong) });
             }
             Ok(_) => {}
@@ -203,7 +203,7 @@ impl AdminService {
             Ok(checked) => checked,
             Err(refused) => return Ok(Err(refused)),
         };
-        let mut decider = self.decider_without_request()?;
+        let mut decider = self.decider_without_request(origin.ip)?;
         let candidates = match self.candidates(claim, &mut decider, false)? {
             Ok(candidates) => candidates,
             Err(refused) => return Ok(Err(refused)),
@@ -328,7 +328,7 @@ impl AdminService {
     fn gather_facts(&self, caller: &BulkCaller, change: &QueuedChange) -> Result<RemoteFacts, StoreError> {
         let Ok(opened) = open(&change.message) else { return Ok(RemoteFacts::default()) };
         let request = opened.operation_request(Version::CURRENT, change.random, now_unix_s());
-        let mut decider = self.decider_of(request)?;
+        let mut decider = self.decider_of(request, caller.source.ip())?;
         decider.decide(Requester::Is(caller.reference()))?;
         Ok(decider.into_facts().0)
     }

@@ -19,6 +19,7 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Version};
 use handle_store::{StoreError, StoreSnapshot};
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Decides one request, on one snapshot of the store and under one set of rules.
@@ -45,13 +46,13 @@ pub(super) const TOO_MANY_INQUIRIES: OperationRefusal = OperationRefusal::new(
 impl AdminService {
     /// The decider of a request, which has not asked other services yet.
     pub(super) fn decider<'a>(&self, case: &RequestCase<'a>) -> Result<Decider<'_, 'a>, StoreError> {
-        self.decider_of(case.operation_request())
+        self.decider_of(case.operation_request(), case.guess_source(&self.in_force().exempt))
     }
 
     /// A decider for what a caller asks for in another way than by a request of the protocol, such
     /// as a search: it finds keys, and decides about other requests.
-    pub(super) fn decider_without_request(&self) -> Result<Decider<'_, 'static>, StoreError> {
-        self.decider_of(OperationRequest {
+    pub(super) fn decider_without_request(&self, source: IpAddr) -> Result<Decider<'_, 'static>, StoreError> {
+        let request = OperationRequest {
             request: Request::GetSiteInfo(HandleBody { handle: BLANK }),
             flags: OpFlags::PLAIN_REQUEST,
             guard: ChangeGuard::default(),
@@ -59,13 +60,15 @@ impl AdminService {
             in_session: false,
             random: [0; 16],
             now_unix_s: now_unix_s(),
-        })
+        };
+        self.decider_of(request, source)
     }
 
-    /// The decider of `request`, which has not asked other services yet.
+    /// The decider of `request` from `source`, which has not asked other services yet.
     pub(super) fn decider_of<'a>(
         &self,
         request: OperationRequest<'a>,
+        source: IpAddr,
     ) -> Result<Decider<'_, 'a>, StoreError> {
         Ok(Decider {
             request,
@@ -73,7 +76,7 @@ impl AdminService {
             in_force: self.in_force(),
             facts: RemoteFacts::default(),
             source_facts: self.source_facts(),
-            inquiry: self.remote.as_ref().map(|remote| remote.begin_inquiry()),
+            inquiry: self.remote.as_ref().map(|remote| remote.begin_inquiry(source)),
             first_failure: None,
         })
     }

@@ -9,6 +9,7 @@ use crate::referral::{NotResolved, UNDERSTOOD_SINCE};
 use handle_proto::limit::{SERVER_RECURSION_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
+use std::net::IpAddr;
 
 /// The answer if the real one takes too many datagrams.
 pub(super) const TOO_MANY_DATAGRAMS: OperationRefusal = OperationRefusal::new(
@@ -29,6 +30,7 @@ impl AdminService {
     pub(super) fn resolve_referral(
         &self,
         opened: &OpenedRequest<'_>,
+        source: IpAddr,
         response: PreparedResponse,
     ) -> PreparedResponse {
         let (Some(referrals), PreparedResponse::Answer(OperationAnswer::Referral(count, bytes))) =
@@ -45,7 +47,7 @@ impl AdminService {
             return RECURSION_TOO_DEEP.into();
         }
         let values = values.iter().map(|value| ValueBuf::from(&value)).collect();
-        match referrals.resolve(&query, values, recursion_count) {
+        match referrals.resolve(source, &query, values, recursion_count) {
             Ok(answer) if answer.code == ResponseCode::HANDLE_NOT_FOUND => NOT_FOUND.into(),
             Ok(answer) if answer.values().iter().next().is_none() => NO_VALUES.into(),
             Ok(answer) => {

@@ -62,6 +62,7 @@ use handle_daemon::clock::now_unix_s;
 use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::sessions::{IncomingMessage, SessionEndpoint, TakenChallenge};
 use handle_daemon::site::SiteRecord;
+use handle_daemon::source_rates::SourceRates;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_source::RecordSources;
@@ -99,6 +100,8 @@ pub struct AdminService {
     bulk_requests: bulk::RequestsInProgress,
     /// The wrong secret keys of all sources.
     secret_guesses: SecretGuesses,
+    /// The signatures of nonces that sources have asked for.
+    nonce_signatures: SourceRates,
     /// The threads for costly work; without them, the thread of the request does the work.
     costly: Option<Arc<CostlyWork>>,
     /// Makes streams for mirrors.
@@ -289,6 +292,7 @@ impl AdminService {
             caller_sessions,
             bulk_requests: bulk::RequestsInProgress::default(),
             secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
+            nonce_signatures: SourceRates::new(secret_guesses::ENTRIES),
             costly: None,
             replication: None,
             in_force: RwLock::new(Arc::new(in_force)),

@@ -46,7 +46,7 @@ impl AdminService {
     ) -> Result<ProofOutcome<'a>, StoreError> {
         let (claimed, is_public_key) = (claim.answer.identity, claim.answer.auth_type == auth::PUBLIC_KEY);
         if claim.answer.auth_type == auth::GATEWAY_SESSION {
-            return Ok(self.prove_in_session(claim));
+            return Ok(self.prove_in_session(claim, case.guess_source(&self.in_force().exempt)));
         }
         // With index 0 and a public key, the index of the matching key counts too: in sessions as
         // in deployed servers, and here also outside sessions.

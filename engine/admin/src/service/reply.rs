@@ -119,6 +119,11 @@ impl ReplyTo {
     pub const fn session_id(&self) -> i32 {
         self.session_id
     }
+
+    /// Where the request came from.
+    pub(super) const fn origin(&self) -> RequestOrigin {
+        self.origin
+    }
 }
 
 /// Turns answers into messages.

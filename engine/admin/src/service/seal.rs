@@ -22,7 +22,7 @@ impl AdminService {
         let keeps_connection = opened.flags().has(OpFlags::KEEP_CONNECTION);
         let to = to.showing(|| self.store.position());
         let response = match limits.resolves_referrals {
-            true => self.resolve_referral(opened, response),
+            true => self.resolve_referral(opened, to.origin().ip, response),
             false => response,
         };
         let (site, bounded) = (&self.site(), limits.datagrams_max.map(|most| (most, to.clone())));

@@ -135,7 +135,7 @@ impl AdminService {
         let is_open = config.open || self.in_force().rules.anonymous_full_access;
         let found = match caller {
             _ if is_open => self.find_all(&asked, config),
-            Some(caller) => self.find_visible(&asked, config, caller),
+            Some(caller) => self.find_visible(&asked, config, (caller, search.source)),
             None => Err(OperationRefusal::new(
                 ResponseCode::AUTHENTICATION_NEEDED,
                 "A search needs an identity that may list handles.",
@@ -162,14 +162,14 @@ impl AdminService {
         &self,
         search: &HandleSearch<'_>,
         config: &IndexConfig,
-        caller: Reference<'_>,
+        (caller, source): (Reference<'_>, IpAddr),
     ) -> FoundPage {
         let parsed = search.parse(config)?;
         if !self.in_force().rules.lists_handles {
             let text = "This server does not list handles.";
             return Err(OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text));
         }
-        let decider = self.decider_without_request().map_err(|error| self.store_refusal(&error))?;
+        let decider = self.decider_without_request(source).map_err(|error| self.store_refusal(&error))?;
         let snapshot = Arc::clone(&decider.snapshot);
         let mut visible = VisibleHandles {
             decider,

@@ -28,8 +28,8 @@ settings! {
         /// Bytes of requests that are incomplete, or that wait until answers have been read, over
         /// all connections. A client that sends more is disconnected.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Bytes of answers that have not been read, over all connections. A client that asks for
-        /// more is disconnected.
+        /// Bytes of answers that have not been read, over all connections, and for one source an
+        /// eighth of them. A client that asks for more is disconnected.
         live output_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
         /// Bytes of one receive buffer.
         restart receive_buffer_bytes: usize = 16 << 10, 512..=1 << 20;
