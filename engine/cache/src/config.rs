@@ -172,7 +172,7 @@ settings! {
         /// and UDP three quarters. One more gets RC 2 over UDP, which makes deployed clients use
         /// TCP, and RC 3 over TCP.
         restart requests: usize = 8192, 1..=1 << 16;
-        /// Sources that are exempt from the limits by source.
+        /// Sources that are exempt from the limits by source, also of wrong secret keys.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
         /// Threads that answer them once their record is there.
         restart threads: usize = 1, 1..=256;

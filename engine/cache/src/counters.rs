@@ -39,6 +39,10 @@ handle_daemon::event_counters! {
         relayed,
         /// Of these, requests that it did not answer.
         relays_failed,
+        /// Wrong secret keys in requests that were handed over.
+        secret_guesses,
+        /// Requests not handed over, because their source had sent too many wrong secret keys.
+        secret_guesses_refused,
         /// Notices of a publisher.
         notices,
         /// Of these, notices without names, after which all of its records are asked for again.

@@ -11,7 +11,7 @@ use crate::relay;
 use crate::state::CacheState;
 use crate::turns::{QuestionTurns, ShareTable};
 use crate::upstream::{OriginAnswer, UpstreamFailure};
-use handle_auth::source::{self, RequestOrigin, SourceList};
+use handle_auth::source::{self, RequestOrigin};
 use handle_daemon::threads;
 use handle_proto::{Handle, ResponseCode, fold};
 use handle_resolver::RefusalReason;
@@ -58,8 +58,6 @@ struct QuestionThread {
     relays: Arc<Semaphore>,
     /// Those of one source.
     relays_by_source: ShareTable<IpAddr>,
-    /// Sources without a limit.
-    exempt: SourceList,
 }
 
 /// A question under way. If it is dropped without an end, because of a bug, those who wait are told
@@ -96,12 +94,10 @@ impl Drop for CurrentRenewal {
 /// Asks what `tasks` demand, until one of them ends it.
 pub fn run(state: Arc<CacheState>, runtime: Runtime, mut tasks: UnboundedReceiver<QuestionTask>) {
     let config = &state.config.upstream;
-    let exempt = SourceList::parse(&state.config.waiting.exempt_sources).unwrap_or_default();
     let questions = Arc::new(QuestionThread {
-        turns: QuestionTurns::new(config.questions, config.shares, exempt.clone()),
+        turns: QuestionTurns::new(config.questions, config.shares, state.exempt.clone()),
         relays: Arc::new(Semaphore::new(config.relays)),
         relays_by_source: ShareTable::new(config.relays, config.shares),
-        exempt,
         state: Arc::clone(&state),
     });
     runtime.block_on(async {
@@ -153,7 +149,7 @@ impl QuestionThread {
 
     /// Hands a request to the responsible service, on a thread of its own.
     fn relay(&self, missing: MissingRecord) {
-        let limited = missing.source().filter(|ip| !self.exempt.contains(*ip)).map(source::of);
+        let limited = missing.source().filter(|ip| !self.state.exempt.contains(*ip)).map(source::of);
         let of_source = limited.map(|ip| self.relays_by_source.try_take(ip));
         let has_share = !matches!(of_source, Some(None));
         let turn = has_share.then(|| Arc::clone(&self.relays).try_acquire_owned().ok()).flatten();

@@ -5,6 +5,8 @@
 //! - **Challenges are renumbered.** Servers choose the numbers of their challenges, and two of them
 //!   may choose the same one. The client gets a number of this cache instead, and its answer goes
 //!   to the server that made the challenge.
+//! - **Wrong secrets are counted**, by source, as where they are judged: the responsible service
+//!   knows only the address of this cache, which has many clients.
 //! - **Answers are signed again.** The signature of the server covers its number, and clients check
 //!   signatures with the key of the server that they asked. So the signature is checked and removed
 //!   here, and the server part of this process signs the answer.
@@ -15,10 +17,12 @@ use handle_auth::PublicKey;
 use handle_auth::message::verify_message;
 use handle_client::plan::{InterfacePurpose, ServerTarget};
 use handle_client::raw_exchange::{RawExchangeError, ask_over_tcp};
+use handle_daemon::secret_guesses::{GuessLimits, SecretAttempt};
 use handle_daemon::sessions::numbers::of_handled;
 use handle_proto::data::site::InterfaceKind;
-use handle_proto::wire::{Envelope, Message};
-use handle_proto::{Handle, OpCode, OpFlags, ResponseCode};
+use handle_proto::wire::auth::SECRET_KEY;
+use handle_proto::wire::{Body, Envelope, Message, Request};
+use handle_proto::{Handle, OpCode, OpFlags, ResponseCode, Version};
 use handle_resolver::RefusalReason;
 use handle_server::cache::{MissingRecord, Resolution};
 use std::collections::HashMap;
@@ -111,6 +115,13 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
     let (Some(message), Some(source)) = (missing.relayed(), missing.source()) else { return Err(unreadable) };
     let (mut envelope, rest) = Envelope::split(message).map_err(|_| unreadable)?;
     let request = Message::decode(rest).map_err(|_| unreadable)?;
+    let attempt = secret_attempt(state, source, &request, envelope.version);
+    if let Some(attempt) = &attempt
+        && state.secret_guesses.check(attempt, Instant::now(), &GuessLimits::DEFAULT).is_err()
+    {
+        state.counters.secret_guesses_refused.add();
+        return Err(RefusalReason::TooManySecrets);
+    }
     let target = target(state, missing.handle(), (source, envelope.session_id), &request)?;
     envelope.session_id = target.number;
     let sent = [&envelope.to_bytes()[..], rest].concat();
@@ -136,6 +147,10 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
         return Err(RefusalReason::NotResolved);
     }
     let code = reply.header.response_code;
+    if let Some(attempt) = attempt.filter(|_| code == ResponseCode::AUTHENTICATION_FAILED) {
+        state.counters.secret_guesses.add();
+        state.secret_guesses.count(&attempt, Instant::now(), &GuessLimits::DEFAULT);
+    }
     if code == ResponseCode::SUCCESS && target.op_code != OpCode::RESOLUTION {
         // The client sees its change.
         state.note_changed(Handle(&target.handle));
@@ -150,6 +165,24 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
         _ => 0,
     };
     Ok(without_credential(from, reply.covered))
+}
+
+/// The proof with a secret key in a request, unless those of its source are not limited.
+fn secret_attempt(
+    state: &CacheState,
+    source: IpAddr,
+    request: &Message<'_>,
+    version: Version,
+) -> Option<SecretAttempt> {
+    if request.header.op_code != OpCode::RESPONSE_TO_CHALLENGE || state.exempt.contains(source) {
+        return None;
+    }
+    match request.decode_body(version).ok()? {
+        Body::Request(Request::AnswerChallenge(answer)) if answer.auth_type == SECRET_KEY => {
+            Some(SecretAttempt::of_source(source, answer.identity.handle))
+        }
+        _ => None,
+    }
 }
 
 /// The servers that decide a request.

@@ -17,9 +17,11 @@ use crate::table::{CachedEntry, CachedRecordTable, EntryStamp, TableLookup};
 use crate::top::{SAMPLE_EVERY, TopNames};
 use crate::upstream::{OriginAnswer, UpstreamResolver};
 use arc_swap::ArcSwap;
+use handle_auth::source::SourceList;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::notice::ChangedHandles;
 use handle_daemon::notice::listener::NotifyConfig;
+use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
 use handle_resolver::{CachedLookup, StagedCacheLookup};
@@ -68,6 +70,10 @@ pub struct CacheState {
     pub(crate) is_notified_now: AtomicBool,
     /// Challenges of services to which requests were handed.
     pub(crate) relayed: RelayedChallenges,
+    /// The wrong secret keys in requests that were handed over.
+    pub(crate) secret_guesses: SecretGuesses,
+    /// Sources without a limit.
+    pub(crate) exempt: SourceList,
     /// Handles that were changed through this cache, folded. As many as were changed in a second.
     changed: Mutex<HashSet<Vec<u8>>>,
     /// The questions under way.
@@ -111,6 +117,8 @@ impl CacheState {
             },
             is_notified_now: AtomicBool::new(false),
             relayed: RelayedChallenges::default(),
+            secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
+            exempt: SourceList::parse(&config.waiting.exempt_sources).unwrap_or_default(),
             changed: Mutex::default(),
             open: OpenQuestions::new(config.cache.file.is_some()),
             questions_open: AtomicUsize::new(0),

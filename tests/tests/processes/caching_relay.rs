@@ -174,3 +174,37 @@ fn certified_answers_are_checked_and_signed_by_the_cache() {
     assert_eq!(reply.header.response_code, Code::AUTHENTICATION_NEEDED);
     handle_auth::message::verify_message(&envelope, &reply, &server_key("main")).unwrap();
 }
+
+#[test]
+fn a_source_with_many_wrong_secrets_waits_at_the_cache() {
+    // The cache is not limited there, so that it can relay for many.
+    let origin = root(|config| config.limits.exempt_sources = vec!["127.0.0.0/8".to_owned()]);
+    let cache = relaying(&origin, |config| config.waiting.exempt_sources.clear());
+    let read = |secret: &[u8]| ask_as(cache.address(), ADMIN, secret, CHANGE, &query(HALF)).code;
+    assert_eq!(read(SECRET), Code::SUCCESS);
+    let mut wrong = 0;
+    let refused = loop {
+        match read(b"wrong") {
+            Code::AUTHENTICATION_FAILED if wrong < 60 => wrong += 1,
+            code => break code,
+        }
+    };
+    // Six more in each minute.
+    assert!((20..40).contains(&wrong) && refused == Code::SERVER_BUSY, "{refused} after {wrong}");
+    // No verdict, on right secrets either, until some time has passed.
+    let is_refused = || {
+        read(b"wrong");
+        read(SECRET) == Code::SERVER_BUSY
+    };
+    assert!((0..5).any(|_| is_refused()));
+    assert!(cache.count("secret_guesses") >= wrong && cache.count("secret_guesses_refused") >= 2);
+    assert_eq!(cache.resolve(HALF).code, Code::SUCCESS, "what needs no secret");
+    let exempt = relaying(&origin, |config| {
+        config.waiting.exempt_sources = vec!["127.0.0.1".to_owned()];
+    });
+    let read = |secret: &[u8]| ask_as(exempt.address(), ADMIN, secret, CHANGE, &query(HALF)).code;
+    for _ in 0..30 {
+        assert_eq!(read(b"wrong"), Code::AUTHENTICATION_FAILED);
+    }
+    assert_eq!(read(SECRET), Code::SUCCESS);
+}
