@@ -24,7 +24,9 @@ settings! {
     pub struct AdminConfig {
         /// The TCP address of `handle-admin`. Without it nothing can be changed, and only public
         /// values are shown. If the address is not on this host, the service is proven by the key
-        /// in the site record, and secrets are sent in encrypted sessions.
+        /// in the site record, secrets are sent in encrypted sessions, and the address of this
+        /// gateway belongs in `limits.exempt_sources` of `handle-admin`: otherwise all clients of
+        /// the gateway share one count of wrong secrets.
         restart address: Option<SocketAddr> = None;
         /// The UNIX socket of `handle-admin` for callers, its `callers.socket`. Without it there
         /// are no sessions, and callers authenticate with secret keys only.

@@ -1,7 +1,7 @@
 //! Checks of a request before it is routed: the rules of HTTP that hyper does not enforce, and
 //! limits.
 
-use crate::answers::CountedAnswer;
+use crate::answers::{CountedAnswer, NoRoomForAnswer};
 use crate::config::Config;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
@@ -53,7 +53,7 @@ pub fn answer_at_once(
             (response, log_entry(&settings, parts, peer))
         }
         None => {
-            let answer = fast_path::answer(state, &settings, parts, &facts).ok_or(peer)?;
+            let answer = fast_path::answer(state, &settings, parts, &facts, peer.address).ok_or(peer)?;
             let (origin, entry) = (facts.origin.cloned(), log_entry(&settings, parts, peer));
             (answer.respond(std::mem::take(&mut parts.headers), origin), entry)
         }
@@ -74,6 +74,9 @@ fn count_bytes(
     mut response: GatewayResponse,
     refused: UncountedRefusal,
 ) -> GatewayResponse {
+    if response.extensions().get::<NoRoomForAnswer>().is_some() {
+        return refused.respond(state);
+    }
     let ResponseBody::Whole(body) = response.body_mut() else { return response };
     if !body.has_remaining() {
         return response;

@@ -21,6 +21,14 @@ pub const STREAM_LEN: usize = 192 << 10;
 /// [`AnswerLimits::stall`].
 pub const MOVED_PER_MS: u64 = 1;
 
+/// Data of the values of an answer from which on it is made only if there is room for them. The
+/// answer is longer than these, and making it costs more than the look.
+pub const LOOKED_LEN: usize = 16 << 10;
+
+/// Marks a response in place of an answer that was not made, because there is no room for it.
+#[derive(Clone, Copy, Debug)]
+pub struct NoRoomForAnswer;
+
 /// Limits of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerLimits {

@@ -5,6 +5,7 @@
 //! everything else: unusual characters, aliases, 10320/loc, credentials, and browsers, which get a
 //! page with a redirect.
 
+use crate::answers::LOOKED_LEN;
 use crate::api::body::ApiBody;
 use crate::config::Config;
 use crate::location::{is_document, is_url};
@@ -25,6 +26,7 @@ use handle_proto::{ResponseCode, fold};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
+use std::net::IpAddr;
 
 /// Start of the path of a record in the JSON API.
 const API_HANDLES: &str = "/api/handles/";
@@ -59,13 +61,14 @@ pub fn answer(
     settings: &Config,
     parts: &Parts,
     facts: &HeaderFacts<'_>,
+    source: IpAddr,
 ) -> Option<PlainAnswer> {
     if !matches!(parts.method, Method::GET | Method::HEAD) || parts.uri.query().is_some() {
         return None;
     }
     let target = PlainTarget::of(parts.uri.path())?;
     let set = state.set.as_ref()?.current();
-    let (query, now) = (RecordQuery { state, set: &set, settings }, now_unix_s());
+    let (query, now) = (RecordQuery { state, set: &set, settings, counted: Some(source) }, now_unix_s());
     match target {
         // Credentials select other values.
         PlainTarget::Json(handle) if !facts.has_credentials => {
@@ -214,13 +217,15 @@ pub struct RecordQuery<'r> {
     pub set: &'r MappedGeneration,
     /// The settings in force.
     pub settings: &'r Config,
+    /// The source of the request, if the bytes of the answer count before they are sent.
+    pub counted: Option<IpAddr>,
 }
 
 impl<'r> RecordQuery<'r> {
     /// The redirect to the first URL of a record.
     #[must_use]
     pub fn redirect(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<RecordRedirect<'r>> {
-        let Self { state, set, settings } = self;
+        let Self { state, set, settings, .. } = self;
         let (records, service) = (set.records(), state.service());
         let record = stored_record(&records, &service, handle.bytes())?;
         let mut url = None;
@@ -251,10 +256,20 @@ impl<'r> RecordQuery<'r> {
         Some(RecordRedirect { target: url.data, seconds })
     }
 
+    /// Whether an answer with at least so many bytes is not refused for want of room.
+    fn has_room(self, source: IpAddr, len: usize) -> bool {
+        len < LOOKED_LEN || self.state.answers.has_room(source, len, self.settings.limits.answers().bytes)
+    }
+
     /// The record as JSON.
     #[must_use]
     pub fn json(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<CacheableBody> {
         let record = stored_record(&self.set.records(), &self.state.service(), handle.bytes())?;
+        if let Some(source) = self.counted
+            && !self.has_room(source, record.public_bytes().len())
+        {
+            return None;
+        }
         let (mut keeps, mut is_damaged) = (u32::MAX, false);
         let values = record.public_values().map_while(|value| {
             is_damaged |= value.is_err();

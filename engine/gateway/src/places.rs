@@ -100,6 +100,15 @@ impl BodyBytes {
         self.taken().refused += 1;
     }
 
+    /// Whether there is room for `len` more bytes of `source`. What is longer than all that a
+    /// source may have counts as that.
+    #[must_use]
+    pub fn has_room(&self, source: IpAddr, len: usize, limits: BodyLimits) -> bool {
+        let (taken, len) = (self.taken(), len.min(limits.per_source));
+        taken.count.saturating_add(len) <= limits.bytes
+            && taken.sources.has_room_for(source, len, limits.per_source)
+    }
+
     /// How often something was refused for want of room.
     #[must_use]
     pub fn refused_count(&self) -> u64 {

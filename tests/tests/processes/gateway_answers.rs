@@ -121,6 +121,57 @@ fn answers_over_http2_that_nobody_reads_are_bounded_by_source() {
 }
 
 #[test]
+fn an_answer_without_room_is_refused_before_it_is_made() {
+    /// Requests over one connection.
+    const COUNT: u32 = 30;
+    let served = LongRecords::serve(|_| ());
+    let target = format!("{LONG}?index=1");
+    // The fast path and the general one.
+    for target in [LONG, &target] {
+        let ask = |status: &str| {
+            let mut stream = TcpStream::connect(served.address()).unwrap();
+            stream.set_nodelay(true).unwrap();
+            let request = format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n");
+            let since = Instant::now();
+            for _ in 0..COUNT {
+                stream.write_all(request.as_bytes()).unwrap();
+                let answer = read_one(&mut stream);
+                assert!(answer.starts_with(format!("HTTP/1.1 {status} ").as_bytes()));
+            }
+            since.elapsed()
+        };
+        let answered = ask("200");
+        let mut unread = begin_without_window(served.address());
+        let requests = (0..20).map(|number| get_path_over_http2(2 * number + 1, LONG));
+        unread.write_all(&requests.collect::<Vec<_>>().concat()).unwrap();
+        assert!(comes_true(|| served.held() > PER_SOURCE - 2 * LONG_LEN));
+        std::thread::sleep(Duration::from_millis(300));
+        let refused = ask("503");
+        eprintln!("{target}: {answered:?} for {COUNT} answers, {refused:?} for as many refusals");
+        assert!(refused * 3 < answered, "{refused:?} for refusals, {answered:?} for answers");
+        drop(unread);
+        assert!(served.is_released());
+    }
+}
+
+/// Reads one answer over HTTP/1.1, which has a length.
+fn read_one(stream: &mut TcpStream) -> Vec<u8> {
+    let (mut answer, mut room) = (Vec::new(), vec![0; 1 << 18]);
+    loop {
+        let len = stream.read(&mut room).unwrap();
+        assert!(len > 0, "the connection was closed");
+        answer.extend_from_slice(&room[..len]);
+        let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
+        let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
+        let (_, rest) = head.split_once("content-length: ").unwrap();
+        let len: usize = rest.lines().next().unwrap().parse().unwrap();
+        if answer.len() >= end + 4 + len {
+            return answer;
+        }
+    }
+}
+
+#[test]
 fn all_sources_together_are_bounded_too() {
     let served = LongRecords::serve(|config| config.limits.answers_bytes = PER_SOURCE);
     let mut stream = begin_without_window(served.address());

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::gateway::site_of;
+use handle_client::Question;
+use handle_gateway::record::HttpQuestion;
 use handle_gateway::selection::SELECTION_LEN_MAX;
 use handle_gateway::{Config, Gateway};
 use handle_proto::Value;
@@ -10,8 +12,10 @@ use handle_server::config::Datapath;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, config, get, post, serve_over_http};
 use handle_tests::records::publish_records;
+use handle_tests::source_addresses::tcp_from;
 use handle_tests::test_server::serve;
 use handle_tests::vectors::VectorSource;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value as Json, json};
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -200,6 +204,54 @@ fn names_that_are_repeated_cost_what_one_costs() {
     assert!(answers.iter().all(|answer| answer == &answers[0]));
     let indexes: Vec<_> = answers[0]["values"].as_array().unwrap().iter().map(|it| &it["index"]).collect();
     assert_eq!(indexes, [7, 9]);
+}
+
+/// Processor time that the answer about a name takes, as this thread makes it.
+fn time_of_a_name(served: &CostlyRecords) -> Duration {
+    const NAMES: u32 = 20;
+    let types = many_types();
+    let types: Vec<&[u8]> = types.iter().map(|kind| kind.as_bytes()).collect();
+    let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
+    let since = now();
+    for number in 0..NAMES {
+        let question = Question::of_types(spelling(number as usize), &types);
+        let question = HttpQuestion::new(question, [127, 0, 0, 1].into());
+        let selected = served.gateway.state().answer_here(&question, |it| it.selected(&question).count());
+        assert_eq!(selected, Some(0));
+    }
+    (now() - since) / NAMES
+}
+
+#[test]
+fn the_requests_of_one_source_take_a_fifth_of_a_core() {
+    let served = CostlyRecords::serve(|_| ());
+    let filter = json!({ "type": many_types() });
+    let name = time_of_a_name(&served);
+    let state = served.gateway.state();
+    // The first requests have used what a source may take at once.
+    let names: Vec<String> = (0..500).map(spelling).collect();
+    let body = json!({ "handles": names, "type": many_types() }).to_string();
+    let request = format!(
+        "POST /api/resolve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut streams: Vec<TcpStream> = (0..4).map(|_| tcp_from([127, 0, 0, 2], served.address())).collect();
+    for stream in &mut streams {
+        stream.write_all(request.as_bytes()).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let (before, since) = (state.counters.bulk_names.get(), Instant::now());
+    // Another source is served meanwhile.
+    let (statuses, _) = served.resolve(&names[..2], &filter);
+    assert_eq!(statuses, [200; 2]);
+    std::thread::sleep(Duration::from_secs(3));
+    let resolved = u32::try_from(state.counters.bulk_names.get() - before).unwrap();
+    let took = since.elapsed();
+    eprintln!("{resolved} names of {name:?} in {took:?}");
+    // A busy machine makes names take longer than they cost, and then there are fewer of them.
+    assert!(name * resolved < took / 4, "{resolved} names of {name:?} in {took:?}");
+    assert!(resolved > 0, "they go on");
+    drop(streams);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Reading records: `GET /api/handles/{handle}`.
 
+use crate::answers::{LOOKED_LEN, NoRoomForAnswer};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::request::{
     ApiRequest, NO_ADMIN, admin_refusal, challenge, reason, respond, status_of, unauthorized, unsupported,
 };
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
-use crate::reply::{BodyTag, Freshness, GatewayResponse, set_number};
+use crate::reply::{BodyTag, Freshness, GatewayResponse, empty, set_number};
 use crate::selection::ValueSelection;
 use crate::state::GatewayState;
 use crate::target;
@@ -16,13 +17,13 @@ use handle_client::administration::{Administrator, ClientIdentity};
 use handle_client::question::AnswerWants;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::record_tag::record_tag;
-use handle_proto::ResponseCode;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Request, Response, put};
-use hyper::StatusCode;
+use handle_proto::{ResponseCode, Value};
 use hyper::header;
+use hyper::{Method, StatusCode};
 use std::sync::Arc;
 
 /// Answers a question for the values of `handle`, which is percent-encoded.
@@ -51,9 +52,36 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         }
         Caller::Identity(_) | Caller::Anonymous => {}
     }
-    let rendered =
-        state.answer(&http_question, |answer| AnswerBody::of(state, &http_question, answer, &handle)).await;
-    rendered.unwrap_or_else(|error| AnswerBody::of_failure(&error, &handle)).respond(state, request, &handle)
+    let render = |answer: &RecordAnswer<'_>| {
+        let has_room = has_room(state, request, &http_question, answer);
+        has_room.then(|| AnswerBody::of(state, &http_question, answer, &handle))
+    };
+    match state.answer(&http_question, render).await {
+        Ok(Some(body)) => body.respond(state, request, &handle),
+        Ok(None) => {
+            let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
+            response.extensions_mut().insert(NoRoomForAnswer);
+            response
+        }
+        Err(error) => AnswerBody::of_failure(&error, &handle).respond(state, request, &handle),
+    }
+}
+
+/// Whether `answer` may be made: it is not so long that there is no room for it.
+fn has_room(
+    state: &GatewayState,
+    request: &ApiRequest<'_>,
+    http_question: &HttpQuestion,
+    answer: &RecordAnswer<'_>,
+) -> bool {
+    let limits = || state.settings.current().limits.answers().bytes;
+    let fits = |len| len < LOOKED_LEN || state.answers.has_room(request.peer.address, len, limits());
+    let data_len = |value: Value<'_>| value.data.len();
+    // The body of an answer to `HEAD` is not sent. There is usually room for all values, and those
+    // that are selected need not be found twice.
+    *request.head.method == Method::HEAD
+        || fits(answer.values.iter().map(data_len).sum())
+        || fits(answer.selected(http_question).map(data_len).sum())
 }
 
 /// The question that the parameters ask.

@@ -238,7 +238,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         };
         let (now, set) = (Instant::now(), set.current());
         writer.set_time(now);
-        let query = RecordQuery { state, set: &set, settings: &settings };
+        let query = RecordQuery { state, set: &set, settings: &settings, counted: None };
         let (mut read, mut count) = (0, 0);
         self.has_head = false;
         while read < input.len() && !self.is_over {
