@@ -4,6 +4,7 @@ use crate::location::FleetUrl;
 use handle_daemon::settings;
 use handle_daemon::settings::SettingRule;
 use std::path::PathBuf;
+#[cfg(feature = "object-storage")]
 use std::time::Duration;
 
 /// The place of sets, which may be empty.
@@ -31,6 +32,7 @@ settings! {
     }
 }
 
+#[cfg(feature = "object-storage")]
 impl StorageConfig {
     pub(crate) const fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)

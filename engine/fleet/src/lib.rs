@@ -5,8 +5,8 @@
 //! MANIFEST and HEARTBEAT. The names of layers have the digests of their contents, so a file never
 //! changes, and files of two publishers never collide.
 //!
-//! - [`store`]: what is needed of a store; [`directory`] and [`bucket`] implement it, and
-//!   [`location`] opens one by its URL. [`probe`] refuses stores that ignore preconditions.
+//! - [`store`]: what is needed of a store; [`directory`] implements it, and so does `bucket` with
+//!   the feature `object-storage`. [`location`] opens one by its URL. [`probe`] refuses stores that ignore preconditions.
 //! - [`ship`]: uploads missing layers, then replaces the MANIFEST, if no other publisher has
 //!   replaced it. [`record`] is what a publisher remembers of its shipping, [`follow`] repeats it.
 //! - The module `steps` compares each set with the one shipped before it, and ships what has
@@ -43,6 +43,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "object-storage")]
 pub mod bucket;
 pub mod config;
 pub mod directory;

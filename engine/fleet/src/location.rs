@@ -1,6 +1,5 @@
 //! Where a store is: a directory, or a bucket of object storage.
 
-use crate::bucket::BucketStore;
 use crate::config::StorageConfig;
 use crate::directory::DirectoryStore;
 use crate::store::FleetStore;
@@ -106,8 +105,30 @@ impl FromStr for FleetUrl {
 pub fn open(url: &FleetUrl, config: &StorageConfig) -> Result<Arc<dyn FleetStore>, LocationError> {
     match url {
         FleetUrl::Directory(path) => Ok(Arc::new(DirectoryStore::new(path))),
-        FleetUrl::Bucket(url) => Ok(Arc::new(BucketStore::open(url, config, options(config)?)?)),
+        FleetUrl::Bucket(url) => open_bucket(url, config, options(config)?),
     }
+}
+
+/// Whether this build can use object storage.
+pub const HAS_OBJECT_STORAGE: bool = cfg!(feature = "object-storage");
+
+#[cfg(feature = "object-storage")]
+fn open_bucket(
+    url: &Url,
+    config: &StorageConfig,
+    options: StorageOptions,
+) -> Result<Arc<dyn FleetStore>, LocationError> {
+    Ok(Arc::new(crate::bucket::BucketStore::open(url, config, options)?))
+}
+
+#[cfg(not(feature = "object-storage"))]
+fn open_bucket(
+    url: &Url,
+    _: &StorageConfig,
+    _: StorageOptions,
+) -> Result<Arc<dyn FleetStore>, LocationError> {
+    let why = "this program is built without object storage (feature `object-storage`)";
+    Err(LocationError::Url(url.to_string(), why))
 }
 
 /// Names of options in lower case, and their values.
@@ -164,6 +185,14 @@ mod tests {
         }
         let error = parse("s3://user:hunter2@bucket/").unwrap_err().to_string();
         assert!(error.contains("credentials belong into a file") && !error.contains("hunter2"), "{error}");
+    }
+
+    #[cfg(not(feature = "object-storage"))]
+    #[test]
+    fn a_build_without_object_storage_refuses_a_bucket_and_says_so() {
+        let url: FleetUrl = "s3://bucket/path".parse().unwrap();
+        let error = open(&url, &StorageConfig::default()).unwrap_err().to_string();
+        assert!(error.contains("s3://bucket/path") && error.contains("object-storage"), "{error}");
     }
 
     #[test]

@@ -328,6 +328,14 @@ fn the_data_process_links_no_store_no_client_and_no_http_framework() {
 }
 
 #[test]
+fn a_plain_handle_fetch_has_no_client_of_object_storage() {
+    let tree = dependency_tree("handle-fetch");
+    for foreign in ["object_store", "reqwest", "hyper"] {
+        assert!(!tree.contains(foreign), "handle-fetch links {foreign}");
+    }
+}
+
+#[test]
 fn dependencies_have_a_comment() {
     let manifest = read("Cargo.toml");
     let (_, section) = manifest.split_once("[workspace.dependencies]").unwrap();
