@@ -611,7 +611,8 @@ fn a_promoted_mirror_takes_nothing_and_its_numbers_go_on() {
     let taken = transactions(&mut applier, &[Item::Create(11, "10.1/X", "x"), Item::End(9000)]);
     assert!(matches!(taken, Err(MirrorError::Stopped)), "{taken:?}");
     assert!(!open(&store).position().is_followed(), "also after a restart");
-    assert!(super::promote::promote(&store, &site, false, 8).is_err(), "once");
+    let again = super::promote::promote(&store, &site, true, 8);
+    assert!(matches!(again, Err(super::promote::PromotionError::NoMirror)), "once: {again:?}");
 }
 
 #[test]

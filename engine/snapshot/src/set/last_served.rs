@@ -175,10 +175,15 @@ mod tests {
             }
         }
         // An older set does not replace what is stored.
+        let refused = |found: (u64, u64), stored: (u64, u64)| {
+            let kind = again().check(set, &manifest(found.0, found.1)).unwrap_err().kind;
+            let expected = (found, stored);
+            matches!(kind, SetErrorKind::OlderThanStored { found, stored, .. } if (found, stored) == expected)
+        };
         again().store(&manifest(2, 6)).unwrap();
-        assert!(again().check(set, &manifest(2, 6)).is_err());
+        assert!(refused((2, 6), (2, 7)));
         again().store(&manifest(3, 1)).unwrap();
-        assert!(again().check(set, &manifest(2, 8)).is_err());
+        assert!(refused((2, 8), (3, 1)), "an older epoch with a later generation");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file stays");
     }
 
