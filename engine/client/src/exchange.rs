@@ -597,23 +597,30 @@ mod tests {
         version: Version,
         expiration: u32,
         has_digest: bool,
+        /// Whether the digest is that of the request.
+        is_own_digest: bool,
+        op_code: OpCode,
     }
 
-    const GOOD: TestReply =
-        TestReply { request_id: 7, version: Version::CURRENT, expiration: 1_000, has_digest: true };
+    const GOOD: TestReply = TestReply {
+        request_id: 7,
+        version: Version::CURRENT,
+        expiration: 1_000,
+        has_digest: true,
+        is_own_digest: true,
+        op_code: OpCode::RESOLUTION,
+    };
 
     /// The reply of the server, signed if that was asked for.
     fn reply_to(exchange: &Exchange, change: &TestReply) -> Vec<u8> {
-        let &TestReply { request_id, version, expiration, has_digest } = change;
+        let &TestReply { request_id, version, expiration, has_digest, is_own_digest, op_code } = change;
         let envelope = Envelope { version, ..Envelope::request(request_id) };
         let flags = exchange.head.flags;
         let code = ResponseCode::HANDLE_NOT_FOUND;
-        let header = Header {
-            response_code: code,
-            expiration,
-            ..Header::request(exchange.head.answered_as, flags, NOW.unix_s)
-        };
-        let made = handle_auth::challenge::request_digest(version, exchange.covered());
+        let header =
+            Header { response_code: code, expiration, ..Header::request(op_code, flags, NOW.unix_s) };
+        let covered = if is_own_digest { exchange.covered() } else { &b"another request"[..] };
+        let made = handle_auth::challenge::request_digest(version, covered);
         let algorithm = handle_proto::code::DigestAlgorithm::for_response(version);
         let digest = has_digest.then_some(RequestDigest { algorithm, digest: &made });
         let response = Response::Failure(Failure { message: b"" });
@@ -659,6 +666,24 @@ mod tests {
             let reply = reply_to(&exchange, &TestReply { version, has_digest, ..GOOD });
             let answer = exchange.handle_stream(NOW, &reply);
             assert_eq!(answer.err(), expected, "{flags:?} {version:?} {has_digest}");
+        }
+    }
+
+    /// Nobody else sees a request over a connection, but a server may answer another one.
+    #[test]
+    fn an_answer_to_another_operation_or_another_request_does_not_count() {
+        let (plain, digest) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST));
+        let other = OpCode::DELETE_HANDLE;
+        for (flags, op_code, is_own_digest, expected) in [
+            (plain, OpCode::RESOLUTION, false, None),
+            (digest, OpCode::RESOLUTION, true, None),
+            (digest, OpCode::RESOLUTION, false, Some(AttemptError::Digest)),
+            (plain, other, true, Some(AttemptError::NotOurs("another operation"))),
+        ] {
+            let mut exchange = sent(InterfaceProtocol::TCP, flags);
+            let reply = reply_to(&exchange, &TestReply { op_code, is_own_digest, ..GOOD });
+            let answer = exchange.handle_stream(NOW, &reply);
+            assert_eq!(answer.err(), expected, "{flags:?} {op_code:?} {is_own_digest}");
         }
     }
 

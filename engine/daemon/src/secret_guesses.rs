@@ -152,6 +152,21 @@ mod tests {
         assert_eq!(admitted(&guesses, &one, later, &limits).0, 1, "6 per minute for a handle");
     }
 
+    /// A host of IPv6 has 2^64 addresses.
+    #[test]
+    fn the_addresses_of_a_host_of_ipv6_share_a_limit_and_ipv4_is_one_address_in_both_forms() {
+        let (guesses, limits, now) = (SecretGuesses::new(1024), GuessLimits::DEFAULT, Instant::now());
+        let of = |address: &str| SecretAttempt::of_source(address.parse().unwrap(), b"0.NA/TST");
+        for (first, again, other) in [
+            ("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8:0:1::1"),
+            ("192.0.2.1", "::ffff:192.0.2.1", "192.0.2.2"),
+        ] {
+            assert_eq!(admitted(&guesses, &of(first), now, &limits).0, 20, "{first}");
+            assert_eq!(admitted(&guesses, &of(again), now, &limits).0, 0, "{again}");
+            assert_eq!(admitted(&guesses, &of(other), now, &limits).0, 20, "{other}");
+        }
+    }
+
     #[test]
     fn a_right_key_is_not_counted_and_zero_is_no_limit() {
         let (guesses, limits, now) = (SecretGuesses::new(1024), GuessLimits::DEFAULT, Instant::now());

@@ -62,3 +62,53 @@ pub fn is_record_of_homed_prefix(
         false => Ok(false),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A store of homed prefixes.
+    struct HomedPrefixes(BTreeSet<Vec<u8>>);
+
+    impl StoreRecords for HomedPrefixes {
+        fn folds(&self) -> bool {
+            true
+        }
+
+        fn record(&self, _: &[u8]) -> Result<Option<RecordBuf>, StoreError> {
+            Ok(None)
+        }
+
+        fn is_homed(&self, prefix: &[u8]) -> Result<bool, StoreError> {
+            Ok(self.0.contains(prefix))
+        }
+    }
+
+    #[test]
+    fn a_service_answers_for_homed_prefixes_and_for_records_of_prefixes_derived_from_them() {
+        let homed = ["10.1045", "0.NA/20.500"].map(|prefix| prefix.as_bytes().to_vec());
+        let homed = HomedPrefixes(homed.into());
+        let derived = |levels: usize| format!("0.NA/20.500{}", ".1".repeat(levels));
+        for (key, expected) in [
+            ("10.1045/X", true),
+            ("10.1045/0.NA/X", true),
+            ("10.104/X", false),
+            ("10.1045.1/X", false),
+            ("0.NA/10.1045", false),
+            ("0.NA/10.1045.1", false),
+            ("20.500/X", false),
+            ("20.500.1/X", false),
+            ("0.NA/20.500", false),
+            ("0.NA/20", false),
+            ("0.NA/20.5001.1", false),
+            (&derived(1), true),
+            (&derived(2), true),
+            (&derived(16), true),
+            // So many ancestors are not looked at.
+            (&derived(17), false),
+        ] {
+            assert_eq!(is_responsible(&homed, key.as_bytes()).unwrap(), expected, "{key}");
+        }
+    }
+}

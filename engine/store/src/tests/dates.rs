@@ -7,6 +7,7 @@ over_engines! {
     homed_and_released_prefixes_have_dates_as_well,
     the_oldest_removals_beyond_the_bound_are_dropped,
     the_log_keeps_its_bounds_and_the_time_from_which_it_is_complete,
+    times_of_the_log_do_not_decrease_when_the_clock_is_set_back,
 }
 
 fn delete(store: &Store, handle: &[u8]) {
@@ -91,6 +92,23 @@ fn the_oldest_removals_beyond_the_bound_are_dropped(engine: TestEngine) {
             .collect()
     };
     assert_eq!(after, [b"10.1/Y"]);
+}
+
+/// Mirrors and readers of the log rely on the order of its times.
+fn times_of_the_log_do_not_decrease_when_the_clock_is_set_back(engine: TestEngine) {
+    let Some((_directory, store)) = new_store(engine) else { return };
+    put(&store, "10.1/before", "x");
+    // As if the clock had been two hours ahead until now.
+    let ahead_ms = handle_daemon::clock::now_unix_ms() + 7_200_000;
+    store.promote(0, ahead_ms, |_| Ok(())).unwrap();
+    put(&store, "10.1/after", "x");
+    assert!(store.home(b"10.2").unwrap());
+    delete(&store, b"10.1/BEFORE");
+    let entries: Vec<_> = store.snapshot().unwrap().log_after(0).unwrap().map(Result::unwrap).collect();
+    assert!(entries.is_sorted_by_key(|entry| entry.unix_ms), "{entries:?}");
+    let last = entries.last().unwrap();
+    assert!(last.unix_ms >= ahead_ms, "{last:?}");
+    assert_eq!(store.snapshot().unwrap().last_unix_ms().unwrap(), last.unix_ms);
 }
 
 fn the_log_keeps_its_bounds_and_the_time_from_which_it_is_complete(engine: TestEngine) {
