@@ -196,6 +196,8 @@ pub enum LineProblem {
     NotUtf8,
     /// Longer than [`LINE_LEN_MAX`](crate::LINE_LEN_MAX).
     TooLong,
+    /// The lines of a block are longer than this together.
+    BlockTooLong(usize),
     /// A block begins with something other than an operation.
     NoOperation(String),
     /// A line after a block with secrets is not an operation. It may be a secret, so it is not
@@ -230,6 +232,7 @@ impl fmt::Display for LineProblem {
         match self {
             Self::NotUtf8 => f.write_str("not UTF-8"),
             Self::TooLong => write!(f, "longer than {} bytes", crate::LINE_LEN_MAX),
+            Self::BlockTooLong(len_max) => write!(f, "a block is longer than {len_max} bytes"),
             Self::NoOperation(word) => write!(
                 f,
                 "{word:?} is not an operation: CREATE, ADD, MODIFY, DELETE, REMOVE, HOME, UNHOME, AUTHENTICATE or \

@@ -45,7 +45,11 @@ pub enum Item<'a> {
 impl<R: BufRead> Export<R> {
     /// Reads `input`.
     pub const fn new(input: R) -> Self {
-        Self { scanner: JsonScanner::new(input), place: ExportSection::Begin, homed: Vec::new() }
+        Self {
+            scanner: JsonScanner::new(input, TEXT_LEN_MAX),
+            place: ExportSection::Begin,
+            homed: Vec::new(),
+        }
     }
 
     /// Bytes read so far.

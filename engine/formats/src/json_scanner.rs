@@ -15,8 +15,8 @@ pub enum JsonTextError {
     Io(io::Error),
     /// This was expected after this many bytes.
     Expected(&'static str, u64),
-    /// The text of a part, which ends at or after this byte, is too long.
-    TooLong(u64),
+    /// The text of a part, which ends at or after this byte, is longer than this.
+    TooLong(u64, usize),
 }
 
 impl fmt::Display for JsonTextError {
@@ -24,7 +24,7 @@ impl fmt::Display for JsonTextError {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Expected(what, at) => write!(f, "at byte {at}: expected {what}"),
-            Self::TooLong(at) => write!(f, "at byte {at}: longer than {TEXT_LEN_MAX} bytes"),
+            Self::TooLong(at, len_max) => write!(f, "at byte {at}: longer than {len_max} bytes"),
         }
     }
 }
@@ -44,11 +44,12 @@ pub(crate) struct JsonScanner<R> {
     /// Bytes read so far.
     at: u64,
     text: Vec<u8>,
+    text_len_max: usize,
 }
 
 impl<R: BufRead> JsonScanner<R> {
-    pub(crate) const fn new(input: R) -> Self {
-        Self { input, at: 0, text: Vec::new() }
+    pub(crate) const fn new(input: R, text_len_max: usize) -> Self {
+        Self { input, at: 0, text: Vec::new(), text_len_max }
     }
 
     /// Bytes read so far.
@@ -152,8 +153,8 @@ impl<R: BufRead> JsonScanner<R> {
                 self.text.extend_from_slice(&bytes[..len]);
             }
             self.consume(len);
-            if self.text.len() > TEXT_LEN_MAX {
-                return Err(JsonTextError::TooLong(self.at));
+            if self.text.len() > self.text_len_max {
+                return Err(JsonTextError::TooLong(self.at, self.text_len_max));
             }
             if end.is_some() {
                 return Ok(());

@@ -1,6 +1,7 @@
 //! Numbered lines of bounded length.
 
 use std::io::{self, BufRead, Read as _};
+use zeroize::Zeroizing;
 
 /// Most bytes of a line of a batch file, four times those of the longest message.
 pub const LINE_LEN_MAX: usize = 1 << 20;
@@ -13,7 +14,8 @@ const SKIPPED_LEN_MAX: u64 = 1 << 28;
 pub struct Lines<R> {
     input: R,
     number: u64,
-    line: Vec<u8>,
+    /// Cleared at the end, because lines may have secrets.
+    line: Zeroizing<Vec<u8>>,
     len_max: usize,
     // Whether the last line is to be returned again.
     is_back: bool,
@@ -34,8 +36,8 @@ pub(crate) enum Line<'a> {
 
 impl<R: BufRead> Lines<R> {
     /// Reads lines of at most `len_max` bytes from `input`.
-    pub const fn new(input: R, len_max: usize) -> Self {
-        Self { input, number: 0, line: Vec::new(), len_max, is_back: false }
+    pub fn new(input: R, len_max: usize) -> Self {
+        Self { input, number: 0, line: Zeroizing::default(), len_max, is_back: false }
     }
 
     /// Number of the line read last, from 1.

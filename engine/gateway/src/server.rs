@@ -90,6 +90,7 @@ impl Gateway {
             rules: ArcSwap::from_pointee(rules),
             counters: GatewayCounters::default(),
             connections: Arc::new(SourcePlaces::default()),
+            readers: Arc::new(SourcePlaces::default()),
             bodies: BodyBytes::default(),
             answers: BodyBytes::default(),
             results: BodyBytes::default(),

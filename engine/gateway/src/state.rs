@@ -42,6 +42,8 @@ pub struct GatewayState {
     pub counters: GatewayCounters,
     /// Open connections by source.
     pub connections: Arc<SourcePlaces>,
+    /// Bodies with many changes that are being read.
+    pub readers: Arc<SourcePlaces>,
     /// Bodies of requests that are being received or answered.
     pub bodies: BodyBytes,
     /// Answers that their clients have not taken, and requests under way.

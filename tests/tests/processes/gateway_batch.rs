@@ -176,7 +176,7 @@ fn a_bad_line_says_where_it_is_bad_and_harms_no_other() {
     let lines = lines(&answer);
     let message = lines[1]["message"].as_str().unwrap();
     assert!(message.starts_with("Invalid JSON in line 2, column 21: "), "{message}");
-    assert_eq!(lines[3]["message"], "The line is too long");
+    assert_eq!(lines[3]["message"], "Line too long: the maximum is 1024 bytes");
     assert!(service.stored("TST/good-1").is_some() && service.stored("TST/good-2").is_some());
 }
 
@@ -201,7 +201,7 @@ fn callers_are_proven_and_each_line_needs_the_right() {
     assert_eq!(service.stored("TST/denied"), None);
     let media = post_request(
         "/api/batch",
-        &format!("Content-Type: application/json\r\nAuthorization: {ADMINISTRATOR}\r\n"),
+        &format!("Content-Type: text/plain\r\nAuthorization: {ADMINISTRATOR}\r\n"),
         b"{}",
     );
     let media = HttpAnswer::split(&exchange_over_tls(service.address(), &media), false).unwrap().0;
@@ -266,6 +266,81 @@ fn a_repeated_request_gets_the_same_results_and_changes_nothing() {
     assert_eq!(codes(&dropped)[..2], [(1, 101), (2, 101)]);
     let plain = service.batch(ADMINISTRATOR, "", &creation("TST/once-0"));
     assert_eq!(codes(&plain), [(1, 101)]);
+}
+
+/// What `hdl batch` reads is read in a body as well.
+#[test]
+fn bodies_of_every_form_are_read() {
+    let service = BatchService::start();
+    let send = |media: &str, further: &str, body: &[u8]| {
+        let headers = format!("Content-Type: {media}\r\nAuthorization: {ADMINISTRATOR}\r\n{further}");
+        let bytes = exchange_over_tls(service.address(), &post_request("/api/batch", &headers, body));
+        codes(&described("POST", "/api/batch", &bytes))
+    };
+    let csv = |name: &str| {
+        format!(
+            "\u{feff}sep=;\r\nhandle;index;type;data\r\nTST/{name};1;URL;\"x; y\"\r\nTST/{name};2;EMAIL;z\r\n"
+        )
+    };
+    let pretty = |name: &str| {
+        let record = json!({ "responseCode": 1, "handle": format!("TST/{name}"), "values": [
+            { "index": 1, "type": "URL", "data": { "format": "string", "value": "x" } },
+            { "index": 2, "type": "EMAIL", "data": { "format": "string", "value": "y" } } ] });
+        serde_json::to_string_pretty(&record).unwrap()
+    };
+    let batch = |name: &str| {
+        format!(
+            "# operations\nCREATE TST/{name}\n1 URL 86400 1110 UTF8 x\n2 URL 86400 1110 UTF8 y\n\nDELETE TST/none\n"
+        )
+    };
+    let packed = |text: String| zstd::encode_all(text.as_bytes(), 3).unwrap();
+    let any = "application/octet-stream";
+    for (at, (media, body, expected)) in [
+        ("text/csv", csv("form-0").into_bytes(), &[(3, 1)][..]),
+        (any, csv("form-1").replace(';', "\t").into_bytes(), &[(3, 1)]),
+        ("application/json", pretty("form-2").into_bytes(), &[(1, 1)]),
+        (any, format!("[{}]", pretty("form-3")).into_bytes(), &[(1, 1)]),
+        (any, batch("form-4").into_bytes(), &[(2, 1), (6, 100)]),
+        ("application/zstd", packed(csv("form-5")), &[(3, 1)]),
+        ("application/x-ndjson", packed(pretty("form-6")), &[(1, 1)]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = if at % 2 == 0 { "" } else { "Idempotency-Key: forms\r\n" };
+        let key = key.replace("forms", &format!("form-{at}"));
+        assert_eq!(send(media, &key, &body), expected, "{at}");
+        assert_eq!(service.stored(&format!("TST/form-{at}")), Some(2), "{at}");
+    }
+    // Who makes the changes is said by the request, and files of the server are not read.
+    let foreign = "AUTHENTICATE SECKEY:300:0.NA/TST\nsecret\nDELETE TST/none\nCREATE TST/file\n1 URL 86400 1110 FILE x\n";
+    assert_eq!(send(any, "", foreign.as_bytes()), [(1, 4), (3, 100), (4, 4)]);
+    assert_eq!(send(any, "", b"TST/form-0\n"), [(1, 4)], "a list of names");
+    // What unpacks without end ends.
+    assert_eq!(send(any, "", &packed("\n".repeat(16 << 20))), [(1, 4)]);
+}
+
+/// Bodies that pause take no threads from other sources, nor places at `handle-admin`.
+#[test]
+fn a_source_has_as_many_bodies_under_way_as_allowed() {
+    let service = BatchService::start();
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        let mut stream = connect_over_tls(service.address());
+        stream.write_all((head(ADMINISTRATOR, "") + &chunk("\n")).as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 200");
+        open.push(stream);
+    }
+    let refused = service.batch(ADMINISTRATOR, "", &creation("TST/refused"));
+    assert_eq!((refused.status, refused.json()["responseCode"].as_i64()), (503, Some(3)));
+    open.pop();
+    let since = Instant::now();
+    while service.batch(ADMINISTRATOR, "", &creation("TST/taken")).status != 200 {
+        assert!(since.elapsed() < Duration::from_secs(10), "the thread of a client that left ends");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

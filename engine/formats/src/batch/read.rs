@@ -18,8 +18,11 @@ pub struct BatchReader<R> {
     is_over: bool,
     // Whether the last block had secrets, so that the next line may be one.
     had_secrets: bool,
+    block_len_max: usize,
 }
 
+/// Most bytes of a block, unless the caller names a bound. The largest possible record is shorter.
+const BLOCK_LEN_MAX: usize = 16 << 20;
 /// Most lines of an invalid block that are skipped. Text without an empty line, which may have no
 /// end, is then refused.
 const SKIPPED_LINES_MAX: u64 = 1 << 20;
@@ -52,8 +55,14 @@ const WORDS: [(&str, BlockWord); 9] = [
 
 impl<R: BufRead> BatchReader<R> {
     /// Reads the blocks of `input`.
-    pub const fn new(input: R) -> Self {
-        Self { lines: Lines::new(input, LINE_LEN_MAX), is_over: true, had_secrets: false }
+    pub fn new(input: R) -> Self {
+        Self::bounded(input, BLOCK_LEN_MAX)
+    }
+
+    /// The same for blocks of at most `block_len_max` bytes.
+    pub fn bounded(input: R, block_len_max: usize) -> Self {
+        let lines = Lines::new(input, LINE_LEN_MAX.min(block_len_max));
+        Self { lines, is_over: true, had_secrets: false, block_len_max }
     }
 
     /// Number of the line read last.
@@ -131,10 +140,14 @@ impl<R: BufRead> BatchReader<R> {
         (what, most): (&'static str, usize),
         mut take: impl FnMut(&str) -> Result<T, LineProblem>,
     ) -> io::Result<Result<Vec<T>, LineProblem>> {
-        let mut all = Vec::new();
+        let (mut all, mut len) = (Vec::new(), 0);
         while let Some(line) = self.inner()? {
+            len += line.as_ref().map_or(0, String::len);
             if all.len() == most {
                 return Ok(Err(LineProblem::TooMany(what, most)));
+            }
+            if len > self.block_len_max {
+                return Ok(Err(LineProblem::BlockTooLong(self.block_len_max)));
             }
             match line.and_then(|line| take(&line)) {
                 Ok(one) => all.push(one),

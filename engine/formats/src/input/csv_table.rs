@@ -108,7 +108,15 @@ impl<R: BufRead> CsvTable<R> {
     /// # Errors
     /// When the table cannot be read, or lacks a column.
     pub fn new(input: R) -> Result<Self, CsvError> {
-        let mut records = CsvRecords::new(input);
+        Self::bounded(input, LINE_LEN_MAX)
+    }
+
+    /// The same for rows of at most `len_max` bytes.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn bounded(input: R, len_max: usize) -> Result<Self, CsvError> {
+        let mut records = CsvRecords { len_max, ..CsvRecords::new(input) };
         // A line is one field for a separator that does not occur.
         records.separator = b'\n';
         let mut named = None;
@@ -198,6 +206,7 @@ struct CsvRecords<R> {
     /// The fields, one after the other, and their ends.
     text: Vec<u8>,
     ends: Vec<usize>,
+    len_max: usize,
 }
 
 /// Where the reader is in a field.
@@ -212,7 +221,15 @@ enum FieldState {
 
 impl<R: BufRead> CsvRecords<R> {
     const fn new(input: R) -> Self {
-        Self { input, separator: b',', line: 1, record_line: 0, text: Vec::new(), ends: Vec::new() }
+        Self {
+            input,
+            separator: b',',
+            line: 1,
+            record_line: 0,
+            text: Vec::new(),
+            ends: Vec::new(),
+            len_max: LINE_LEN_MAX,
+        }
     }
 
     fn fields(&self) -> impl Iterator<Item = &[u8]> {
@@ -278,8 +295,8 @@ impl<R: BufRead> CsvRecords<R> {
                 }
                 (_, None) => return Ok(false),
             }
-            if self.text.len() + self.ends.len() > LINE_LEN_MAX {
-                let why = format!("line {}: the row is longer than {LINE_LEN_MAX} bytes", self.record_line);
+            if self.text.len() + self.ends.len() > self.len_max {
+                let why = format!("line {}: the row is longer than {} bytes", self.record_line, self.len_max);
                 return Err(io::Error::other(why));
             }
             next = self.bump()?;

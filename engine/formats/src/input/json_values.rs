@@ -4,6 +4,7 @@ use super::{InputPlace, LINE_LEN_MAX};
 use crate::json_scanner::{JsonScanner, JsonTextError};
 use crate::lines::{Line, Lines};
 use std::io::{self, BufRead};
+use zeroize::Zeroizing;
 
 /// The objects of JSON in an input, as text: for callers that read objects in a way of their own.
 #[derive(Debug)]
@@ -15,7 +16,15 @@ impl<R: BufRead> JsonObjects<R> {
     /// # Errors
     /// Those of the input.
     pub fn new(input: R) -> io::Result<Self> {
-        Ok(Self(JsonValues::new(input)?))
+        Self::bounded(input, LINE_LEN_MAX)
+    }
+
+    /// The same for objects of at most `len_max` bytes.
+    ///
+    /// # Errors
+    /// Those of the input.
+    pub fn bounded(input: R, len_max: usize) -> io::Result<Self> {
+        Ok(Self(JsonValues::new(input, len_max)?))
     }
 
     /// The next object and its place, or the reason why it is not text; `None` at the end.
@@ -40,7 +49,7 @@ pub type JsonText<'a> = (InputPlace, Result<&'a str, String>);
 
 impl<R: BufRead> JsonValues<R> {
     /// Begins to read. Comments and blank lines may come before an array.
-    pub(super) fn new(mut input: R) -> io::Result<Self> {
+    pub(super) fn new(mut input: R, len_max: usize) -> io::Result<Self> {
         let mut passed = 0;
         loop {
             let (blanks, next, lines) = {
@@ -53,7 +62,7 @@ impl<R: BufRead> JsonValues<R> {
             match next {
                 Some(b'[') => {
                     input.consume(blanks);
-                    return Ok(Self::Array(JsonArray::new(input)));
+                    return Ok(Self::Array(JsonArray::new(input, len_max)));
                 }
                 None if blanks > 0 => {
                     input.consume(blanks);
@@ -64,7 +73,7 @@ impl<R: BufRead> JsonValues<R> {
                     passed += lines + 1;
                     pass_line(&mut input)?;
                 }
-                _ => return Ok(Self::Lines(JsonLines::new(input, passed))),
+                _ => return Ok(Self::Lines(JsonLines::new(input, passed, len_max))),
             }
         }
     }
@@ -97,12 +106,13 @@ pub(super) struct JsonLines<R> {
     lines: Lines<R>,
     /// Lines before the first one that is read here.
     passed: u64,
-    text: String,
+    text: Zeroizing<String>,
+    len_max: usize,
 }
 
 impl<R: BufRead> JsonLines<R> {
-    const fn new(input: R, passed: u64) -> Self {
-        Self { lines: Lines::new(input, LINE_LEN_MAX), passed, text: String::new() }
+    fn new(input: R, passed: u64, len_max: usize) -> Self {
+        Self { lines: Lines::new(input, len_max), passed, text: Zeroizing::default(), len_max }
     }
 
     /// The next object. A line that begins with a brace and does not close it is the first one of
@@ -122,7 +132,7 @@ impl<R: BufRead> JsonLines<R> {
                     self.lines.back();
                     break;
                 }
-                Line::TooLong => return Ok(Some(self.refuse(&too_long()))),
+                Line::TooLong => return Ok(Some(self.refuse(&too_long(self.len_max)))),
                 Line::NotUtf8 => return Ok(Some(self.refuse("the line is not UTF-8"))),
                 Line::Text(text) => text,
             };
@@ -147,8 +157,9 @@ impl<R: BufRead> JsonLines<R> {
                 break;
             }
             self.text.push('\n');
-            if self.text.len() > LINE_LEN_MAX {
-                return Ok(Some((InputPlace::Line(self.passed + first_line), Err(too_long()))));
+            if self.text.len() > self.len_max {
+                let why = too_long(self.len_max);
+                return Ok(Some((InputPlace::Line(self.passed + first_line), Err(why))));
             }
         }
         Ok(Some((InputPlace::Line(self.passed + first_line), Ok(&self.text))))
@@ -159,8 +170,8 @@ impl<R: BufRead> JsonLines<R> {
     }
 }
 
-fn too_long() -> String {
-    format!("line too long: the maximum is {LINE_LEN_MAX} bytes")
+fn too_long(len_max: usize) -> String {
+    format!("line too long: the maximum is {len_max} bytes")
 }
 
 /// What a line leaves open.
@@ -193,8 +204,8 @@ pub(super) struct JsonArray<R> {
 }
 
 impl<R: BufRead> JsonArray<R> {
-    const fn new(input: R) -> Self {
-        Self { scanner: JsonScanner::new(input), count: 0, is_over: false }
+    const fn new(input: R, len_max: usize) -> Self {
+        Self { scanner: JsonScanner::new(input, len_max), count: 0, is_over: false }
     }
 
     fn next(&mut self) -> Result<Option<JsonText<'_>>, JsonTextError> {
@@ -236,7 +247,7 @@ mod tests {
     use super::*;
 
     fn split(text: &[u8]) -> Result<Vec<(u64, String)>, JsonTextError> {
-        let mut values = JsonValues::new(text)?;
+        let mut values = JsonValues::new(text, LINE_LEN_MAX)?;
         let mut found = Vec::new();
         while let Some((place, text)) = values.next()? {
             let (InputPlace::Line(number) | InputPlace::Record(number)) = place;

@@ -119,6 +119,7 @@ enum FormReader<'r> {
 struct CsvRecordReader<'r> {
     table: CsvTable<InputStream<'r>>,
     ahead: Option<CsvRow>,
+    len_max: usize,
 }
 
 type PlacedEntry<'a> = (InputPlace, InputEntry<'a>);
@@ -129,18 +130,20 @@ impl<'r> InputReader<'r> {
     /// # Errors
     /// When the beginning cannot be read.
     pub fn new(mut input: InputStream<'r>, form: InputForm) -> Result<Self, InputError> {
+        let len_max = input.entry_len_max();
         let form = match form {
-            InputForm::Json => FormReader::Json(JsonValues::new(input)?),
+            InputForm::Json => FormReader::Json(JsonValues::new(input, len_max)?),
             InputForm::Export => FormReader::Export(Box::new(Export::new(input)), 0),
             InputForm::Sql if Dump::<&[u8]>::has_bare_rows(input.peek(1 << 16)?) => {
                 FormReader::Sql(Box::new(Dump::of_rows(input)))
             }
             InputForm::Sql => FormReader::Sql(Box::new(Dump::new(input))),
             InputForm::Csv => {
-                FormReader::Csv(Box::new(CsvRecordReader { table: CsvTable::new(input)?, ahead: None }))
+                let table = CsvTable::bounded(input, len_max)?;
+                FormReader::Csv(Box::new(CsvRecordReader { table, ahead: None, len_max }))
             }
-            InputForm::Batch => FormReader::Batch(Box::new(BatchReader::new(input))),
-            InputForm::Names => FormReader::Names(Lines::new(input, LINE_LEN_MAX)),
+            InputForm::Batch => FormReader::Batch(Box::new(BatchReader::bounded(input, len_max))),
+            InputForm::Names => FormReader::Names(Lines::new(input, len_max)),
         };
         Ok(Self { form, default_timestamp: 0, encoded: Vec::new(), name: Vec::new() })
     }
@@ -417,7 +420,7 @@ impl CsvRecordReader<'_> {
                 },
                 Err(why) => problem = problem.or(Some(format!("line {}: {why}", row.line))),
             }
-            if len > LINE_LEN_MAX || values.len() > dump::VALUES_COUNT_MAX {
+            if len > self.len_max || values.len() > dump::VALUES_COUNT_MAX {
                 problem = problem.or(Some("the record is too long".to_owned()));
                 (values, len) = (Vec::new(), 0);
             }

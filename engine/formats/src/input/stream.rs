@@ -1,17 +1,31 @@
 //! The bytes of an input.
 
+use super::LINE_LEN_MAX;
 use flate2::bufread::MultiGzDecoder;
+use std::cell::Cell;
 use std::io::{self, BufRead, ErrorKind, Read};
+use std::rc::Rc;
+use zeroize::Zeroizing;
 
 /// Bytes that are held, and most bytes that [`InputStream::peek`] shows.
 const BUFFER_LEN: usize = 1 << 18;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// How many times as long as packed a [bounded](InputStream::bounded) input may be unpacked:
+/// records that differ in their names and addresses only reach 20 to 60.
+const UNPACKED_RATIO_MAX: u64 = 200;
+/// Bytes to which any input may unpack.
+const UNPACKED_FREE_LEN: u64 = 1 << 20;
+/// Window of zstd in a bounded input, 8 MiB: that of all levels up to 19.
+const WINDOW_LOG_MAX: u32 = 23;
 
 /// An input that is read once, from its first byte to its last: a file, a pipe or a body.
 ///
 /// What comes next can be looked at before it is taken. Input in gzip or zstd is unpacked, and a
 /// byte order mark at the beginning is dropped.
-pub struct InputStream<'r>(PeekBuffer<Box<dyn Read + 'r>>);
+pub struct InputStream<'r> {
+    bytes: PeekBuffer<Box<dyn Read + 'r>>,
+    entry_len_max: usize,
+}
 
 impl std::fmt::Debug for InputStream<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -31,7 +45,35 @@ impl<'r> InputStream<'r> {
             Packing::Gzip => Box::new(Unpacked(MultiGzDecoder::new(raw))),
             Packing::Zstd => Box::new(Unpacked(zstd::stream::read::Decoder::with_buffer(raw)?)),
         };
-        let mut stream = Self(PeekBuffer::new(bytes));
+        Self::of_bytes(bytes, LINE_LEN_MAX)
+    }
+
+    /// Begins to read `raw`, which somebody else has sent, with bounds on the memory and the work
+    /// that it takes: entries have at most `entry_len_max` bytes, and it unpacks to at most 200
+    /// times its length.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn bounded(raw: impl Read + 'r, entry_len_max: usize) -> io::Result<Self> {
+        let taken = Rc::new(Cell::new(0));
+        let mut raw = PeekBuffer::new(CountingReader { input: raw, taken: Rc::clone(&taken) });
+        let bytes: Box<dyn Read + 'r> = match Packing::of(&mut raw)? {
+            Packing::None => Box::new(raw),
+            Packing::Gzip => {
+                let input = Unpacked(MultiGzDecoder::new(raw));
+                Box::new(BoundedUnpacked { input, taken, unpacked: 0 })
+            }
+            Packing::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(raw)?;
+                decoder.window_log_max(WINDOW_LOG_MAX)?;
+                Box::new(BoundedUnpacked { input: Unpacked(decoder), taken, unpacked: 0 })
+            }
+        };
+        Self::of_bytes(bytes, entry_len_max)
+    }
+
+    fn of_bytes(bytes: Box<dyn Read + 'r>, entry_len_max: usize) -> io::Result<Self> {
+        let mut stream = Self { bytes: PeekBuffer::new(bytes), entry_len_max };
         if stream.starts_with(BYTE_ORDER_MARK)? {
             stream.consume(BYTE_ORDER_MARK.len());
         }
@@ -47,7 +89,12 @@ impl<'r> InputStream<'r> {
     /// # Errors
     /// Those of the input.
     pub fn peek(&mut self, len: usize) -> io::Result<&[u8]> {
-        self.0.peek(len)
+        self.bytes.peek(len)
+    }
+
+    /// Most bytes of one entry.
+    pub(super) const fn entry_len_max(&self) -> usize {
+        self.entry_len_max
     }
 
     /// Whether the next bytes are `start`. Waits for no more bytes than it takes to see.
@@ -55,17 +102,17 @@ impl<'r> InputStream<'r> {
     /// # Errors
     /// Those of the input.
     pub fn starts_with(&mut self, start: &[u8]) -> io::Result<bool> {
-        starts_with(&mut self.0, start)
+        starts_with(&mut self.bytes, start)
     }
 
     /// The bytes that are there without waiting, or the next ones if there are none; with `more`,
     /// one piece more than last time.
     pub(super) fn peek_some(&mut self, more: bool) -> io::Result<PeekedBytes<'_>> {
-        let before = self.0.held().len();
+        let before = self.bytes.held().len();
         if before == 0 || more {
-            self.0.peek(before + 1)?;
+            self.bytes.peek(before + 1)?;
         }
-        let bytes = self.0.held();
+        let bytes = self.bytes.held();
         let is_all = (more && bytes.len() == before) || bytes.is_empty() || bytes.len() == BUFFER_LEN;
         Ok(PeekedBytes { bytes, is_all })
     }
@@ -80,17 +127,51 @@ pub(super) struct PeekedBytes<'b> {
 
 impl Read for InputStream<'_> {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.0.read(room)
+        self.bytes.read(room)
     }
 }
 
 impl BufRead for InputStream<'_> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.0.fill_buf()
+        self.bytes.fill_buf()
     }
 
     fn consume(&mut self, len: usize) {
-        self.0.consume(len);
+        self.bytes.consume(len);
+    }
+}
+
+/// Counts the bytes that are taken.
+struct CountingReader<R> {
+    input: R,
+    taken: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for CountingReader<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(room)?;
+        self.taken.set(self.taken.get() + len as u64);
+        Ok(len)
+    }
+}
+
+/// Unpacked input that ends with an error if it is out of proportion to the packed one.
+struct BoundedUnpacked<R> {
+    input: Unpacked<R>,
+    taken: Rc<Cell<u64>>,
+    unpacked: u64,
+}
+
+impl<R: Read> Read for BoundedUnpacked<R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(room)?;
+        self.unpacked += len as u64;
+        if self.unpacked > UNPACKED_FREE_LEN + self.taken.get() * UNPACKED_RATIO_MAX {
+            let why =
+                format!("the compressed input is more than {UNPACKED_RATIO_MAX} times as long unpacked");
+            return Err(io::Error::new(ErrorKind::Unsupported, why));
+        }
+        Ok(len)
     }
 }
 
@@ -141,14 +222,15 @@ impl<R: Read> Read for Unpacked<R> {
 /// Bytes that can be looked at before they are taken.
 struct PeekBuffer<R> {
     input: R,
-    bytes: Vec<u8>,
+    /// Cleared at the end, because inputs may have secrets.
+    bytes: Zeroizing<Vec<u8>>,
     start: usize,
     end: usize,
 }
 
 impl<R: Read> PeekBuffer<R> {
     fn new(input: R) -> Self {
-        Self { input, bytes: vec![0; BUFFER_LEN], start: 0, end: 0 }
+        Self { input, bytes: Zeroizing::new(vec![0; BUFFER_LEN]), start: 0, end: 0 }
     }
 
     fn held(&self) -> &[u8] {
@@ -261,6 +343,33 @@ mod tests {
         for few in [&b""[..], b"\x1f", b"\x28\xb5", b"\xef\xbb", b"\xff"] {
             assert_eq!(read(few).unwrap(), few);
         }
+    }
+
+    #[test]
+    fn what_others_send_takes_bounded_memory_and_work() {
+        let bounded = |bytes: &[u8]| -> io::Result<u64> {
+            io::copy(&mut InputStream::bounded(bytes, 1024)?, &mut io::sink())
+        };
+        let blank = vec![b'\n'; 16 << 20];
+        let mut best = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        best.write_all(&blank).unwrap();
+        let window = |log| {
+            let mut packed = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+            packed.window_log(log).unwrap();
+            packed.write_all(b"handle\n").unwrap();
+            packed.finish().unwrap()
+        };
+        for packed in [best.finish().unwrap(), zstd::encode_all(&blank[..], 1).unwrap()] {
+            assert!(bounded(&packed).unwrap_err().to_string().contains("200 times as long unpacked"));
+            assert_eq!(read(&packed).unwrap().len(), blank.len(), "files of one's own are not bounded");
+        }
+        let usual: Vec<u8> =
+            (0..100_000).flat_map(|at| format!("10.1/{at};1;URL;x\n").into_bytes()).collect();
+        for packed in [usual.clone(), gzip(&usual), zstd::encode_all(&usual[..], 19).unwrap()] {
+            assert_eq!(bounded(&packed).unwrap(), usual.len() as u64);
+        }
+        assert_eq!(bounded(&window(23)).unwrap(), 7);
+        assert!(bounded(&window(27)).is_err(), "128 MiB for a window");
     }
 
     #[test]

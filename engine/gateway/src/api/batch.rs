@@ -1,15 +1,16 @@
 //! Changing many records in one request: `POST /api/batch`.
 //!
-//! The body is JSON lines, one change each, and so is the answer, one result each. Both are
-//! streamed: lines are read, handed to `handle-admin` in groups, and answered while more arrive.
-//! With `Idempotency-Key` the whole body is read first, because the key covers its digest.
+//! The body has changes in any form that inputs have, and the answer is JSON lines, one result
+//! each. Both are streamed: changes are read, handed to `handle-admin` in groups, and answered while
+//! more arrive. With `Idempotency-Key` the whole body is read first, because the key covers its
+//! digest.
 //!
 //! There are few places among the requests to `handle-admin`, and few connections to it. A request
 //! has one while its caller is proven, which takes no part of the body, and while changes are
 //! carried out; not while it waits for its client.
 
 mod change_line;
-mod lines;
+mod reading;
 
 pub(crate) use change_line::creation;
 
@@ -25,7 +26,7 @@ use crate::body_streams;
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkConfig;
 use crate::connections::request_body::RequestBody;
-use crate::places::{BodyRoom, SourcePlace};
+use crate::places::{BodyRoom, PlaceLimits, SourcePlace};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
 use crate::state::GatewayState;
@@ -37,7 +38,7 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderMap};
-use lines::{BodyLine, BrokenBody, LineReader};
+use reading::{BodyChanges, BodyForm, ReadChanges, ReadingLimits, UnreadBody, count_changes};
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -63,6 +64,14 @@ const GROUP_PATIENCE: Duration = Duration::from_millis(2);
 /// proven again, which takes milliseconds.
 const PAUSE: Duration = Duration::from_millis(250);
 
+/// The refusal of a body of another media type.
+const OTHER_MEDIA: &str = "Unsupported media type: send application/x-ndjson, text/csv, or application/octet-stream, \
+    whose form is recognised";
+
+/// Bodies that are read at a time: each has a thread, as long as its client sends. Only proven
+/// callers get one.
+const READERS: PlaceLimits = PlaceLimits { places: 256, per_source: 32 };
+
 /// Answers a request to change many records.
 pub(super) async fn batch(
     state: &Arc<GatewayState>,
@@ -76,51 +85,52 @@ pub(super) async fn batch(
     };
     let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
     let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
-    if BulkForm::of_body(request.head.headers) != Some(BulkForm::Lines) {
-        let message = "Unsupported media type: send application/x-ndjson";
-        return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
-    }
+    let Some(form) = BodyForm::of(request.head.headers) else {
+        return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, OTHER_MEDIA).respond(state, request, None);
+    };
     let (settings, source) = (state.settings.current_shared(), request.peer.address);
-    let work = BatchWork { state: Arc::clone(state), identity, source, records_max: settings.bulk.records };
+    let work = BatchWork { state: Arc::clone(state), identity, source };
+    let limits =
+        ReadingLimits { entry_len_max: settings.bulk.line_bytes, records_max: settings.bulk.records };
     let name = match key_of(request.head.headers) {
         Ok(name) => name,
         Err(refusal) => return refusal.respond(state, request, None),
     };
     // The proof from the head alone: a body that is read before it would be that of anybody. Places
     // are soon free again, because nobody has one for as long as a client pleases.
-    let mut opened = match admin.wait_for_place(source).await {
-        Some(place) => work.open(admin, socket, place, None).await,
-        None => Err(no_place()),
+    let mut connection = match work.open_first(admin, socket, None).await {
+        Ok(connection) => connection,
+        Err(error) => return refuse(state, request, error),
     };
     let patience = Duration::from_millis(settings.limits.body_ms.into());
-    let (reader, room) = match name {
-        None => (LineReader::of_body(body, settings.bulk.line_bytes, patience), None),
+    let (unread, room) = match name {
+        None => (UnreadBody::arriving(state, body, form, limits, patience), None),
         Some(name) => {
-            if let Err(error) = std::mem::replace(&mut opened, Err(no_place())) {
-                return refuse(state, request, error);
-            }
-            let (reader, key, room) = match read_body(state, request, &settings.bulk, body, name).await {
+            // Its place is free while the body arrives.
+            drop(connection);
+            let read = read_body(state, request, &settings.bulk, body, form, name).await;
+            let (unread, key, room) = match read {
                 Ok(read) => read,
                 Err(refusal) => return refusal.respond(state, request, None),
             };
-            if let Some(place) = admin.wait_for_place(source).await {
-                opened = work.open(admin, socket, place, Some(&key)).await;
-            }
-            (reader, Some(room))
+            connection = match work.open_first(admin, socket, Some(&key)).await {
+                Ok(connection) => connection,
+                Err(error) => return refuse(state, request, error),
+            };
+            (unread, Some(room))
         }
-    };
-    let connection = match opened {
-        Ok(connection) => connection,
-        Err(error) => return refuse(state, request, error),
     };
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
         return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
     };
+    let reader = state.readers.take(source, READERS).and_then(|place| unread.read(place).ok());
+    let Some(changes) = reader else { return refuse(state, request, no_place()) };
+    let has_arrived = room.is_some();
     body_streams::spawn(state, async move {
         let _room = room;
         // On an error, the body ends without its terminator, which tells the client that results
         // are missing.
-        let _ = work.run(connection, reader, sender).await;
+        let _ = work.run(connection, (changes, has_arrived), sender).await;
     });
     streamed(BulkForm::Lines, body)
 }
@@ -131,14 +141,15 @@ fn no_place() -> BulkError {
     BulkError::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
 }
 
-/// The lines of the body of a request with a key, after all of it has arrived, which takes room.
+/// The body of a request with a key, after all of it has arrived, which takes room.
 async fn read_body(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     config: &BulkConfig,
     body: RequestBody,
+    form: BodyForm,
     name: String,
-) -> Result<(LineReader, RequestKey, BodyRoom), ApiRefusal> {
+) -> Result<(UnreadBody, RequestKey, BodyRoom), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
     let patience = Duration::from_millis(limits.body_ms.into());
     let room = state.bodies.room(request.peer.address);
@@ -150,20 +161,18 @@ async fn read_body(
         state.counters.bodies_refused.add();
         refuse(status, "The body is too long, or did not arrive in time")
     })?;
-    let records_max = config.records;
+    let limits = ReadingLimits { entry_len_max: config.line_bytes, records_max: config.records };
     let digested = tokio::task::spawn_blocking(move || {
-        let is_record = |line: &&[u8]| !line.trim_ascii().is_empty();
-        let count = bytes.split(|&byte| byte == b'\n').filter(is_record).count();
+        let count = count_changes(&bytes, form, limits.entry_len_max, limits.records_max);
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
         (bytes, room, count, digest)
     });
     let (bytes, room, count, digest) =
         digested.await.map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "The request met a bug"))?;
-    if count > records_max {
-        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(records_max)));
+    if count > limits.records_max {
+        return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(limits.records_max)));
     }
-    let reader = LineReader::of_bytes(bytes, config.line_bytes, patience);
-    Ok((reader, (name, digest), room))
+    Ok((UnreadBody::arrived(bytes, form, limits), (name, digest), room))
 }
 
 fn too_many(records_max: usize) -> String {
@@ -247,7 +256,6 @@ struct BatchWork {
     state: Arc<GatewayState>,
     identity: Arc<ClientIdentity>,
     source: IpAddr,
-    records_max: usize,
 }
 
 /// A connection of a proven caller, and its place.
@@ -258,12 +266,17 @@ struct PlacedConnection {
 
 /// The body of a request.
 struct BatchBody {
-    reader: LineReader,
-    /// A line that was read while no place was taken.
-    first: Option<BodyLine>,
-    /// Lines that have been read.
-    count: usize,
+    changes: Receiver<ReadChanges>,
+    /// Whether nothing is awaited of the client. The changes of a request with a key are all made
+    /// on the connection that was opened with it.
+    has_arrived: bool,
+    /// What was read while no place was taken.
+    first: Option<ReadChanges>,
 }
+
+/// The body did not arrive completely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BrokenBody;
 
 /// Why no more lines are handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,6 +288,19 @@ enum FeedEnd {
 }
 
 impl BatchWork {
+    /// Proves the caller, as soon as there is a place.
+    async fn open_first(
+        &self,
+        admin: &AdministrationService,
+        socket: &Path,
+        key: Option<&RequestKey>,
+    ) -> Result<PlacedConnection, BulkError> {
+        match admin.wait_for_place(self.source).await {
+            Some(place) => self.open(admin, socket, place, key).await,
+            None => Err(no_place()),
+        }
+    }
+
     /// Proves the caller at `socket`, in `place`.
     async fn open(
         &self,
@@ -307,15 +333,16 @@ impl BatchWork {
     async fn run(
         &self,
         first: PlacedConnection,
-        reader: LineReader,
+        (changes, has_arrived): (Receiver<ReadChanges>, bool),
         mut sender: BodySender,
     ) -> Result<(), ClientGone> {
-        let mut body = BatchBody { reader, first: None, count: 0 };
+        let mut body = BatchBody { changes, has_arrived, first: None };
         let (mut connection, mut position) = (first, None);
         while self.carry_out(connection, &mut body, &mut sender, &mut position).await? == FeedEnd::Paused {
-            body.first = body.reader.next().await.map_err(|BrokenBody| ClientGone)?;
-            if body.first.is_none() {
-                break;
+            match body.changes.recv().await {
+                Some(ReadChanges::End) => break,
+                Some(ReadChanges::Broken) | None => return Err(ClientGone),
+                group @ Some(ReadChanges::Group(_)) => body.first = group,
             }
             connection = self.open_again().await?;
         }
@@ -351,65 +378,35 @@ impl BatchWork {
         Ok(end)
     }
 
-    /// Reads lines and hands their changes over in groups.
+    /// Hands groups of changes over as they are read.
     async fn feed(
         &self,
         body: &mut BatchBody,
         mut changes: OwnedWriteHalf,
         groups: &Sender<LineGroup>,
     ) -> Result<FeedEnd, BrokenBody> {
-        let (mut lines, mut lines_len) = (Vec::new(), 0);
         loop {
             let read = match body.first.take() {
-                Some(line) => Ok(Ok(Some(line))),
-                None => tokio::time::timeout(PAUSE, body.reader.next()).await,
+                Some(read) => Some(read),
+                None if body.has_arrived => body.changes.recv().await,
+                None => match tokio::time::timeout(PAUSE, body.changes.recv()).await {
+                    Ok(read) => read,
+                    Err(_) => return Ok(FeedEnd::Paused),
+                },
             };
-            let Ok(read) = read else {
-                self.hand_over(lines, &mut changes, groups).await?;
-                return Ok(FeedEnd::Paused);
+            let BodyChanges { frame, states } = match read {
+                Some(ReadChanges::Group(group)) => group,
+                Some(ReadChanges::End) => return Ok(FeedEnd::Over),
+                Some(ReadChanges::Broken) | None => return Err(BrokenBody),
             };
-            let Some(line) = read? else { break };
-            body.count += 1;
-            if body.count > self.records_max {
-                let message = too_many(self.records_max);
-                let text = result_line(line.number, None, ResponseCode::PROTOCOL_ERROR, &message);
-                self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
-                let _ = groups.send(LineGroup::Lines(vec![LineState::Finished(text)])).await;
-                return Ok(FeedEnd::Over);
-            }
-            lines_len += line.text.as_ref().map_or(0, Vec::len);
-            lines.push(line);
-            let is_full = lines.len() >= GROUP_LINES || lines_len >= GROUP_LEN;
-            if is_full || !body.reader.has_more_within(GROUP_PATIENCE).await? {
-                self.hand_over(std::mem::take(&mut lines), &mut changes, groups).await?;
-                lines_len = 0;
+            states.iter().for_each(|_| self.state.counters.bulk_records.add());
+            let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
+            groups.send(LineGroup::Lines(states)).await.map_err(|_| BrokenBody)?;
+            if has_changes {
+                // If this fails, the results fail as well, and the client is told.
+                let _ = changes.write_all(&frame).await;
             }
         }
-        self.hand_over(lines, &mut changes, groups).await?;
-        Ok(FeedEnd::Over)
-    }
-
-    /// Hands the changes on `lines` over.
-    async fn hand_over(
-        &self,
-        lines: Vec<BodyLine>,
-        changes: &mut OwnedWriteHalf,
-        groups: &Sender<LineGroup>,
-    ) -> Result<(), BrokenBody> {
-        if lines.is_empty() {
-            return Ok(());
-        }
-        lines.iter().for_each(|_| self.state.counters.bulk_records.add());
-        // Parsing a group takes milliseconds, too long for an asynchronous task.
-        let encoded = tokio::task::spawn_blocking(move || encode(lines));
-        let (frame, states) = encoded.await.map_err(|_| BrokenBody)?;
-        let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
-        groups.send(LineGroup::Lines(states)).await.map_err(|_| BrokenBody)?;
-        if has_changes {
-            // If this fails, the results fail as well, and the client is told.
-            let _ = changes.write_all(&frame).await;
-        }
-        Ok(())
     }
 
     /// Sends the results in the order of the lines.
@@ -474,35 +471,6 @@ const IN_DOUBT: &str = "The administration service did not answer; the change ma
 #[must_use]
 pub fn message_of_line(number: u32, line: &[u8]) -> Option<(String, Vec<u8>)> {
     LineChange::read(number, line).ok().map(|LineChange { handle, message }| (handle, message))
-}
-
-/// The frame with the changes on `lines`, and the states of the lines of the answer.
-fn encode(lines: Vec<BodyLine>) -> (Vec<u8>, Vec<LineState>) {
-    let mut states = Vec::with_capacity(lines.len());
-    let mut changes = Vec::new();
-    for BodyLine { number, text } in lines {
-        let Some(text) = text else {
-            let message = "The line is too long";
-            states.push(LineState::Finished(result_line(
-                number,
-                None,
-                ResponseCode::PROTOCOL_ERROR,
-                message,
-            )));
-            continue;
-        };
-        match LineChange::read(number, &text) {
-            Ok(LineChange { handle, message }) => {
-                changes.push((number, message));
-                states.push(LineState::HandedOver(number, handle));
-            }
-            Err(fault) => {
-                let handle = fault.handle.as_deref();
-                states.push(LineState::Finished(result_line(number, handle, fault.code, &fault.message)));
-            }
-        }
-    }
-    (bulk::changes_frame(&changes), states)
 }
 
 /// A line of the answer.

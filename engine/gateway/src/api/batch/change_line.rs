@@ -5,6 +5,9 @@ use crate::api::json_input::{self, values_of};
 use crate::api::request::ApiRefusal;
 use handle_daemon::bulk::CHANGE_LEN_MAX;
 use handle_daemon::clock::now_unix_s;
+use handle_formats::batch::BatchOperation;
+use handle_formats::exact::ExactEntry;
+use handle_formats::input::InputEntry;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
@@ -43,6 +46,21 @@ enum LineOperation {
     Modify,
 }
 
+impl LineFault {
+    /// Something that is not in a form that is read here.
+    pub(super) fn protocol(message: &str) -> Self {
+        Self { code: ResponseCode::PROTOCOL_ERROR, message: message.to_owned(), handle: None }
+    }
+
+    /// The same with the reason of the reader of inputs, which does not begin a sentence.
+    pub(super) fn unreadable(why: &impl std::fmt::Display) -> Self {
+        let why = why.to_string();
+        let mut rest = why.chars();
+        let first = rest.next().map(|first| first.to_uppercase().to_string()).unwrap_or_default();
+        Self::protocol(&(first + rest.as_str()))
+    }
+}
+
 impl LineOperation {
     fn of(name: &str) -> Option<Self> {
         Some(match name {
@@ -66,25 +84,110 @@ impl LineChange {
             let message = format!("Invalid JSON in line {number}, column {}: {why}", error.column());
             LineFault { code: ResponseCode::PROTOCOL_ERROR, message, handle: None }
         })?;
-        let handle = json.get("handle").and_then(Json::as_str).map(str::to_owned);
-        let fault = |code, message: &str| {
-            Err(LineFault { code, message: message.to_owned(), handle: handle.clone() })
+        match ExactEntry::read(&json) {
+            Some(Ok(ExactEntry::Record(handle, values))) => {
+                let mut encoded = Vec::new();
+                let values = Values::build(values.iter().map(ValueBuf::view), &mut encoded);
+                return Self::of_entry(InputEntry::Record(&handle, values));
+            }
+            Some(Ok(ExactEntry::Homed(prefix))) => return Self::of_entry(InputEntry::Homed(&prefix)),
+            Some(Err(why)) => return Err(LineFault::unreadable(&why)),
+            None => {}
+        }
+        let Some(name) = json.get("handle").and_then(Json::as_str) else {
+            return Err(LineFault::protocol("The line has no `handle`"));
         };
-        let Some(name) = &handle else {
-            return fault(ResponseCode::PROTOCOL_ERROR, "The line has no `handle`");
+        Self::of(name.as_bytes(), || encode(&json, name))
+    }
+
+    /// The change that an entry of another form is.
+    pub(super) fn of_entry(entry: InputEntry<'_>) -> Result<Self, LineFault> {
+        let plain = OpFlags::PLAIN_REQUEST;
+        match entry {
+            InputEntry::Record(handle, values) => {
+                Self::of(handle, || message(&Request::CreateHandle(HandleValues { handle, values }), plain))
+            }
+            InputEntry::Deleted(handle) => {
+                Self::of(handle, || message(&Request::DeleteHandle(HandleBody { handle }), plain))
+            }
+            InputEntry::Operation(operation) => Self::of_operation(&operation),
+            InputEntry::Homed(prefix) => {
+                let prefix = String::from_utf8_lossy(prefix);
+                Err(LineFault::protocol(&format!("The homed prefix {prefix} is not a change of a record")))
+            }
+            InputEntry::Name(name) => {
+                let fault = LineFault::protocol("A name without values is not a change");
+                Err(LineFault { handle: Some(name.to_owned()), ..fault })
+            }
+            InputEntry::Refused(handle, why) => Err(LineFault { handle, ..LineFault::unreadable(&why) }),
+        }
+    }
+
+    fn of_operation(operation: &BatchOperation) -> Result<Self, LineFault> {
+        let plain = OpFlags::PLAIN_REQUEST;
+        let (handle, values) = match operation {
+            BatchOperation::Create(handle, values)
+            | BatchOperation::Replace(handle, values)
+            | BatchOperation::Add(handle, values)
+            | BatchOperation::Modify(handle, values) => (handle.as_bytes(), values),
+            BatchOperation::Delete(handle) => return Self::of_entry(InputEntry::Deleted(handle.as_bytes())),
+            BatchOperation::Remove(handle, indexes) => {
+                let (mut storage, handle) = (Vec::new(), handle.as_bytes());
+                let indexes = Indexes::build(indexes.iter().copied(), &mut storage);
+                let request = Request::RemoveValue(HandleIndexes { handle, indexes });
+                return Self::of(handle, || message(&request, plain));
+            }
+            BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {
+                let why = format!(
+                    "{} is not read here: the caller of the request makes all changes",
+                    operation.word().to_uppercase()
+                );
+                return Err(LineFault::protocol(&why));
+            }
+            BatchOperation::Home(_) => {
+                let why = format!("{} is not a change of a record", operation.word().to_uppercase());
+                return Err(LineFault::protocol(&why));
+            }
         };
-        if name.len() > HANDLE_LEN_MAX {
+        let whole = values.iter().map(|value| value.resolve(|_| Err(())));
+        let Ok(values) = whole.collect::<Result<Vec<ValueBuf>, ()>>() else {
+            let fault = LineFault::protocol("A value is in another file, which is not read here");
+            return Err(LineFault { handle: operation.handle().map(str::to_owned), ..fault });
+        };
+        let mut encoded = Vec::new();
+        let body =
+            HandleValues { handle, values: Values::build(values.iter().map(ValueBuf::view), &mut encoded) };
+        Self::of(handle, || match operation {
+            BatchOperation::Replace(..) => {
+                guarded_message(&Request::CreateHandle(body), plain.with(OpFlags::OVERWRITE), &KEEPS_ADMINS)
+            }
+            BatchOperation::Add(..) => message(&Request::AddValue(body), plain),
+            BatchOperation::Modify(..) => message(&Request::ModifyValue(body), plain),
+            _ => message(&Request::CreateHandle(body), plain),
+        })
+    }
+
+    /// The change of `handle` whose message `encode` makes.
+    fn of(
+        handle: &[u8],
+        encode: impl FnOnce() -> Result<Vec<u8>, (ResponseCode, String)>,
+    ) -> Result<Self, LineFault> {
+        if handle.len() > HANDLE_LEN_MAX {
             let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
             return Err(LineFault { code: ResponseCode::INVALID_HANDLE, message, handle: None });
         }
-        if !name.contains('/') {
+        let name = String::from_utf8_lossy(handle).into_owned();
+        let fault = |code, message: &str| {
+            Err(LineFault { code, message: message.to_owned(), handle: Some(name.clone()) })
+        };
+        if !handle.contains(&b'/') {
             return fault(ResponseCode::INVALID_HANDLE, "A handle has a slash behind its prefix");
         }
-        match encode(&json, name) {
+        match encode() {
             Ok(message) if message.len() > CHANGE_LEN_MAX => {
                 fault(ResponseCode::INVALID_VALUE, "The record is too long for a message")
             }
-            Ok(message) => Ok(Self { handle: name.clone(), message }),
+            Ok(message) => Ok(Self { handle: name, message }),
             Err((code, message)) => fault(code, &message),
         }
     }
@@ -94,6 +197,7 @@ impl LineChange {
 fn encode(json: &Json, handle: &str) -> Result<Vec<u8>, (ResponseCode, String)> {
     let bad = |message: &str| (ResponseCode::PROTOCOL_ERROR, message.to_owned());
     let operation = match json.get("operation") {
+        None if json.get("deleted") == Some(&Json::Bool(true)) => Some(LineOperation::Delete),
         None => Some(LineOperation::Create),
         Some(name) => name.as_str().and_then(LineOperation::of),
     };
