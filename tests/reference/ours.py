@@ -290,6 +290,16 @@ def fingerprint(outcome):
         return None
 
 
+# Reasons why a run is no measurement that only say that the machine is loaded.
+LATE = re.compile("behind schedule$|^requests not sent")
+
+
+def has_run(done):
+    """Whether a run of handle-loadgen ended well, or was late only, as on a loaded machine."""
+    invalid = re.findall(r"INVALID +(.*)", done.out)
+    return done.code == 0 or (done.code == 3 and invalid and all(LATE.search(why) for why in invalid))
+
+
 def loading(checks, service):
     """handle-loadgen: rates, verification, find-max."""
     program = binaries() / "handle-loadgen"
@@ -299,7 +309,7 @@ def loading(checks, service):
     for transport in ("udp", "tcp"):
         done = run([program, "run", "--target", service.queries, "--transport", transport, "--handles", names, "--rate", "200",
                     "--duration", "3s", "--timeout", "3s", "--json", report], timeout=60)
-        checks.that(f"loadgen over {transport}: no request is lost", done.code == 0 and re.search(r"lost +0$", done.out, re.M), done.brief())
+        checks.that(f"loadgen over {transport}: no request is lost", has_run(done) and re.search(r"lost +0$", done.out, re.M), done.brief())
     exported = service.directory / "exported.jsonl"
     store = service.directory / "imported.redb"
     if store.exists():
@@ -308,7 +318,8 @@ def loading(checks, service):
         # Over TCP: answers of more than four datagrams are not sent over UDP.
         done = run([program, "run", "--target", service.queries, "--transport", "tcp", "--handles", names, "--rate", "100",
                     "--duration", "2s", "--timeout", "3s", "--records", exported], timeout=60)
-        checks.that("loadgen --records reads the output of hdl export", done.code == 0, done.brief())
+        is_right = has_run(done) and re.search(r"verified +200 right, 0 wrong", done.out)
+        checks.that("loadgen --records reads the output of hdl export", is_right, done.brief())
     done = run([program, "find-max", "--target", service.queries, "--handles", names, "--from", "200", "--to", "2000", "--trial", "1s", "--confirm", "1s", "--repeat", "1"], timeout=100)
     checks.that("loadgen find-max reports a rate", done.code == 0, done.brief())
 
