@@ -8,7 +8,7 @@ use crate::key;
 use crate::secret::IdentityArgs;
 use anyhow::{Context as _, bail};
 use handle_auth::PublicKey;
-use handle_client::administration::{Administrator, ClientIdentity};
+use handle_client::administration::{Administrator, ClientIdentity, CommonSession};
 use handle_client::driver::now;
 use handle_client::lookup::{Client, LookupError};
 use handle_client::plan::{InterfacePurpose, ServerTarget};
@@ -16,9 +16,9 @@ use handle_client::{Allowances, BlockingDriver};
 use handle_proto::Handle;
 use handle_proto::data::site::InterfaceKind;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Seconds of idle time after which a server may drop one of our sessions; the default of servers
@@ -80,6 +80,12 @@ impl ServerArgs {
     }
 
     /// How sessions are used if the key of the server is known.
+    /// Whether requests with an identity go through a session, as far as the command line says: the
+    /// key of a server that is looked up is in its site record.
+    pub(crate) const fn may_use_sessions(&self) -> bool {
+        !self.sessions.no_sessions && (self.server_key.is_some() || self.server.is_none())
+    }
+
     fn session_timeout_s(&self) -> Option<i32> {
         (!self.sessions.no_sessions).then_some(SESSION_IDLE_S)
     }
@@ -128,6 +134,18 @@ pub(crate) struct ServerClients<'a> {
     identity: Option<Arc<ClientIdentity>>,
     /// How sessions are used, once set; see [`Administrator::use_sessions`].
     sessions: Option<Option<i32>>,
+    shared: CommonSessions,
+}
+
+/// The sessions that several connections to each server share.
+#[derive(Clone, Default)]
+pub(crate) struct CommonSessions(Arc<Mutex<HashMap<ServerAddress, CommonSession>>>);
+
+impl CommonSessions {
+    fn with(&self, server: &ServerAddress) -> CommonSession {
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sessions.entry(server.clone()).or_default().clone()
+    }
 }
 
 enum ServerChoice {
@@ -146,6 +164,9 @@ struct FoundServers {
 /// different keys at one address.
 type ServerAddress = (SocketAddr, Vec<u8>);
 
+/// The key of the named server, which is the only one.
+const NAMED: ServerAddress = (SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0), Vec::new());
+
 impl<'a> ServerClients<'a> {
     /// Connections to the named server, or to those that `finder` finds.
     pub(crate) fn new(args: &'a ServerArgs, finder: Option<Arc<Client>>) -> anyhow::Result<Self> {
@@ -156,7 +177,15 @@ impl<'a> ServerClients<'a> {
             }
             None => ServerChoice::Named(Box::new(args.anonymous(args.named("no server is set")?)?)),
         };
-        Ok(Self { args, to, identity: None, sessions: None })
+        Ok(Self { args, to, identity: None, sessions: None, shared: CommonSessions::default() })
+    }
+
+    /// Shares the session with each server with all that get the same `shared`.
+    pub(crate) fn share_sessions(&mut self, shared: CommonSessions) {
+        if let ServerChoice::Named(client) = &mut self.to {
+            client.share_session(shared.with(&NAMED));
+        }
+        self.shared = shared;
     }
 
     /// Authenticates as `identity` from now on.
@@ -222,6 +251,7 @@ impl<'a> ServerClients<'a> {
                 {
                     client.answers_queries_at(other.address);
                 }
+                client.share_session(self.shared.with(&known));
                 client.identify(self.identity.clone());
                 if let Some(timeout_s) = self.sessions {
                     client.use_sessions(timeout_s);

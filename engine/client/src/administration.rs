@@ -17,12 +17,12 @@ mod error;
 mod outgoing;
 
 pub use crate::identity::{ClientIdentity, IdentityKey, SessionKey};
-pub use crate::open_session::SessionFailure;
+pub use crate::open_session::{CommonSession, SessionFailure};
 pub use answer::AdministrationAnswer;
 pub use error::AskError;
 
 use crate::allowances::Allowances;
-use crate::open_session::{OpenSession, Proposal};
+use crate::open_session::{OpenSession, PooledSession, Proposal};
 #[cfg(feature = "tls")]
 use crate::replication::connection::StreamConnection;
 use answer::decode_reply;
@@ -41,13 +41,17 @@ use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
 use outgoing::{OutgoingRequest, Repetition, RequestExtra, changes_records, changes_values, has_secrets};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most challenges that are answered for one request. After that the server is taken to reject
 /// every proof.
 const CHALLENGES_MAX: usize = 2;
+/// Codes that say that an identity is not proven.
+const PROOF_REFUSED: RangeInclusive<i32> =
+    ResponseCode::AUTHENTICATION_NEEDED.0..=ResponseCode::AUTHENTICATION_NEEDED.0 + 4;
+
 /// Time for all servers together to receive that sessions have ended.
 const PARTING: Duration = Duration::from_millis(300);
 /// Response codes that say that the server does not know the session or cannot decrypt the request,
@@ -72,7 +76,11 @@ pub struct Administrator {
     server_key: Option<PublicKey>,
     /// Idle seconds after which sessions end; `None` if sessions are not used.
     session_timeout_s: Option<i32>,
-    session: Option<OpenSession>,
+    session: Option<Arc<OpenSession>>,
+    /// The session that is shared with other clients, if one is.
+    shared: Option<CommonSession>,
+    /// Whether the last challenge was answered to the satisfaction of the server.
+    has_proven: bool,
     allowances: Allowances,
     /// The version of requests outside sessions.
     version: Version,
@@ -104,6 +112,8 @@ impl Administrator {
             server_key: None,
             session_timeout_s: None,
             session: None,
+            shared: None,
+            has_proven: false,
             allowances: Allowances::default(),
             version: Version::CURRENT,
             guard: OwnedGuard::default(),
@@ -156,6 +166,10 @@ impl Administrator {
     /// Does not wait.
     fn take_leave(&mut self) -> Option<&mut Self> {
         let session = self.session.take()?;
+        let session = match &self.shared {
+            Some(shared) => shared.forget(session)?,
+            None => session,
+        };
         let request = Request::SessionTerminate(HandleBody { handle: BLANK });
         let flags = OpFlags::PLAIN_REQUEST;
         let outgoing = OutgoingRequest::new(
@@ -189,6 +203,14 @@ impl Administrator {
             Self::end_sessions([&mut *self]);
         }
         self.session_timeout_s = timeout_s;
+    }
+
+    /// Uses one session together with all clients that get the same one, which is set up once. They
+    /// have to be clients of the same server with the same key; those with another identity replace
+    /// the session.
+    pub fn share_session(&mut self, shared: CommonSession) {
+        Self::end_sessions([&mut *self]);
+        self.shared = Some(shared);
     }
 
     /// Sets the exceptions for further requests.
@@ -321,6 +343,54 @@ impl Administrator {
         request: &Request<'_>,
         flags: OpFlags,
     ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
+        if self.session.is_none()
+            && self.uses_session_for(request)
+            && let Some(shared) = self.shared.take()
+        {
+            let answer = self.ask_in_unproven_session(&shared, request, flags);
+            self.shared = Some(shared);
+            if let Some(answer) = answer {
+                return answer;
+            }
+        }
+        self.ask_alone(request, flags)
+    }
+
+    /// Takes the shared session. If its identity has not been proven yet, sends the request as the
+    /// only one: it may be challenged, and a session has one challenge at a time.
+    fn ask_in_unproven_session(
+        &mut self,
+        shared: &CommonSession,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> Option<Result<(AdministrationAnswer, Vec<u8>), AskError>> {
+        let mut pooled = shared.pooled();
+        let is_ours = |pooled: &&PooledSession| match (&pooled.identity, &self.identity) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        let ours = pooled.as_ref().filter(is_ours);
+        let (session, is_proven) =
+            (ours.map(|it| Arc::clone(&it.session)), ours.is_some_and(|it| it.is_proven));
+        self.session = session;
+        if is_proven {
+            return None;
+        }
+        self.has_proven = false;
+        let answer = self.ask_alone(request, flags);
+        let (identity, is_proven) = (self.identity.clone(), self.has_proven);
+        *pooled = self.session.clone().map(|session| PooledSession { identity, session, is_proven });
+        if !is_proven {
+            self.session = None;
+        }
+        Some(answer)
+    }
+
+    fn ask_alone(
+        &mut self,
+        request: &Request<'_>,
+        flags: OpFlags,
+    ) -> Result<(AdministrationAnswer, Vec<u8>), AskError> {
         let had_session = self.session.is_some();
         self.open_session(request)?;
         let mut answer = self.ask_decided(request, flags)?;
@@ -357,10 +427,20 @@ impl Administrator {
 
     /// Drops an ended session and its connection.
     fn leave_session(&mut self) {
-        self.session = None;
+        self.forget_session();
         // A server that could not decrypt the request could not read its flag to keep the
         // connection either, and may be closing it.
         self.connection.close();
+    }
+
+    /// Drops a session that the server may not have any more, for all clients that share it.
+    fn forget_session(&mut self) {
+        if let (Some(session), Some(shared)) = (self.session.take(), &self.shared) {
+            let mut pooled = shared.pooled();
+            if pooled.as_ref().is_some_and(|pooled| Arc::ptr_eq(&pooled.session, &session)) {
+                *pooled = None;
+            }
+        }
     }
 
     /// Sets up a session for `request`, if one is required and there is none.
@@ -377,13 +457,24 @@ impl Administrator {
         if has_secrets && self.server_key.is_none() && !self.allowances.cleartext_secrets {
             return Err(no_session(SessionFailure::ServerKeyUnknown));
         }
-        let Some(timeout_s) = self.session_timeout_s else { return Ok(()) };
-        if self.identity.is_none() && !has_secrets {
+        let Some(timeout_s) = self.session_timeout_s.filter(|_| self.uses_session_for(request)) else {
             return Ok(());
-        }
+        };
         if self.server_key.is_none() {
             return Err(no_session(SessionFailure::ServerKeyUnknown));
         }
+        self.session = Some(Arc::new(self.set_up(timeout_s, has_secrets)?));
+        Ok(())
+    }
+
+    /// Whether a request is sent in a session.
+    fn uses_session_for(&self, request: &Request<'_>) -> bool {
+        self.session_timeout_s.is_some() && (self.identity.is_some() || has_secrets(request))
+    }
+
+    /// Sets up a session.
+    fn set_up(&mut self, timeout_s: i32, has_secrets: bool) -> Result<OpenSession, AskError> {
+        let no_session = |why| AskError::NoSession { why, has_secrets };
         let (identity, proposal) = (self.identity.clone(), Proposal::new(&random()));
         let setup = proposal.request(identity.as_deref(), timeout_s);
         let (answer, _) = self.ask_once(&setup, OpFlags::PLAIN_REQUEST)?;
@@ -392,8 +483,7 @@ impl Administrator {
             let (code, text, is_proven) = (reply.code, answer.text(), answer.is_proven);
             return Err(no_session(SessionFailure::Refused { code, text, is_proven }));
         }
-        self.session = Some(proposal.agree(&envelope, &reply, self.allowances).map_err(no_session)?);
-        Ok(())
+        proposal.agree(&envelope, &reply, self.allowances).map_err(no_session)
     }
 
     fn ask_once(
@@ -424,6 +514,7 @@ impl Administrator {
             }
             let proof = self.prove(&answer, &outgoing, flags, changes_records(request))?;
             answer = self.exchange(&proof, request.op_code(), &outgoing.covered)?;
+            self.has_proven = !PROOF_REFUSED.contains(&answer.code().0);
         }
         Ok((answer, outgoing.covered))
     }
@@ -548,7 +639,7 @@ impl Administrator {
                 if !matches!(error, AskError::Lost(_) | AskError::Late) {
                     // The server may have restarted and given the number of the session to another
                     // client.
-                    self.session = None;
+                    self.forget_session();
                 }
             }
         }

@@ -7,7 +7,7 @@ use handle_auth::agreement::{Group, KeyPair, PRIVATE_LEN};
 use handle_auth::message::MacKey;
 use handle_auth::session::SessionKey;
 use handle_auth::{VerifyError, random};
-use handle_proto::limit::MESSAGE_LEN_MAX;
+use handle_proto::limit::{MESSAGE_LEN_MAX, SESSION_COUNTER_WINDOW};
 use handle_proto::wire::counter::SeenCounters;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::list::Reference;
@@ -15,8 +15,9 @@ use handle_proto::wire::message::{MessageTooLong, encrypted};
 use handle_proto::wire::session::{self, ANONYMOUS_INDEX, KeyExchange, SessionSetup};
 use handle_proto::wire::{Envelope, Message, Reply, Request, Response};
 use handle_proto::{ResponseCode, Version};
+use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// First version in which the MAC of a message covers its version and its counter in the session.
 const PROTECTED_SINCE: Version = Version::new(2, 7);
@@ -29,14 +30,82 @@ pub(crate) struct OpenSession {
     pub(crate) version: Version,
     key: MacKey,
     counters: Mutex<MessageCounters>,
+    /// Notified when a request has been answered.
+    answered: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct MessageCounters {
     /// The counter of the last sent message.
     sent: i32,
+    /// The counters of requests without an answer.
+    open: BTreeSet<i32>,
     /// The counters of received messages.
     seen: SeenCounters,
+}
+
+/// Most requests that are sent in a session after one that has no answer yet. Either side refuses a
+/// message that comes after [`SESSION_COUNTER_WINDOW`](handle_proto::limit::SESSION_COUNTER_WINDOW)
+/// later ones, and connections that share a session are not equally fast.
+const AHEAD_MAX: u16 = 150;
+const _: () = assert!((AHEAD_MAX as usize) < SESSION_COUNTER_WINDOW, "no message is out of the window");
+
+/// A request in a session that has no answer yet, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    session: Arc<OpenSession>,
+    counter: i32,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.session.counters().open.remove(&self.counter);
+        self.session.answered.notify_all();
+    }
+}
+
+impl MessageCounters {
+    fn next(&mut self) -> i32 {
+        self.sent = self.sent.checked_add(1).unwrap_or(1);
+        self.sent
+    }
+}
+
+/// A session that several clients of one server use, each on a connection of its own. It is set up
+/// once, by the first of them, for the identity that it has then.
+#[derive(Clone, Debug, Default)]
+pub struct CommonSession(Arc<Mutex<Option<PooledSession>>>);
+
+/// The session of a pool, and who it belongs to.
+#[derive(Debug)]
+pub(crate) struct PooledSession {
+    pub(crate) identity: Option<Arc<ClientIdentity>>,
+    pub(crate) session: Arc<OpenSession>,
+    /// Whether a challenge in it has been answered.
+    pub(crate) is_proven: bool,
+}
+
+impl CommonSession {
+    /// The session, to look at or to set up; others wait meanwhile.
+    pub(crate) fn pooled(&self) -> MutexGuard<'_, Option<PooledSession>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives a session back; `None` if other clients still have it.
+    pub(crate) fn forget(&self, session: Arc<OpenSession>) -> Option<Arc<OpenSession>> {
+        let mut pooled = self.pooled();
+        let is_it = |pooled: &PooledSession| Arc::ptr_eq(&pooled.session, &session);
+        let in_pool = usize::from(pooled.as_ref().is_some_and(is_it));
+        if Arc::strong_count(&session) > 1 + in_pool {
+            // While nobody else counts.
+            drop(session);
+            return None;
+        }
+        if in_pool == 1 {
+            *pooled = None;
+        }
+        Some(session)
+    }
 }
 
 /// A session being set up.
@@ -86,7 +155,13 @@ impl Proposal {
         let theirs = session::SessionKey::decode(agreed.data, version, since).ok()?;
         let secret = self.pair.agree(theirs.key).ok()?;
         let key = MacKey::new(SessionKey::derive(theirs.cipher, &secret)?);
-        (id > 0).then_some(OpenSession { id, version, key, counters: Mutex::default() })
+        (id > 0).then(|| OpenSession {
+            id,
+            version,
+            key,
+            counters: Mutex::default(),
+            answered: Condvar::new(),
+        })
     }
 }
 
@@ -95,7 +170,8 @@ impl OpenSession {
     #[cfg(test)]
     pub(crate) fn example(id: i32) -> Self {
         let key = SessionKey::new(handle_proto::code::Cipher::AES, vec![7; 32]).expect("a key of AES");
-        Self { id, version: Version::CURRENT, key: MacKey::new(key), counters: Mutex::default() }
+        let (key, counters) = (MacKey::new(key), Mutex::default());
+        Self { id, version: Version::CURRENT, key, counters, answered: Condvar::new() }
     }
 
     fn counters(&self) -> MutexGuard<'_, MessageCounters> {
@@ -106,12 +182,38 @@ impl OpenSession {
     ///
     /// # Errors
     /// When the sealed message is too long.
-    pub(crate) fn sealed(&self, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
+    pub(crate) fn sealed(&self, message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
+        let counter = self.counters().next();
+        self.sealed_as(counter, message)
+    }
+
+    /// The same for a request of one of several connections that share the session. Waits while an
+    /// earlier request would come too late after this one.
+    ///
+    /// # Errors
+    /// When the sealed message is too long.
+    pub(crate) fn sealed_request(
+        self: &Arc<Self>,
+        message: Vec<u8>,
+    ) -> Result<(Vec<u8>, OpenRequest), MessageTooLong> {
         let counter = {
-            let mut counters = self.counters();
-            counters.sent = counters.sent.checked_add(1).unwrap_or(1);
-            counters.sent
+            let is_ahead = |counters: &mut MessageCounters| {
+                counters
+                    .open
+                    .first()
+                    .is_some_and(|first| counters.sent.saturating_sub(*first) >= AHEAD_MAX.into())
+            };
+            let waited = self.answered.wait_while(self.counters(), is_ahead);
+            let mut counters = waited.unwrap_or_else(PoisonError::into_inner);
+            let counter = counters.next();
+            counters.open.insert(counter);
+            counter
         };
+        let open = OpenRequest { session: Arc::clone(self), counter };
+        self.sealed_as(counter, message).map(|message| (message, open))
+    }
+
+    fn sealed_as(&self, counter: i32, mut message: Vec<u8>) -> Result<Vec<u8>, MessageTooLong> {
         self.key.seal(&mut message, counter).expect("a message of ours, and an algorithm of ours");
         let len = message.len() - Envelope::LEN;
         if len > MESSAGE_LEN_MAX as usize { Err(MessageTooLong { len }) } else { Ok(message) }

@@ -4,8 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::batches::{batch, operations};
-use handle_tests::process::{RunningProcess, fail, hdl, until};
+use handle_tests::process::{RunningProcess, fail, hdl, succeed, until};
 use handle_tests::records_server::{Records, RecordsServer};
+use handle_tests::service_directory::InitialisedService;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use std::path::{Path, PathBuf};
@@ -263,4 +264,32 @@ fn exit_code_log_and_report_show_the_results() {
     assert_eq!(fail(setup.command(&[])).0, 0);
     let setup = BatchSetup::new(&format!("{create}nonsense\n"));
     assert_eq!((fail(setup.command(&["--keep-going"])).0, setup.server.records().len()), (2, 1));
+}
+
+/// The server sets up one session for all connections: it would refuse to sign for one on each.
+#[test]
+fn all_connections_share_one_session() {
+    let mut service = InitialisedService::make();
+    service.start_admin();
+    let record = |at| {
+        format!(
+            "{{\"handle\":\"10.1045/{at}\",\"values\":[{{\"index\":1,\"type\":\"URL\",\"data\":\"x\"}},\
+             {{\"index\":2,\"type\":\"NOTE\",\"data\":\"encrypted\",\"permissions\":\"1100\"}}]}}\n"
+        )
+    };
+    let key = ["--server-key", "site/server-public.bin", "--json"];
+    for (from, parallel) in [(0, &[][..]), (1000, &["--parallel", "128"])] {
+        let records: String = (from..from + 600).map(record).collect();
+        std::fs::write(service.path("records.jsonl"), records).unwrap();
+        let batch: Vec<_> = ["batch", "records.jsonl"].iter().chain(&key).chain(parallel).copied().collect();
+        let counts: serde_json::Value = serde_json::from_str(&succeed(service.hdl_as_admin(batch))).unwrap();
+        assert_eq!((&counts["done"], &counts["failed"]), (&600.into(), &0.into()), "{counts}");
+        std::fs::remove_file(service.path("records.jsonl.log")).unwrap();
+    }
+    // Each identity that a batch names has a session of its own.
+    let again = "AUTHENTICATE PUBKEY:300:10.1045/ADMIN\nsite/admin-private.bin\nDELETE 10.1045/1\n\
+                 AUTHENTICATE PUBKEY:300:10.1045/ADMIN\nsite/admin-private.bin\nDELETE 10.1045/2\n";
+    std::fs::write(service.path("again.txt"), again).unwrap();
+    let batch: Vec<_> = ["batch", "again.txt"].iter().chain(&key).copied().collect();
+    succeed(service.hdl_as_admin(batch));
 }

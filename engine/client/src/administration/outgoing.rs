@@ -3,13 +3,14 @@
 
 use super::{AskError, SessionFailure};
 use crate::allowances::Allowances;
-use crate::open_session::OpenSession;
+use crate::open_session::{OpenRequest, OpenSession};
 use handle_auth::random;
 use handle_proto::data::kind;
 use handle_proto::wire::guard::OwnedGuard;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpFlags, Value, Version};
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Whether a request may be repeated when its connection was lost before any byte of its answer
@@ -40,6 +41,8 @@ pub(super) struct OutgoingRequest {
     /// Header and body. The answer has their digest.
     pub(super) covered: Vec<u8>,
     pub(super) repetition: Repetition,
+    /// Until the request has its answer, or has been given up.
+    _open: Option<OpenRequest>,
 }
 
 impl OutgoingRequest {
@@ -49,7 +52,7 @@ impl OutgoingRequest {
     /// [`AskError::NoSession`] if it has secrets and there is no session, unless that is allowed;
     /// [`AskError::TooLong`].
     pub(super) fn new(
-        session: Option<&OpenSession>,
+        session: Option<&Arc<OpenSession>>,
         request: &Request<'_>,
         extra: RequestExtra<'_>,
         flags: OpFlags,
@@ -66,19 +69,19 @@ impl OutgoingRequest {
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
-            Some(session) => session.sealed(message).and_then(|sealed| match has_secrets {
-                true => session.encrypted(&sealed),
-                false => Ok(sealed),
+            Some(session) => session.sealed_request(message).and_then(|(sealed, open)| match has_secrets {
+                true => session.encrypted(&sealed).map(|encrypted| (encrypted, Some(open))),
+                false => Ok((sealed, Some(open))),
             }),
-            None => Ok(message),
+            None => Ok((message, None)),
         };
         let repetition = match (changes_records(request), session) {
             (false, _) => Repetition::Harmless,
             (true, Some(session)) if session.counters_are_protected() => Repetition::Refused,
             (true, _) => Repetition::Forbidden,
         };
-        let message = message.map_err(AskError::TooLong)?;
-        Ok(Self { request_id: envelope.request_id, message, covered, repetition })
+        let (message, open) = message.map_err(AskError::TooLong)?;
+        Ok(Self { request_id: envelope.request_id, message, covered, repetition, _open: open })
     }
 
     /// Encodes an answer to a challenge, in the challenge's version, up to `version_max`. It needs
@@ -101,7 +104,7 @@ impl OutgoingRequest {
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let repetition = if is_change { Repetition::Forbidden } else { Repetition::Harmless };
-        Ok(Self { request_id: envelope.request_id, message, covered, repetition })
+        Ok(Self { request_id: envelope.request_id, message, covered, repetition, _open: None })
     }
 }
 
