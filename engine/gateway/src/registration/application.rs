@@ -1,6 +1,6 @@
 //! What an applicant sends: a form with a `sitebndl.zip`, checked.
 
-use super::RegistrationConfig;
+use super::config::RegistrationConfig;
 use super::request::{ApplicantDetails, RegistrationRequest, RequestOrigin, is_prefix};
 use crate::pages::is_mail_address;
 use handle_auth::PublicKey;

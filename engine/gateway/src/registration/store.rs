@@ -7,7 +7,7 @@
 //! One process at a time writes to the directory: the one that has locked it. When another process
 //! takes over, this one gives the lock up, and the other one reads the directory again.
 
-use super::RegistrationConfig;
+use super::config::RegistrationConfig;
 use super::request::{RegistrationRequest, RequestId, RequestState, RequestToken};
 use anyhow::{Context as _, ensure};
 use handle_daemon::metrics::EventCounter;
