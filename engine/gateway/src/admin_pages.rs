@@ -57,7 +57,7 @@ struct AdminRequest<'r> {
 #[must_use]
 pub fn is_served(state: &GatewayState, path: &str) -> bool {
     let is_path = path == "/admin" || path.starts_with("/admin/");
-    let has_callers = || state.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
+    let has_callers = || state.writing.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
     let settings = state.settings.current();
     let has_tls = state.tls.is_some() || settings.proxies.credentials;
     is_path && settings.admin_pages.enabled && has_tls && has_callers()
@@ -200,7 +200,7 @@ impl<'r> AdminRequest<'r> {
     /// Whether the user reviews requests for prefixes.
     fn is_reviewer(&self) -> bool {
         let settings = self.state.settings.current();
-        let has_requests = self.state.registrations.is_some();
+        let has_requests = self.state.writing.registrations.is_some();
         has_requests && self.identity().is_some_and(|identity| settings.registration.is_reviewer(identity))
     }
 

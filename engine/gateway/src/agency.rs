@@ -24,7 +24,7 @@ pub(crate) async fn answer(
     request_headers: RequestHeaders<'_>,
     path: &str,
 ) -> Option<GatewayResponse> {
-    let (settings, rules) = (state.settings.current_shared(), state.rules.load_full());
+    let (settings, rules) = (state.settings.current_shared(), state.reading.rules.load_full());
     let names = path.strip_prefix('/')?.strip_prefix(settings.agencies.path.as_str())?.strip_prefix('/')?;
     if rules.agencies.is_empty() {
         return None;

@@ -33,7 +33,7 @@ impl ResponseBody {
         let bytes = waiting_len.saturating_mul(RESULTS_MAX);
         let bytes = BodyLimits { bytes, per_source: bytes };
         let limits = AnswerLimits { bytes, ..settings.limits.answers() };
-        let answer = CountedAnswer::begin(&state.results, source, 0, limits)?;
+        let answer = CountedAnswer::begin(&state.writing.results, source, 0, limits)?;
         Some(Self::streamed_as(answer, waiting_len))
     }
 }

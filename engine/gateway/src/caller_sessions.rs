@@ -11,12 +11,12 @@ use std::time::Instant;
 
 /// The part of the state that sessions need: without it, there are none.
 pub(crate) fn service(state: &GatewayState) -> Option<&Arc<CallerService>> {
-    state.admin.as_ref().and_then(|admin| admin.callers())
+    state.writing.admin.as_ref().and_then(|admin| admin.callers())
 }
 
 /// Finds a session.
 pub fn find(state: &GatewayState, id: SessionId) -> Option<HttpSession> {
-    state.sessions.find(id, &state.settings.current().sessions, Instant::now())
+    state.writing.sessions.find(id, &state.settings.current().sessions, Instant::now())
 }
 
 /// Opens a session for a caller at `address`; `None` if `handle-admin` does not answer.
@@ -24,7 +24,7 @@ pub async fn open(state: &GatewayState, address: IpAddr) -> Option<HttpSession> 
     let nonce = service(state)?.nonce().await?;
     let settings = state.settings.current_shared();
     let id = SessionId::new(random());
-    Some(state.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
+    Some(state.writing.sessions.open(id, nonce, address, &settings.sessions, Instant::now()))
 }
 
 /// Ends the session of an identity at `handle-admin`.

@@ -306,7 +306,7 @@ impl ConnectionStart {
 
     /// A nonce for the handshake; `None` when `handle-admin` does not answer.
     async fn nonce(&self) -> Option<CallerNonce> {
-        self.state.admin.as_ref()?.callers()?.nonce().await
+        self.state.writing.admin.as_ref()?.callers()?.nonce().await
     }
 }
 

@@ -74,15 +74,15 @@ fn status(state: &GatewayState) -> Value {
         "draining": state.is_draining(),
         "threads_ended": threads::ended(),
         "log_lines_lost": log::lines_lost(),
-        "workers": { "started": state.workers_count, "running": state.running() },
-        "set": state.set.as_ref().map(MappedSet::to_json),
-        "site": state.site.as_ref().map(|site| json!({
+        "workers": { "started": state.process.workers_count, "running": state.running() },
+        "set": state.reading.set.as_ref().map(MappedSet::to_json),
+        "site": state.reading.site.as_ref().map(|site| json!({
             "serial": site.view().serial,
             "primary": site.is_primary(),
             "server": site.server_at() + 1,
             "servers": site.servers_count(),
         })),
-        "upstream": state.upstream.is_some(),
+        "upstream": state.reading.upstream.is_some(),
         "certificate": state.tls.as_ref().map(certificate),
     })
 }
@@ -122,7 +122,7 @@ fn stats(state: &GatewayState) -> Value {
     stats.insert("request_log_lines".to_owned(), written.into());
     stats.insert("request_log_lost".to_owned(), lost.into());
     stats.insert("connections_open".to_owned(), state.connections.count().into());
-    if let Some(upstream) = &state.upstream {
+    if let Some(upstream) = &state.reading.upstream {
         let cache = upstream.client().cache.stats();
         stats.insert(
             "cache".to_owned(),

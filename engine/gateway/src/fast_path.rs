@@ -67,7 +67,7 @@ pub fn answer(
         return None;
     }
     let target = PlainTarget::of(parts.uri.path())?;
-    let set = state.set.as_ref()?.current();
+    let set = state.reading.set.as_ref()?.current();
     let (query, now) = (RecordQuery { state, set: &set, settings, counted: Some(source) }, now_unix_s());
     match target {
         // Credentials select other values.
@@ -226,7 +226,7 @@ impl<'r> RecordQuery<'r> {
     #[must_use]
     pub fn redirect(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<RecordRedirect<'r>> {
         let Self { state, set, settings, .. } = self;
-        let (records, service) = (set.records(), state.service());
+        let (records, service) = (set.records(), state.reading.service());
         let record = stored_record(&records, &service, handle.bytes())?;
         let mut url = None;
         for value in record.public_values() {
@@ -264,7 +264,7 @@ impl<'r> RecordQuery<'r> {
     /// The record as JSON.
     #[must_use]
     pub fn json(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<CacheableBody> {
-        let record = stored_record(&self.set.records(), &self.state.service(), handle.bytes())?;
+        let record = stored_record(&self.set.records(), &self.state.reading.service(), handle.bytes())?;
         if let Some(source) = self.counted
             && !self.has_room(source, record.public_bytes().len())
         {

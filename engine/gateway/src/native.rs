@@ -72,7 +72,7 @@ pub async fn answer(
         Ok(StreamFront::Message(message, _)) => message,
         unreadable => return respond(refuse_unreadable(state, bytes, unreadable.is_err())),
     };
-    match &state.admin {
+    match &state.writing.admin {
         Some(admin) if !is_public_query(message) => {
             state.counters.forwarded.add();
             let guess = guess_in(source, message);
@@ -181,12 +181,12 @@ fn is_public_query(message: &[u8]) -> bool {
 
 /// The answer of the set, as bytes of one message.
 fn answer_here(state: &GatewayState, message: &[u8]) -> Vec<u8> {
-    let Some(mapped) = &state.set else { return refuse_without_set(state) };
+    let Some(mapped) = &state.reading.set else { return refuse_without_set(state) };
     let set = mapped.current();
     // Long lists are sorted, as the slow path of `handled` does. A body has at most as many as take
     // milliseconds.
     let room = SortingRoom::new();
-    let context = AnswerContext::new(set.records(), state.service(), now_unix_s()).sorting_in(&room);
+    let context = AnswerContext::new(set.records(), state.reading.service(), now_unix_s()).sorting_in(&room);
     let Ok((envelope, rest)) = Envelope::split(message) else {
         return refuse_unreadable(state, message, true);
     };
@@ -205,9 +205,9 @@ fn encode(reply: &ReplyParts<'_>) -> Vec<u8> {
 /// The refusal of bytes that are not a whole message, as deployed servers make it;
 /// `conversations.jsonl`, `malformed/*_half_close`.
 fn refuse_unreadable(state: &GatewayState, bytes: &[u8], is_long: bool) -> Vec<u8> {
-    let Some(mapped) = &state.set else { return refuse_without_set(state) };
+    let Some(mapped) = &state.reading.set else { return refuse_without_set(state) };
     let set = mapped.current();
-    let context = AnswerContext::new(set.records(), state.service(), now_unix_s());
+    let context = AnswerContext::new(set.records(), state.reading.service(), now_unix_s());
     match Envelope::split(bytes) {
         _ if is_long => encode(&refuse_stream(&context, RefusalReason::Malformed, b"")),
         Ok((envelope, rest)) => {
@@ -222,7 +222,7 @@ fn refuse_unreadable(state: &GatewayState, bytes: &[u8], is_long: bool) -> Vec<u
 fn refuse_without_set(state: &GatewayState) -> Vec<u8> {
     let layers: [handle_snapshot::Layer<&[u8]>; 0] = [];
     let Ok(records) = handle_snapshot::RecordSet::new(&layers) else { return Vec::new() };
-    let context = AnswerContext::new(records, state.service(), now_unix_s());
+    let context = AnswerContext::new(records, state.reading.service(), now_unix_s());
     encode(&refuse_stream(&context, RefusalReason::NotSupported, b""))
 }
 
@@ -322,7 +322,7 @@ async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, pa
 
 /// Whether the connection of the client proves the key of the server in the site record.
 fn is_as_secure(state: &GatewayState, peer: HttpPeer) -> bool {
-    let server = state.site.as_ref().and_then(SiteRecord::server);
+    let server = state.reading.site.as_ref().and_then(SiteRecord::server);
     let tls = state.tls.as_ref().filter(|_| peer.is_tls);
     tls.zip(server).is_some_and(|(tls, server)| tls.has_key(server.public_key))
 }

@@ -24,13 +24,13 @@ impl ScrapeSource for GatewayState {
         let mut text = MetricsText::default();
         text.add_all(GatewayCounters::rows(), self.counters.values());
         text.add_table(process_metrics(), self);
-        if let Some(set) = &self.set {
+        if let Some(set) = &self.reading.set {
             text.add_table(set_metrics(), set);
         }
-        if let Some(upstream) = &self.upstream {
+        if let Some(upstream) = &self.reading.upstream {
             text.add_table(upstream_metrics(), upstream);
         }
-        if let Some(registrations) = &self.registrations {
+        if let Some(registrations) = &self.writing.registrations {
             text.add_table(registration_metrics(), &*registrations.store);
         }
         text.finish()
@@ -39,10 +39,10 @@ impl ScrapeSource for GatewayState {
     fn liveness(&self) -> Result<String, String> {
         match self.running() {
             _ if self.is_draining() => Ok("alive".to_owned()),
-            running if running == self.workers_count => {
+            running if running == self.process.workers_count => {
                 threads::problem().map_or_else(|| Ok("alive".to_owned()), Err)
             }
-            running => Err(format!("{running} of {} workers are running", self.workers_count)),
+            running => Err(format!("{running} of {} workers are running", self.process.workers_count)),
         }
     }
 
@@ -53,11 +53,11 @@ impl ScrapeSource for GatewayState {
             return Err("draining".to_owned());
         }
         self.liveness()?;
-        let stale = self.set.as_ref().filter(|set| set.freshness().is_stale(now_unix_ms()));
+        let stale = self.reading.set.as_ref().filter(|set| set.freshness().is_stale(now_unix_ms()));
         if let Some(age_ms) = stale.and_then(|set| set.freshness().age_ms(now_unix_ms())) {
             return Err(format!("the set is stale: its publisher was last heard {} s ago", age_ms / 1000));
         }
-        let behind = self.set.as_ref().and_then(|set| set.last_error());
+        let behind = self.reading.set.as_ref().and_then(|set| set.last_error());
         Ok(behind.map_or_else(|| "ready".to_owned(), |error| format!("ready, with an old set: {error}")))
     }
 }
@@ -70,13 +70,13 @@ handle_daemon::metrics! {
         /// Bytes of bodies of requests that are being received or answered.
         gauge bodies_bytes = |state| state.bodies.count();
         /// Bytes of answers that their clients have not taken, and of requests under way.
-        gauge answers_bytes = |state| state.answers.count() + state.results.count();
+        gauge answers_bytes = |state| state.answers.count() + state.writing.results.count();
         /// Answers that were refused or cut, because too many bytes of answers wait for clients.
         counter answers_refused = |state| state.answers.refused_count();
         /// Sessions of callers with an identity.
-        gauge sessions = |state| state.sessions.counts().0;
+        gauge sessions = |state| state.writing.sessions.counts().0;
         /// Sessions of callers without an identity.
-        gauge sessions_unproven = |state| state.sessions.counts().1;
+        gauge sessions_unproven = |state| state.writing.sessions.counts().1;
         /// Workers that are running.
         gauge workers_running = |state| state.running();
         /// Expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.

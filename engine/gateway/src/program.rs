@@ -118,8 +118,8 @@ impl Program for GatewayProgram {
         let gateway = Gateway::start_with(config, hooks)?;
         readiness::ready("serving");
         let state = gateway.state();
-        let (addresses, certificates) = (gateway.addresses(), &state.certificate_addresses);
-        tracing::info!(addresses = %listed(addresses), certificates = %listed(certificates), workers = state.workers_count, "serving");
+        let (addresses, certificates) = (gateway.addresses(), &state.writing.certificate_addresses);
+        tracing::info!(addresses = %listed(addresses), certificates = %listed(certificates), workers = state.process.workers_count, "serving");
         let (to_reload, to_stop) = (Arc::clone(gateway.state()), Arc::clone(gateway.state()));
         let reload = move || {
             let reply = reload(&to_reload);

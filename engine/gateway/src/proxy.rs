@@ -26,7 +26,7 @@ use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
 use crate::route_table::HttpRoute;
 use crate::set::MappedSet;
-use crate::state::GatewayState;
+use crate::state::{GatewayState, ReadingState};
 use config::{ProxyConfig, is_host};
 use handle_daemon::clock::now_unix_s;
 use handle_proto::fold;
@@ -70,7 +70,7 @@ pub async fn answer(
     if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings) {
         return response;
     }
-    let rules = state.rules.load_full();
+    let rules = state.reading.rules.load_full();
     let base = base(parts, peer.is_https, &settings.proxy);
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
@@ -88,7 +88,7 @@ pub async fn answer(
         None => input.handle_of_path(parts.uri.path().as_bytes()),
     };
     let has_literal =
-        || parse(&rules.input).is_ok_and(|reference| state.has_prefix_with_at(&reference.handle));
+        || parse(&rules.input).is_ok_and(|reference| state.reading.has_prefix_with_at(&reference.handle));
     let encoded = rules.encoded_input.as_ref().filter(|_| !has_literal());
     let reference = match parse(encoded.unwrap_or(&rules.input)) {
         Ok(reference) => reference,
@@ -145,7 +145,7 @@ fn without_handle(form: &str) -> String {
     options.join("&")
 }
 
-impl GatewayState {
+impl ReadingState {
     /// Whether the prefix of a handle has an `@` and is homed in the set.
     fn has_prefix_with_at(&self, handle: &str) -> bool {
         let prefix = handle.split_once('/').map_or(handle, |(prefix, _)| prefix);

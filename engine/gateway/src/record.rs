@@ -1,6 +1,6 @@
 //! The answer to a question: from the set that is mapped here, or from upstream.
 
-use crate::state::GatewayState;
+use crate::state::{GatewayState, ReadingState};
 use crate::upstream::{UpstreamAnswer, UpstreamError};
 use handle_client::service::keeps_s;
 use handle_client::{LookupAnswer, Question, driver};
@@ -254,13 +254,15 @@ const fn is_elsewhere(code: ResponseCode) -> bool {
     )
 }
 
-impl GatewayState {
+impl ReadingState {
     /// What `render` makes of the record, if the set has it. Nothing waits.
     pub fn stored<T>(&self, question: &Question, render: impl FnOnce(&RecordAnswer<'_>) -> T) -> Option<T> {
         let set = self.set.as_ref()?.current();
         stored(&set, &self.service(), question, render)
     }
+}
 
+impl GatewayState {
     /// Answers `http_question` from the set without waiting; `None` if another server has the
     /// handle.
     pub fn answer_here<T>(
@@ -268,8 +270,8 @@ impl GatewayState {
         http_question: &HttpQuestion,
         mut render: impl FnMut(&RecordAnswer<'_>) -> T,
     ) -> Option<T> {
-        let set = self.set.as_ref()?.current();
-        match find(&set, &self.service(), http_question, &mut render) {
+        let set = self.reading.set.as_ref()?.current();
+        match find(&set, &self.reading.service(), http_question, &mut render) {
             Ok(rendered) => Some(rendered),
             Err(answer) if !self.asks_upstream(&answer) => {
                 let origin = RecordOrigin::Set { generation: set.generation() };
@@ -284,7 +286,7 @@ impl GatewayState {
         let is_missing = answer.code == ResponseCode::HANDLE_NOT_FOUND;
         let may_be_there = is_elsewhere(answer.code)
             || is_missing && self.settings.current().upstream.may_have(&answer.handle);
-        may_be_there && self.upstream.is_some()
+        may_be_there && self.reading.upstream.is_some()
     }
 
     /// Answers `http_question` from the set, or from upstream if another server has the handle.
@@ -299,7 +301,7 @@ impl GatewayState {
         if let Some(rendered) = self.answer_here(http_question, &mut render) {
             return Ok(rendered);
         }
-        let Some(upstream) = &self.upstream else { return Err(UpstreamError::Busy) };
+        let Some(upstream) = &self.reading.upstream else { return Err(UpstreamError::Busy) };
         self.counters.upstream_questions.add();
         let outcome = upstream.ask(http_question.source, &http_question.question).await;
         let UpstreamAnswer { answer, is_stale } = outcome.inspect_err(|error| {

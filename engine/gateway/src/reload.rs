@@ -39,7 +39,7 @@ fn reload_all(state: &GatewayState) -> Value {
             Err(error) => return report_failed_reload(&error),
         }
     }
-    if let Some(set) = &state.set {
+    if let Some(set) = &state.reading.set {
         match set.reload() {
             Ok(reloaded) => report["changed"] = matches!(reloaded, ReloadOutcome::Changed(_)).into(),
             Err(error) => {
@@ -63,7 +63,7 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<(SettingChanges, 
     let (config, changes) = merged(&*old, new)?;
     // The new settings must also be valid together with those that stay.
     config.check()?;
-    let (rules, errors) = state.rules.load().reopened(&config);
+    let (rules, errors) = state.reading.rules.load().reopened(&config);
     if config.log != old.log
         && let Some(set_log) = &settings.hooks().set_log
     {
@@ -71,12 +71,12 @@ fn apply(state: &GatewayState, new: &Config) -> anyhow::Result<(SettingChanges, 
     }
     // Certificates are read again even if their paths are unchanged, because they are renewed.
     state.tls.as_ref().map_or(Ok(()), TlsIdentity::reload)?;
-    if let Some(set) = &state.set {
+    if let Some(set) = &state.reading.set {
         set.set_verify_new(config.verify_new_layers);
         set.freshness().set_limits(config.publishers.age_max_s, config.publishers.refuse_stale);
     }
     settings.networks.store(Arc::new(NetworkLists::of(&config)));
-    state.rules.store(Arc::new(rules));
+    state.reading.rules.store(Arc::new(rules));
     settings.current.store(Arc::new(config));
     Ok((changes, errors))
 }

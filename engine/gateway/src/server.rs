@@ -11,7 +11,7 @@ use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
 use crate::settings::{GatewayHooks, GatewaySettings};
-use crate::state::GatewayState;
+use crate::state::{GatewayState, ProcessState, ReadingState, WritingState};
 use crate::worker::Worker;
 use anyhow::{Context as _, anyhow, ensure};
 use arc_swap::ArcSwap;
@@ -84,32 +84,33 @@ impl Gateway {
         let control = config.control.as_deref().map(bind_control).transpose()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let state = Arc::new(GatewayState {
-            set,
-            site,
-            upstream,
-            rules: ArcSwap::from_pointee(rules),
+            reading: ReadingState { set, site, upstream, rules: ArcSwap::from_pointee(rules) },
+            writing: WritingState {
+                admin,
+                sessions: HttpSessions::default(),
+                registrations,
+                results: BodyBytes::default(),
+                certificate_addresses: listeners.addresses(ListenerKind::Certificates),
+            },
+            process: ProcessState {
+                workers_count,
+                handover: Handover::new(PROGRAM, |_| Ok(())),
+                running: AtomicUsize::new(0),
+                phase: CurrentPhase::default(),
+                shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
+                started_unix_ms: now_unix_ms(),
+            },
             counters: GatewayCounters::default(),
             connections: Arc::new(SourcePlaces::default()),
             readers: Arc::new(SourcePlaces::default()),
             bodies: BodyBytes::default(),
             answers: BodyBytes::default(),
-            results: BodyBytes::default(),
-            admin,
-            sessions: HttpSessions::default(),
-            registrations,
             tls,
             settings: GatewaySettings::new(config.clone(), hooks),
             rates: SourceRates::new(config.request_rate.sources),
             bulk_time: SourceRates::new(BULK_SOURCES),
             secret_guesses: SecretGuesses::new(config.secret_guesses.entries),
             request_log: RequestLog::new(&config.request_log),
-            workers_count,
-            certificate_addresses: listeners.addresses(ListenerKind::Certificates),
-            handover: Handover::new(PROGRAM, |_| Ok(())),
-            running: AtomicUsize::new(0),
-            phase: CurrentPhase::default(),
-            shutdown: Arc::new(Shutdown::new().context("cannot create the shutdown signal")?),
-            started_unix_ms: now_unix_ms(),
         });
         let addresses = listeners.addresses(ListenerKind::Plain);
         let mut gateway = Self { state, addresses, http, workers: Vec::new(), helpers: Vec::new() };
@@ -123,7 +124,7 @@ impl Gateway {
             predecessor.dismiss()?;
             gateway.take_registrations();
         }
-        gateway.state.phase.advance(GatewayPhase::Serving);
+        gateway.state.process.phase.advance(GatewayPhase::Serving);
         gateway.start_control(control)?;
         Ok(gateway)
     }
@@ -131,15 +132,15 @@ impl Gateway {
     /// Takes the directory of requests for prefixes, which the old process gives up: at once, or
     /// when a reviewer who is deciding has done so.
     fn take_registrations(&mut self) {
-        let Some(registrations) = &self.state.registrations else { return };
+        let Some(registrations) = &self.state.writing.registrations else { return };
         if registrations.try_lock() {
             return;
         }
         tracing::info!("waiting for the old process to complete a decision about a request for a prefix");
         let state = Arc::clone(&self.state);
         let wait = move || {
-            if let Some(registrations) = &state.registrations {
-                registrations.wait_for_lock(&state.shutdown);
+            if let Some(registrations) = &state.writing.registrations {
+                registrations.wait_for_lock(&state.process.shutdown);
             }
         };
         if let Err(error) = self.start_helper("registrations", wait) {
@@ -151,11 +152,11 @@ impl Gateway {
     fn hold(&self, listeners: &WorkerListeners, scrapes: Option<&ScrapeEndpoint>) -> anyhow::Result<()> {
         for (worker, listener) in listeners.distinct() {
             let announced = SocketAnnouncement { kind: SocketKind::Tcp, address: listener.local_addr()? };
-            self.state.handover.hold(Some(worker), announced, listener.try_clone()?.into());
+            self.state.process.handover.hold(Some(worker), announced, listener.try_clone()?.into());
         }
         if let Some(scrapes) = scrapes {
             let announced = SocketAnnouncement { kind: SocketKind::Http, address: scrapes.address()? };
-            self.state.handover.hold(None, announced, scrapes.descriptor()?);
+            self.state.process.handover.hold(None, announced, scrapes.descriptor()?);
         }
         Ok(())
     }
@@ -167,7 +168,7 @@ impl Gateway {
             tracing::error!("{:#}", anyhow::Error::new(error));
         }
         let state = Arc::clone(&self.state);
-        self.start_helper("control", move || control.serve(&state.shutdown, &state))
+        self.start_helper("control", move || control.serve(&state.process.shutdown, &state))
     }
 
     fn start_worker(&mut self, at: usize, listeners: Vec<WorkerListener>) -> anyhow::Result<()> {
@@ -175,12 +176,12 @@ impl Gateway {
         struct RunningWorker(Arc<GatewayState>, usize);
         impl Drop for RunningWorker {
             fn drop(&mut self) {
-                self.0.handover.release(self.1);
-                self.0.running.fetch_sub(1, Ordering::AcqRel);
+                self.0.process.handover.release(self.1);
+                self.0.process.running.fetch_sub(1, Ordering::AcqRel);
             }
         }
         let worker = Worker::new(&self.state, listeners)?;
-        self.state.running.fetch_add(1, Ordering::AcqRel);
+        self.state.process.running.fetch_add(1, Ordering::AcqRel);
         let running = RunningWorker(Arc::clone(&self.state), at);
         let thread = threads::spawn(format!("worker-{at}"), move || worker.run(&running.0));
         self.workers.push(thread.context("cannot start a worker thread")?);
@@ -188,11 +189,11 @@ impl Gateway {
     }
 
     fn start_helpers(&mut self, scrapes: Option<ScrapeEndpoint>) -> anyhow::Result<()> {
-        if self.state.set.is_some() {
+        if self.state.reading.set.is_some() {
             let state = Arc::clone(&self.state);
             self.start_helper("watcher", move || {
-                if let Some(set) = &state.set {
-                    publication::follow(set, &state.shutdown);
+                if let Some(set) = &state.reading.set {
+                    publication::follow(set, &state.process.shutdown);
                 }
             })?;
         }
@@ -201,7 +202,7 @@ impl Gateway {
         let state = Arc::clone(&self.state);
         self.start_helper("request-log", move || {
             let format = || state.settings.current().request_log.format;
-            writer.run(&state.shutdown, format, RequestLogEntry::write);
+            writer.run(&state.process.shutdown, format, RequestLogEntry::write);
         })?;
         if self.state.tls.as_ref().is_some_and(|tls| tls.acme().is_some()) {
             let state = Arc::clone(&self.state);
@@ -209,7 +210,7 @@ impl Gateway {
         }
         if let Some(scrapes) = scrapes {
             let state = Arc::clone(&self.state);
-            self.start_helper("observer", move || scrapes.serve(&state.shutdown, &state))?;
+            self.start_helper("observer", move || scrapes.serve(&state.process.shutdown, &state))?;
         }
         Ok(())
     }
@@ -263,7 +264,7 @@ impl Gateway {
         while !is_over(&self.workers) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.state.shutdown.stop();
+        self.state.process.shutdown.stop();
         ensure!(is_over(&self.workers), "a worker did not stop in time");
         for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {
             thread.join().map_err(|_| anyhow!("a thread ended with a bug; the log says where"))?;

@@ -28,14 +28,12 @@ use std::time::Duration;
 /// State shared by all parts.
 #[derive(Debug)]
 pub struct GatewayState {
-    /// The set that is mapped here.
-    pub set: Option<MappedSet>,
-    /// The site record.
-    pub site: Option<SiteRecord>,
-    /// The Handle System.
-    pub upstream: Option<Upstream>,
-    /// The rules of the proxy.
-    pub rules: ArcSwap<ProxyRules>,
+    /// What reads need.
+    pub reading: ReadingState,
+    /// What changes need.
+    pub writing: WritingState,
+    /// What starting and stopping need.
+    pub process: ProcessState,
     /// The settings in force.
     pub settings: GatewaySettings,
     /// Counters.
@@ -48,14 +46,6 @@ pub struct GatewayState {
     pub bodies: BodyBytes,
     /// Answers that their clients have not taken, and requests under way.
     pub answers: BodyBytes,
-    /// Results of changes that their callers have not taken.
-    pub results: BodyBytes,
-    /// The administration service.
-    pub admin: Option<AdministrationService>,
-    /// Sessions of callers.
-    pub sessions: HttpSessions,
-    /// Requests for prefixes.
-    pub registrations: Option<Registrations>,
     /// The certificate of this process.
     pub tls: Option<TlsIdentity>,
     /// Rates of requests by source.
@@ -66,10 +56,41 @@ pub struct GatewayState {
     pub secret_guesses: SecretGuesses,
     /// The log of requests.
     pub request_log: RequestLog,
-    /// Number of workers.
-    pub workers_count: usize,
+}
+
+/// What answers are made from.
+#[derive(Debug)]
+pub struct ReadingState {
+    /// The set that is mapped here.
+    pub set: Option<MappedSet>,
+    /// The site record.
+    pub site: Option<SiteRecord>,
+    /// The Handle System.
+    pub upstream: Option<Upstream>,
+    /// The rules of the proxy.
+    pub rules: ArcSwap<ProxyRules>,
+}
+
+/// How changes reach `handle-admin`, and who makes them.
+#[derive(Debug)]
+pub struct WritingState {
+    /// The administration service.
+    pub admin: Option<AdministrationService>,
+    /// Sessions of callers.
+    pub sessions: HttpSessions,
+    /// Requests for prefixes.
+    pub registrations: Option<Registrations>,
+    /// Results of changes that their callers have not taken.
+    pub results: BodyBytes,
     /// The addresses at which clients may show certificates.
     pub certificate_addresses: Vec<SocketAddr>,
+}
+
+/// The process: its workers, its phase, and its listeners.
+#[derive(Debug)]
+pub struct ProcessState {
+    /// Number of workers.
+    pub workers_count: usize,
     /// The listeners, which a successor process can take over.
     pub(crate) handover: Handover,
     pub(crate) running: AtomicUsize,
@@ -78,17 +99,19 @@ pub struct GatewayState {
     pub(crate) started_unix_ms: u64,
 }
 
-impl GatewayState {
+impl ReadingState {
     /// What the resolver needs to know about this server.
     #[must_use]
     pub fn service(&self) -> ServiceFacts<'_> {
         service_facts(self.site.as_ref())
     }
+}
 
+impl GatewayState {
     /// Stops accepting connections, and ends those whose requests are answered.
     pub fn drain(&self) {
-        self.phase.advance(GatewayPhase::Stopping);
-        self.shutdown.drain();
+        self.process.phase.advance(GatewayPhase::Stopping);
+        self.process.shutdown.drain();
     }
 
     /// Whether the process accepts no more connections.
@@ -100,7 +123,7 @@ impl GatewayState {
     /// Whether this process drains because another process has taken over.
     #[must_use]
     pub fn is_handed_over(&self) -> bool {
-        self.handover.is_done()
+        self.process.handover.is_done()
     }
 
     /// Time for connections to finish when the process is told to stop, and after a takeover.
@@ -123,19 +146,19 @@ impl GatewayState {
     /// Whether the process has reached `phase`.
     #[must_use]
     pub fn has_reached(&self, phase: GatewayPhase) -> bool {
-        self.phase.has_reached(phase)
+        self.process.phase.has_reached(phase)
     }
 
     /// Tells a task which phase the process has reached.
     #[must_use]
     pub fn phase(&self) -> PhaseReceiver {
-        self.phase.subscribe()
+        self.process.phase.subscribe()
     }
 
     /// Number of workers that are running.
     #[must_use]
     pub fn running(&self) -> usize {
-        self.running.load(Ordering::Acquire)
+        self.process.running.load(Ordering::Acquire)
     }
 
     /// The expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
@@ -148,13 +171,13 @@ impl GatewayState {
     /// The start time, in milliseconds since 1970.
     #[must_use]
     pub const fn started_unix_ms(&self) -> u64 {
-        self.started_unix_ms
+        self.process.started_unix_ms
     }
 }
 
 impl TakeoverServer for GatewayState {
     fn handover(&self) -> &Handover {
-        &self.handover
+        &self.process.handover
     }
 
     fn is_draining(&self) -> bool {
@@ -162,11 +185,11 @@ impl TakeoverServer for GatewayState {
     }
 
     fn drain(&self) {
-        if let Some(registrations) = &self.registrations {
+        if let Some(registrations) = &self.writing.registrations {
             registrations.store.unlock();
         }
-        self.phase.advance(GatewayPhase::HandedOver);
-        self.shutdown.drain();
+        self.process.phase.advance(GatewayPhase::HandedOver);
+        self.process.shutdown.drain();
     }
 }
 

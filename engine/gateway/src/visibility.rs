@@ -23,10 +23,10 @@ impl GatewayState {
         let settings = self.settings.current_shared();
         let patience = Duration::from_millis(settings.admin.visible_ms.into());
         let take_place = || {
-            let waits = self.admin.as_ref()?.visible_waits();
+            let waits = self.writing.admin.as_ref()?.visible_waits();
             waits.take(source, settings.admin.visible_waits()).filter(|_| !patience.is_zero())
         };
-        if let Some(upstream) = &self.upstream {
+        if let Some(upstream) = &self.reading.upstream {
             let handles: Vec<Vec<u8>> = handles.into_iter().map(<[u8]>::to_vec).collect();
             forget(upstream, &handles);
             // The other service may show the change a little later, and its old answer be cached.
@@ -39,7 +39,7 @@ impl GatewayState {
                 });
             }
         }
-        let (Some(set), Some(position)) = (&self.set, position) else { return };
+        let (Some(set), Some(position)) = (&self.reading.set, position) else { return };
         if set.shows(position) != Some(false) || patience.is_zero() {
             return;
         }

@@ -50,7 +50,7 @@ impl Worker {
             let listeners: io::Result<_> = listeners.into_iter().map(of_runtime).collect();
             listeners.context("cannot accept connections")?
         };
-        let places_count = (settings.limits.connections / state.workers_count).max(1);
+        let places_count = (settings.limits.connections / state.process.workers_count).max(1);
         Ok(Self { runtime, listeners, places_count })
     }
 
@@ -77,7 +77,7 @@ impl Worker {
                 () = state.drain_time_over() => {}
             }
             // The last connections may have been those of sessions.
-            let callers = state.admin.as_ref().and_then(|admin| admin.callers());
+            let callers = state.writing.admin.as_ref().and_then(|admin| admin.callers());
             match callers {
                 Some(callers) => timeout(END_PATIENCE, callers.end_all()).await.is_ok(),
                 None => true,

@@ -211,7 +211,7 @@ fn handles_of_other_services_are_asked_for_and_cached() {
     let directory = tempfile::tempdir().unwrap();
     let gateway = front_of(resolver.address(), directory.path());
     let address = gateway.addresses()[0];
-    let cached = || gateway.state().upstream.as_ref().unwrap().client().cache.stats().hits;
+    let cached = || gateway.state().reading.upstream.as_ref().unwrap().client().cache.stats().hits;
     let first = get(address, HANDLE, "");
     assert_eq!((first.status, cached()), (200, 0), "{}", first.text());
     let second = get(address, HANDLE, "");

@@ -115,7 +115,7 @@ impl ServedServices {
     /// A connection whose client shows a certificate with this identity and key.
     fn connect(&self, identity: &str, key_id: &str) -> CertificateConnection {
         let shown = ClientCertificate::with_uid(identity, key_id);
-        CertificateConnection::open(self.gateway.state().certificate_addresses[0], Some(&shown))
+        CertificateConnection::open(self.gateway.state().writing.certificate_addresses[0], Some(&shown))
     }
 
     fn audit(&self) -> String {

@@ -73,7 +73,7 @@ impl DerefMut for ServedPair {
 
 impl ServedPair {
     fn address(&self) -> SocketAddr {
-        self.gateway.gateway.state().certificate_addresses[0]
+        self.gateway.gateway.state().writing.certificate_addresses[0]
     }
 
     fn connect(&self, shown: &ClientCertificate) -> CertificateConnection {
@@ -88,7 +88,7 @@ impl ServedPair {
     /// Number of sessions with an identity, of gateway and `handle-admin`.
     fn sessions(&self) -> (usize, usize) {
         let service = &self.administration.server().shared().service;
-        (self.gateway.gateway.state().sessions.counts().0, service.caller_sessions().count())
+        (self.gateway.gateway.state().writing.sessions.counts().0, service.caller_sessions().count())
     }
 
     /// Connections with a certificate, proofs that were accepted, and refused requests.

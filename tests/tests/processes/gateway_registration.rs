@@ -170,7 +170,7 @@ fn a_request_is_reviewed_accepted_and_becomes_a_prefix_record() {
         assert_eq!(pages.decide(&who, &application, &fields).status, 409, "it is decided");
     }
     assert!(!registry.exists(&who, "0.NA/TST.TWO"));
-    let counts = registry.gateway.gateway.state().registrations.as_ref().unwrap().store.counts();
+    let counts = registry.gateway.gateway.state().writing.registrations.as_ref().unwrap().store.counts();
     assert_eq!((counts.received.get(), counts.accepted.get(), counts.refused.get()), (1, 1, 0));
 }
 

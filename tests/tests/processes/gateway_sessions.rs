@@ -270,7 +270,7 @@ fn there_are_as_many_sessions_as_allowed() {
     let of_one = pair_with(|_| (), |config| config.sessions.per_identity = 2);
     let ids = [of_one.signed_in(), of_one.signed_in(), of_one.signed_in()];
     assert_eq!(ids.map(|id| of_one.status(&id)), [401, 200, 200], "the oldest of the identity");
-    let (proven, _) = of_one.gateway.gateway.state().sessions.counts();
+    let (proven, _) = of_one.gateway.gateway.state().writing.sessions.counts();
     assert_eq!(proven, 2);
     let limited = pair_with(|config| config.callers.sessions_per_identity = 1, |_| ());
     let ids = [limited.signed_in(), limited.signed_in()];

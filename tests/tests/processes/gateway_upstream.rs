@@ -150,9 +150,9 @@ fn expired_answers_are_served_when_nobody_answers_and_no_longer_than_allowed() {
     std::thread::sleep(Duration::from_millis(4200).saturating_sub(since.elapsed()));
     front.server.behave(AnswerManner::Silent);
     let state = front.gateway.state();
-    let stale_count = state.upstream.as_ref().unwrap().stale_count();
+    let stale_count = state.reading.upstream.as_ref().unwrap().stale_count();
     is_failure(&front.get("/api/handles/10.1/x"), &[502, 504]);
-    assert_eq!(state.upstream.as_ref().unwrap().stale_count(), stale_count);
+    assert_eq!(state.reading.upstream.as_ref().unwrap().stale_count(), stale_count);
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn as_many_answers_wait_as_allowed_and_the_next_change_is_answered_at_once() {
             let pair = &pair;
             scope.spawn(move || pair.put(&format!("waits-{at}"), "https://example.org/").status)
         });
-        let waits = || pair.gateway.gateway.state().admin.as_ref().unwrap().visible_waits().count();
+        let waits = || pair.gateway.gateway.state().writing.admin.as_ref().unwrap().visible_waits().count();
         until("both wait", || waits() == 2);
         let began = Instant::now();
         assert_eq!(pair.put("third", "https://example.org/").status, 201);

@@ -98,12 +98,12 @@ fn a_manifest_of_a_later_version_is_refused_by_name_and_the_old_set_stays() {
     let later = format!("{text}end {:016x}\n", checksum(text.as_bytes()));
     std::fs::write(fleet.path("later"), &later).unwrap();
     until("both have the second set", || {
-        let mapped = gateway.state().set.as_ref().unwrap().current().generation();
+        let mapped = gateway.state().reading.set.as_ref().unwrap().current().generation();
         [server.shared().live.current().generation(), mapped] == [2; 2]
     });
     std::fs::rename(fleet.path("later"), publisher.dir.join("MANIFEST")).unwrap();
     until("the manifest is refused", || {
-        let shown = [server.shared().live.to_json(), gateway.state().set.as_ref().unwrap().to_json()];
+        let shown = [server.shared().live.to_json(), gateway.state().reading.set.as_ref().unwrap().to_json()];
         shown.iter().all(|it| it["last_error"].to_string().contains("unsupported version"))
     });
     assert_eq!(code(&server, "10.5072/3"), ResponseCode::SUCCESS, "the old set stays");

@@ -283,7 +283,7 @@ impl AgingSet {
         let now = now_unix_ms();
         assert!(self.publisher.publisher().renew_statement(now).unwrap());
         until("the statement arrives", || {
-            let gateway = self.gateway.state().set.as_ref().unwrap().freshness().signed_unix_ms();
+            let gateway = self.gateway.state().reading.set.as_ref().unwrap().freshness().signed_unix_ms();
             [&self.answering, &self.refusing]
                 .map(|server| server.shared().live.freshness().signed_unix_ms())
                 .iter()
@@ -374,7 +374,7 @@ fn a_statement_from_tomorrow_is_refused_and_shown_and_the_next_right_one_is_take
     let mut set = AgingSet::start();
     let signed = set.renew();
     let shown = |set: &AgingSet| {
-        let gateway = set.gateway.state().set.as_ref().unwrap().to_json();
+        let gateway = set.gateway.state().reading.set.as_ref().unwrap().to_json();
         [set.answering.shared().live.to_json(), set.refusing.shared().live.to_json(), gateway]
     };
     let are_ahead = |set: &AgingSet| {
@@ -419,7 +419,7 @@ fn a_manifest_that_is_older_than_the_set_in_service_is_refused() {
     let first = std::fs::read(&manifest).unwrap();
     set.publisher.publish(3..4, "second", false);
     let generations = |set: &AgingSet| {
-        let mapped = set.gateway.state().set.as_ref().unwrap().current().generation();
+        let mapped = set.gateway.state().reading.set.as_ref().unwrap().current().generation();
         [set.answering.shared().live.current().generation(), mapped]
     };
     until("the second generation is served", || generations(&set) == [2; 2]);
@@ -428,7 +428,7 @@ fn a_manifest_that_is_older_than_the_set_in_service_is_refused() {
     std::fs::rename(&replaced, &manifest).unwrap();
     until("the older manifest is refused", || {
         let handled = set.answering.shared().live.to_json();
-        let gateway = set.gateway.state().set.as_ref().unwrap().to_json();
+        let gateway = set.gateway.state().reading.set.as_ref().unwrap().to_json();
         [handled, gateway].iter().all(|shown| shown["last_error"].to_string().contains("older"))
     });
     assert_eq!(generations(&set), [2; 2]);

@@ -49,7 +49,7 @@ pub(super) async fn ask<T: Send + 'static>(
     identity: &Arc<ClientIdentity>,
     work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
 ) -> Result<T, ServiceError> {
-    match &request.state.admin {
+    match &request.state.writing.admin {
         Some(admin) => admin.ask(request.peer.address, Some(Arc::clone(identity)), work).await,
         None => Err(ServiceError::Busy),
     }

@@ -31,13 +31,13 @@ struct TypedTexts {
 
 /// The store, if the user may see it.
 fn store<'r>(request: &AdminRequest<'r>) -> Option<&'r Arc<RegistrationStore>> {
-    let registrations = request.state.registrations.as_ref().filter(|_| request.is_reviewer());
+    let registrations = request.state.writing.registrations.as_ref().filter(|_| request.is_reviewer());
     registrations.map(|registrations| &registrations.store)
 }
 
 /// The answer to users who may not see it.
 fn not_allowed(request: &AdminRequest<'_>) -> GatewayResponse {
-    if request.state.registrations.is_none() {
+    if request.state.writing.registrations.is_none() {
         return plain(StatusCode::NOT_FOUND, "there is no such page\n");
     }
     let mut page = list_page(request);
@@ -144,7 +144,7 @@ async fn review(
     page.notice = notice;
     page.commands = commands(request, shown);
     let prefix = shown.current_prefix();
-    if let Some(registrations) = request.state.registrations.as_ref().filter(|_| !prefix.is_empty()) {
+    if let Some(registrations) = request.state.writing.registrations.as_ref().filter(|_| !prefix.is_empty()) {
         let all = registrations.store.all();
         let others = all.iter().filter(|other| {
             other.id() != shown.id()
@@ -283,7 +283,7 @@ async fn decide(
         return Err(decided_already(request));
     }
     let busy = || (StatusCode::SERVICE_UNAVAILABLE, error(request.texts().unreachable));
-    let Some(admin) = &request.state.admin else { return Err(busy()) };
+    let Some(admin) = &request.state.writing.admin else { return Err(busy()) };
     let by = request.identity_name().unwrap_or_default();
     let written = admin.run(request.peer.address, move || write(&claim, by)).await;
     written.map_err(|_| busy())?.map_err(|failure| not_stored(request, &failure))

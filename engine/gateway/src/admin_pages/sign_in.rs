@@ -72,7 +72,7 @@ pub(super) async fn sign_in(request: &AdminRequest<'_>, body: &[u8]) -> GatewayR
     let (id, settings) = (SessionId::new(random()), request.state.settings.current_shared());
     let (limits, now) = (&settings.sessions, Instant::now());
     let session = HttpSession { id, nonce: random(), identity: None };
-    match request.state.sessions.add(session, identity.clone(), limits, now) {
+    match request.state.writing.sessions.add(session, identity.clone(), limits, now) {
         Ok(displaced) => {
             displaced.into_iter().for_each(|identity| caller_sessions::end(request.state, Some(identity)));
         }
@@ -97,14 +97,14 @@ async fn read_proof(
         let credentials = HandleCredentials::of_fields(fields);
         let session = credentials.session().and_then(|id| caller_sessions::find(request.state, id));
         let session = session.ok_or(SignInError::Stale)?;
-        request.state.sessions.end(session.id);
+        request.state.writing.sessions.end(session.id);
         let proof = sessions::read_proof(request.state, &credentials).map_err(SignInError::Credentials)?;
         return Ok((session.nonce.to_vec(), proof));
     };
     let (index, handle) = identity(name).ok_or(SignInError::NotVerified)?;
     let (handle, key) = (handle.as_bytes().to_vec(), IdentityKey::Secret(secret));
     let identity = ClientIdentity { handle, index, key };
-    let callers = request.state.admin.as_ref().and_then(|admin| admin.callers());
+    let callers = request.state.writing.admin.as_ref().and_then(|admin| admin.callers());
     let nonce = match callers {
         Some(callers) => callers.nonce().await.ok_or(SignInError::Unreachable)?,
         None => return Err(SignInError::Unreachable),
@@ -140,7 +140,7 @@ fn split_secret(body: &[u8]) -> (Option<Zeroizing<Vec<u8>>>, Vec<u8>) {
 /// Ends the session.
 pub(super) fn sign_out(request: &AdminRequest<'_>) -> GatewayResponse {
     if let Some(session) = &request.session {
-        caller_sessions::end(request.state, request.state.sessions.end(session.id));
+        caller_sessions::end(request.state, request.state.writing.sessions.end(session.id));
     }
     with_cookie(request.see_other("admin/sign-in"), "", "; Max-Age=0")
 }

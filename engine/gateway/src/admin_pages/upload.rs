@@ -154,7 +154,7 @@ async fn put_all(
     records: Vec<UploadRecord>,
     mode: UploadMode,
 ) -> Vec<RecordOutcome> {
-    let admin = request.state.admin.as_ref();
+    let admin = request.state.writing.admin.as_ref();
     if let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.bulk_socket()?))) {
         let handover = Handover { request, admin, socket };
         return handover.put_all(identity, records, mode).await;

@@ -83,7 +83,7 @@ pub(super) async fn batch(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => identity,
     };
-    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
     let Some(form) = BodyForm::of(request.head.headers) else {
         return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, OTHER_MEDIA).respond(state, request, None);
@@ -320,7 +320,7 @@ impl BatchWork {
 
     /// Proves the caller again, after a pause.
     async fn open_again(&self) -> Result<PlacedConnection, ClientGone> {
-        let admin = self.state.admin.as_ref().ok_or(ClientGone)?;
+        let admin = self.state.writing.admin.as_ref().ok_or(ClientGone)?;
         let socket = admin.bulk_socket().ok_or(ClientGone)?;
         let place = admin.wait_for_place(self.source).await.ok_or(ClientGone)?;
         self.open(admin, socket, place, None).await.map_err(|error| {
@@ -417,7 +417,8 @@ impl BatchWork {
         sender: &mut BodySender,
         last_position: &mut Option<StorePosition>,
     ) -> Result<(), ClientGone> {
-        let patience = self.state.admin.as_ref().map_or(Duration::ZERO, AdministrationService::patience);
+        let patience =
+            self.state.writing.admin.as_ref().map_or(Duration::ZERO, AdministrationService::patience);
         while let Some(group) = waiting.recv().await {
             let LineGroup::Lines(states) = group else { return Err(ClientGone) };
             let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
@@ -459,7 +460,8 @@ impl BatchWork {
 
     /// Removes a changed record from the cache of other services' answers.
     fn forget(&self, handle: &str, code: ResponseCode) {
-        if let Some(upstream) = self.state.upstream.as_ref().filter(|_| code == ResponseCode::SUCCESS) {
+        if let Some(upstream) = self.state.reading.upstream.as_ref().filter(|_| code == ResponseCode::SUCCESS)
+        {
             upstream.client().cache.forget(handle.as_bytes());
         }
     }

@@ -62,7 +62,7 @@ fn end_connection(response: &mut GatewayResponse) {
 
 /// Where certificates are accepted.
 fn elsewhere(state: &GatewayState) -> String {
-    let addresses = state.certificate_addresses.iter();
+    let addresses = state.writing.certificate_addresses.iter();
     let ports: Vec<String> = addresses.map(|address| address.port().to_string()).collect();
     match ports.len() {
         0 => "This gateway does not accept client certificates".to_owned(),

@@ -120,7 +120,7 @@ pub async fn change(
         Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
-    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let deletes = *request.head.method == Method::DELETE;
     let changed = admin.ask(request.peer.address, Some(identity), move |client| {
         let _room = room;

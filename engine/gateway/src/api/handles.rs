@@ -215,7 +215,7 @@ async fn read_as(
     question: Question,
     handle: &str,
 ) -> GatewayResponse {
-    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let is_whole = question.indexes.is_empty() && question.types.is_empty();
     let read = move |client: &mut Administrator| {
         let (mut indexes, mut types) = (Vec::new(), Vec::new());

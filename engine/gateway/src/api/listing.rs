@@ -212,7 +212,7 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     if !prefix.as_bytes().starts_with(PREFIX_RECORDS) || prefix.len() > HANDLE_LEN_MAX {
         return refuse(ResponseCode::INVALID_HANDLE, "Handle is not a prefix handle", Some(prefix));
     }
-    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let (handle, ends) = (prefix.as_bytes().to_vec(), *request.head.method == Method::DELETE);
     let change = move |client: &mut Administrator| {
         let body = HandleBody { handle: &handle };
@@ -280,7 +280,7 @@ async fn ask(
         Caller::Refused(response) => return Err(response),
         Caller::Identity(identity) => identity,
     };
-    let Some(admin) = &state.admin else { return Err(unsupported(state, request, NO_ADMIN)) };
+    let Some(admin) = &state.writing.admin else { return Err(unsupported(state, request, NO_ADMIN)) };
     let collected = admin.ask(request.peer.address, Some(identity), list).await;
     let ((code, text), names) = collected.map_err(|error| admin_refusal(state, request, &error, about))?;
     match code {

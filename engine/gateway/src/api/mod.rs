@@ -189,7 +189,7 @@ fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>, endpoint: ApiEndp
 }
 
 fn site(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
-    let Some(site) = &state.site else {
+    let Some(site) = &state.reading.site else {
         return unsupported(state, request, "This server has no site record");
     };
     let site = site_to_json(&site.view());

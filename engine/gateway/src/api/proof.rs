@@ -64,7 +64,7 @@ pub(crate) async fn prove<'s>(
     request: &ApiRequest<'_>,
     identity: Arc<ClientIdentity>,
 ) -> Result<ProvenCaller<'s>, GatewayResponse> {
-    let callers = state.admin.as_ref().and_then(|admin| admin.callers());
+    let callers = state.writing.admin.as_ref().and_then(|admin| admin.callers());
     let Some(callers) = callers.filter(|_| matches!(identity.key, IdentityKey::Secret(_))) else {
         return Ok(ProvenCaller::of(state, identity));
     };

@@ -137,7 +137,8 @@ async fn search(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => Some(identity),
     };
-    let Some((admin, socket)) = state.admin.as_ref().and_then(|admin| Some((admin, admin.bulk_socket()?)))
+    let Some((admin, socket)) =
+        state.writing.admin.as_ref().and_then(|admin| Some((admin, admin.bulk_socket()?)))
     else {
         return unsupported(state, request, NO_ADMIN);
     };

@@ -137,7 +137,7 @@ pub(super) async fn verify_uncounted(
     nonce: &[u8],
     proof: HandleProof,
 ) -> Result<Arc<ClientIdentity>, SignInError> {
-    let (Some(service), Some(admin)) = (service(state), &state.admin) else {
+    let (Some(service), Some(admin)) = (service(state), &state.writing.admin) else {
         return Err(SignInError::Unreachable);
     };
     let (service, nonce) = (Arc::clone(service), nonce.to_vec());
@@ -191,14 +191,14 @@ async fn sign_in(
         Ok(identity) => identity,
         Err(error) => {
             if error == SignInError::Stale {
-                state.sessions.renew(session.id, next);
+                state.writing.sessions.renew(session.id, next);
             }
             return Err(error);
         }
     };
     let settings = state.settings.current_shared();
     let (limits, now) = (&settings.sessions, Instant::now());
-    match state.sessions.authenticate(session, next, Arc::clone(&identity), limits, now) {
+    match state.writing.sessions.authenticate(session, next, Arc::clone(&identity), limits, now) {
         Ok(displaced) => displaced.into_iter().for_each(|identity| end(state, Some(identity))),
         Err(error) => {
             end(state, Some(identity));
@@ -317,7 +317,7 @@ pub async fn add_authentication_headers(
     let unauthenticated = match found {
         // `handle-admin` no longer knows the session.
         Some(HttpSession { id, identity: Some(_), .. }) if is_refused => {
-            end(state, state.sessions.end(id));
+            end(state, state.writing.sessions.end(id));
             None
         }
         found => found.filter(|session| session.identity.is_none()),
@@ -360,7 +360,7 @@ async fn prove_server(
     session: &HttpSession,
     client_nonce: Option<&[u8]>,
 ) -> Option<ServerSignature> {
-    let (service, admin) = (Arc::clone(service(state)?), state.admin.as_ref()?);
+    let (service, admin) = (Arc::clone(service(state)?), state.writing.admin.as_ref()?);
     let (nonce, client_nonce) = (session.nonce, client_nonce?.to_vec());
     let source = request.peer.address;
     admin.run(source, move || service.sign(&nonce, &client_nonce, source)).await.ok()?.ok()
@@ -378,7 +378,7 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Reques
         Method::PUT if is_this => authenticate(state, request, body).await,
         Method::DELETE if is_this => match session_in_header(request).and_then(|id| find(state, id)) {
             Some(session) => {
-                end(state, state.sessions.end(session.id));
+                end(state, state.writing.sessions.end(session.id));
                 empty(StatusCode::NO_CONTENT)
             }
             None => no_session(state, request, StatusCode::FORBIDDEN),

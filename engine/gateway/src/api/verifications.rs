@@ -43,7 +43,7 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
             return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message).respond(state, request, None);
         }
     };
-    let Some(admin) = &state.admin else { return unsupported(state, request, NO_ADMIN) };
+    let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let guess = SecretGuess::of(request.peer.address, &verification.handle);
     if let Err(retry_after) = guess.check(state) {
         let settings = state.settings.current();

@@ -132,8 +132,12 @@ impl ConnectionCertificate {
         let session = HttpSession { id: SessionId::new(random()), nonce, identity: None };
         let id = session.id;
         let settings = self.gateway.settings.current_shared();
-        let added =
-            self.gateway.sessions.add(session, Arc::clone(&identity), &settings.sessions, Instant::now());
+        let added = self.gateway.writing.sessions.add(
+            session,
+            Arc::clone(&identity),
+            &settings.sessions,
+            Instant::now(),
+        );
         // The handshake is of no more use in either case.
         *state = CertificateState::InSession(id);
         match added {
@@ -157,7 +161,7 @@ impl ConnectionCertificate {
         shown: Arc<ShownCertificate>,
         source: IpAddr,
     ) -> Result<Arc<ClientIdentity>, CertificateRefusal> {
-        let admin = self.gateway.admin.as_ref();
+        let admin = self.gateway.writing.admin.as_ref();
         let (Some(admin), Some(service)) = (admin, admin.and_then(|admin| admin.callers())) else {
             return Err(CertificateRefusal::Unreachable);
         };
@@ -183,7 +187,7 @@ impl ConnectionCertificate {
     }
 
     fn end_session(&self, id: SessionId) {
-        caller_sessions::end(&self.gateway, self.gateway.sessions.end(id));
+        caller_sessions::end(&self.gateway, self.gateway.writing.sessions.end(id));
     }
 }
 

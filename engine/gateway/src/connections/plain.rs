@@ -69,7 +69,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     served: &ServedConnection,
     wait: &mut RequestWait<'_>,
 ) -> Result<Vec<u8>, ConnectionError> {
-    if served.is_trusted || served.state.set.is_none() {
+    if served.is_trusted || served.state.reading.set.is_none() {
         // Its requests come from clients that only the general path knows, or none has an answer
         // here.
         return Ok(Vec::new());
@@ -232,7 +232,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         let state = &self.served.state;
         let _guard = BugGuard(state);
         let settings = state.settings.current();
-        let Some(set) = state.set.as_ref().filter(|_| !needs_hyper(state, &settings)) else {
+        let Some(set) = state.reading.set.as_ref().filter(|_| !needs_hyper(state, &settings)) else {
             self.is_over = true;
             return (0, 0);
         };

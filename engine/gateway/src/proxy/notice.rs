@@ -20,7 +20,7 @@ impl GatewayState {
             {
                 return notice;
             }
-            let cache = &self.upstream.as_ref()?.client().cache;
+            let cache = &self.reading.upstream.as_ref()?.client().cache;
             Notice::of_record(cache.get(&http_question.question, driver::now())?.values().iter())
         });
         notices.fold(Notice::default(), |outer, inner| inner.or(outer))

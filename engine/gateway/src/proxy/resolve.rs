@@ -171,7 +171,8 @@ impl HandleRequest<'_> {
         }
         let redirect = plain_redirect(&self.proxy, answer.values.iter())?;
         let prefix = Question::all(chain.handle().prefix_record());
-        let inherits = self.state.stored(&prefix, |answer| answer.values.iter().any(|it| is_document(&it)));
+        let inherits =
+            self.state.reading.stored(&prefix, |answer| answer.values.iter().any(|it| is_document(&it)));
         (inherits != Some(true)).then_some(redirect)
     }
 
@@ -248,7 +249,11 @@ impl HandleRequest<'_> {
         for name in locations.further_records(handle) {
             let stays_here = is_from_set && fold::eq(&name, &handle.prefix_record());
             let question = Question { wants: self.wants(), ..Question::of_types(name, &[kind::LOCATIONS]) };
-            if self.state.stored(&question, |answer| locations.inherit(answer.values.iter())).is_some()
+            if self
+                .state
+                .reading
+                .stored(&question, |answer| locations.inherit(answer.values.iter()))
+                .is_some()
                 || stays_here
             {
                 continue;
@@ -284,7 +289,7 @@ impl HandleRequest<'_> {
         let (set_name, server_name);
         let source = match answer.origin {
             RecordOrigin::Set { generation } => {
-                let mapped = self.state.set.as_ref();
+                let mapped = self.state.reading.set.as_ref();
                 set_name = mapped.map(|mapped| mapped.name()).unwrap_or_default();
                 let published = mapped.and_then(|mapped| mapped.published_unix_s(generation));
                 AnswerSource::Set { name: &set_name, generation, published_unix_s: published }

@@ -61,7 +61,7 @@ enum FormRefusal {
 #[must_use]
 pub fn is_served(state: &GatewayState, path: &str) -> bool {
     let is_path = path.strip_prefix("/register").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    is_path && state.registrations.is_some() && state.settings.current().admin_pages.enabled
+    is_path && state.writing.registrations.is_some() && state.settings.current().admin_pages.enabled
 }
 
 /// Answers a request for a page for applicants.
@@ -76,7 +76,7 @@ pub async fn answer(
     if !peer.is_tls {
         return to_tls(parts, &base);
     }
-    let Some(registrations) = &state.registrations else { return empty(StatusCode::NOT_FOUND) };
+    let Some(registrations) = &state.writing.registrations else { return empty(StatusCode::NOT_FOUND) };
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
@@ -232,7 +232,7 @@ impl ApplicantRequest<'_> {
             unix_s: u64::from(now_unix_s()),
             source: address,
         };
-        let Some(admin) = &self.state.admin else { return Err(FormRefusal::NotStored) };
+        let Some(admin) = &self.state.writing.admin else { return Err(FormRefusal::NotStored) };
         let (form, config) = (form.clone(), config.clone());
         let store = Arc::clone(&self.registrations.store);
         let stored = admin.run(address, move || {
