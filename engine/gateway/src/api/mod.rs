@@ -3,8 +3,9 @@
 //! - [`handles`]: reading records. [`change`]: changing them. [`listing`]: names.
 //! - [`resolve`] reads many records in one request; [`batch`] changes many.
 //! - [`request`]: a request, and the answers that all endpoints have in common.
-//! - [`caller`]: the authenticated caller of a request; [`basic`]: callers with a secret; [`scheme`],
-//!   [`sessions`]: callers that sign a nonce; [`certificates`]: callers with client certificates.
+//! - [`caller`]: the authenticated caller of a request; [`basic`]: callers with a secret;
+//!   [`scheme`], [`sessions`]: callers that sign a nonce; [`certificates`]: callers with client
+//!   certificates.
 //! - [`verifications`]: whether a proof was made with a secret key.
 //! - `proof`: callers that are proven before their bodies are read.
 //! - `json_input`: JSON within bounds.
