@@ -322,3 +322,38 @@ impl<B: AsRef<[u8]>> TreePath<'_, B> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"10.1/A";
+
+    fn root(siblings_count: usize, end: PathEnd) -> Option<Sha256Sum> {
+        let siblings = std::vec![Sha256Sum([2; 32]); siblings_count];
+        ProofPath { key: KEY.to_vec(), siblings, end }.root()
+    }
+
+    #[test]
+    fn another_record_is_on_the_path_of_the_key_and_is_not_that_of_the_key() {
+        let own = key_digest(KEY);
+        let other = |bit: usize| {
+            let mut key = own;
+            key.0[bit / 8] ^= 0x80 >> (bit % 8);
+            PathEnd::Other { key, record: Sha256Sum([3; 32]) }
+        };
+        for steps in [0, 1, 7, 8, 9, 100] {
+            assert!(root(steps, other(steps)).is_some(), "{steps} steps, then they part");
+            let parts_before = steps.checked_sub(1).and_then(|bit| root(steps, other(bit)));
+            assert_eq!(parts_before, None, "{steps} steps, of which the last is not on its path");
+            let itself = PathEnd::Other { key: own, record: Sha256Sum([3; 32]) };
+            assert_eq!(root(steps, itself), None, "{steps} steps");
+        }
+    }
+
+    #[test]
+    fn a_path_has_no_more_steps_than_a_key_has_bits() {
+        assert!(root(STEPS_MAX, PathEnd::Absent).is_some());
+        assert_eq!(root(STEPS_MAX + 1, PathEnd::Absent), None);
+    }
+}

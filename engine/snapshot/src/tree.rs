@@ -431,6 +431,22 @@ pub(crate) fn bits_for(records_count: u64) -> u32 {
 mod tests {
     use super::*;
 
+    /// Computed with hashlib of Python: a leaf has the prefix 0 and the last bit 1, the digest of
+    /// two halves has the prefix 1 and the last bit 0.
+    #[test]
+    fn nodes_are_those_of_another_implementation() {
+        let sum = |byte| Sha256Sum([byte; 32]);
+        let (first, second) = (leaf(&sum(1), &sum(2)), leaf(&sum(3), &sum(4)));
+        assert_eq!(
+            std::string::ToString::to_string(&first),
+            "32fb2d4416067c5bff06423e18714ad3884365d7b816d34a77b33527d8438625"
+        );
+        assert_eq!(
+            std::string::ToString::to_string(&join(&first, &second)),
+            "877de086cce9698c27e26a5f8dd825069c0e3fee0664ecb8c1227c2e92cb2cf6"
+        );
+    }
+
     #[test]
     fn short_digests_are_those_of_sha_256() {
         let bytes: Vec<u8> = (0..=255).cycle().take(SHORT_LEN_MAX).collect();
