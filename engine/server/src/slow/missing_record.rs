@@ -41,7 +41,7 @@ impl MissingRecord {
     }
 
     /// Number of servers that the request has passed through, at most
-    /// [`SERVER_RECURSION_MAX`] - 1.
+    /// [`SERVER_RECURSION_MAX`](handle_proto::limit::SERVER_RECURSION_MAX) - 1.
     #[must_use]
     pub fn recursion_count(&self) -> u8 {
         self.state().map_or(0, |state| state.recursion_count)
