@@ -112,7 +112,7 @@ impl RegistrationPages {
         let json = answer.json();
         let url = json["url"].as_str().expect("a URL");
         let path = url.strip_prefix("https://localhost").expect("a URL of the gateway").to_owned();
-        assert_eq!(answer.header("location"), Some(url));
+        assert_eq!(answer.header("location"), Some(&*path), "it repeats no host");
         StoredApplication { id: json["id"].as_str().expect("a number").to_owned(), path }
     }
 
