@@ -6,7 +6,8 @@
 //! changes, and files of two publishers never collide.
 //!
 //! - [`store`]: what is needed of a store; [`directory`] implements it, and so does `bucket` with
-//!   the feature `object-storage`. [`location`] opens one by its URL. [`probe`] refuses stores that ignore preconditions.
+//!   the feature `object-storage`. [`location`] opens one by its URL. [`probe`] refuses stores that
+//!   ignore preconditions.
 //! - [`ship`]: uploads missing layers, then replaces the MANIFEST, if no other publisher has
 //!   replaced it. [`record`] is what a publisher remembers of its shipping, [`follow`] repeats it.
 //! - The module `steps` compares each set with the one shipped before it, and ships what has

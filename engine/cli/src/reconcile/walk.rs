@@ -42,8 +42,8 @@ pub(super) struct TreeWalk<'a> {
 }
 
 impl TreeWalk<'_> {
-    /// Passes each difference to `take`, and returns the number of different handles, and those left
-    /// out because a server does not list them.
+    /// Passes each difference to `take`, and returns the number of different handles, and those
+    /// left out because a server does not list them.
     ///
     /// # Errors
     /// When a record here is damaged, the other machine does not answer, or `take` fails.

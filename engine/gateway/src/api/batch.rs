@@ -1,9 +1,9 @@
 //! Changing many records in one request: `POST /api/batch`.
 //!
 //! The body has changes in any form that inputs have, and the answer is JSON lines, one result
-//! each. Both are streamed: changes are read, handed to `handle-admin` in groups, and answered while
-//! more arrive. With `Idempotency-Key` the whole body is read first, because the key covers its
-//! digest.
+//! each. Both are streamed: changes are read, handed to `handle-admin` in groups, and answered
+//! while more arrive. With `Idempotency-Key` the whole body is read first, because the key covers
+//! its digest.
 //!
 //! There are few places among the requests to `handle-admin`, and few connections to it. A request
 //! has one while its caller is proven, which takes no part of the body, and while changes are
