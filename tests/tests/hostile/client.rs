@@ -129,7 +129,7 @@ fn a_refused_session_gives_no_secret_away() {
             let requests = interceptor.take_messages();
             assert!(!has_secret(&requests), "{code} {args:?}");
             assert_eq!(op_codes(&requests), [Some(OpCode::SESSION_SETUP)], "{code} {args:?}: {error}");
-            assert!(exit == 1 && error.contains("come back later") && error.contains(option), "{error}");
+            assert!(exit == 6 && error.contains("come back later") && error.contains(option), "{error}");
             assert_eq!(error.contains("unproven"), !is_signed, "{error}");
         }
     }
@@ -176,7 +176,7 @@ fn a_session_with_a_downgraded_version_is_not_used() {
         let (exit, error) = fail(through(&interceptor, &[&UPDATE[..], &WITH_KEY].concat()));
         let requests = interceptor.take_messages();
         assert_eq!(op_codes(&requests), [Some(OpCode::SESSION_SETUP)], "2.{minor}: {error}");
-        assert!(exit == 1 && error.contains("no session"), "{error}");
+        assert!(exit == 6 && error.contains("no session"), "{error}");
     }
     assert_eq!(stored(), before);
 }
