@@ -3,11 +3,17 @@
 //! depends on it, and both are before the program says that it is done.
 
 use handle_fleet::FleetUrl;
+use handle_server::config::Datapath;
+use handle_tests::daemon::{ask, free_address, handled};
+use handle_tests::gateway_server::use_tls;
 use handle_tests::mirror_pair::MirroredService;
-use handle_tests::process::{hdl, program, run, until};
+use handle_tests::process::{RunningProcess, hdl, program, run, succeed, until};
+use handle_tests::registrar::RegistrationPages;
 use handle_tests::service_directory::InitialisedService;
 use handle_tests::strace::{self, complete_log, has_strace};
+use handle_tests::test_server;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
@@ -256,6 +262,65 @@ fn keys_site_records_layers_and_exports_are_on_disk_before_they_are_named() {
     let mut promote = hdl(["mirror", "promote", "--config"]);
     promote.arg(mirrored.mirror.path("site/handle-admin.toml"));
     assert_eq!(placed_by(&promote, &directory), ["siteinfo.json"]);
+}
+
+/// Starts a program under strace, lets a test use it, and ends it; returns which durable files it
+/// has put in place.
+fn placed_while(command: &Command, control: &Path, use_it: impl FnOnce()) -> Vec<String> {
+    let log = control.with_extension("calls.log");
+    let process = RunningProcess::start(traced(command, &log));
+    until("it serves", || ask(control, "status")["pid"] == process.0.id());
+    use_it();
+    process.signal("TERM");
+    let calls = complete_log(&log);
+    UnsyncedState::check(&calls)
+}
+
+#[test]
+fn what_handled_and_handle_gateway_remember_is_on_disk_before_it_is_named() {
+    if !has_strace() {
+        return;
+    }
+    let service = InitialisedService::make();
+    let path = |name: &str| service.path("site").join(name);
+    fs::write(path("one.jsonl"), r#"{"handle":"10.1/a","values":[]}"#).expect("a file");
+    let (set, records, key) = ("site/set", "site/one.jsonl", "site/server-private.bin");
+    succeed(service.hdl(["snapshot", "publish", set, records, "--key", key]));
+    let mut config = test_server::config(&path("set"), Datapath::Auto);
+    config.listen = vec![free_address()];
+    config.control = Some(path("run/handled"));
+    config.publishers.keys = vec![path("server-public.bin")];
+    config.publishers.last_set_file = Some(path("last-set"));
+    fs::write(path("handled-2.toml"), toml::to_string(&config).expect("TOML")).expect("a file");
+    let mut command = handled();
+    command.arg("--config").arg(path("handled-2.toml"));
+    let placed = placed_while(&command, &path("run/handled"), || {
+        until("the set is remembered", || path("last-set").exists());
+    });
+    assert_eq!(placed, ["last-set"]);
+
+    let mut config = handle_gateway::Config {
+        listen: vec![free_address()],
+        workers: 1,
+        snapshot: Some(path("set")),
+        control: Some(path("run/gateway")),
+        ..handle_gateway::Config::default()
+    };
+    config.site = Some(path("siteinfo.json"));
+    config.admin.address = Some(service.administration);
+    config.admin.callers = Some(path("run/callers"));
+    config.registration.directory = Some(path("requests"));
+    config.registration.reviewers = vec!["300:10.1045/ADMIN".to_owned()];
+    use_tls(&mut config, &path(""));
+    fs::write(path("gateway.toml"), toml::to_string(&config).expect("TOML")).expect("a file");
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.arg("--config").arg(path("gateway.toml")).arg("--allow-root");
+    let pages = RegistrationPages { address: config.listen[0] };
+    let bundle = fs::read(path("sitebndl.zip")).expect("an archive");
+    let placed = placed_while(&command, &path("run/gateway"), || {
+        drop(pages.stored(&[("prefix", "10.1045.7")], &bundle));
+    });
+    assert!(placed.iter().any(|name| name.ends_with(".json")), "{placed:?}");
 }
 
 /// The checks above see each fault: a line left out of a good order.
