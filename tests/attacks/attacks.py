@@ -302,7 +302,7 @@ def lists():
 
 
 def repeat(counts, port, message, connections, may_leave):
-    """Requests over several connections as fast as answers come, or without a wait for answers."""
+    """Requests over several connections, each after the answer to the one before, or without waiting."""
     clients = [HttpClient(port, ATTACKER) for _ in range(connections)]
     while True:
         for client in clients:

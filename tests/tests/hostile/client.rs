@@ -120,16 +120,18 @@ fn a_refused_session_gives_no_secret_away() {
         let log = format!("log-{}-{is_signed}", code.0);
         let batch = ["batch", "batch.txt", "--log", &log];
         let plain = ["handle", "update", "10.1045/victim", "1:URL=https://example.org/moved"];
-        for (args, option) in [
-            (&UPDATE[..], "--allow-cleartext-secrets"),
-            (&batch[..], "--allow-cleartext-secrets"),
-            (&plain[..], "--no-sessions"),
+        // A batch has one exit code for all that was not done.
+        for (args, expected_exit, option) in [
+            (&UPDATE[..], 6, "--allow-cleartext-secrets"),
+            (&batch[..], 1, "--allow-cleartext-secrets"),
+            (&plain[..], 6, "--no-sessions"),
         ] {
             let (exit, error) = fail(through(&interceptor, &[args, &WITH_KEY].concat()));
             let requests = interceptor.take_messages();
             assert!(!has_secret(&requests), "{code} {args:?}");
             assert_eq!(op_codes(&requests), [Some(OpCode::SESSION_SETUP)], "{code} {args:?}: {error}");
-            assert!(exit == 6 && error.contains("come back later") && error.contains(option), "{error}");
+            assert_eq!(exit, expected_exit, "{error}");
+            assert!(error.contains("come back later") && error.contains(option), "{error}");
             assert_eq!(error.contains("unproven"), !is_signed, "{error}");
         }
     }
