@@ -316,7 +316,9 @@ fn what_handled_and_handle_gateway_remember_is_on_disk_before_it_is_named() {
     let mut command = Command::new(program("handle-gateway", "handle-gateway"));
     command.arg("--config").arg(path("gateway.toml")).arg("--allow-root");
     let pages = RegistrationPages { address: config.listen[0] };
-    let bundle = fs::read(path("sitebndl.zip")).expect("an archive");
+    let applicant = ["init", "applicant", "--prefix", "10.1045.7", "--address", "127.0.0.1", "--plain"];
+    succeed(service.hdl(applicant.into_iter().chain(["--contact-email", "library@example.org"])));
+    let bundle = fs::read(service.path("applicant").join("sitebndl.zip")).expect("an archive");
     let placed = placed_while(&command, &path("run/gateway"), || {
         drop(pages.stored(&[("prefix", "10.1045.7")], &bundle));
     });
