@@ -17,7 +17,6 @@ def main():
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"all by default: {', '.join(ALL)}")
     parser.add_argument("--turns", type=int, default=3, help="turns with and without each attack (3)")
     parser.add_argument("--seconds", type=float, default=1, help="of a turn (1)")
-    parser.add_argument("--drip-seconds", type=float, default=45, help="how long dripping goes on (45)")
     args = parser.parse_args()
     unknown = [name for name in args.attacks if name not in ALL]
     if unknown:

@@ -17,6 +17,7 @@ PREFIX = "20.500.12345"
 # An identity with all rights on handles of the prefix, and its secret key.
 IDENTITY, SECRET = f"301:{PREFIX}/ADMIN", "open sesame"
 START_S = 20
+GATEWAY, ADMIN, HANDLED = "handle-gateway", "handle-admin", "handled"
 
 # The values of `PREFIX/long` and of `PREFIX/longest`, which are 267 kB and 1.2 MB of JSON.
 LONG, LONGEST = "x" * 239_000 + '"' * 14_000, "\x01" * 200_000
@@ -115,11 +116,11 @@ class Service:
         shutil.rmtree(here / "snapshot")
         (here / "snapshot").mkdir(0o750)
         try:
-            self.start("handle-admin", self.admin_port)
-            self.wait_for(lambda: (here / "snapshot" / "MANIFEST").exists(), "handle-admin")
-            self.start("handled", self.query_port)
-            self.wait_for(lambda: has_record(self.query_port), "handled")
-            self.start("handle-gateway", self.http_port)
+            self.start(ADMIN, self.admin_port)
+            self.wait_for(lambda: (here / "snapshot" / "MANIFEST").exists(), ADMIN)
+            self.start(HANDLED, self.query_port)
+            self.wait_for(lambda: has_record(self.query_port), HANDLED)
+            self.start(GATEWAY, self.http_port)
         except SystemExit:
             self.__exit__()
             raise
@@ -147,10 +148,17 @@ class Service:
             process.kill()
             process.wait()
 
+    def restart(self):
+        """Processes that have counted nothing yet."""
+        for name, port in ((HANDLED, self.query_port), (ADMIN, self.admin_port), (GATEWAY, self.http_port)):
+            self.stop(name)
+            self.start(name, port)
+        time.sleep(0.5)
+
     def restart_gateway(self):
         """A gateway whose memory has not been used yet."""
-        self.stop("handle-gateway")
-        self.start("handle-gateway", self.http_port)
+        self.stop(GATEWAY)
+        self.start(GATEWAY, self.http_port)
 
     def wait_for(self, condition, name):
         deadline = time.monotonic() + START_S
