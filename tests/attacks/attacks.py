@@ -102,14 +102,27 @@ def dripping(service, args):
 
 # Guesses of secrets.
 
-# Guesses in one piece.
-PIECE = 50
+# Guesses in one piece, and in a second beside honest clients: as many as were answered once.
+PIECE, RATE = 10, 3000
 
 
-def guess_over_http(counts, make_client, make_guess):
-    """Guesses as fast as verdicts come. Counts verdicts and refusals."""
-    client = make_client()
+class Pace:
+    """Waits so that pieces are sent at a rate; 0 for as fast as they are answered."""
+
+    def __init__(self, rate):
+        self.rate, self.due = rate, time.monotonic()
+
+    def wait(self):
+        if self.rate:
+            self.due = max(self.due + PIECE / self.rate, time.monotonic() - 0.1)
+            time.sleep(max(self.due - time.monotonic(), 0))
+
+
+def guess_over_http(counts, rate, make_client, make_guess):
+    """Counts verdicts and refusals."""
+    client, pace = make_client(), Pace(rate)
     while True:
+        pace.wait()
         guesses = [make_guess(client) for _ in range(PIECE)]
         try:
             client.send(b"".join(guesses))
@@ -123,11 +136,13 @@ def guess_over_http(counts, make_client, make_guess):
             client.close()
 
 
-def guess_over_native(counts, port):
+def guess_over_native(counts, rate, port):
     question = verification(IDENTITY, b"wrong")
-    client = NativeClient(port, ATTACKER)
+    client, pace = NativeClient(port, ATTACKER), Pace(rate)
     client.ask(question)
+    counts[0] += 1
     while True:
+        pace.wait()
         client.stream.sendall(question * PIECE)
         for _ in range(PIECE):
             code, _ = client.receive()
@@ -166,27 +181,25 @@ def guesses(service, args):
         clients = [NativeClient(port, HONEST) for _ in range(2)]
         return [lambda client=client: client.ask(right)[0] == SUCCESS for client in clients]
 
-    def over_http(client, guess):
-        return lambda: Attack(guess_over_http, client, guess)
-
     port = service.http_port
     forms = (
-        ("GET /api/verifications", readers(service, message=own, tls=True),
-         over_http(lambda: HttpClient(port, ATTACKER), verification_guess)),
-        ("Authorization: Handle", readers(service, message=own, tls=True),
-         over_http(lambda: SessionGuesser(port, ATTACKER, tls=True), lambda _: b"")),
-        ("VERIFY_CHALLENGE at handled", native_asks(service.query_port),
-         lambda: Attack(guess_over_native, service.query_port)),
-        ("VERIFY_CHALLENGE at handle-admin", native_asks(service.admin_port),
-         lambda: Attack(guess_over_native, service.admin_port)),
+        ("GET /api/verifications", readers(service, message=own, tls=True), guess_over_http,
+         (lambda: HttpClient(port, ATTACKER), verification_guess)),
+        ("Authorization: Handle", readers(service, message=own, tls=True), guess_over_http,
+         (lambda: SessionGuesser(port, ATTACKER, tls=True), lambda _: b"")),
+        ("VERIFY_CHALLENGE at handled", native_asks(service.query_port), guess_over_native, (service.query_port,)),
+        ("VERIFY_CHALLENGE at handle-admin", native_asks(service.admin_port), guess_over_native, (service.admin_port,)),
     )
-    for name, asks, begin in forms:
+    for name, asks, guess, arguments in forms:
         service.restart()
+        attack = Attack(guess, 0, *arguments)
+        time.sleep(4)
+        verdicts, refusals = attack.counts[0], attack.counts[1]
+        attack.stop()
         comparison = Comparison()
-        verdicts, refusals, *_ = comparison.run(asks, begin, args.turns, args.seconds)
-        took = args.turns * args.seconds
-        print(f"guesses {name}: {verdicts:.0f} verdicts in {took:.0f} s ({verdicts / took:.0f}/s), "
-              f"{refusals / took:.0f} refusals/s; {comparison.text()}")
+        comparison.run(asks, lambda: Attack(guess, RATE, *arguments), args.turns, args.seconds)
+        print(f"guesses {name}: {verdicts:.0f} verdicts in 4 s, {refusals:.0f} refusals; "
+              f"beside {RATE} guesses a second: {comparison.text()}")
 
 
 # Places at handle-admin.
@@ -391,7 +404,8 @@ def templates(service, args):
         client = NativeClient(service.query_port, HONEST, keeps=False)
         client_ask = bounded(client, message, rightly)
         comparison = Comparison()
-        comparison.run([client_ask], lambda: Attack(forge, service.query_port, costly), args.turns, args.seconds, warm_s=0.5, settle_s=1)
+        # What still waits of the attack would count for the next turn without it.
+        comparison.run([client_ask], lambda: Attack(forge, service.query_port, costly), args.turns, args.seconds, warm_s=0.5, settle_s=6)
         print(f"templates: eight forged sources, 1,000 datagrams/s, a ninth's {name}: {comparison.text()}")
 
 
