@@ -57,6 +57,8 @@
 //! - `struct Name where rule`: a function that checks settings that depend on each other.
 //! - `struct Name of process on port 2641`: puts the settings that every process has in front.
 //! - `struct Name of process without port`: the same for a process that answers no requests.
+//! - `constants { ... }` after the section: fields that no configuration can set, each with its
+//!   value and the reason for it. The tests of a crate may choose another value.
 
 pub mod file;
 pub mod reload;
@@ -355,7 +357,7 @@ macro_rules! settings {
         $(#[doc = $about:literal])*
         $visibility:vis struct $section:ident of process on port $port:literal $(where $rule:path)? {
             $($lines:tt)*
-        }
+        } $($constants:tt)*
     ) => {
         $crate::settings! {
             $(#[doc = $about])*
@@ -378,14 +380,14 @@ macro_rules! settings {
                 /// single modules.
                 live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
                 $($lines)*
-            }
+            } $($constants)*
         }
     };
     (
         $(#[doc = $about:literal])*
         $visibility:vis struct $section:ident of process without port $(where $rule:path)? {
             $($lines:tt)*
-        }
+        } $($constants:tt)*
     ) => {
         $crate::settings! {
             $(#[doc = $about])*
@@ -400,7 +402,7 @@ macro_rules! settings {
                 /// single modules.
                 live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
                 $($lines)*
-            }
+            } $($constants)*
         }
     };
     (
@@ -410,7 +412,9 @@ macro_rules! settings {
                 $(#[doc = $what:literal])*
                 $kind:ident $name:ident $(<= $other:ident)?: $type:ty $(= $default:expr $(, $allowed:expr)?)?;
             )*
-        }
+        } $(constants {
+            $($(#[doc = $reason:literal])* $constant:ident: $constant_type:ty = $value:expr;)*
+        })?
     ) => {
         $(#[doc = $about])*
         #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
@@ -418,11 +422,15 @@ macro_rules! settings {
         #[allow(missing_docs, reason = "a nested section is documented at its own declaration")]
         $visibility struct $section {
             $($(#[doc = $what])* pub $name: $type,)*
+            $($($(#[doc = $reason])* #[serde(skip)] pub $constant: $constant_type,)*)?
         }
 
         impl Default for $section {
             fn default() -> Self {
-                Self { $($name: $crate::settings!(@default $($default)?),)* }
+                Self {
+                    $($name: $crate::settings!(@default $($default)?),)*
+                    $($($constant: $value,)*)?
+                }
             }
         }
 

@@ -239,7 +239,21 @@ mod tests {
             /// Threads.
             restart threads: usize = 2, 0..=1024;
             live_section administrators: crate::administrators::AdministratorsConfig;
+        } constants {
+            /// Enough for every sample.
+            samples_max: usize = 16;
         }
+    }
+
+    #[test]
+    fn a_constant_is_not_set_in_a_file() {
+        let config: SampleConfig = toml::from_str("threads = 3").unwrap();
+        assert_eq!((config.threads, config.samples_max), (3, 16));
+        let error = toml::from_str::<SampleConfig>("samples_max = 3").unwrap_err().to_string();
+        assert!(error.contains("unknown field `samples_max`"), "{error}");
+        assert!(!super::super::file::to_table(&config).unwrap().contains_key("samples_max"));
+        let names = <SampleConfig as crate::settings::SettingSection>::tables("");
+        assert!(names.iter().flat_map(|table| &table.rows).all(|row| row.name != "samples_max"));
     }
 
     #[test]
