@@ -1,7 +1,7 @@
-//! The lab of `hdl lab up` as a process, and its servers.
+//! The lab of `handle-lab up` as a process, and its servers.
 
 use crate::daemon::free_address;
-use crate::process::{RunningProcess, hdl, until};
+use crate::process::{RunningProcess, handle_lab, hdl, until};
 use crate::records;
 use handle_client::bootstrap::{Root, read_site};
 use handle_client::lookup::Client;
@@ -49,7 +49,7 @@ impl LabProcess {
     #[must_use]
     pub fn up_with(args: &[&str]) -> Self {
         let directory = tempfile::tempdir().expect("a directory for the lab");
-        let mut command = hdl(["lab", "up", "--json"]);
+        let mut command = handle_lab(["up", "--json"]);
         command.arg("--dir").arg(directory.path().join("lab"));
         for _ in 0..SERVERS {
             command.args(["--port", &free_address().port().to_string()]);

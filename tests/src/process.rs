@@ -54,6 +54,14 @@ pub fn hdl<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Comm
     command
 }
 
+/// `handle-lab` with these arguments.
+#[must_use]
+pub fn handle_lab<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(program("handle-lab", "handle-lab"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
 /// Runs a command to its end.
 ///
 /// # Panics

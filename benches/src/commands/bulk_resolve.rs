@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Measures bulk resolution in a lab. Build `hdl` first, with the same profile.
+/// Measures bulk resolution in a lab. Build `hdl` and `handle-lab` first, with the same profile.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// File with the records of the lab, one per line.
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Request signatures and verify them.
     #[arg(long)]
     certify: bool,
-    /// Path of `hdl`; by default the program beside this one.
+    /// Path of `hdl`, with `handle-lab` beside it; by default the program beside this one.
     #[arg(long)]
     hdl: Option<PathBuf>,
     /// Print JSON.
@@ -48,9 +48,9 @@ struct Lab {
 }
 
 impl Lab {
-    fn up(hdl: &Path, records: &Path) -> anyhow::Result<Self> {
-        let mut command = Command::new(hdl);
-        command.args(["lab", "up", "--json", "--records"]).arg(records);
+    fn up(program: &Path, records: &Path) -> anyhow::Result<Self> {
+        let mut command = Command::new(program);
+        command.args(["up", "--json", "--records"]).arg(records);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("standard output was piped")?).read_line(&mut line)?;
@@ -110,12 +110,16 @@ fn handles(path: &Path) -> anyhow::Result<(String, usize)> {
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let default_hdl = std::env::current_exe()?.with_file_name("hdl");
     let hdl = args.hdl.clone().unwrap_or(default_hdl);
-    ensure!(hdl.exists(), "there is no {}: cargo build --release -p handle-cli", hdl.display());
+    let program = hdl.with_file_name("handle-lab");
+    for path in [&hdl, &program] {
+        let build = "cargo build --release -p handle-cli -p handle-lab";
+        ensure!(path.exists(), "there is no {}: {build}", path.display());
+    }
     let directory = tempfile::tempdir()?;
     let (list, count) = handles(&args.records)?;
     let path = directory.path().join("handles.txt");
     fs::write(&path, list)?;
-    let lab = Lab::up(&hdl, &args.records)?;
+    let lab = Lab::up(&program, &args.records)?;
     // The first run only maps the pages of the servers.
     resolve(&args, &hdl, &lab, &path, 8, count)?;
     println!("{}", usage::machine());

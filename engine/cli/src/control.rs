@@ -84,7 +84,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Sends one command and reads its answer.
-pub(crate) fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Value> {
+///
+/// # Errors
+/// When nothing answers, or not with JSON.
+pub fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Value> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!("cannot connect to control socket {} (is handled running with --control, and may this user open the socket?)", socket.display())
     })?;

@@ -10,7 +10,8 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 /// A request, ready to be sent.
-pub(crate) struct OutgoingQuery {
+#[derive(Debug)]
+pub struct OutgoingQuery {
     /// The message, envelope first.
     message: Vec<u8>,
     /// Header and body, over which the request digest is computed.
@@ -19,7 +20,10 @@ pub(crate) struct OutgoingQuery {
 
 /// Parses `host`, `host:port`, `[v6]:port` or a bare IPv6 address; the default is the registered
 /// port.
-pub(crate) fn address(server: &str) -> anyhow::Result<SocketAddr> {
+///
+/// # Errors
+/// When it is none of these, or a name without an address.
+pub fn address(server: &str) -> anyhow::Result<SocketAddr> {
     if let Ok(ip) = server.parse::<std::net::IpAddr>() {
         return Ok((ip, limit::PORT).into());
     }
@@ -56,7 +60,10 @@ impl std::fmt::Display for ServerRefusal {
 impl std::error::Error for ServerRefusal {}
 
 /// Builds a request with a new id.
-pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
+///
+/// # Errors
+/// When the request is too long.
+pub fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<OutgoingQuery> {
     // Positive, as deployed clients choose it, and hard to guess for an off-path attacker.
     let request_id = rand::random_range(1..i32::MAX);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -72,7 +79,10 @@ pub(crate) fn request(request: &Request<'_>, flags: OpFlags) -> anyhow::Result<O
 /// Sends a request over UDP, repeats it after each of `waits_ms`, and waits for the answer.
 ///
 /// Returns `None` if there was no answer.
-pub(crate) fn ask(
+///
+/// # Errors
+/// When the server cannot be asked, or answers something else.
+pub fn ask(
     server: SocketAddr,
     request: &OutgoingQuery,
     waits_ms: &[u32],

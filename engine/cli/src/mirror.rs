@@ -3,10 +3,10 @@
 use crate::{ExitOutcome, UsageError, control, output};
 use anyhow::bail;
 use handle_admin::mirror::promote::promote_stopped;
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
 use serde_json::Value as Json;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Show the progress of a mirror, or make it the primary.
 #[derive(clap::Args, Debug)]
@@ -169,9 +169,4 @@ fn promotion(args: &PromoteArgs) -> anyhow::Result<ExitOutcome> {
         answer["site_serial"]
     );
     Ok(ExitOutcome::Good)
-}
-
-fn now_unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -12,12 +12,14 @@ use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
 /// Prints one line to standard output. Escapes unprintable characters, including line ends.
+#[macro_export]
 macro_rules! println {
     () => { $crate::output::line(format_args!("")) };
     ($($text:tt)*) => { $crate::output::line(format_args!($($text)*)) };
 }
 
 /// Prints one line to standard error, escaped as on standard output.
+#[macro_export]
 macro_rules! eprintln {
     ($($text:tt)*) => { $crate::output::error_line(format_args!($($text)*)) };
 }
@@ -30,17 +32,17 @@ static UNPRINTED: OnceLock<io::Error> = OnceLock::new();
 ///
 /// All output goes through this function, [`lines`] or [`error_line`], so that no foreign text
 /// reaches the terminal unescaped.
-pub(crate) fn line(text: fmt::Arguments<'_>) {
+pub fn line(text: fmt::Arguments<'_>) {
     put(&one_line(&text.to_string()));
 }
 
 /// Prints text of several lines, such as a table, JSON or a script, and keeps its line ends.
-pub(crate) fn lines(text: impl fmt::Display) {
+pub fn lines(text: impl fmt::Display) {
     put(&escaped(&text.to_string(), |text| PrintableLines(text).to_string()));
 }
 
 /// Prints a line to standard error.
-pub(crate) fn error_line(text: fmt::Arguments<'_>) {
+pub fn error_line(text: fmt::Arguments<'_>) {
     // A failure here cannot be reported anywhere.
     let _ = io::stderr().lock().write_all(format!("{}\n", one_line(&text.to_string())).as_bytes());
 }
@@ -79,7 +81,7 @@ fn escaped(text: &str, escape: impl Fn(&str) -> String) -> String {
 ///
 /// # Errors
 /// The first error; a closed pipe is a broken pipe.
-pub(crate) fn check() -> anyhow::Result<()> {
+pub fn check() -> anyhow::Result<()> {
     let Some(error) = UNPRINTED.get() else { return Ok(()) };
     let error = match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -92,25 +94,28 @@ pub(crate) fn check() -> anyhow::Result<()> {
 const DATA_CHARS_MAX: usize = 2000;
 
 /// A table without frames. Each row is one line of any length, so that copied text is complete.
-pub(crate) struct TextTable {
+#[derive(Debug)]
+pub struct TextTable {
     table: comfy_table::Table,
     paints: Vec<Paint>,
 }
 
 /// Creates a table with these columns.
-pub(crate) fn table(header: &[&str]) -> TextTable {
+#[must_use]
+pub fn table(header: &[&str]) -> TextTable {
     let mut table = comfy_table::Table::new();
     table.load_style(presets::NOTHING).set_header(header.iter().copied());
     TextTable { table, paints: vec![Paint::Strong] }
 }
 
 impl TextTable {
-    pub(crate) fn add_row(&mut self, row: impl IntoIterator<Item: fmt::Display>) {
+    /// Adds a row.
+    pub fn add_row(&mut self, row: impl IntoIterator<Item: fmt::Display>) {
         self.add_painted(Paint::Plain, row);
     }
 
     /// Adds a row painted in one colour.
-    pub(crate) fn add_painted(&mut self, paint: Paint, row: impl IntoIterator<Item: fmt::Display>) {
+    pub fn add_painted(&mut self, paint: Paint, row: impl IntoIterator<Item: fmt::Display>) {
         self.table.add_row(row.into_iter().map(|cell| Printable(cell).to_string()));
         self.paints.push(paint);
     }
@@ -173,7 +178,7 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Prints JSON on several lines.
-pub(crate) fn print_json(json: &Json) {
+pub fn print_json(json: &Json) {
     lines(format_args!("{json:#}"));
 }
 
@@ -200,9 +205,11 @@ pub(crate) fn error_as_json(why: &str) {
     println!("{}", serde_json::json!({ "error": why }));
 }
 
-/// The outcome of a command. If it failed and JSON is wanted, prints the error [as
-/// JSON](error_as_json).
-pub(crate) fn or_as_json<T>(done: anyhow::Result<T>, is_wanted: bool) -> anyhow::Result<T> {
+/// The outcome of a command. If it failed and JSON is wanted, prints the error as JSON.
+///
+/// # Errors
+/// That of the command.
+pub fn or_as_json<T>(done: anyhow::Result<T>, is_wanted: bool) -> anyhow::Result<T> {
     done.inspect_err(|error| {
         if is_wanted {
             error_as_json(&format!("{error:#}"));
@@ -233,17 +240,20 @@ pub(crate) fn unix_time(seconds: i64) -> String {
 }
 
 /// Formats a number of bytes with a unit.
-pub(crate) fn bytes(count: u64) -> String {
+#[must_use]
+pub fn bytes(count: u64) -> String {
     indicatif::HumanBytes(count).to_string()
 }
 
 /// Formats a count with separators.
-pub(crate) fn count(count: u64) -> String {
+#[must_use]
+pub fn count(count: u64) -> String {
     indicatif::HumanCount(count).to_string()
 }
 
 /// Formats a count with its noun in singular or plural.
-pub(crate) fn counted(count: u64, one: &str, several: &str) -> String {
+#[must_use]
+pub fn counted(count: u64, one: &str, several: &str) -> String {
     format!("{} {}", self::count(count), if count == 1 { one } else { several })
 }
 

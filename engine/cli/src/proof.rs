@@ -1,10 +1,10 @@
 //! `hdl prove` and `hdl verify-proof`: whether a record is in a published set, with evidence that
 //! anybody can check who has the public key of the publisher.
 
-use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
 use handle_auth::{PublisherKey, PublisherSigner, open_key_file, pem};
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::json::record_to_json;
 use handle_proto::{Handle, Value, Values};
 use handle_snapshot::proof::{PROOF_LEN_MAX, PathEnd, RecordProof};

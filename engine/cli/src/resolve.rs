@@ -109,12 +109,16 @@ pub(crate) struct Args {
     identity: IdentityArgs,
 }
 
-impl Args {
-    /// Prints all public values of `handle` from `server` as a table.
-    pub(crate) fn plain(handle: &str, server: &str) -> Self {
-        Self { handles: vec![handle.to_owned()], server: Some(server.to_owned()), ..Self::default() }
-    }
+/// Prints all public values of `handle` from `server` as a table, like the command without other
+/// options.
+///
+/// # Errors
+/// When there is no answer.
+pub fn show_from(handle: &str, server: &str) -> anyhow::Result<ExitOutcome> {
+    run(&Args { handles: vec![handle.to_owned()], server: Some(server.to_owned()), ..Args::default() })
+}
 
+impl Args {
     /// The question for a reference. Its options `type`, `index`, `auth` and `cert` change the
     /// question; the last two take no value. Other options are for programs that follow links.
     fn question(&self, reference: &HandleReference) -> anyhow::Result<Question> {

@@ -1,12 +1,13 @@
 //! `hdl root`: shows the global service, and refreshes its records.
 
 use crate::client::ClientArgs;
-use crate::{ExitOutcome, output, snapshot};
+use crate::{ExitOutcome, output};
 use anyhow::Context as _;
 use handle_client::bootstrap;
 use handle_client::lookup::LookupOptions;
 use handle_client::refresh::refresh;
 use handle_client::{BlockingDriver, Question};
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::json::site_to_json;
 use serde_json::json;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ fn show_or_refresh(args: &Args) -> anyhow::Result<ExitOutcome> {
             let outcome = driver.resolve(question, &options).outcome;
             outcome.inspect_err(|error| eprintln!("hdl: {error}")).ok().map(|answer| (*answer).clone())
         };
-        let file = refresh(&client.root.get(), snapshot::now_unix_ms(), &mut fetch)
+        let file = refresh(&client.root.get(), now_unix_ms(), &mut fetch)
             .context("cannot refresh the records of the global service (no file was changed)")?;
         bootstrap::write(path, &file).with_context(|| format!("cannot write {}", path.display()))?;
         println!(

@@ -2,8 +2,9 @@
 
 use crate::ExitOutcome;
 use crate::output;
-use crate::snapshot::{SigningArgs, now_unix_ms};
+use crate::snapshot::SigningArgs;
 use anyhow::ensure;
+use handle_daemon::clock::now_unix_ms;
 use handle_fleet::follow::LOOK_INTERVAL;
 use handle_fleet::{
     FleetUrl, SetShipper, ShipError, ShipFollower, ShipLimits, ShipOutcome, ShipRoute, StorageConfig,

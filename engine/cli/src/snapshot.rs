@@ -7,6 +7,7 @@ use crate::share::ShareArgs;
 use crate::store::export::line_of;
 use crate::{ExitOutcome, output, progress, proof};
 use anyhow::{Context as _, bail, ensure};
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::{Handle, Value};
 use handle_snapshot::builder::{BuildProgress, Builder};
 use handle_snapshot::map::{LoadMode, MappedFile};
@@ -224,12 +225,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitOutcome> {
         Command::Inspect(args) => inspect(&args),
         Command::Get(args) => get(&args),
     }
-}
-
-/// The current time in Unix milliseconds.
-pub(crate) fn now_unix_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Number of layers from which all deltas are merged into one.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// When to use colours.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ColorChoice {
+pub enum ColorChoice {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
@@ -17,9 +17,32 @@ pub(crate) enum ColorChoice {
     Never,
 }
 
+/// The option for colours, of all commands of a program.
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub struct ColorArgs {
+    /// When to use colours: auto (on a terminal, unless NO_COLOR is set), always, or never.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        global = true,
+        hide_possible_values = true
+    )]
+    color: ColorChoice,
+}
+
+impl ColorArgs {
+    /// Decides for the rest of the program.
+    pub fn choose(self) {
+        choose(self.color);
+    }
+}
+
 /// The role of a text, which decides its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Paint {
+pub enum Paint {
+    /// Nothing special.
     #[default]
     Plain,
     /// The subject of the output.
@@ -43,8 +66,7 @@ const ODD: &str = "\x1b[33m";
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
-/// Decides for the rest of the program.
-pub(crate) fn choose(when: ColorChoice) {
+fn choose(when: ColorChoice) {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     let is_on = match when {
@@ -56,13 +78,13 @@ pub(crate) fn choose(when: ColorChoice) {
 }
 
 /// Paints `text` if colours are used.
-pub(crate) fn paint<T: fmt::Display>(paint: Paint, text: T) -> PaintedText<T> {
+pub const fn paint<T: fmt::Display>(paint: Paint, text: T) -> PaintedText<T> {
     PaintedText { paint, text }
 }
 
 /// See [`paint`].
 #[derive(Debug)]
-pub(crate) struct PaintedText<T> {
+pub struct PaintedText<T> {
     paint: Paint,
     text: T,
 }

@@ -9,13 +9,14 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// The programs and their packages.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
     ("handle-admin", "handle-admin"),
     ("handle-gateway", "handle-gateway"),
     ("handle-fetch", "handle-fetch"),
     ("handle-cache", "handle-cache"),
+    ("handle-lab", "handle-lab"),
     ("handle-loadgen", "handle-loadgen"),
 ];
 

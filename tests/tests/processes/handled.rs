@@ -9,7 +9,7 @@ use handle_proto::wire::{Envelope, Header, Message, MessageBuf, Reply, Response}
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value, Values};
 use handle_tests::client::{TestClient, request};
 use handle_tests::daemon::free_address;
-use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
+use handle_tests::process::{RunningProcess, fail, handle_lab, hdl, program, succeed, until};
 use md5::Md5;
 use serde_json::Value as Json;
 use sha1::Sha1;
@@ -723,14 +723,9 @@ fn completions_and_help_are_printed() {
     for shell in ["bash", "zsh", "fish"] {
         assert!(succeed(hdl(["completions", shell])).contains("snapshot"), "{shell}");
     }
-    assert!(succeed(hdl(["--help"])).contains("hdl demo"));
-    for command in [
-        vec!["resolve"],
-        vec!["snapshot", "publish"],
-        vec!["message", "decode"],
-        vec!["control"],
-        vec!["demo"],
-    ] {
+    assert!(succeed(hdl(["--help"])).contains("handle-lab demo"));
+    for command in [vec!["resolve"], vec!["snapshot", "publish"], vec!["message", "decode"], vec!["control"]]
+    {
         let help = succeed(hdl(command.iter().chain(&["--help"])));
         assert!(help.contains("Usage"), "{command:?}");
     }
@@ -753,7 +748,7 @@ fn a_closed_pipe_is_no_failure_and_a_full_disk_is_one() {
 
 #[test]
 fn the_demo_runs_and_verifies_all_answers() {
-    let shown = succeed(hdl(["demo", "--json", "--seconds", "1", "--rate", "2000"]));
+    let shown = succeed(handle_lab(["demo", "--json", "--seconds", "1", "--rate", "2000"]));
     let json: Json = serde_json::from_str(&shown).unwrap();
     assert_eq!(json["good"], true, "{json:#}");
     assert_eq!(json["handles"], 1251);

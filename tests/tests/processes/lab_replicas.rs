@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_tests::process::{RunningProcess, fail, hdl, program, run, succeed, until};
+use handle_tests::process::{RunningProcess, fail, handle_lab, hdl, program, run, succeed, until};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
@@ -16,13 +16,16 @@ struct ReplicasProcess {
 
 impl ReplicasProcess {
     fn start() -> Self {
-        for (package, name) in
-            [("handle-admin", "handle-admin"), ("handle-server", "handled"), ("handle-fetch", "handle-fetch")]
-        {
+        for (package, name) in [
+            ("handle-admin", "handle-admin"),
+            ("handle-server", "handled"),
+            ("handle-fetch", "handle-fetch"),
+            ("handle-cli", "hdl"),
+        ] {
             drop(program(package, name));
         }
         let directory = tempfile::tempdir().unwrap();
-        let mut command = hdl(["lab", "replicas", "--json", "--dir"]);
+        let mut command = handle_lab(["replicas", "--json", "--dir"]);
         command.arg(directory.path().join("lab")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = RunningProcess::start(command);
         let mut line = String::new();
@@ -33,8 +36,8 @@ impl ReplicasProcess {
     }
 
     fn command(&self, args: &[&str]) -> std::process::Command {
-        let mut command = hdl(["lab"]);
-        command.args(args).arg("--dir").arg(self.directory.path().join("lab"));
+        let mut command = handle_lab(args);
+        command.arg("--dir").arg(self.directory.path().join("lab"));
         command
     }
 

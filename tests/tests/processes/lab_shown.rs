@@ -6,7 +6,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_tests::lab::LabProcess;
-use handle_tests::process::{RunningProcess, fail, hdl, run, succeed, until};
+use handle_tests::process::{RunningProcess, fail, handle_lab, hdl, run, succeed, until};
 use serde_json::Value as Json;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::UdpSocket;
@@ -211,7 +211,7 @@ fn records_cannot_control_the_terminal() {
 fn signals_end_the_lab_with_its_servers_and_files() {
     for signal in ["INT", "TERM"] {
         let directory = tempfile::tempdir().unwrap();
-        let mut command = hdl(["lab", "up", "--json"]);
+        let mut command = handle_lab(["up", "--json"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut lab = RunningProcess::start(command);
         let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
@@ -241,7 +241,7 @@ fn a_lab_that_cannot_write_its_report_ends_and_clears_up() {
     for (stdout, expected, text) in
         [(Stdio::from(full), 1, "cannot write to standard output: No space left"), (closed.into(), 0, "")]
     {
-        let mut command = hdl(["lab", "up"]);
+        let mut command = handle_lab(["up"]);
         command.env("TMPDIR", directory.path()).stdin(Stdio::piped()).stdout(stdout).stderr(Stdio::piped());
         let mut lab = RunningProcess::start(command);
         assert_eq!(lab.wait(), Some(expected));
@@ -256,7 +256,7 @@ fn a_lab_that_cannot_write_its_report_ends_and_clears_up() {
 fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     let directory = tempfile::tempdir().unwrap();
     let lab_dir = directory.path().join("lab");
-    let mut command = hdl(["lab", "up", "--dir", lab_dir.to_str().unwrap()]);
+    let mut command = handle_lab(["up", "--dir", lab_dir.to_str().unwrap()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut lab = RunningProcess::start(command);
     let mut stdout = BufReader::new(lab.0.stdout.take().unwrap());
@@ -275,15 +275,15 @@ fn the_lab_tells_people_what_to_try_and_how_it_ends() {
     stdout.read_to_string(&mut shown).unwrap();
     assert!(shown.contains("the lab has stopped; its files are in"), "{shown}");
     assert!(lab_dir.join("bootstrap_handles").is_file(), "--dir keeps the files");
-    let (exit, error) = fail(hdl(["lab", "up", "--dir", lab_dir.to_str().unwrap()]));
+    let (exit, error) = fail(handle_lab(["up", "--dir", lab_dir.to_str().unwrap()]));
     assert!(exit == 1 && error.contains("is not empty: choose an empty"), "{error}");
-    let (exit, error) = fail(hdl(["lab", "up", "--records", "/does/not/exist"]));
+    let (exit, error) = fail(handle_lab(["up", "--records", "/does/not/exist"]));
     assert!(exit == 1 && error.contains("cannot read records from"), "{error}");
 }
 
 /// Starts a lab with its standard input closed, and waits until it is up.
 fn lab_without_input(dir: &Path, more: &[&str]) -> RunningProcess {
-    let mut command = hdl(["lab", "up", "--json", "--dir", dir.to_str().unwrap()]);
+    let mut command = handle_lab(["up", "--json", "--dir", dir.to_str().unwrap()]);
     command.args(more).stdin(Stdio::null()).stdout(Stdio::piped());
     let mut lab = RunningProcess::start(command);
     let mut line = String::new();
@@ -313,7 +313,7 @@ fn a_lab_without_standard_input_runs_until_a_signal_or_for_its_time() {
         let (exit, error) = fail(command);
         assert_eq!(exit, 7, "{error}");
         assert!(
-            error.contains("HDL_ROOT=") && error.contains("hdl lab up") && error.contains("--root"),
+            error.contains("HDL_ROOT=") && error.contains("handle-lab up") && error.contains("--root"),
             "{error}"
         );
     }

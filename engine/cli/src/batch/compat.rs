@@ -7,8 +7,8 @@
 use super::log::{LoggedResult as Verdict, MODE};
 use super::work::OperationResult;
 use crate::output::unix_time;
-use crate::snapshot::now_unix_ms;
 use anyhow::Context as _;
+use handle_daemon::clock::now_unix_ms;
 use handle_formats::batch::BatchOperation;
 use handle_proto::ResponseCode;
 use handle_proto::printable::Printable;

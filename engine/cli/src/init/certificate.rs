@@ -1,9 +1,9 @@
 //! A self-signed certificate for the gateway, so that a new service has TLS.
 
 use crate::key;
-use crate::snapshot::now_unix_ms;
 use anyhow::Context as _;
 use handle_auth::file::create_secret_file;
+use handle_daemon::clock::now_unix_ms;
 use jiff::{Timestamp, ToSpan as _, civil::Date, tz::TimeZone};
 use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair, KeyUsagePurpose,

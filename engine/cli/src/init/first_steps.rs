@@ -2,6 +2,7 @@
 //! test runs them as they are printed.
 
 use super::{Args, administrator, certificate, config, key_handle, secret_identity};
+use handle_daemon::privileges::is_root;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
@@ -22,7 +23,7 @@ fn word(path: &Path) -> String {
 pub(super) fn show(args: &Args, prefix: &str, address: IpAddr) {
     let path = |name: &str| word(&args.directory.join(name));
     // They refuse to run as root, and the units have this account.
-    let user = if handle_server::privileges::is_root() { " --user handled" } else { "" };
+    let user = if is_root() { " --user handled" } else { "" };
     if !user.is_empty() {
         println!("the three processes run as an account that owns the directory:");
         println!("  useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin handled");

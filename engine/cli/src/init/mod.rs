@@ -10,12 +10,12 @@ mod site;
 
 use crate::key;
 use crate::secret::{self, PassphraseArgs};
-use crate::snapshot::now_unix_ms;
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
 use contact::ContactArgs;
 use handle_auth::file::create_secret_file;
 use handle_auth::{generate, keyfile};
+use handle_daemon::clock::now_unix_ms;
 use handle_formats::bundle;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::json::site_to_json;

@@ -3,11 +3,12 @@
 
 use super::{Args, NamedIdentity};
 use crate::input::{InputPlace, RecordInputs, SortingRoom};
-use crate::snapshot::{OpenedSource, now_unix_ms};
+use crate::snapshot::OpenedSource;
 use crate::store::files::{RecordFormat, RecordSink, read_all};
 use crate::store::remote::{RemoteListing, RemoteSink};
 use crate::{exchange, output, progress};
 use anyhow::{Context as _, anyhow, bail, ensure};
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::Handle;
 use handle_proto::wire::list::Values;
 use handle_snapshot::builder::Builder;

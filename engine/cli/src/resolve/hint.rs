@@ -33,7 +33,7 @@ fn is_of_the_root(client: &Client, address: SocketAddr) -> bool {
 fn of_silent_root(server: SocketAddr, args: &ClientArgs) -> String {
     let (file, how_else) = args.root_source();
     let lab = match server.ip().is_loopback() {
-        true => "; if it belongs to a lab that has stopped, start a new one with `hdl lab up`",
+        true => "; if it belongs to a lab that has stopped, start a new one with `handle-lab up`",
         false => "",
     };
     format!("that is the global service in {file}{lab}; {how_else}")

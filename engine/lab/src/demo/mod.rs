@@ -1,4 +1,4 @@
-//! `hdl demo`: the whole system in one command, on loopback, with real records.
+//! `handle-lab demo`: the whole system in one command, on loopback, with real records.
 
 mod gateway;
 mod load;
@@ -6,8 +6,9 @@ mod records;
 mod server;
 
 use crate::server_process::ServerProcess;
-use crate::{ExitOutcome, control, output, resolve};
 use anyhow::Context as _;
+use handle_cli::{ExitOutcome, control, output, resolve};
+use handle_daemon::privileges::is_root;
 use handle_loadgen::{DatapathChoice, LoadPattern, RunOptions, RunReport, usable_cores};
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::set::storage::create_directory;
@@ -31,9 +32,9 @@ const SHOWN: [&str; 2] = [CHANGED, "10.1016/J.RCAE.2013.04.001"];
 /// --keep is given.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
-  hdl demo
-  hdl demo --keep ./demo-files    keep the snapshot for further use
-  hdl demo --seconds 10 --rate 100000 --json")]
+  handle-lab demo
+  handle-lab demo --keep ./demo-files    keep the snapshot for further use
+  handle-lab demo --seconds 10 --rate 100000 --json")]
 pub(crate) struct Args {
     /// Duration of each load in seconds: one at a fixed rate, one as fast as answers arrive.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -163,7 +164,7 @@ fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> a
 fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
     let address = server.address.to_string();
     println!("$ hdl resolve {handle} --server {address}");
-    resolve::run(&resolve::Args::plain(handle, &address))?;
+    resolve::show_from(handle, &address)?;
     Ok(())
 }
 
@@ -233,7 +234,7 @@ fn show_measured(measured: &DemoFigures) -> anyhow::Result<()> {
 /// The beginning of a command that runs `program`: by cargo with the profile that built this
 /// program, or by its name if this program, at `own`, is installed.
 fn command(program: &str, own: Option<&Path>) -> String {
-    // target/<profile>/hdl, as cargo builds it.
+    // target/<profile>/handle-lab, as cargo builds it.
     let profile = own.and_then(Path::parent).filter(|profile| profile.join("deps").is_dir());
     let options = match profile.and_then(Path::file_name).map(|name| name.to_string_lossy()).as_deref() {
         Some("debug") => "",
@@ -255,12 +256,13 @@ fn show_what_next(args: &Args) {
     let directory = args.keep.as_deref().unwrap_or(Path::new("./demo-files"));
     let (set, own) = (directory.join("set"), std::env::current_exe().ok());
     let set = set.display();
-    let [hdl, handled, loadgen, gateway] = ["hdl", "handled", "handle-loadgen", "handle-gateway"]
-        .map(|program| command(program, own.as_deref()));
+    let [lab, hdl, handled, loadgen, gateway] =
+        ["handle-lab", "hdl", "handled", "handle-loadgen", "handle-gateway"]
+            .map(|program| command(program, own.as_deref()));
     if args.keep.is_none() {
-        println!("{hdl} demo --keep {}    # keep the files", directory.display());
+        println!("{lab} demo --keep {}    # keep the files", directory.display());
     }
-    let root = if handle_server::privileges::is_root() { " --allow-root" } else { "" };
+    let root = if is_root() { " --allow-root" } else { "" };
     println!("{handled} --snapshot {set} --listen 127.0.0.1:2641{root}    # serve them, until Ctrl-C");
     println!("{hdl} resolve {CHANGED} --server 127.0.0.1    # in another terminal");
     println!("{loadgen} run --target 127.0.0.1:2641 --snapshot {set} --rate 50k --verify");

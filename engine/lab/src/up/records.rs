@@ -2,10 +2,10 @@
 
 use super::topology::{LabTopology, ServerPlace, SiteName};
 use crate::demo::RECORDS;
-use crate::snapshot;
 use anyhow::{Context as _, ensure};
 use handle_auth::{PrivateKey, keyfile};
 use handle_client::signature::{self, Claims, Permission, SigningScope};
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::data::site::SiteBuf;
 use handle_proto::data::{PublicKey, kind};
 use handle_proto::json::{Json, RecordLine, record_to_json};
@@ -96,7 +96,7 @@ impl LabRecords {
         let record =
             |handle: &[u8], values: &[ValueBuf]| record_to_json(handle, values.iter().map(ValueBuf::view));
         let bootstrap = json!({
-            "lastUpdate": snapshot::now_unix_ms(),
+            "lastUpdate": now_unix_ms(),
             "handles": {
                 lossy(ROOT): record(ROOT, &root),
                 lossy(TRUST_ROOT): record(TRUST_ROOT, &trust),
@@ -128,7 +128,7 @@ impl LabRecords {
         for prefix in homed {
             table.add(prefix.as_bytes());
         }
-        let now = snapshot::now_unix_ms();
+        let now = now_unix_ms();
         let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
         SetPublisher::open(set)?.publish_base(now, |file, temp_dir| {
             let mut builder = Builder::new(temp_dir, options).homed(table);
@@ -163,7 +163,7 @@ impl<'a> RecordSigner<'a> {
             issuer: ISSUER.to_owned(),
             subject: subject.to_owned(),
             chain: chain.iter().map(|&link| link.to_owned()).collect(),
-            issued: i64::try_from(snapshot::now_unix_ms() / 1000).unwrap_or_default(),
+            issued: i64::try_from(now_unix_ms() / 1000).unwrap_or_default(),
             ..Claims::default()
         }
     }

@@ -1,100 +1,30 @@
-//! `hdl lab`: a small Handle System on loopback, for learning and testing.
+//! `handle-lab up`: a small Handle System on loopback, for learning and testing.
 //!
 //! Nine servers in five sites: the global registry; a service for real DOIs with three sites (four
 //! servers, two servers, and an outdated mirror); and a registry of its own for the prefixes
 //! derived from 20.500, which also serves handles. Each site has its own key, and each server
 //! signs. A gateway resolves handles of all of them over HTTP, and a caching server answers for
 //! them.
-//!
-//! [`replicas`] is another lab: a primary, its mirror and a fleet, to be broken on purpose.
 
 mod records;
-pub(crate) mod replicas;
-mod topology;
+pub(crate) mod topology;
 
-use crate::ExitOutcome;
-use crate::output;
+use crate::end::{LabEnd, SECONDS_MAX};
 use crate::server_process::{self, ServerProcess};
-use crate::style::{Paint, paint};
 use anyhow::{Context as _, ensure};
+use handle_cli::ExitOutcome;
+use handle_cli::output;
+use handle_cli::style::{Paint, paint};
 use handle_server::config::Config;
 use handle_snapshot::set::storage::create_directory;
 use records::LabRecords;
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
-use std::io::{IsTerminal as _, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use topology::{LabTopology, ServerPlace, SiteName};
 
-/// Run a small Handle System on loopback: nine servers in five sites, a gateway and a cache, with
-/// real records; or a primary with a mirror and a fleet.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(clap::Subcommand, Debug)]
-enum Command {
-    /// Create the sites, start their servers, and print commands to try.
-    ///
-    /// Runs until it is interrupted (^C), until --seconds have passed, or until standard input ends
-    /// (^D). If standard input is closed from the start, as in a container or a unit, it is
-    /// ignored. Stops the servers at the end, and removes all files unless --dir is given.
-    #[command(after_help = "Examples:
-  hdl lab up
-  hdl lab up --dir /tmp/lab
-  hdl lab up --records my.jsonl --json
-  hdl lab up --dir /tmp/lab --seconds 600 &
-  hdl resolve 10.1016/j.rcae.2013.04.001 --root /tmp/lab/bootstrap_handles --trace --certify
-  hdl check 10.1016/lab-new --root /tmp/lab/bootstrap_handles")]
-    Up(UpArgs),
-    /// Run a primary, a mirror of it and a fleet of two machines, to break them on purpose.
-    ///
-    /// Each process is one that operators run: handle-admin, handled, handle-fetch and
-    /// hdl ship --follow, which have to be installed beside hdl. Runs until it is interrupted (^C),
-    /// until --seconds have passed, or until standard input ends (^D); a standard input that is
-    /// closed from the start is ignored. A process that ends is started again, unless it was
-    /// stopped with `hdl lab stop`.
-    #[command(after_help = "Examples:
-  hdl lab replicas --dir /tmp/replicas
-  hdl lab look --dir /tmp/replicas
-  hdl lab stop mirror --dir /tmp/replicas")]
-    Replicas(replicas::ReplicasArgs),
-    /// Show what each process of `hdl lab replicas` serves, and its error.
-    #[command(after_help = "Example:
-  hdl lab look --dir /tmp/replicas
-
-Exit codes: 0 all servers give the same text, 1 they do not.")]
-    Look(replicas::LookArgs),
-    /// Change the record of `hdl lab replicas` at its primary.
-    #[command(after_help = "Example:
-  hdl lab change hello --dir /tmp/replicas")]
-    Change(replicas::ChangeArgs),
-    /// Kill a process of `hdl lab replicas`, which stays stopped.
-    #[command(after_help = "Example:
-  hdl lab stop primary --dir /tmp/replicas")]
-    Stop(replicas::ProcessArgs),
-    /// Start a process of `hdl lab replicas` that was stopped.
-    #[command(after_help = "Example:
-  hdl lab start primary --dir /tmp/replicas")]
-    Start(replicas::ProcessArgs),
-    /// Change a byte of the newest layer in the place of the fleet.
-    #[command(after_help = "Example:
-  hdl lab damage --dir /tmp/replicas")]
-    Damage(replicas::PlaceArgs),
-    /// Remove the newest layer from the place of the fleet, so that it is shipped again.
-    #[command(after_help = "Example:
-  hdl lab repair --dir /tmp/replicas")]
-    Repair(replicas::PlaceArgs),
-}
-
-#[derive(clap::Args, Debug)]
-struct UpArgs {
     /// Work in this directory, which must be empty or not exist, and keep all files.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -117,12 +47,9 @@ struct UpArgs {
     #[arg(long)]
     json: bool,
     /// Stop this many seconds after the start.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=MAX_SECONDS))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: Option<u64>,
 }
-
-/// Longest run time of a lab in seconds: ten years.
-const MAX_SECONDS: u64 = 10 * 365 * 86_400;
 
 /// Options of a server process of the lab.
 #[derive(clap::Args, Debug)]
@@ -137,19 +64,6 @@ pub(crate) fn serve(args: &ServerArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    match &args.command {
-        Command::Up(args) => up(args),
-        Command::Replicas(args) => replicas::run(args),
-        Command::Look(args) => replicas::look(args),
-        Command::Change(args) => replicas::change(args),
-        Command::Stop(args) => replicas::stop(args),
-        Command::Start(args) => replicas::start(args),
-        Command::Damage(args) => replicas::damage(args),
-        Command::Repair(args) => replicas::repair(args),
-    }
-}
-
-fn up(args: &UpArgs) -> anyhow::Result<ExitOutcome> {
     // Before any file is written or process started, so that all of it is cleaned up.
     let end = LabEnd::listen()?;
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
@@ -272,7 +186,7 @@ impl LabProcesses<'_> {
     }
 }
 
-fn show(args: &UpArgs, directory: &Path, processes: &LabProcesses<'_>, is_input_closed: bool) {
+fn show(args: &Args, directory: &Path, processes: &LabProcesses<'_>, is_input_closed: bool) {
     let root = directory.join("bootstrap_handles");
     if args.json {
         let list: Vec<_> = processes
@@ -329,88 +243,6 @@ fn show(args: &UpArgs, directory: &Path, processes: &LabProcesses<'_>, is_input_
     }
 }
 
-/// What stops the lab: a signal, the end of standard input, or the end of its time.
-struct LabEnd {
-    is_signalled: Arc<AtomicBool>,
-    is_input_over: Arc<AtomicBool>,
-    causes: mpsc::Receiver<EndCause>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum EndCause {
-    Signal,
-    Input,
-}
-
-impl LabEnd {
-    fn listen() -> anyhow::Result<Self> {
-        let (send, causes) = mpsc::channel();
-        let is_signalled = Arc::new(AtomicBool::new(false));
-        let is_input_over = Arc::new(AtomicBool::new(false));
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle signals")?;
-        std::thread::spawn({
-            let (send, is_signalled) = (send.clone(), Arc::clone(&is_signalled));
-            move || {
-                for _ in &mut signals {
-                    is_signalled.store(true, Ordering::Relaxed);
-                    let _ = send.send(EndCause::Signal);
-                }
-            }
-        });
-        std::thread::spawn({
-            let is_input_over = Arc::clone(&is_input_over);
-            move || {
-                let _ = std::io::stdin().read_to_end(&mut Vec::new());
-                is_input_over.store(true, Ordering::Relaxed);
-                send.send(EndCause::Input)
-            }
-        });
-        Ok(Self { is_signalled, is_input_over, causes })
-    }
-
-    /// Whether a signal arrived before the lab was ready.
-    fn has_come(&self) -> bool {
-        self.is_signalled.load(Ordering::Relaxed)
-    }
-
-    /// Whether standard input is at its end, and is not a terminal. Read once, before the user is
-    /// told what stops the lab: an end after that stops it.
-    fn input_has_ended(&self) -> bool {
-        self.is_input_over.load(Ordering::Relaxed) && !std::io::stdin().is_terminal()
-    }
-
-    /// Waits for the end. The end of a standard input that was closed from the start is ignored.
-    fn wait(&self, is_input_closed: bool, at_most: Option<Duration>) {
-        self.wait_and(is_input_closed, at_most, Duration::from_secs(60), || ());
-    }
-
-    /// As [`wait`](Self::wait), and meanwhile does `work` at this interval.
-    fn wait_and(
-        &self,
-        is_input_closed: bool,
-        at_most: Option<Duration>,
-        interval: Duration,
-        mut work: impl FnMut(),
-    ) {
-        let deadline = at_most.map(|at_most| Instant::now() + at_most);
-        let mut input_counts = !is_input_closed;
-        loop {
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return;
-            }
-            match self.causes.recv_timeout(left.map_or(interval, |left| left.min(interval))) {
-                Ok(EndCause::Input) if !input_counts => input_counts = true,
-                Ok(EndCause::Signal | EndCause::Input) => return,
-                Err(mpsc::RecvTimeoutError::Timeout) => work(),
-                // Without senders nothing else could stop the lab.
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
-            }
-        }
-    }
-}
-
-/// Names of the sites, in the order of their servers.
 impl SiteName {
     fn name(self) -> &'static str {
         match self {
@@ -430,31 +262,5 @@ impl SiteName {
             Self::Mirror => "the same, without 10.1016/lab-new",
             Self::Derived => "prefixes derived from 20.500, and 20.500.LAB",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Whether the end of standard input, which has arrived, stops a lab.
-    fn stops(is_input_closed: bool) -> bool {
-        let (send, causes) = mpsc::channel();
-        send.send(EndCause::Input).unwrap();
-        let end =
-            LabEnd { is_signalled: Arc::default(), is_input_over: Arc::new(AtomicBool::new(true)), causes };
-        let turns = std::cell::Cell::new(0);
-        // The sender lives on, so that nothing else stops the lab before its time.
-        end.wait_and(is_input_closed, Some(Duration::from_millis(20)), Duration::from_millis(1), || {
-            turns.set(turns.get() + 1);
-        });
-        drop(send);
-        turns.get() == 0
-    }
-
-    #[test]
-    fn the_end_of_an_input_that_was_open_stops_the_lab() {
-        assert!(stops(false), "the input ended after the user was told that this stops the lab");
-        assert!(!stops(true), "the input was closed from the start");
     }
 }

@@ -1,8 +1,8 @@
 //! The server of the demo.
 
 use super::{Args, cores};
-use crate::ExitOutcome;
 use crate::server_process::{self, ServerProcess};
+use handle_cli::ExitOutcome;
 use handle_loadgen::DatapathChoice;
 use handle_server::config::{Config, Datapath};
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@
 use super::files::ReplicaLab;
 use super::programs::ProgramRow;
 use super::{HANDLE, PATIENCE};
-use crate::{control, exchange};
 use anyhow::{Context as _, bail};
+use handle_cli::{control, exchange};
 use handle_proto::OpFlags;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::message::Body;

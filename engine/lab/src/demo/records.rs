@@ -1,7 +1,7 @@
 //! What the demo publishes: bundled records, and changes of one of them.
 
-use crate::snapshot;
 use anyhow::Context as _;
+use handle_daemon::clock::now_unix_ms;
 use handle_proto::json::RecordLine;
 use handle_proto::{Handle, Value, Values};
 use handle_snapshot::builder::Builder;
@@ -17,7 +17,7 @@ pub(super) const CHANGED: &str = "10.1016/j.rcae.2013.04.001";
 
 /// Publishes all records as a new set.
 pub(super) fn publish_all(publisher: &mut SetPublisher) -> anyhow::Result<()> {
-    let now = snapshot::now_unix_ms();
+    let now = now_unix_ms();
     let options = LayerOptions { seed: rand::random(), folds: true, created_unix_ms: now };
     let mut values = Vec::new();
     let mut homed = HomedPrefixes::default();
@@ -43,7 +43,7 @@ pub(super) fn publish_all(publisher: &mut SetPublisher) -> anyhow::Result<()> {
 /// Publishes a delta that changes the URL of one record, and merges deltas if there are several.
 pub(super) fn publish_change(publisher: &mut SetPublisher, number: u64) -> anyhow::Result<()> {
     const LAYERS_BEFORE_MERGE: usize = 8;
-    let now = snapshot::now_unix_ms();
+    let now = now_unix_ms();
     let options = publisher.options(now).context("a set is published")?;
     let line = RECORDS.lines().find(|line| line.contains(CHANGED)).context("the record is bundled")?;
     let mut values = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn publish_change(publisher: &mut SetPublisher, number: u64) -> anyho
         let merged = publisher
             .stager()
             .stage_merge(&manifest, 0..manifest.layers.len() - 1, now, |_| ControlFlow::Continue(()))?;
-        publisher.publish(merged, snapshot::now_unix_ms())?;
+        publisher.publish(merged, now_unix_ms())?;
         publisher.prune(std::time::SystemTime::now(), Duration::from_secs(2))?;
     }
     Ok(())

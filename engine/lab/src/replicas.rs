@@ -1,5 +1,5 @@
-//! `hdl lab replicas`: a primary, a mirror of it, and a fleet of two machines, each process of its
-//! own, to be broken on purpose by the other commands of `hdl lab`.
+//! `handle-lab replicas`: a primary, a mirror of it, and a fleet of two machines, each process of
+//! its own, to be broken on purpose by other commands of `handle-lab`.
 //!
 //! - [`files`]: the directory, with the configuration of each process.
 //! - [`programs`]: the processes; a file for each one that is to be stopped.
@@ -9,11 +9,11 @@ mod files;
 mod process_view;
 mod programs;
 
-use super::LabEnd;
-use crate::style::{Paint, paint};
-use crate::{ExitOutcome, output};
+use crate::end::{LabEnd, SECONDS_MAX};
 use anyhow::{Context as _, bail, ensure};
 use files::ReplicaLab;
+use handle_cli::style::{Paint, paint};
+use handle_cli::{ExitOutcome, output};
 use handle_snapshot::set::read_manifest;
 use programs::{LabPrograms, ProgramRow};
 use serde_json::json;
@@ -23,13 +23,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) use programs::{KeptArgs, keep};
 
-/// The handle that `hdl lab change` changes.
+/// The handle that `handle-lab change` changes.
 const HANDLE: &str = "10.1045/LAB";
 /// Time in which a process of the lab stops or starts.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args, Debug)]
-pub(super) struct ReplicasArgs {
+pub(crate) struct ReplicasArgs {
     /// Work in this directory, which must be empty or not exist.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -37,13 +37,13 @@ pub(super) struct ReplicasArgs {
     #[arg(long)]
     json: bool,
     /// Stop this many seconds after the start.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=super::MAX_SECONDS))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: Option<u64>,
 }
 
 #[derive(clap::Args, Debug)]
-pub(super) struct ProcessArgs {
-    /// The process, by the name that `hdl lab look` shows.
+pub(crate) struct ProcessArgs {
+    /// The process, by the name that `handle-lab look` shows.
     name: String,
     /// The directory of the lab.
     #[arg(long, value_name = "DIR")]
@@ -51,14 +51,14 @@ pub(super) struct ProcessArgs {
 }
 
 #[derive(clap::Args, Debug)]
-pub(super) struct PlaceArgs {
+pub(crate) struct PlaceArgs {
     /// The directory of the lab.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]
-pub(super) struct ChangeArgs {
+pub(crate) struct ChangeArgs {
     /// The text to store.
     text: String,
     /// The directory of the lab.
@@ -67,7 +67,7 @@ pub(super) struct ChangeArgs {
 }
 
 #[derive(clap::Args, Debug)]
-pub(super) struct LookArgs {
+pub(crate) struct LookArgs {
     /// The directory of the lab.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -76,7 +76,7 @@ pub(super) struct LookArgs {
     json: bool,
 }
 
-pub(super) fn run(args: &ReplicasArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn run(args: &ReplicasArgs) -> anyhow::Result<ExitOutcome> {
     let end = LabEnd::listen()?;
     let lab = ReplicaLab::create(&args.dir)?;
     let mut programs = LabPrograms::start(&lab)?;
@@ -104,10 +104,10 @@ fn show(args: &ReplicasArgs, lab: &ReplicaLab, is_input_closed: bool) -> anyhow:
     println!("try, in another terminal:");
     let dir = format!("--dir {}", args.dir.display());
     for (command, why) in [
-        (format!("hdl lab look {dir}"), "shows what each process serves"),
-        (format!("hdl lab change hello {dir}"), "changes a record at the primary"),
-        (format!("hdl lab stop mirror {dir}"), "kills a process; `start` starts it again"),
-        (format!("hdl lab damage {dir}"), "damages the newest layer in the place of the fleet"),
+        (format!("handle-lab look {dir}"), "shows what each process serves"),
+        (format!("handle-lab change hello {dir}"), "changes a record at the primary"),
+        (format!("handle-lab stop mirror {dir}"), "kills a process; `start` starts it again"),
+        (format!("handle-lab damage {dir}"), "damages the newest layer in the place of the fleet"),
         (
             format!("hdl check --mirror {}/mirror/handle-admin.toml", args.dir.display()),
             "compares all records",
@@ -121,7 +121,7 @@ fn show(args: &ReplicasArgs, lab: &ReplicaLab, is_input_closed: bool) -> anyhow:
 }
 
 /// Kills a process, which stays stopped.
-pub(super) fn stop(args: &ProcessArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn stop(args: &ProcessArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     named(&lab, &args.name)?;
     fs::write(lab.stopped(&args.name), "")?;
@@ -131,7 +131,7 @@ pub(super) fn stop(args: &ProcessArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Starts a process that was stopped.
-pub(super) fn start(args: &ProcessArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn start(args: &ProcessArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     named(&lab, &args.name)?;
     match fs::remove_file(lab.stopped(&args.name)) {
@@ -165,14 +165,14 @@ fn until(
 }
 
 /// Changes a record at the primary.
-pub(super) fn change(args: &ChangeArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn change(args: &ChangeArgs) -> anyhow::Result<ExitOutcome> {
     ReplicaLab::open(&args.dir)?.change(&args.text)?;
     println!("{HANDLE} is {:?} at the primary", args.text);
     Ok(ExitOutcome::Good)
 }
 
 /// Changes a byte of the newest layer in the place of the fleet.
-pub(super) fn damage(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn damage(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     let layer = newest_layer(&lab)?;
     let mut bytes = fs::read(&layer).with_context(|| format!("cannot read {}", layer.display()))?;
@@ -188,7 +188,7 @@ pub(super) fn damage(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Removes the newest layer from the place of the fleet, to which the publisher uploads it again.
-pub(super) fn repair(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn repair(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     let layer = newest_layer(&lab)?;
     fs::remove_file(&layer).with_context(|| format!("cannot remove {}", layer.display()))?;
@@ -208,7 +208,7 @@ fn newest_layer(lab: &ReplicaLab) -> anyhow::Result<PathBuf> {
 }
 
 /// Shows what each process serves.
-pub(super) fn look(args: &LookArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn look(args: &LookArgs) -> anyhow::Result<ExitOutcome> {
     output::or_as_json(look_at(&args.dir, args.json), args.json)
 }
 

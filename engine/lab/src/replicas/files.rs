@@ -3,7 +3,7 @@
 
 use super::HANDLE;
 use super::programs::LabProgram;
-use crate::lab::topology::addresses;
+use crate::up::topology::addresses;
 use anyhow::{Context as _, ensure};
 use serde_json::Value as Json;
 use std::ffi::OsString;
@@ -29,7 +29,7 @@ impl ReplicaLab {
     pub(super) fn open(directory: &Path) -> anyhow::Result<Self> {
         ensure!(
             directory.join(STATE).exists(),
-            "{} is not the directory of a lab that `hdl lab replicas` has started",
+            "{} is not the directory of a lab that `handle-lab replicas` has started",
             directory.display()
         );
         Ok(Self { directory: fs::canonicalize(directory)? })
@@ -149,7 +149,7 @@ impl ReplicaLab {
         let options = ["ship", "--follow", "--grace", "4", "--steps-len", "0"];
         let mut args: Vec<OsString> = options.map(OsString::from).into();
         args.extend([self.path("primary/snapshot").into_os_string(), place.into()]);
-        all.push(LabProgram { name: "ship".to_owned(), program: std::env::current_exe()?, args });
+        all.push(LabProgram { name: "ship".to_owned(), program: program("hdl")?, args });
         for machine in MACHINES {
             let own = format!("machine-{machine}");
             all.push(self.program(
@@ -190,15 +190,14 @@ impl ReplicaLab {
     }
 }
 
-/// This program.
 fn hdl() -> anyhow::Result<Command> {
-    Ok(Command::new(std::env::current_exe().context("cannot find the path of this program")?))
+    Ok(Command::new(program("hdl")?))
 }
 
 /// A program that is installed beside this one.
 fn program(name: &str) -> anyhow::Result<PathBuf> {
     let path = std::env::current_exe().context("cannot find the path of this program")?.with_file_name(name);
-    ensure!(path.exists(), "{} is missing: the lab needs it beside hdl", path.display());
+    ensure!(path.exists(), "{} is missing: the lab needs it beside handle-lab", path.display());
     Ok(path)
 }
 

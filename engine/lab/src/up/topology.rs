@@ -166,7 +166,7 @@ fn site(name: SiteName, addresses: &[SocketAddr], public_key: &[u8]) -> SiteBuf 
 ///
 /// The free ports lie below the range for ephemeral ports of the kernel, so that no other socket
 /// gets the port of a server that is stopped for a while.
-pub(super) fn addresses(ports: &[u16], count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+pub(crate) fn addresses(ports: &[u16], count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     const RANGE: std::ops::Range<u16> = 20_000..30_000;
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut addresses: Vec<SocketAddr> = ports.iter().map(|&port| at(port)).collect();

@@ -2,8 +2,8 @@
 
 use super::records::publish_change;
 use super::{Args, ProgressPrinter, cores};
-use crate::output;
 use crate::server_process::ServerProcess;
+use handle_cli::output;
 use handle_loadgen::{LoadPattern, NameOptions, ReferenceData, RunOptions, RunReport, SecondCounts, Verify};
 use handle_snapshot::set::publisher::SetPublisher;
 use std::net::SocketAddr;

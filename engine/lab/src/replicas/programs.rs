@@ -4,8 +4,8 @@
 //! gone.
 
 use super::files::ReplicaLab;
-use crate::ExitOutcome;
 use anyhow::Context as _;
+use handle_cli::ExitOutcome;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -96,7 +96,7 @@ impl<'l> LabPrograms<'l> {
             }
         }
         if let Err(error) = self.write() {
-            eprintln!("hdl: {error:#}");
+            eprintln!("handle-lab: {error:#}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! Runs `handled`, `handle-gateway` or `handle-cache` as a separate process of this program, for
-//! `hdl demo` and `hdl lab`.
+//! `handle-lab demo` and `handle-lab up`.
 
-use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail, ensure};
+use handle_cli::{ExitOutcome, output};
 use handle_gateway::Gateway;
 use handle_server::Server;
 use handle_server::config::Config;

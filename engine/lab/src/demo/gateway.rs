@@ -2,9 +2,9 @@
 
 use super::records::CHANGED;
 use super::{Args, ProgressPrinter, cores, load};
-use crate::output;
 use crate::server_process::ServerProcess;
 use anyhow::{Context as _, ensure};
+use handle_cli::output;
 use handle_loadgen::{LoadPattern, Protocol, RunReport, StreamTransport, Streams};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
