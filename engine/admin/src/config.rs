@@ -89,9 +89,9 @@ settings! {
         /// Most values of a record. Clients of other implementations read no more than 2048.
         live record_values: usize = limit::VALUES_COUNT_MAX, 1..=limit::VALUES_COUNT_MAX;
         /// Most bytes of the values of a record, so that all of them fit into an answer.
-        live record_bytes: usize = RECORD_BYTES_MAX, 1..=RECORD_BYTES_MAX;
+        live record_bytes: usize = limit::VALUES_LEN_MAX, 1..=limit::VALUES_LEN_MAX;
         /// Most references of a value.
-        live value_references: usize = limit::REFERENCES_COUNT_MAX, 0..=limit::LIST_COUNT_MAX;
+        live value_references: usize = limit::REFERENCES_COUNT_MAX, 0..=limit::REFERENCES_COUNT_MAX;
         /// Challenges waiting for an answer. One more displaces the oldest.
         live challenges: usize = 65_536, 1..=1 << 24;
         /// Bytes of the challenged requests.
@@ -179,9 +179,6 @@ settings! {
         restart probe_every_ms: u32 = 1000, 0..=DAY_MS;
     }
 }
-
-/// Bytes of values that fit into an answer, whatever digest, signature and handle go with them.
-pub const RECORD_BYTES_MAX: usize = limit::MESSAGE_LEN_MAX as usize - 8192;
 
 #[cfg(test)]
 mod tests {

@@ -29,6 +29,12 @@ pub const VALUES_COUNT_MAX: usize = 2048;
 pub const QUERY_COMPARISONS_MAX: usize = 1 << 13;
 /// Most bytes of a handle in a response, and of a handle that may be created.
 pub const HANDLE_LEN_MAX: usize = 2048;
+/// Bytes of a message that are reserved for everything but values: message header, digest, longest
+/// handle, signature.
+pub const MESSAGE_OVERHEAD_LEN: usize = 4096;
+/// Most bytes of all values of a record together, in wire form, so that one message can carry them.
+/// A longer record is neither stored nor published.
+pub const VALUES_LEN_MAX: usize = MESSAGE_LEN_MAX as usize - MESSAGE_OVERHEAD_LEN;
 /// Most references in one stored value.
 pub const REFERENCES_COUNT_MAX: usize = 1024;
 /// Most references followed while expanding HS_VLIST groups.

@@ -71,11 +71,10 @@ pub const PROBE_BUCKETS_MAX: usize = 64;
 pub const KEY_LEN_MAX: usize = limit::HANDLE_LEN_MAX;
 /// Most values of a record.
 pub const VALUES_COUNT_MAX: usize = limit::VALUES_COUNT_MAX;
-/// Bytes of a message that are reserved for everything but values: message header, digest, longest
-/// handle, signature.
-pub const MESSAGE_OVERHEAD_LEN: usize = 4096;
+/// Bytes of a message that are reserved for everything but values.
+pub const MESSAGE_OVERHEAD_LEN: usize = limit::MESSAGE_OVERHEAD_LEN;
 /// Most bytes of all values of a record together, so that one message can carry them.
-pub const VALUES_LEN_MAX: usize = limit::MESSAGE_LEN_MAX as usize - MESSAGE_OVERHEAD_LEN;
+pub const VALUES_LEN_MAX: usize = limit::VALUES_LEN_MAX;
 /// Most bytes of a record: the largest of each part.
 pub const RECORD_LEN_MAX: usize =
     (RECORD_HEAD_LEN + KEY_LEN_MAX + VALUES_LEN_MAX + VALUES_COUNT_MAX * POSITION_LEN)

@@ -9,7 +9,8 @@ use super::sorter::Sorter;
 use super::tables::StoreTable;
 use super::transaction::Transaction;
 use super::{Store, StoreError, StoreRecords as _, key};
-use handle_proto::limit::{HANDLE_LEN_MAX, VALUES_COUNT_MAX};
+use handle_proto::limit::{HANDLE_LEN_MAX, REFERENCES_COUNT_MAX, VALUES_COUNT_MAX, VALUES_LEN_MAX};
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::{Value, Values};
 use std::path::Path;
 
@@ -59,12 +60,23 @@ pub enum UnfitRecord {
     BadIndex(i32),
     /// Two values have the same index.
     DuplicateIndex(i32),
+    /// The value with this index has too many references.
+    TooManyReferences(i32),
+    /// All values together have this many bytes in wire form, which no message can carry.
+    TooLong(usize),
 }
 
 impl std::fmt::Display for UnfitRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::HandleTooLong => write!(f, "the handle has more than {HANDLE_LEN_MAX} bytes"),
+            Self::TooManyReferences(index) => {
+                write!(f, "the value with index {index} has more than {REFERENCES_COUNT_MAX} references")
+            }
+            Self::TooLong(len) => write!(
+                f,
+                "the values take {len} bytes together; at most {VALUES_LEN_MAX} can be published and answered"
+            ),
             Self::TooManyValues => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
             Self::BadIndex(index) => write!(f, "the index {index} is below 1"),
             Self::DuplicateIndex(index) => write!(f, "two values have the index {index}"),
@@ -75,14 +87,17 @@ impl std::fmt::Display for UnfitRecord {
 impl std::error::Error for UnfitRecord {}
 
 /// Checks that `values` can be the record of `handle`, within the bounds of every record in the
-/// store.
+/// store. They are those of layers, so that each record of the store can be published and answered.
 ///
 /// # Errors
 /// Names the bound that is exceeded.
 pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) -> Result<(), UnfitRecord> {
-    if handle.len() > HANDLE_LEN_MAX {
+    // A prefix is stored under the longer name of its record.
+    let record_len = if handle.contains(&b'/') { 0 } else { PREFIX_RECORDS.len() };
+    if handle.len() + record_len > HANDLE_LEN_MAX {
         return Err(UnfitRecord::HandleTooLong);
     }
+    let mut len = 0;
     // Most records have few values, whose indexes need no memory of their own.
     let (mut few, mut more) = ([0; 8], std::collections::BTreeSet::new());
     for (nth, value) in values.enumerate() {
@@ -103,8 +118,15 @@ pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) 
         if nth >= VALUES_COUNT_MAX {
             return Err(UnfitRecord::TooManyValues);
         }
+        if value.references.len() > REFERENCES_COUNT_MAX {
+            return Err(UnfitRecord::TooManyReferences(value.index));
+        }
+        len += value.encoded_len();
     }
-    Ok(())
+    match len > VALUES_LEN_MAX {
+        true => Err(UnfitRecord::TooLong(len)),
+        false => Ok(()),
+    }
 }
 
 impl<'s> Bulk<'s> {

@@ -97,6 +97,7 @@ mod publishing;
 mod pulling;
 mod pulling_databases;
 mod reconcile;
+mod record_limits;
 mod records;
 mod reload;
 mod remote;

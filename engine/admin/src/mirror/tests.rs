@@ -7,6 +7,7 @@ use super::scope::{MirrorScope, PrefixFilter};
 use super::status::MirrorSourceState;
 use crate::replication::source::ReceiverShare;
 use handle_client::replication::StreamEvent;
+use handle_proto::limit::VALUES_LEN_MAX;
 use handle_proto::wire::replication_stream::{
     DumpItem, StreamValues, TransactionAction, TransactionFormat, TransactionItem, TransactionStatus,
     TransactionsHeader,
@@ -544,17 +545,21 @@ fn records_that_do_not_fit_are_left_out() {
     let (store, mut applier) = dumped();
     let mut room = Vec::new();
     let values = StreamValues::build([Value::new(0, b"URL", b"x"), Value::new(1, b"URL", b"x")], &mut room);
-    let item = |id, handle| {
+    let (data, mut room_for_long) = (vec![b'x'; VALUES_LEN_MAX], Vec::new());
+    let long = StreamValues::build([Value::new(1, b"URL", &data)], &mut room_for_long);
+    let item_with = |id, handle, values| {
         let action = TransactionAction::Update(values);
         StreamEvent::Transaction(TransactionItem::Transaction { id, handle, action, unix_ms: 1 })
     };
+    let item = |id, handle| item_with(id, handle, values);
     take_all(&mut applier, &[Item::Header(TransactionStatus::Sending)]).unwrap();
     applier.take(item(11, b"10.1/A")).unwrap();
     applier.take(item(12, &[b'x'; 5000])).unwrap();
+    applier.take(item_with(13, b"10.1/A", long)).unwrap();
     take(&mut applier, Item::End(6000)).unwrap();
     applier.commit().unwrap();
     assert!(content(&store).contains(&"10.1/A=a".to_owned()));
-    assert_eq!(applier.position().last_id, 12, "the others follow");
+    assert_eq!(applier.position().last_id, 13, "the others follow");
 }
 
 #[test]

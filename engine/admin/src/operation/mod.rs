@@ -28,6 +28,7 @@ use crate::permission::{ActionRequirement, Administrators, OperatorDuty};
 use handle_daemon::site::SiteRecord;
 use handle_proto::data::kind;
 use handle_proto::limit::HANDLE_LEN_MAX;
+use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::request::Request;
@@ -474,7 +475,9 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
 
     fn check_handle_len(&self, handle: &[u8]) -> Result<(), DecisionEnd> {
         let most = self.rules.bounds.handle_bytes;
-        if handle.len() <= most {
+        // A prefix is stored under the longer name of its record.
+        let record_len = if handle.contains(&b'/') { 0 } else { PREFIX_RECORDS.len() };
+        if handle.len() + record_len <= most {
             return Ok(());
         }
         let text = format!("The handle has {} bytes; at most {most} are stored.", handle.len());

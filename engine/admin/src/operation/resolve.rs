@@ -4,7 +4,7 @@ use super::{
     DecisionCase, DecisionResult, NO_VALUES, NOT_FOUND, OperationAnswer, OperationDecision, OperationRefusal,
 };
 use crate::permission::{OperatorDuty, PermissionNeed, RecordAction};
-use handle_proto::limit::QUERY_COMPARISONS_MAX;
+use handle_proto::limit::{QUERY_COMPARISONS_MAX, VALUES_LEN_MAX};
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Handle, OpFlags, Permissions, ResponseCode, Value, fold};
@@ -52,7 +52,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             let nothing = public_only || selected().next().is_none();
             return Err(if nothing { NO_VALUES } else { UNREADABLE }.into());
         }
-        if bytes.len() > self.rules.bounds.record_bytes {
+        if bytes.len() > VALUES_LEN_MAX {
             let text = "The values do not fit into an answer; ask by index or type.";
             return Err(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text).into());
         }

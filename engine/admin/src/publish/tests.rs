@@ -2,6 +2,7 @@
 //! restarts.
 
 mod copies;
+mod limits;
 mod statements;
 
 use super::planner::PublisherPlan;
