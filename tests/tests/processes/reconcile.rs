@@ -369,6 +369,21 @@ fn servers_are_asked_for_each_handle_or_list_theirs() {
     let (exit, error) = fail(service.hdl(["reconcile", "backup.jsonl", &listing]));
     assert!(exit == 1 && error.contains("cannot list"), "{error}");
 
+    // With a prefix, only its handles are listed and compared, in both directions.
+    let other = "{\"homed\":\"0.NA/10.7\"}\n{\"handle\":\"10.7/x\",\"values\":[]}\n";
+    let backup = std::fs::read_to_string(service.path("backup.jsonl")).unwrap();
+    std::fs::write(service.path("two.jsonl"), backup + other).unwrap();
+    for places in [["two.jsonl", &listing], [&listing, "two.jsonl"]] {
+        let places = ["reconcile", places[0], places[1]];
+        let with = |prefix: &'static str| places.into_iter().chain(["--prefix", prefix]);
+        let found = reconciled(service.hdl_as_admin(with("10.1045")));
+        assert_eq!(found.findings.len(), DAMAGE.len(), "{found:?}");
+        assert_eq!((&found.counts["not_homed"], &found.counts["not_listed"]), (&json!(0), &json!(2)));
+        let text = run(service.hdl_as_admin(with("10.1045"))).stdout;
+        let text = String::from_utf8_lossy(&text);
+        assert!(text.contains("2 of other prefixes and left out: "), "{text}");
+    }
+
     let silent = free_address().to_string();
     let names: Vec<_> = (0..20).map(|at| format!("10.1045/{at}\n")).collect();
     std::fs::write(service.path("names.txt"), names.concat()).unwrap();

@@ -3,7 +3,7 @@
 //! Of two tables, the records of each are read in order and looked up in the other. No digests are
 //! needed: the records themselves are compared. Memory does not depend on their number.
 
-use super::table::ReconcileTable;
+use super::table::{ListingScope, ReconcileTable};
 use crate::progress;
 use anyhow::Context as _;
 use crossbeam_channel::{Sender, bounded};
@@ -99,7 +99,8 @@ pub(super) struct CompareOptions {
 }
 
 /// Records that are not compared with what a server answers, because their prefix is not homed: the
-/// record of a prefix is at the registry, and a copy in the set is not served.
+/// record of a prefix is at the registry, and a copy in the set is not served. If the server listed
+/// some prefixes only, those of all others.
 #[derive(Default)]
 pub(super) struct LeftOutRecords {
     pub(super) count: u64,
@@ -203,7 +204,7 @@ pub(super) fn tables(
             [both, extra].map(|pass| pass.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         taken?;
         let (both, extra) = (both?, extra?);
-        let left_out = if wanted.is_listing() { extra.left_out } else { both.left_out };
+        let left_out = if wanted.listing().is_some() { extra.left_out } else { both.left_out };
         anyhow::Ok(ComparedRecords { count: both.count + extra.count, left_out })
     });
     bar.finish_and_clear();
@@ -242,10 +243,11 @@ impl TablePass<'_> {
     ) -> anyhow::Result<ComparedRecords> {
         const STEP: u64 = 1 << 14;
         let to = self.to.records()?;
-        let homed = match self.to.is_listing() {
+        let homed = match self.to.listing() {
             // A file without homed prefixes is compared with what the server has listed.
-            true => self.from.homed()?.or(self.to.homed()?),
-            false => None,
+            Some(ListingScope::Homed) => self.from.homed()?.or(self.to.homed()?),
+            Some(ListingScope::Prefixes) => self.to.homed()?,
+            None => None,
         };
         let folds = to.folds();
         let (mut count, mut left_out) = (0, LeftOutRecords::default());

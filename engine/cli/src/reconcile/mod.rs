@@ -105,8 +105,8 @@ pub(crate) struct Args {
     /// Number of connections for questions.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     parallel: u16,
-    /// Prefix whose handles `server:` lists; may be given more than once. Default: all homed
-    /// prefixes of the server.
+    /// Prefix whose handles `server:` lists; may be given more than once. Records of other prefixes
+    /// are left out. Default: all homed prefixes of the server.
     #[arg(long, value_name = "PREFIX")]
     prefix: Vec<String>,
     /// Maximum memory for the handles that `server:` lists, in MiB.

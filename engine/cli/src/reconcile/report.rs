@@ -2,6 +2,7 @@
 
 use super::compare::{ComparedRecords, Difference, Finding};
 use super::repair::RepairOutcome;
+use super::table::ListingScope;
 use super::{Args, ReconcileSide, ReconcileSides};
 use crate::output;
 use handle_proto::Handle;
@@ -88,9 +89,16 @@ impl ReconcileCounts {
                 ReconcileSide::Peer(peer) => Some(peer.requests_count()),
                 ReconcileSide::Table(_) => None,
             });
+        let is_of_prefixes = |side: &ReconcileSide| match side {
+            ReconcileSide::Table(table) => table.listing() == Some(ListingScope::Prefixes),
+            ReconcileSide::Peer(_) => false,
+        };
+        let lists_prefixes =
+            is_of_prefixes(&sides.wanted) || sides.found.as_ref().is_some_and(is_of_prefixes);
+        let (not_homed, not_listed) = if lists_prefixes { (0, left_out.count) } else { (left_out.count, 0) };
         if args.json {
             let json = json!({
-                "compared": compared, "not_homed": left_out.count, "missing": self.missing, "different": self.different,
+                "compared": compared, "not_homed": not_homed, "not_listed": not_listed, "missing": self.missing, "different": self.different,
                 "extra": looks_for_extra.then_some(self.extra), "unanswered": self.unanswered,
                 "repaired": self.repaired, "not_repaired": self.not_repaired,
                 "requests_to_the_other_machine": requests, "seconds": took.as_secs_f64(),
@@ -109,7 +117,8 @@ impl ReconcileCounts {
         if left_out.count > 0 {
             let names: Vec<_> = left_out.first.iter().map(|key| Handle(key).to_string()).collect();
             let more = if left_out.count > names.len() as u64 { ", ..." } else { "" };
-            println!("{} not homed and left out: {}{more}", output::count(left_out.count), names.join(", "));
+            let why = if lists_prefixes { "of other prefixes" } else { "not homed" };
+            println!("{} {why} and left out: {}{more}", output::count(left_out.count), names.join(", "));
         }
         let repaired = match args.repair {
             true => format!(

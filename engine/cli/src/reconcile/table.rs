@@ -40,10 +40,19 @@ pub(super) struct ReconcileTable {
     opened: OpenedSource,
     has_names_only: bool,
     has_public_values_only: bool,
-    /// Whether a server listed the handles of its homed prefixes.
-    is_listing: bool,
+    /// What a server listed, if it did.
+    listing: Option<ListingScope>,
     /// Where the temporary layer is.
     _directory: Option<TempDir>,
+}
+
+/// The handles that a server listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ListingScope {
+    /// Those of all its homed prefixes.
+    Homed,
+    /// Those of some prefixes. The others are not compared.
+    Prefixes,
 }
 
 /// The kind of a path, from its first bytes.
@@ -90,7 +99,7 @@ impl ReconcileTable {
                 opened,
                 has_names_only: false,
                 has_public_values_only: false,
-                is_listing: false,
+                listing: None,
                 _directory: None,
             });
         }
@@ -126,7 +135,8 @@ impl ReconcileTable {
                 None => Ok(()),
             }
         })?;
-        Ok(Self { is_listing: true, ..listed })
+        let scope = if args.prefix.is_empty() { ListingScope::Homed } else { ListingScope::Prefixes };
+        Ok(Self { listing: Some(scope), ..listed })
     }
 
     /// Sorts what `read` adds in a temporary layer.
@@ -159,7 +169,7 @@ impl ReconcileTable {
             opened,
             has_names_only,
             has_public_values_only,
-            is_listing: false,
+            listing: None,
             _directory: Some(directory),
         })
     }
@@ -174,9 +184,9 @@ impl ReconcileTable {
         self.has_public_values_only
     }
 
-    /// Whether a server listed the handles.
-    pub(super) const fn is_listing(&self) -> bool {
-        self.is_listing
+    /// What a server listed; `None` if none did.
+    pub(super) const fn listing(&self) -> Option<ListingScope> {
+        self.listing
     }
 
     /// The table of homed prefixes; `None` if it is not known which are.

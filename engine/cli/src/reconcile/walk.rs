@@ -3,7 +3,7 @@
 
 use super::compare::{ComparedRecords, Difference, Finding, LeftOutRecords, WantedValues, differing_indexes};
 use super::peer::ReconcilePeer;
-use super::table::ReconcileTable;
+use super::table::{ListingScope, ReconcileTable};
 use crate::progress;
 use anyhow::Context as _;
 use handle_proto::Handle;
@@ -90,10 +90,10 @@ impl TreeWalk<'_> {
 
     /// The homed prefixes, if the records here are those that a server lists: it lists no others.
     fn homed_there(&self) -> anyhow::Result<Option<HomedPrefixes>> {
-        if !self.table.is_listing() {
-            return Ok(None);
-        }
-        if let Some(homed) = self.peer.homed()? {
+        let Some(listing) = self.table.listing() else { return Ok(None) };
+        if listing == ListingScope::Homed
+            && let Some(homed) = self.peer.homed()?
+        {
             return Ok(Some(homed));
         }
         // A file without homed prefixes is compared with what the server has listed.
