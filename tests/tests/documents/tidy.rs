@@ -212,6 +212,17 @@ fn links_in_documents_lead_to_files_and_headings() {
 }
 
 #[test]
+fn the_index_of_documents_links_every_page() {
+    let index = read("docs/README.md");
+    let linked = links(&index);
+    for document in documents() {
+        let Ok(page) = document.strip_prefix("docs") else { continue };
+        let page = page.to_string_lossy();
+        assert!(page == "README.md" || linked.contains(&&*page), "docs/README.md does not link {page}");
+    }
+}
+
+#[test]
 fn files_named_in_documents_exist() {
     let root = root();
     let mut missing = Vec::new();
