@@ -80,12 +80,12 @@ def referrals(checks, ours, theirs):
 
 
 def many_programs(checks, directory):
-    """Programs of the reference do not end their sessions; more of them than `sessions_per_source` can still run."""
+    """Programs of the reference do not end their sessions; more of them than one source may have sessions can still run."""
     service = Ours(directory / "sessions", "20.500.8", "two-ports").make()
     for name in ("service.toml", "handled.toml", "handle-admin.toml"):
         path = service.home / name
         if path.exists():
-            path.write_text(path.read_text().replace('socket = "run/sessions"', 'socket = "run/sessions"\nsessions_per_source = 4'))
+            path.write_text(path.read_text().replace('socket = "run/sessions"', 'socket = "run/sessions"\nsessions = 100'))
     try:
         service.start()
         for number in range(8):

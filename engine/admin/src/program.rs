@@ -110,7 +110,7 @@ impl Program for AdminProgram {
         drop(starting);
         readiness::ready("serving");
         tracing::info!(addresses = %listed(server.addresses()), last_transaction = server.shared().service.store.last_id(), "serving");
-        if config.sessions.enabled && config.sessions.socket.is_none() {
+        if config.sessions.are_enabled() && config.sessions.socket.is_none() {
             tracing::info!(
                 "sessions are known to this process alone; deployed clients set them up with handled, and administer only where \
                  both have the same `sessions.socket`"

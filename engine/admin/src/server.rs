@@ -382,7 +382,7 @@ fn start_tasks(
     tokio::spawn(threads::watch("disks", check_disks(Arc::clone(state))));
     tokio::spawn(threads::watch("prune", prune_log(Arc::clone(state))));
     tokio::spawn(threads::watch("index", keep_index(Arc::clone(state))));
-    if config.sessions.enabled {
+    if config.sessions.are_enabled() {
         tokio::spawn(threads::watch("sessions", expire_sessions(Arc::clone(state))));
     }
     Ok(())

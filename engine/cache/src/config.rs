@@ -12,12 +12,13 @@ use handle_daemon::settings;
 use handle_daemon::settings::file::{ConfigurationError, read};
 use handle_daemon::settings::{NETWORKS, SettingError, SettingRule};
 use handle_proto::limit::{PORT, TTL_MAX_S};
-use handle_server::config::{Config as ServerConfig, Datapath, ServerLimits};
+use handle_server::config::{Config as ServerConfig, ServerLimits};
 use handle_server::observe::settings::ObserveParameters;
 use handle_server::query_log::QueryLogSettings;
 use handle_server::rate_limit::RateLimitConfig;
 use handle_server::slow::config::SlowConfig;
 use handle_server::tcp::settings::TcpSettings;
+use handle_server::worker_settings;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -30,39 +31,12 @@ const SERVERS: SettingRule<Vec<String>> = SettingRule {
     },
 };
 
-settings! {
+worker_settings! {
     /// Configuration of `handle-cache`.
-    pub struct Config of process on port 2641 where settings_agree {
-        /// Directory of a published set. Handles of its homed prefixes are answered from it, as
-        /// `handled` answers, and never resolved.
+    pub struct Config where settings_agree {
+        /// Set this when a published set is on this machine: its directory. Handles of its homed
+        /// prefixes are answered from it, as `handled` answers, and never resolved.
         restart snapshot: Option<PathBuf> = None;
-        /// Site record of the caching service, as JSON.
-        live site: Option<PathBuf> = None;
-        /// Which server of the site this is, by its `serverId`. Required if the site has several
-        /// servers.
-        live server_id: Option<i32> = None;
-        /// Worker threads for each address; 0 for one on each core that the process may use.
-        restart workers: usize = 0, 0..=1024;
-        /// Cores that the workers are pinned to, in turn. If empty, all cores that the process may
-        /// use.
-        restart cores: Vec<usize> = Vec::new();
-        /// Pin workers to cores.
-        restart pin: bool = true;
-        /// Interface to the kernel for datagrams. `auto` is io_uring where it works; the log says
-        /// why not.
-        restart datapath: Datapath = Datapath::Auto;
-        /// Receive consecutive datagrams of one peer as one buffer, a train, if the kernel supports
-        /// it (UDP_GRO).
-        restart receive_trains: bool = true;
-        /// Send answers of equal length to one peer as one buffer, if the kernel supports it
-        /// (UDP_SEGMENT).
-        restart send_trains: bool = true;
-        /// Share the ports of `listen` with other processes of this user, to hand over between
-        /// them.
-        restart share_port: bool = false;
-        /// Take over from the `handle-cache` that listens on `control`, if there is one: continue
-        /// with its sockets, without loss. Needs `control`.
-        restart take_over: bool = false;
         section cache: CacheConfig;
         section upstream: ResolutionConfig;
         section policy: PolicyConfig;
@@ -81,35 +55,41 @@ settings! {
 settings! {
     /// The cache: its size, and how long answers are used.
     pub struct CacheConfig {
-        /// Memory for cached records.
+        /// Set this when memory is short, or when more records are asked for than fit: memory for
+        /// cached records.
         restart bytes: usize = 256 << 20, CachedRecordTable::BYTES_MIN..=1 << 40;
-        /// File in which the cache is kept over a restart; none if not set. Only its owner can read
-        /// it.
+        /// Set this when a restart should not empty the cache: the file in which it is kept, written
+        /// every five minutes and at the end of the process. Only its owner can read it.
         restart file: Option<PathBuf> = None;
-        /// Interval at which this file is written, besides at the end of the process; 0 for only
-        /// then.
-        live save_every_s: u32 = 300, 0..=86_400;
+        /// Set this when changes must be seen earlier than their owners ask for: time for which a
+        /// record is kept at most, and greatest TTL in answers.
+        live ttl_s_max: u32 = TTL_MAX_S.cast_unsigned(), 1..=TTL_MAX_S.cast_unsigned();
+        /// Set this when new handles must be found at once, or many are asked for that do not
+        /// exist: time for which the answer is kept that there is no such handle, or that it has no
+        /// public values; 0 to keep none.
+        live negative_s: u32 = 30, 0..=86_400;
+        /// Set this when an old record is worse than none, or outages last longer: time after its
+        /// end for which a record is still shown if no server answers; 0 for not at all. A value
+        /// with an absolute TTL is never shown after its time.
+        live stale_s: u32 = 3600, 0..=604_800;
+    } constants {
+        /// Interval in seconds at which the file is written, besides at the end of the process: what
+        /// is lost by a crash is asked for again.
+        save_every_s: u32 = 300;
         /// Longest record that is kept, in bytes of its handle and public values. One in this
         /// length takes the memory of hundreds of usual ones.
-        live record_bytes_max: usize = 1 << 16, 1 << 10..=1 << 20;
-        /// Time for which a record is kept at least, even if the TTL of a value is shorter. A value
-        /// with a TTL of 0 is never kept.
-        live ttl_s_min: u32 = 0, 0..=3600;
-        /// Time for which a record is kept at most, and greatest TTL in answers.
-        live ttl_s_max: u32 = TTL_MAX_S.cast_unsigned(), 1..=TTL_MAX_S.cast_unsigned();
-        /// Time for which the answer is kept that there is no such handle, or that it has no public
-        /// values; 0 to keep none.
-        live negative_s: u32 = 30, 0..=86_400;
-        /// Renew a record that is asked for in the last tenth of its time, if it has been asked for
-        /// at least twice before.
-        live renew_early: bool = true;
-        /// Time after its end for which a record is still shown if no server answers; 0 for not at
-        /// all. A value with an absolute TTL is never shown after its time.
-        live stale_s: u32 = 3600, 0..=604_800;
-        /// If there is such a record, time to wait for a newer one before it is shown.
-        live stale_after_ms: u32 = 1800, 0..=60_000;
-        /// TTL of the values of such a record, in answers.
-        live stale_ttl_s: u32 = 30, 0..=3600;
+        record_bytes_max: usize = 1 << 16;
+        /// Time for which a record is kept at least, even if the TTL of a value is shorter: owners
+        /// decide. A value with a TTL of 0 is never kept.
+        ttl_s_min: u32 = 0;
+        /// A record that is asked for in the last tenth of its time is renewed, if it has been asked
+        /// for at least twice before, so that nobody waits for a record in use.
+        renew_early: bool = true;
+        /// If there is a record after its end, time to wait for a newer one before it is shown:
+        /// less than the timeouts of deployed clients.
+        stale_after_ms: u32 = 1800;
+        /// TTL of the values of such a record, in answers, so that a newer one is asked for soon.
+        stale_ttl_s: u32 = 30;
     }
 }
 
@@ -118,66 +98,86 @@ settings! {
     /// global service is read from `bootstrap_handles` or `root_info` in the directory `.handle` of
     /// the user.
     pub struct ResolutionConfig {
-        /// Servers that are asked about every handle, in their order.
+        /// Set this when certain servers are asked about every handle: their addresses, in the order
+        /// in which they are asked.
         restart servers: Vec<String> = Vec::new(), SERVERS;
-        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        /// Set this when the global service is not that of the Handle System, or its file is
+        /// elsewhere: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
         restart root: Option<PathBuf> = None;
-        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-        /// client.
+        /// Set this when prefixes have a service that is not in the Handle System:
+        /// `local_info.json` or `local_info` of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
-        /// site record as JSON.
+        /// Set this when one site is asked about every handle: `resolver_site` of a deployed client,
+        /// or a site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
-        /// Use only answers with a valid signature of the server that was asked. The sites of
-        /// services have the keys; servers that are named by their addresses have none.
+        /// Set this when the way to the servers is not trusted: only answers with a valid signature
+        /// of the server that was asked are used. The sites of services have the keys; servers that
+        /// are named by their addresses have none.
         restart certified: bool = false;
-        /// Longest duration of one question, from its turn on. Then the client is told that no
-        /// server has answered.
-        restart timeout_ms: u32 = 4500, 100..=60_000;
-        /// Questions at a time. Others wait for their turn.
+        /// Set this when services are in a laboratory or an intranet: the networks in which no
+        /// server is asked that a record or a referral names, because the owner of any prefix
+        /// chooses these addresses; `[]` for none. Servers that are configured, and those of the
+        /// global service, may be in them.
+        restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
+        /// Set this when questions wait for their turn, or when servers complain: questions at a
+        /// time. One source, an IPv4 address or an IPv6 /64, and one prefix may each have an eighth,
+        /// and renewals in the background a quarter. Sources in `waiting.exempt_sources` may have
+        /// all.
         restart questions: usize = 1024, 1..=1 << 16;
+    } constants {
+        /// Longest duration of one question, from its turn on. Then the client is told that no
+        /// server has answered: before deployed clients give up.
+        timeout_ms: u32 = 4500;
         /// Of `questions`, one source and one prefix may each take one of so many equal parts, and
-        /// of `relays` one source, rounded up; 1 for no limit. Sources in `waiting.exempt_sources`
-        /// may take all. A source is an IPv4 address or an IPv6 /64.
-        restart shares: usize = 8, 1..=1024;
+        /// of `relays` one source, rounded up; 1 for no limit.
+        shares: usize = 8;
         /// Longest time that a question waits for its turn. Then the client is told to ask again
         /// later.
-        restart turn_ms: u32 = 2000, 1..=60_000;
-        /// Of these, renewals in the background. Others are not begun.
-        restart renewals <= questions: usize = 256, 0..=1 << 16;
+        turn_ms: u32 = 2000;
         /// Time for which a failed question is not asked again; 0 to ask it every time.
-        restart failure_ms: u32 = 1000, 0..=300_000;
+        failure_ms: u32 = 1000;
         /// Failures in a row of different questions about a prefix after which questions about it
         /// are refused, except for one in each `failure_ms`.
-        restart failures_per_prefix: u32 = 3, 1..=1000;
-        /// Requests at a time that are handed to responsible services (`policy.authenticated`).
-        restart relays: usize = 32, 1..=512;
-        /// Maximum number of remembered failures.
-        restart failures: usize = 16_384, 1..=1 << 20;
-        /// Networks in which no server is asked that a record or a referral names, because the
-        /// owner of any prefix chooses these addresses; `[]` in a laboratory or an intranet.
-        /// Servers that are configured, and those of the global service, may be in them.
-        restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
-        /// Requests to servers for one question.
-        restart requests: usize = 64, 1..=256;
-        /// Memory for the records that lead to services.
-        restart service_bytes: usize = 16 << 20, 1 << 16..=1 << 32;
+        failures_per_prefix: u32 = 3;
+        /// Requests at a time that are handed to responsible services (`policy.authenticated`), each
+        /// in a thread.
+        relays: usize = 32;
+        /// Maximum number of remembered failures: a megabyte of them.
+        failures: usize = 16_384;
+        /// Requests to servers for one question, which a chain of referrals needs.
+        requests: usize = 64;
+        /// Memory for the records that lead to services: some ten thousand of them.
+        service_bytes: usize = 16 << 20;
     }
 }
+
+/// Renewals in the background may have one in this many of all questions.
+const RENEWALS_SHARE: usize = 4;
 
 settings! {
     /// Requests that wait for a record, a signature or a challenge.
     pub struct WaitingConfig {
-        /// Such requests at a time. If 8 or more, one source gets a quarter, its /24 or /48 a half,
-        /// and UDP three quarters. One more gets RC 2 over UDP, which makes deployed clients use
-        /// TCP, and RC 3 over TCP.
-        restart requests: usize = 8192, 1..=1 << 16;
-        /// Sources that are exempt from the limits by source, also of wrong secret keys.
+        /// Set this when gateways or other caching servers ask for many clients: sources that are
+        /// exempt from the limits by source, also of wrong secret keys.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Threads that answer them once their record is there.
+        /// Set this when more answers are signed, or made of new records, than one thread can make:
+        /// the threads that answer waiting requests once their record is there.
         restart threads: usize = 1, 1..=256;
-        /// Nice value of these threads; 19 is the lowest priority.
-        restart nice: u8 = 0, 0..=19;
+    } constants {
+        /// Such requests at a time: those of a few seconds. If 8 or more, one source gets a quarter,
+        /// its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP, which makes
+        /// deployed clients use TCP, and RC 3 over TCP.
+        requests: usize = 8192;
+        /// Nice value of these threads: that of the workers, because misses are what a cache is for.
+        nice: u8 = 0;
+    }
+}
+
+impl ResolutionConfig {
+    /// Renewals in the background at a time. Others are not begun.
+    #[must_use]
+    pub const fn renewals(&self) -> usize {
+        self.questions.div_ceil(RENEWALS_SHARE)
     }
 }
 
@@ -272,8 +272,7 @@ impl Config {
             cores: config.cores,
             pin: config.pin,
             datapath: config.datapath,
-            receive_trains: config.receive_trains,
-            send_trains: config.send_trains,
+            trains: config.trains,
             share_port: config.share_port,
             take_over: config.take_over,
             wait_for_set: false,

@@ -46,26 +46,30 @@ settings! {
     /// Rules by prefix. A rule is for the handles of exactly this prefix, in any case. For a prefix
     /// with several rules, `deny` comes first, then `forward`, then `alias`.
     pub struct PolicyConfig {
-        /// Prefixes whose handles are refused with RC 301.
+        /// Set this when handles must not be resolved here: their prefixes, refused with RC 301.
         restart deny: Vec<String> = Vec::new(), PREFIXES;
-        /// Prefixes with servers of their own: these are asked about their handles, and no others.
+        /// Set this when certain servers have the handles of a prefix: these are asked about them,
+        /// and no others.
         restart forward: Vec<String> = Vec::new(), FORWARDS;
-        /// Prefixes for which only answers with a valid signature are used. With
-        /// `upstream.certified`, this holds for all prefixes.
+        /// Set this when only signed answers are trusted for certain prefixes: those for which only
+        /// answers with a valid signature are used. With `upstream.certified`, this holds for all
+        /// prefixes.
         restart certified: Vec<String> = Vec::new(), PREFIXES;
-        /// Handling of requests that only the responsible service can decide: those for more than
-        /// public values, and changes of records. `refer` refuses them. `forward` passes them on to
-        /// that service if they come over TCP and outside sessions.
+        /// Set this when clients that can reach no other server ask for more than public values, or
+        /// change records: `forward` passes these requests on to the responsible service if they
+        /// come over TCP and outside sessions. `refer` refuses them.
         restart authenticated: AuthenticatedRequests = AuthenticatedRequests::Refer;
-        /// Prefixes that the `handle-admin` of `notify` publishes. With each set that it announces,
-        /// what is known about the changed handles counts as expired.
+        /// Set this when changes must be seen at once: the prefixes that the `handle-admin` of
+        /// `notify` publishes. With each set that it announces, what is known about the changed
+        /// handles counts as expired.
         restart notified: Vec<String> = Vec::new(), PREFIXES;
-        /// Time after such a notice in which each request for these handles causes a question,
-        /// because servers may get the set later than this cache gets the notice.
-        restart notified_s: u32 = 2, 0..=3600;
-        /// Prefixes that stand for another prefix: a handle gets the record of the handle of the
-        /// other prefix with the same suffix.
+        /// Set this when one prefix stands for another: a handle of the first gets the record of
+        /// the handle of the other with the same suffix.
         restart alias: Vec<String> = Vec::new(), ALIASES;
+    } constants {
+        /// Seconds after such a notice in which each request for these handles causes a question,
+        /// because servers may get the set later than this cache gets the notice.
+        notified_s: u32 = 2;
     }
 }
 

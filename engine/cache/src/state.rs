@@ -293,7 +293,7 @@ impl CacheState {
         if !self.renewed.note_once(hash, now_unix_s, RENEWAL_PAUSE_S) {
             return;
         }
-        if self.renewals.fetch_add(1, Ordering::Relaxed) >= self.config.upstream.renewals {
+        if self.renewals.fetch_add(1, Ordering::Relaxed) >= self.config.upstream.renewals() {
             self.end_renewal();
             self.counters.renewals_left_out.add();
             return;

@@ -20,7 +20,7 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Media type of the metrics.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Bounds of the endpoint.
+/// Bounds of the endpoint. Their defaults hold in every process; tests choose others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScrapeLimits {
     /// Maximum number of concurrent connections; further ones wait in the kernel.
@@ -31,30 +31,24 @@ pub struct ScrapeLimits {
     pub patience: Duration,
 }
 
-crate::settings! {
-    /// `/metrics`, `/healthz` and `/readyz`, on an address of their own.
-    pub struct ObserveConfig {
-        /// Address of the endpoint; none if not set. It has neither encryption nor authentication,
-        /// so it belongs on loopback or a private network.
-        restart http: Option<SocketAddr> = None;
-        /// Maximum number of connections of scrapers; further ones wait in the kernel.
-        live http_connections: usize = 16, 1..=1024;
-        /// Maximum length of the head of a scraper's request.
-        live http_header_bytes: usize = 4096, 128..=1 << 16;
-        /// Maximum duration of a connection of a scraper.
-        live http_timeout_ms: u32 = 5000, 10..=600_000;
+impl Default for ScrapeLimits {
+    /// Few scrapers and probes ask at a time, with short heads, and each is answered within
+    /// milliseconds.
+    fn default() -> Self {
+        Self { connections: 16, header_len_max: 4096, patience: Duration::from_secs(5) }
     }
 }
 
-impl ObserveConfig {
-    /// Bounds of the endpoint.
-    #[must_use]
-    pub fn scrape_limits(&self) -> ScrapeLimits {
-        ScrapeLimits {
-            connections: self.http_connections,
-            header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_timeout_ms.into()),
-        }
+crate::settings! {
+    /// `/metrics`, `/healthz` and `/readyz`, on an address of their own.
+    pub struct ObserveConfig {
+        /// Set this when the process is monitored: the address of the endpoint; none if not set. It
+        /// has neither encryption nor authentication, so it belongs on loopback or a private
+        /// network.
+        restart http: Option<SocketAddr> = None;
+    } constants {
+        /// The endpoint serves a few scrapers and probes, whatever the process does.
+        scrape_limits: ScrapeLimits = ScrapeLimits::default();
     }
 }
 

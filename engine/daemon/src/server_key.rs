@@ -2,12 +2,13 @@
 //! the site record.
 
 use crate::settings;
-use crate::settings::{PATH, SettingError};
+use crate::settings::{PATH, SettingType};
 use handle_auth::file::OpenError;
 use handle_auth::keyfile::KeyFileError;
 use handle_auth::{KeyError, PrivateKey, PublicKey, SignError, file, keyfile};
 use handle_proto::Version;
 use handle_proto::data::PrivateKeyBuf;
+use serde::{Deserialize, Serialize};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -18,29 +19,63 @@ const CREDENTIALS_DIRECTORY: &str = "CREDENTIALS_DIRECTORY";
 
 settings! {
     /// The key that signs answers; without this section, answers are not signed
-    /// ([authentication.md](authentication.md)). At most one of the settings for the passphrase is
-    /// set.
-    pub struct ServerKeyConfig where passphrase_has_one_source {
-        /// Private key file, as `hdl-keygen` of the reference implementation writes it. Only its
-        /// owner may have access to it.
+    /// ([authentication.md](authentication.md)).
+    pub struct ServerKeyConfig {
+        /// Set this when answers are to be signed: the private key file, as `hdl-keygen` of the
+        /// reference implementation writes it. Only its owner may have access to it.
         restart file: PathBuf = PathBuf::new(), PATH;
-        /// File with the passphrase of the key. Only its owner may have access to it.
-        restart passphrase_file: Option<PathBuf> = None;
-        /// Environment variable with the passphrase of the key.
-        restart passphrase_env: Option<String> = None;
-        /// Name of the systemd credential with the passphrase of the key (`LoadCredential=`).
-        restart passphrase_credential: Option<String> = None;
+        /// Set this when the key is encrypted: where its passphrase is. `file:PATH` is a file that
+        /// only its owner may have access to, `env:NAME` an environment variable, and
+        /// `credential:NAME` a credential of systemd (`LoadCredential=`).
+        restart passphrase: Option<PassphraseSource> = None;
     }
 }
 
-fn passphrase_has_one_source(key: &ServerKeyConfig) -> Result<(), SettingError> {
-    let is_set =
-        [key.passphrase_file.is_some(), key.passphrase_env.is_some(), key.passphrase_credential.is_some()];
-    match is_set.into_iter().filter(|&is_set| is_set).count() {
-        0 | 1 => Ok(()),
-        _ => Err(SettingError::Together(
-            "the passphrase of `server_key` is set in several ways: choose one".to_owned(),
-        )),
+/// Where the passphrase of a key is.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum PassphraseSource {
+    /// A file that only its owner may have access to.
+    File(PathBuf),
+    /// An environment variable.
+    Environment(String),
+    /// A credential of systemd.
+    Credential(String),
+}
+
+impl TryFrom<String> for PassphraseSource {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let source = text.split_once(':').filter(|(_, name)| !name.is_empty());
+        match source {
+            Some(("file", path)) => Ok(Self::File(path.into())),
+            Some(("env", name)) => Ok(Self::Environment(name.to_owned())),
+            Some(("credential", name)) => Ok(Self::Credential(name.to_owned())),
+            _ => Err("invalid passphrase: expected file:PATH, env:NAME or credential:NAME".to_owned()),
+        }
+    }
+}
+
+impl From<PassphraseSource> for String {
+    fn from(source: PassphraseSource) -> Self {
+        match source {
+            PassphraseSource::File(path) => format!("file:{}", path.display()),
+            PassphraseSource::Environment(name) => format!("env:{name}"),
+            PassphraseSource::Credential(name) => format!("credential:{name}"),
+        }
+    }
+}
+
+impl SettingType for PassphraseSource {
+    fn type_name() -> String {
+        "source of a passphrase".to_owned()
+    }
+
+    fn resolve(&mut self, directory: &Path) {
+        if let Self::File(path) = self {
+            path.resolve(directory);
+        }
     }
 }
 
@@ -156,18 +191,19 @@ pub fn read_record(config: &ServerKeyConfig) -> Result<PrivateKeyBuf, ServerKeyE
 
 /// The passphrase from whichever source is configured, without its line ending.
 fn passphrase(config: &ServerKeyConfig) -> Result<Option<Zeroizing<Vec<u8>>>, ServerKeyError> {
-    let mut passphrase = if let Some(path) = &config.passphrase_file {
-        read_secret(path).map_err(ServerKeyError::PassphraseFile)?
-    } else if let Some(name) = &config.passphrase_env {
-        let value = std::env::var_os(name).ok_or_else(|| ServerKeyError::Variable(name.clone()))?;
-        Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(value))
-    } else if let Some(name) = &config.passphrase_credential {
-        let directory = std::env::var_os(CREDENTIALS_DIRECTORY);
-        let directory = directory.ok_or_else(|| ServerKeyError::NoCredentials(name.clone()))?;
-        read_bounded(&PathBuf::from(directory).join(name))
-            .map_err(|error| ServerKeyError::Credential(name.clone(), error))?
-    } else {
-        return Ok(None);
+    let Some(source) = &config.passphrase else { return Ok(None) };
+    let mut passphrase = match source {
+        PassphraseSource::File(path) => read_secret(path).map_err(ServerKeyError::PassphraseFile)?,
+        PassphraseSource::Environment(name) => {
+            let value = std::env::var_os(name).ok_or_else(|| ServerKeyError::Variable(name.clone()))?;
+            Zeroizing::new(std::os::unix::ffi::OsStringExt::into_vec(value))
+        }
+        PassphraseSource::Credential(name) => {
+            let directory = std::env::var_os(CREDENTIALS_DIRECTORY);
+            let directory = directory.ok_or_else(|| ServerKeyError::NoCredentials(name.clone()))?;
+            read_bounded(&PathBuf::from(directory).join(name))
+                .map_err(|error| ServerKeyError::Credential(name.clone(), error))?
+        }
     };
     while passphrase.last().is_some_and(|last| matches!(last, b'\n' | b'\r')) {
         passphrase.pop();
@@ -226,13 +262,25 @@ mod tests {
     use crate::settings::SettingSection as _;
 
     #[test]
-    fn a_passphrase_has_one_source() {
-        let mut key = ServerKeyConfig { file: "key".into(), ..ServerKeyConfig::default() };
-        key.check().unwrap();
-        key.passphrase_env = Some("KEY".into());
-        key.check().unwrap();
-        key.passphrase_credential = Some("key".into());
-        assert!(key.check().is_err());
+    fn a_passphrase_comes_from_a_file_a_variable_or_a_credential() {
+        for (text, expected) in [
+            ("file:secret", PassphraseSource::File("/etc/handled/secret".into())),
+            ("file:/run/secret", PassphraseSource::File("/run/secret".into())),
+            ("env:KEY", PassphraseSource::Environment("KEY".to_owned())),
+            ("credential:handle-key", PassphraseSource::Credential("handle-key".to_owned())),
+        ] {
+            let mut key: ServerKeyConfig =
+                toml::from_str(&format!("file = \"key\"\npassphrase = \"{text}\"")).unwrap();
+            key.resolve(Path::new("/etc/handled"));
+            key.check().unwrap();
+            assert_eq!(key.passphrase.as_ref(), Some(&expected));
+            let again: ServerKeyConfig = toml::from_str(&toml::to_string(&key).unwrap()).unwrap();
+            assert_eq!(again, key);
+        }
+        for wrong in ["", "secret", "file:", "pass:secret"] {
+            let error = toml::from_str::<ServerKeyConfig>(&format!("passphrase = \"{wrong}\"")).unwrap_err();
+            assert!(error.to_string().contains("expected file:PATH"), "{error}");
+        }
         assert!(ServerKeyConfig::default().check().is_err());
     }
 
@@ -249,7 +297,8 @@ mod tests {
         std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
         let wrong = error(&config);
         assert!(wrong.starts_with(&format!("cannot use the server key {}: ", file.display())), "{wrong}");
-        let unset = ServerKeyConfig { passphrase_env: Some("HANDLE_TEST_UNSET".to_owned()), ..config };
+        let unset = PassphraseSource::Environment("HANDLE_TEST_UNSET".to_owned());
+        let unset = ServerKeyConfig { passphrase: Some(unset), ..config };
         assert!(error(&unset).contains("HANDLE_TEST_UNSET"), "{}", error(&unset));
         let long = dir.path().join("long");
         std::fs::write(&long, vec![0; 65_537]).unwrap();

@@ -95,6 +95,9 @@ pub trait SettingSection: Clone + Default + Serialize + DeserializeOwned {
     /// Names the setting and its allowed values.
     fn check_within(&self, section: &str) -> Result<(), SettingError>;
 
+    /// Takes the constants of `other`, which no configuration can set.
+    fn copy_constants(&mut self, other: &Self);
+
     /// Checks a whole configuration.
     ///
     /// # Errors
@@ -114,6 +117,10 @@ impl<S: SettingSection> SettingSection for Option<S> {
         self.iter_mut().for_each(|section| section.resolve(directory));
     }
 
+    fn copy_constants(&mut self, other: &Self) {
+        self.iter_mut().zip(other).for_each(|(section, other)| section.copy_constants(other));
+    }
+
     fn check_within(&self, section: &str) -> Result<(), SettingError> {
         self.as_ref().map_or(Ok(()), |this| this.check_within(section))
     }
@@ -129,6 +136,10 @@ impl<S: SettingSection> SettingSection for Vec<S> {
 
     fn resolve(&mut self, directory: &Path) {
         self.iter_mut().for_each(|section| section.resolve(directory));
+    }
+
+    fn copy_constants(&mut self, other: &Self) {
+        self.iter_mut().zip(other).for_each(|(section, other)| section.copy_constants(other));
     }
 
     fn check_within(&self, section: &str) -> Result<(), SettingError> {
@@ -361,24 +372,16 @@ macro_rules! settings {
     ) => {
         $crate::settings! {
             $(#[doc = $about])*
-            $visibility struct $section $(where $rule)? {
-                /// File with settings that several processes read
+            $visibility struct $section of process without port $(where $rule)? {
+                /// Set this when several processes of one service have settings in common: the file
+                /// with these settings
                 /// ([settings.md](settings.md#settings-that-both-processes-read)). They apply as if
                 /// they were set here.
                 restart shared: Option<std::path::PathBuf> = None;
-                /// Addresses to serve. `[::]` includes IPv4.
+                /// Set this when the process has to serve other addresses or another port. `[::]`
+                /// includes IPv4.
                 restart listen: Vec<std::net::SocketAddr> =
                     vec![std::net::SocketAddr::from(([0u16; 8], $port))], $crate::settings::LISTEN;
-                /// UNIX socket for the commands of `hdl control`; none if not set.
-                restart control: Option<std::path::PathBuf> = None;
-                /// User to switch to once ports are bound, if started as root: a name, or
-                /// `uid:gid`.
-                restart user: Option<String> = None;
-                /// Allow running as root, without `user`.
-                restart allow_root: bool = false;
-                /// Log filter: `error`, `warn`, `info`, `debug` or `trace`, and `module=level` for
-                /// single modules.
-                live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
                 $($lines)*
             } $($constants)*
         }
@@ -392,14 +395,16 @@ macro_rules! settings {
         $crate::settings! {
             $(#[doc = $about])*
             $visibility struct $section $(where $rule)? {
-                /// UNIX socket for the commands of `hdl control`; none if not set.
+                /// Set this when `hdl control` has to reach the process: the UNIX socket for its
+                /// commands. Without it, there is none.
                 restart control: Option<std::path::PathBuf> = None;
-                /// User to switch to at the start, if started as root: a name, or `uid:gid`.
+                /// Set this when the process is started as root: the user to switch to once ports
+                /// are bound, as a name or `uid:gid`.
                 restart user: Option<String> = None;
-                /// Allow running as root, without `user`.
+                /// Set this when the process has to keep running as root, without `user`.
                 restart allow_root: bool = false;
-                /// Log filter: `error`, `warn`, `info`, `debug` or `trace`, and `module=level` for
-                /// single modules.
+                /// Set this when the log shows too much or too little: `error`, `warn`, `info`,
+                /// `debug` or `trace`, and `module=level` for single modules.
                 live log: String = "info".to_owned(), $crate::settings::LOG_FILTER;
                 $($lines)*
             } $($constants)*
@@ -454,6 +459,14 @@ macro_rules! settings {
                 $($crate::settings!(@resolve $kind this.$name, directory);)*
             }
 
+            #[allow(unused_variables, reason = "not every section has constants")]
+            fn copy_constants(&mut self, other: &Self) {
+                let this = self;
+                $($crate::settings!(@copy_constants $kind this.$name, other.$name);)*
+                $($(this.$constant.clone_from(&other.$constant);)*)?
+            }
+
+            #[allow(unused_variables, reason = "not every setting has allowed values")]
             fn check_within(&self, section: &str) -> Result<(), $crate::settings::SettingError> {
                 let this = self;
                 $($crate::settings! {
@@ -503,6 +516,14 @@ macro_rules! settings {
     (@resolve $kind:ident $this:ident.$name:ident, $directory:ident) => {
         $crate::settings::SettingType::resolve(&mut $this.$name, $directory);
     };
+
+    (@copy_constants section $this:ident.$name:ident, $other:ident.$_:ident) => {
+        $crate::settings::SettingSection::copy_constants(&mut $this.$name, &$other.$name);
+    };
+    (@copy_constants live_section $this:ident.$name:ident, $other:ident.$_:ident) => {
+        $crate::settings::SettingSection::copy_constants(&mut $this.$name, &$other.$name);
+    };
+    (@copy_constants $kind:ident $this:ident.$name:ident, $other:ident.$_:ident) => {};
 
     (@check section ($section:ident, $this:ident) $name:ident [] []) => {
         let within = $crate::settings::full_name($section, stringify!($name));

@@ -11,7 +11,7 @@ use handle_fleet::FetchCounters;
 
 impl ScrapeSource for FetchState {
     fn limits(&self) -> ScrapeLimits {
-        self.config().observe.scrape_limits()
+        self.config().observe.scrape_limits
     }
 
     fn metrics(&self) -> Result<String, String> {

@@ -13,7 +13,7 @@ use handle_daemon::{log, threads};
 
 impl ScrapeSource for GatewayState {
     fn limits(&self) -> ScrapeLimits {
-        self.settings.current().observe.scrape_limits()
+        self.settings.current().observe.scrape_limits
     }
 
     fn is_handed_over(&self) -> bool {

@@ -13,58 +13,83 @@ use handle_daemon::publisher_keys::PublishersConfig;
 use handle_daemon::sessions::config::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::file::{ConfigurationError, read};
-use handle_daemon::settings::{DAY_MS, SettingError, SettingType};
+use handle_daemon::settings::{SettingError, SettingType};
 use handle_net::DatapathChoice;
 use handle_proto::limit;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-settings! {
+/// Declares the configuration of a process that serves by workers: the settings that `handled` and
+/// `handle-cache` have in common, and then its own.
+#[macro_export]
+macro_rules! worker_settings {
+    (
+        $(#[doc = $about:literal])*
+        $visibility:vis struct $section:ident where $rule:path {
+            $($lines:tt)*
+        } $($constants:tt)*
+    ) => {
+        handle_daemon::settings! {
+            $(#[doc = $about])*
+            $visibility struct $section of process on port 2641 where $rule {
+                /// Set this when the server is one of a site of the Handle System, or signs its
+                /// answers: the site record, as JSON. Without it, the server is the only server of
+                /// a site without a record.
+                live site: Option<std::path::PathBuf> = None;
+                /// Set this when the site has several servers: which of them this one is, by its
+                /// `serverId`.
+                live server_id: Option<i32> = None;
+                /// Set this when the process should use fewer cores than it may: the number of
+                /// worker threads for each address; 0 for one on each core.
+                restart workers: usize = 0, 0..=1024;
+                /// Set this when the network card or other processes need certain cores: those that
+                /// the workers are pinned to, in turn. If empty, all cores that the process may
+                /// use.
+                restart cores: Vec<usize> = Vec::new();
+                /// Set this when other processes share the cores: with `false`, the kernel moves
+                /// workers between them.
+                restart pin: bool = true;
+                /// Set this when io_uring is forbidden, or must not be left without notice: the
+                /// interface to the kernel for datagrams. `auto` is io_uring where it works; the
+                /// log says why not.
+                restart datapath: $crate::config::Datapath = $crate::config::Datapath::Auto;
+                /// Set this when a network driver mishandles trains: with `false`, each datagram is
+                /// received and sent by itself. Otherwise, consecutive datagrams of one peer are
+                /// received as one buffer (UDP_GRO), and answers of equal length to one peer are
+                /// sent as one (UDP_SEGMENT), if the kernel supports it.
+                restart trains: bool = true;
+                /// Set this when another process of this user is to take the ports of `listen`
+                /// over: both may have them open.
+                restart share_port: bool = false;
+                /// Set this when an upgrade must not lose a request: the process continues with the
+                /// sockets of the one that listens on `control`, if there is one. Needs `control`.
+                restart take_over: bool = false;
+                $($lines)*
+            } $($constants)*
+        }
+    };
+}
+
+worker_settings! {
     /// Configuration of `handled`.
-    pub struct Config of process on port 2641 where settings_agree {
-        /// Directory of the published set, which contains the file `MANIFEST`.
+    pub struct Config where settings_agree {
+        /// Set this when the set is elsewhere: the directory of the published set, which contains
+        /// the file `MANIFEST`.
         restart snapshot: PathBuf = PathBuf::from("/var/lib/handled/snapshot");
-        /// Site record, as JSON. Without it, the server is the only server of a site without a
-        /// record.
-        live site: Option<PathBuf> = None;
-        /// Which server of the site this is, by its `serverId`. Required if the site has several
-        /// servers.
-        live server_id: Option<i32> = None;
-        /// Worker threads for each address; 0 for one on each core that the process may use.
-        restart workers: usize = 0, 0..=1024;
-        /// Cores that the workers are pinned to, in turn. If empty, all cores that the process may
-        /// use.
-        restart cores: Vec<usize> = Vec::new();
-        /// Pin workers to cores.
-        restart pin: bool = true;
-        /// Interface to the kernel for datagrams. `auto` is io_uring where it works; the log says
-        /// why not.
-        restart datapath: Datapath = Datapath::Auto;
-        /// Receive consecutive datagrams of one peer as one buffer, a train, if the kernel supports
-        /// it (UDP_GRO).
-        restart receive_trains: bool = true;
-        /// Send answers of equal length to one peer as one buffer, if the kernel supports it
-        /// (UDP_SEGMENT).
-        restart send_trains: bool = true;
-        /// Share the ports of `listen` with other processes of this user, to hand over between
-        /// them.
-        restart share_port: bool = false;
-        /// Take over from the `handled` that listens on `control`, if there is one: continue with
-        /// its sockets, without loss. Needs `control`.
-        restart take_over: bool = false;
-        /// Verify every byte of new layers before they go live, in addition to the check by the
-        /// publisher.
-        live verify_new_layers: bool = true;
-        /// Compare each record with its checksum before it is used in an answer. `auto`: in sets
-        /// with values that are not public ([security.md](../security.md#damaged-layers)).
+        /// Set this when disks or memory may damage files, or cannot: whether each record is
+        /// compared with its checksum before it is used in an answer. `auto`: in sets with values
+        /// that are not public ([security.md](../security.md#damaged-layers)).
         live check_records: RecordChecks = RecordChecks::Auto;
-        /// Rate at which the set is verified in the background after the start; 0 for no
-        /// verification.
+        /// Set this when reading the whole set disturbs other uses of the disk: the rate at which
+        /// it is verified in the background after the start; 0 for no verification.
         live verify_bytes_per_s: u64 = 64 << 20, 0..=1 << 40;
-        /// If no set has been published yet, wait for the first one instead of exiting.
-        restart wait_for_set: bool = true;
-        /// Copy the set into private memory instead of mapping its files.
+        /// Set this when the files of the set may be evicted from memory, or change: the set is
+        /// copied into private memory instead of mapped.
         restart copy_to_memory: bool = false;
+        /// Set this when a missing set is a mistake, as in an image that contains it: with `false`,
+        /// the process exits with an error if no set has been published yet, instead of waiting for
+        /// the first one.
+        restart wait_for_set: bool = true;
         section limits: ServerLimits;
         section observe: ObserveParameters;
         section tcp: TcpSettings;
@@ -77,42 +102,54 @@ settings! {
         section forward: ForwardConfig;
         section rate_limit: RateLimitConfig;
         section query_log: QueryLogSettings;
+    } constants {
+        /// Every byte of new layers is verified before they go live, because a layer that is
+        /// damaged on its way replaces one that was not.
+        verify_new_layers: bool = true;
     }
 }
 
 settings! {
-    /// Bounds of all queues, buffers and tables. When one is full, datagrams are dropped and
+    /// Queues, buffers and tables. All are bounded; when one is full, datagrams are dropped and
     /// counted.
     pub struct ServerLimits {
-        /// Datagrams received and answered together; a train counts as one. The portable datapath
-        /// takes at most 64 single datagrams.
-        restart batch_datagrams: usize = 512, 1..=1024;
-        /// Datagrams answered together, including those in trains. A single train may have more.
-        restart batch_segments: usize = 1 << 14, 1..=1 << 16;
-        /// Answers waiting to be sent, in datagrams. The minimum is the longest answer.
-        restart outbox_datagrams: usize = 1 << 15, limit::FRAGMENTS_MAX..=1 << 16;
-        /// Answers waiting to be sent. The minimum is the longest answer.
-        restart outbox_bytes: usize = 8 << 20, ANSWER_LEN_MAX..=1 << 30;
-        /// Receive buffer of each socket in the kernel; 0 for the default of the kernel.
+        /// Set this when the counter of datagrams dropped by the kernel grows, or when memory is
+        /// short: the receive buffer of each socket in the kernel; 0 for the default of the kernel.
         restart socket_receive_bytes: usize = 4 << 20, 0..=SOCKET_BYTES_MAX;
-        /// Send buffer of each socket in the kernel; 0 for the default of the kernel.
-        restart socket_send_bytes: usize = 4 << 20, 0..=SOCKET_BYTES_MAX;
-        /// Most datagrams of one answer. A longer answer is replaced by RC 2, and deployed clients
-        /// then repeat the request over TCP. This bounds the amplification of a request with a
-        /// forged source.
+        /// Set this when records are longer and all clients are known: most datagrams of one
+        /// answer. A longer answer is replaced by RC 2, and deployed clients then repeat the
+        /// request over TCP. This bounds the amplification of a request with a forged source.
         live answer_datagrams: usize = 4, 1..=limit::FRAGMENTS_MAX;
-        /// Most bytes of a request in fragments.
-        live fragmented_request_bytes: u32 = 16 << 10, 0..=limit::MESSAGE_LEN_MAX;
-        /// Requests in fragments that a worker assembles at a time. One more displaces the oldest.
-        live fragmented_requests: usize = 256, 0..=1 << 20;
+    } constants {
+        /// Datagrams received and answered together; a train counts as one. Receive buffers of
+        /// trains take 64 KiB each, so this bounds them to 33 MiB. The portable datapath takes at
+        /// most 64 single datagrams.
+        batch_datagrams: usize = 512;
+        /// Datagrams answered together, including those in trains: 32 trains of the longest kind
+        /// for each 512 datagrams. A single train may have more.
+        batch_segments: usize = 1 << 14;
+        /// Answers waiting to be sent, in datagrams: two for each of a full batch. At least those
+        /// of the longest answer.
+        outbox_datagrams: usize = 1 << 15;
+        /// Answers waiting to be sent: 512 bytes for each of a full batch. At least the longest
+        /// answer.
+        outbox_bytes: usize = 8 << 20;
+        /// Send buffer of each socket in the kernel: half of the answers waiting to be sent.
+        socket_send_bytes: usize = 4 << 20;
+        /// Most bytes of a request in fragments, which a query with hundreds of types does not
+        /// reach. Changes come over TCP.
+        fragmented_request_bytes: u32 = 16 << 10;
+        /// Requests in fragments that a worker assembles at a time: as many as fit into
+        /// `fragmented_bytes`. One more displaces the oldest.
+        fragmented_requests: usize = 256;
         /// Of these, from one address. One more displaces its oldest.
-        live fragmented_requests_per_sender: usize = 16, 0..=1 << 20;
-        /// Bytes that a worker keeps for requests in fragments.
-        live fragmented_bytes: usize = 4 << 20, 0..=1 << 32;
+        fragmented_requests_per_sender: usize = 16;
+        /// Bytes that a worker keeps for requests in fragments: 256 of the longest.
+        fragmented_bytes: usize = 4 << 20;
         /// Time to wait for the missing fragments of a request.
-        live fragmented_wait_ms: u32 = limit::UDP_REASSEMBLY_MS, 0..=DAY_MS;
-        /// Most bytes of a line on the control socket.
-        restart control_line_bytes: usize = 4096, 64..=1 << 20;
+        fragmented_wait_ms: u32 = limit::UDP_REASSEMBLY_MS;
+        /// Most bytes of a line on the control socket: several times the longest command.
+        control_line_bytes: usize = 4096;
     }
 }
 
@@ -182,8 +219,8 @@ mod tests {
     #[test]
     fn says_which_setting_is_wrong() {
         let mut config = Config::default();
-        config.limits.batch_datagrams = 0;
-        assert!(config.check().unwrap_err().to_string().contains("limits.batch_datagrams"));
+        config.limits.answer_datagrams = 0;
+        assert!(config.check().unwrap_err().to_string().contains("limits.answer_datagrams"));
         config = Config { log: "handled=loud".to_owned(), ..Config::default() };
         assert!(config.check().unwrap_err().to_string().contains("`log`"));
         config = Config { take_over: true, ..Config::default() };

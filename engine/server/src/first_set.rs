@@ -45,7 +45,7 @@ pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> a
     let Some(address) = config.observe.http else { return Ok(wait_until_published(config, is_told_to_stop)) };
     let endpoint = ScrapeEndpoint::bind(address)?;
     let shutdown = Arc::new(Shutdown::new()?);
-    let waiting = Arc::new(WaitingProcess { limits: config.observe.scrape_limits(), message });
+    let waiting = Arc::new(WaitingProcess { limits: config.observe.scrape_limits, message });
     std::thread::scope(|scope| {
         scope.spawn(|| endpoint.serve(&shutdown, &waiting));
         let is_published = wait_until_published(config, is_told_to_stop);

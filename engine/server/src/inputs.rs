@@ -34,7 +34,7 @@ pub fn read_site(config: &Config) -> anyhow::Result<OwnSite> {
         0 => site,
         _ => {
             let forward = Some(&config.forward).filter(|forward| forward.socket.is_some());
-            site.with_slow_path(config.server_key.is_some(), config.sessions.enabled).forwarding(
+            site.with_slow_path(config.server_key.is_some(), config.sessions.are_enabled()).forwarding(
                 forward.is_some_and(|forward| forward.listing),
                 forward.is_some_and(|forward| forward.old_clients),
             )

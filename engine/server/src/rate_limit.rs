@@ -543,7 +543,7 @@ mod tests {
     #[test]
     fn other_settings_keep_what_was_counted() {
         let counters = Counters::default();
-        let strict = RateLimitConfig { ipv4_32_per_s: 1, slip: 0, ..Default::default() };
+        let strict = RateLimitConfig { address_per_s: 1, slip: 0, ..Default::default() };
         let mut limited = RateLimit::open(&strict, 1);
         let mut change = |config: RateLimitConfig, expected| {
             RateLimit::set(&mut limited, &config, 1);
@@ -553,12 +553,12 @@ mod tests {
         };
         change(strict.clone(), Some(LimitVerdict::Send));
         change(strict.clone(), Some(LimitVerdict::Drop));
-        change(RateLimitConfig { ipv4_32_per_s: 100, ..strict.clone() }, Some(LimitVerdict::Drop));
+        change(RateLimitConfig { address_per_s: 100, ..strict.clone() }, Some(LimitVerdict::Drop));
         change(RateLimitConfig { slip: 1, ..strict.clone() }, Some(LimitVerdict::Slip));
         let exempt = vec!["127.0.0.0/8".parse().unwrap()];
         change(RateLimitConfig { exempt, ..strict.clone() }, Some(LimitVerdict::Send));
         change(strict.clone(), Some(LimitVerdict::Drop));
-        change(RateLimitConfig { ipv4_32_per_s: 0, ..strict.clone() }, Some(LimitVerdict::Send));
+        change(RateLimitConfig { address_per_s: 0, ..strict.clone() }, Some(LimitVerdict::Send));
         change(RateLimitConfig { enabled: false, ..strict.clone() }, None);
         change(strict, Some(LimitVerdict::Send));
     }

@@ -330,7 +330,7 @@ impl Drop for Server {
 
 /// Binds the socket through which another process shares our sessions, if one is configured.
 fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<OwnedSocket>> {
-    let has_sessions = config.sessions.enabled && config.slow.threads > 0;
+    let has_sessions = config.sessions.are_enabled() && config.slow.threads > 0;
     let Some(path) = config.sessions.socket.as_ref().filter(|_| has_sessions) else { return Ok(None) };
     let holder = OwnedSocket::bind(path, replace);
     holder.map(Some).with_context(|| {

@@ -27,7 +27,7 @@ impl ServerSessions {
     pub fn new(config: &SessionsConfig, has_tcp: bool) -> Option<Self> {
         let limits = config.limits();
         let datagrams_per_source_max = limits.datagrams_per_source_max.filter(|_| has_tcp);
-        config.enabled.then(|| Self {
+        config.are_enabled().then(|| Self {
             table: SessionTable::new(SessionLimits { datagrams_per_source_max, ..limits }),
             terms: config.terms(),
             started: Instant::now(),

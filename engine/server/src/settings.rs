@@ -98,22 +98,33 @@ mod tests {
     fn what_can_change_does_and_the_rest_is_named() {
         let settings = settings();
         let mut new = Config::default();
-        new.limits.fragmented_requests = 7;
-        new.limits.batch_datagrams = 7;
+        new.limits.answer_datagrams = 7;
+        new.limits.socket_receive_bytes = 7;
         new.workers = 3;
-        new.tcp.backlog = 7;
+        new.tcp.enabled = false;
         new.templates.delimiter = Some("@".to_owned());
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
-        assert_eq!(changes.changed, ["limits.fragmented_requests", "templates.delimiter"]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
+        assert_eq!(changes.changed, ["limits.answer_datagrams", "templates.delimiter"]);
+        assert_eq!(changes.need_restart, ["limits.socket_receive_bytes", "tcp.enabled", "workers"]);
         let config = &settings.current().config;
-        assert_eq!(config.limits.fragmented_requests, 7);
-        assert_eq!(config.limits.batch_datagrams, Config::default().limits.batch_datagrams);
+        assert_eq!(config.limits.answer_datagrams, 7);
+        assert_eq!(config.limits.socket_receive_bytes, Config::default().limits.socket_receive_bytes);
         assert_eq!(settings.generation(), 1);
         // Settings that were not applied are reported again; applied ones are not.
         let changes = settings.take(&new, |_| Ok(()), None).unwrap();
         assert_eq!(changes.changed, [""; 0]);
-        assert_eq!(changes.need_restart, ["limits.batch_datagrams", "tcp.backlog", "workers"]);
+        assert_eq!(changes.need_restart, ["limits.socket_receive_bytes", "tcp.enabled", "workers"]);
+    }
+
+    #[test]
+    fn constants_that_a_program_has_chosen_survive_a_reload() {
+        let mut chosen = Config::default();
+        chosen.limits.batch_datagrams = 7;
+        let settings = LiveSettings::new(chosen, OwnSite::alone());
+        let new = Config { log: "warn".to_owned(), ..Config::default() };
+        assert_eq!(settings.take(&new, |_| Ok(()), None).unwrap().changed, ["log"]);
+        let config = &settings.current().config;
+        assert_eq!((config.log.as_str(), config.limits.batch_datagrams), ("warn", 7));
     }
 
     #[test]
@@ -134,7 +145,7 @@ mod tests {
     fn what_is_wrong_changes_nothing() {
         let settings = settings();
         let mut wrong = Config::default();
-        wrong.limits.fragmented_requests = 7;
+        wrong.tcp.connections = 7;
         wrong.limits.answer_datagrams = 0;
         assert!(
             settings
@@ -144,13 +155,13 @@ mod tests {
                 .contains("limits.answer_datagrams")
         );
         let mut wrong = Config { site: Some("/nonexistent".into()), ..Config::default() };
-        wrong.limits.fragmented_requests = 7;
+        wrong.tcp.connections = 7;
         assert!(settings.take(&wrong, |_| Ok(()), None).unwrap_err().to_string().contains("/nonexistent"));
         let mut wrong = Config { log: "debug".to_owned(), ..Config::default() };
-        wrong.limits.fragmented_requests = 7;
+        wrong.tcp.connections = 7;
         let refuse: SetLog = Box::new(|_| Err(LogError::Ended));
         assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
-        assert_eq!(settings.current().config.limits.fragmented_requests, 256);
+        assert_eq!(settings.current().config.tcp.connections, 10_240);
         assert_eq!(settings.generation(), 0);
     }
 }

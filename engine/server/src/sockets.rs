@@ -180,8 +180,8 @@ pub(crate) fn net_options(config: &Config, address: SocketAddr) -> SocketOptions
     options.reuse_port = true;
     options.batch_len = limits.batch_datagrams;
     options.batch_segments = limits.batch_segments;
-    options.receive_trains = config.receive_trains;
-    options.send_trains = config.send_trains;
+    options.receive_trains = config.trains;
+    options.send_trains = config.trains;
     options.outbox_datagrams = limits.outbox_datagrams;
     options.outbox_len = limits.outbox_bytes;
     options.socket_receive_buffer_len = limits.socket_receive_bytes;

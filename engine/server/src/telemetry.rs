@@ -43,7 +43,7 @@ impl WorkerTelemetry {
             measured_since: None,
             connections_stopwatch: Stopwatch::new(observe.latency_every),
             measures: observe.latency_every > 0,
-            sampler: SourceSampler::new(observe.sources_every, observe.sources_bits(), at as u64),
+            sampler: SourceSampler::new(observe.sample_sources_every(), observe.sources_bits(), at as u64),
             tap: shared.query_log.clone().map(|log| QueryLogTap::new(log, &config.query_log)),
         }
     }
@@ -54,7 +54,11 @@ impl WorkerTelemetry {
         self.stopwatch = Stopwatch::new(observe.latency_every);
         self.connections_stopwatch = self.stopwatch;
         self.measures = observe.latency_every > 0;
-        self.sampler.set(&self.shared.sources[self.at], observe.sources_every, observe.sources_bits());
+        self.sampler.set(
+            &self.shared.sources[self.at],
+            observe.sample_sources_every(),
+            observe.sources_bits(),
+        );
         if let Some(tap) = &mut self.tap {
             tap.set(&config.query_log);
         }

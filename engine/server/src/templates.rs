@@ -25,16 +25,21 @@ use std::sync::Arc;
 settings! {
     /// Values computed for handles that are not stored ([templates.md](../templates.md)).
     pub struct TemplatesConfig {
-        /// Compute values for handles that are not stored, if a namespace has templates for them.
+        /// Set this when no values are to be computed: with `false`, handles that are not stored do
+        /// not exist, whatever templates a namespace has.
         live enabled: bool = true;
-        /// Namespace of prefixes whose record is not in the set, or has no namespace.
+        /// Set this when prefixes have templates without a prefix record in the set: the namespace
+        /// of prefixes whose record is not there, or has no namespace.
         live namespace: Option<String> = None, NAMESPACE;
-        /// Delimiter between base and extension if the namespace defines none.
+        /// Set this when namespaces define no delimiter: the one between base and extension.
         live delimiter: Option<String> = None, DELIMITER;
-        /// Use only `namespace` and `delimiter`, and ignore the namespaces in prefix records.
+        /// Set this when those who administer prefixes must not define templates: only `namespace`
+        /// and `delimiter` are used, and the namespaces in prefix records ignored.
         live override_prefixes: bool = false;
-        /// Most prefixes with a namespace of their own. Prefixes beyond it have no templates.
-        live namespaces: usize = 1024, 0..=1 << 16;
+    } constants {
+        /// Most prefixes with a namespace of their own: their compiled patterns stay in memory, and
+        /// all are compiled when a set goes live. Prefixes beyond it have no templates.
+        namespaces: usize = 1024;
     }
 }
 

@@ -84,8 +84,8 @@ fn code_of(datagram: &[u8]) -> ResponseCode {
 fn strict_limits() -> RateLimitConfig {
     RateLimitConfig {
         enabled: true,
-        ipv4_32_per_s: 20,
-        ipv4_24_per_s: 40,
+        address_per_s: 20,
+        network_per_s: 40,
         burst_ms: 2000,
         slip: 2,
         ..RateLimitConfig::default()

@@ -320,7 +320,7 @@ fn a_full_table_forgets_the_oldest_challenge() {
 fn a_full_slow_path_answers_busy_and_all_requests_are_counted() {
     let served = root(|config| {
         config.slow.queue_requests = 1;
-        (config.slow.pbkdf2_key_bits_max, config.slow.pbkdf2_work) = (512, 400_000);
+        (config.slow.pbkdf2_key_bits_max, config.slow.pbkdf2_iterations) = (512, 250_000);
         config.tcp.enabled = false;
     });
     let challenge = challenge(&served, "TST/HALF", &[2]);
@@ -528,8 +528,10 @@ fn a_server_key_that_is_not_in_the_site_record_is_refused() {
     let error_text =
         error(|config| std::fs::write(config.server_key.clone().unwrap().file, b"\0\0\0\x01key").unwrap());
     assert!(error_text.contains("privkey.bin"), "{error_text}");
-    let error_text =
-        error(|config| config.server_key.as_mut().unwrap().passphrase_env = Some("HANDLED_NO_SUCH".into()));
+    let error_text = error(|config| {
+        let unset = handle_daemon::server_key::PassphraseSource::Environment("HANDLED_NO_SUCH".into());
+        config.server_key.as_mut().unwrap().passphrase = Some(unset);
+    });
     assert!(error_text.contains("HANDLED_NO_SUCH"), "{error_text}");
 }
 

@@ -360,14 +360,14 @@ fn start_up_errors_name_the_cause_and_what_to_check() {
     assert_eq!(code, 2);
     assert!(error.contains("handled.toml"), "{error}");
     let config = directory.path("handled.toml");
-    std::fs::write(&config, "snapshot = \"set\"\nlimits.batch_datagrams = 0\n").unwrap();
+    std::fs::write(&config, "snapshot = \"set\"\nlimits.answer_datagrams = 0\n").unwrap();
     let (code, error) = fail({
         let mut command = handled();
         command.arg("--config").arg(&config);
         command
     });
     assert_eq!(code, 2);
-    assert!(error.contains("limits.batch_datagrams"), "{error}");
+    assert!(error.contains("limits.answer_datagrams"), "{error}");
     let serving = directory.serve();
     let (code, error) = fail({
         let mut command = handled();
@@ -418,7 +418,7 @@ fn check_config_checks_everything_and_serves_nothing() {
     std::fs::write(&config, &printed).unwrap();
     let mut command = handled();
     command.arg("--config").arg(&config).arg("--print-config");
-    assert!(succeed(command).contains("batch_datagrams"), "the printed configuration is valid");
+    assert!(succeed(command).contains("answer_datagrams"), "the printed configuration is valid");
 }
 
 #[test]

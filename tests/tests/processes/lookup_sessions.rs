@@ -119,7 +119,7 @@ fn a_new_session_is_set_up_with_a_restarted_server() {
 
 #[test]
 fn private_values_are_read_without_sessions() {
-    let served = serve(|config| config.sessions.enabled = false);
+    let served = serve(|config| config.sessions.sessions = 0);
     let (client, options) = (client(&[InterfaceProtocol::UDP]), options(&served));
     let mut driver = BlockingDriver::new(Arc::clone(&client));
     (0..3).for_each(|_| read_private(&mut driver, &options, true));

@@ -355,7 +355,7 @@ fn weak_and_unknown_exchanges_are_refused() {
     let mut old = set_up_request(&strong, NOBODY, 0);
     (old[1], old[3]) = (3, 3);
     assert_eq!(code(&served, &old), ResponseCode::SESSION_FAILED);
-    let without = root(|config| config.sessions.enabled = false);
+    let without = root(|config| config.sessions.sessions = 0);
     assert_eq!(code(&without, &set_up_request(&pair(), NOBODY, 0)), ResponseCode::SESSION_FAILED);
 }
 
@@ -385,7 +385,7 @@ fn sessions_expire_and_end() {
 #[test]
 fn the_number_of_sessions_is_bounded() {
     let served = root(|config| {
-        (config.sessions.sessions, config.sessions.sessions_per_source) = (2, 1);
+        config.sessions.sessions = 2;
         (config.sessions.unproven_per_source, config.sessions.unproven_per_source_udp) = (2, 2);
         // With a table of this size, clients would be sent to TCP.
         config.tcp.enabled = false;

@@ -263,14 +263,14 @@ fn a_restart_on_command_keeps_serving_and_notifies_the_service_manager() {
         (output.status.code(), answer)
     };
     // A configuration that does not work changes nothing.
-    std::fs::write(&config, format!("{text}limits.batch_datagrams = 0\n")).unwrap();
+    std::fs::write(&config, format!("{text}limits.answer_datagrams = 0\n")).unwrap();
     let (code, answer) = restart();
     assert!(
         code == Some(6) && answer["error"].as_str().unwrap().contains("this process continues"),
         "{answer}"
     );
     assert_eq!(old.ask("status")["state"], "serving");
-    std::fs::write(&config, format!("{text}limits.batch_datagrams = 7\n")).unwrap();
+    std::fs::write(&config, format!("{text}limits.socket_receive_bytes = 8192\n")).unwrap();
     let is_ready = || {
         let reply = handle_tests::http::get(http, "/readyz").unwrap();
         assert_eq!(reply.status, 200, "{reply:?}");

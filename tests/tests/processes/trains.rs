@@ -158,8 +158,7 @@ fn long_answers_to_a_train_all_arrive_with_a_small_outbox() {
 #[test]
 fn trains_can_be_switched_off() {
     let records = records::load();
-    let (server, _directory) =
-        serve(&records, |config| (config.receive_trains, config.send_trains) = (false, false));
+    let (server, _directory) = serve(&records, |config| config.trains = false);
     let requests = requests(records[..200].iter().map(|record| record.handle.as_bytes()));
     let status = server.shared().status();
     assert_eq!(status["workers"][0]["receives_trains"], false);

@@ -13,7 +13,7 @@ use handle_client::service::site_addresses;
 use handle_daemon::notice::NoticeKey;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::server_key;
-use handle_daemon::server_key::ServerKeyConfig;
+use handle_daemon::server_key::{PassphraseSource, ServerKeyConfig};
 use handle_daemon::site::SiteRecord;
 use handle_proto::data::PublicKey;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
@@ -275,11 +275,8 @@ fn open_identity(primary: &MirrorPrimary) -> anyhow::Result<ClientIdentity> {
     let identity = primary.identity().map_err(anyhow::Error::msg)?;
     let key = match (&primary.key_file, &primary.secret_file) {
         (Some(path), _) => {
-            let config = ServerKeyConfig {
-                file: path.clone(),
-                passphrase_file: primary.passphrase_file.clone(),
-                ..ServerKeyConfig::default()
-            };
+            let passphrase = primary.passphrase_file.clone().map(PassphraseSource::File);
+            let config = ServerKeyConfig { file: path.clone(), passphrase };
             let record = server_key::read_record(&config).context("the key of this mirror")?;
             let key = PrivateKey::from_record(record.as_bytes())
                 .with_context(|| format!("cannot use the key {}", path.display()))?;

@@ -1,7 +1,7 @@
 //! How sets are published: `[publish]` of the configuration.
 
 use handle_daemon::notice::CHANGED_LEN_MAX;
-use handle_daemon::server_key::ServerKeyConfig;
+use handle_daemon::server_key::{PassphraseSource, ServerKeyConfig};
 use handle_daemon::settings;
 use handle_daemon::settings::{DAY_MS, SettingError, or_zero};
 use handle_fleet::config::PLACE;
@@ -135,8 +135,8 @@ const RETRY_S_MAX: u64 = 86_400;
 impl PublishConfig {
     /// The key with which sets are signed.
     pub(crate) fn key(&self) -> Option<ServerKeyConfig> {
-        let passphrase_file = self.key_passphrase_file.clone();
-        let key = |file| ServerKeyConfig { file, passphrase_file, ..ServerKeyConfig::default() };
+        let passphrase = self.key_passphrase_file.clone().map(PassphraseSource::File);
+        let key = |file| ServerKeyConfig { file, passphrase };
         self.key_file.clone().map(key)
     }
 

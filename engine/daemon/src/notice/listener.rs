@@ -31,20 +31,24 @@ const HOST_PORT: SettingRule<String> = SettingRule {
 settings! {
     /// Notices of `handle-admin` about new sets ([fleets.md](../fleets.md#notices)).
     pub struct NotifyConfig where notices_have_a_key {
-        /// Address of `publish.notify.listen` of `handle-admin`. Without it, there are no notices.
+        /// Set this when new sets have to be fetched at once: the address of
+        /// `publish.notify.listen` of `handle-admin`. Without it, there are no notices.
         restart address: String = String::new(), HOST_PORT;
-        /// File with the key that `handle-admin` has too, of at least 32 bytes. Only its owner may
-        /// have access to it.
+        /// Set this when `address` is set: the file with the key that `handle-admin` has too, of at
+        /// least 32 bytes. Only its owner may have access to it.
         restart key_file: Option<PathBuf> = None;
-        /// Most time for connecting.
-        live connect_timeout_ms: u64 = 5000, 10..=600_000;
-        /// Time without a notice after which the connection counts as lost. Longer than
-        /// `publish.notify.repeat_ms` of `handle-admin`.
-        live silence_ms: u64 = 30_000, 20..=86_400_000;
-        /// Pause before the next attempt to connect. It doubles with each failure.
-        live retry_ms <= retry_ms_max: u64 = 100, 10..=3_600_000;
-        /// Maximum pause between attempts to connect.
-        live retry_ms_max: u64 = 10_000, 10..=3_600_000;
+    } constants {
+        /// Most time for connecting, which takes a few round trips.
+        connect_timeout_ms: u64 = 5000;
+        /// Time without a notice after which the connection counts as lost: several times the pause
+        /// after which `handle-admin` repeats the last one.
+        silence_ms: u64 = 30_000;
+        /// Pause before the next attempt to connect, as short as a restart of `handle-admin`. It
+        /// doubles with each failure.
+        retry_ms: u64 = 100;
+        /// Maximum pause between attempts to connect, so that a `handle-admin` that comes back is
+        /// found within seconds.
+        retry_ms_max: u64 = 10_000;
     }
 }
 

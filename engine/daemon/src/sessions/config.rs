@@ -6,51 +6,56 @@ use crate::settings;
 use crate::settings::{NETWORKS, SettingRule, SettingType};
 use handle_auth::source::SourceList;
 use handle_proto::code::Cipher;
-use handle_proto::limit::{DH_MODULUS_BITS_MAX, DH_MODULUS_BITS_MIN, SESSION_TIMEOUT_DEFAULT_S};
+use handle_proto::limit::SESSION_TIMEOUT_DEFAULT_S;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 settings! {
     /// Sessions: a key agreed on with a client, so that answers can be certified and encrypted
-    /// without a signature or a challenge for each ([sessions.md](sessions.md)).
+    /// without a signature or a challenge for each ([sessions.md](sessions.md)). In `handled`, they
+    /// need `slow.threads`.
     pub struct SessionsConfig {
-        /// Enable sessions. In `handled`, they need `slow.threads`.
-        restart enabled: bool = true;
-        /// Sessions at a time. One more displaces a session without an authenticated identity.
-        restart sessions: usize = 100_000, 1..=1 << 24;
-        /// Of these, sessions of one source, an IPv4 address or an IPv6 /64, in which messages have
-        /// arrived. One more displaces the one that has been idle for longest.
-        restart sessions_per_source <= sessions: usize = 4096, 1..=1 << 24;
-        /// Unproven sessions of one source, in which no message has arrived. One more displaces the
-        /// oldest of them.
-        restart unproven_per_source <= sessions: usize = 64, 1..=1 << 24;
-        /// Of these, sessions set up over UDP, at `handled`. One more gets RC 2, which makes
-        /// deployed clients use TCP.
-        restart unproven_per_source_udp <= unproven_per_source: usize = 16, 0..=1 << 24;
-        /// Time after which an unproven session ends.
-        restart unproven_s: u32 = 60, 1..=3600;
-        /// Sources that are exempt from the limits of sessions by source.
+        /// Set this when more clients than this keep sessions, or when memory is short; 0 when no
+        /// client may set up a session. Number of sessions at a time, of which one source, an IPv4
+        /// address or an IPv6 /64, may have a 25th. One more of all displaces a session without an
+        /// authenticated identity, and one more of a source the one that has been idle for longest.
+        restart sessions: usize = 100_000, 0..=1 << 24;
+        /// Set this when many clients share an address, as behind a gateway: sources that are
+        /// exempt from the limits of sessions by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Allow sessions of versions below 2.7, in which messages are not protected against replay
-        /// and downgrade.
+        /// Set this when clients of versions below 2.7 need sessions, in which messages are not
+        /// protected against replay and downgrade.
         restart old_versions: bool = false;
-        /// Time without a message after which a session ends, if its client requests no other
-        /// time-out.
-        restart timeout_s <= timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
-        /// Longest time-out that a client may request.
-        restart timeout_s_max: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
-        /// Allowed ciphers; the first one is used. Peers below version 2.4 support only DES, which
-        /// is used with them if it is listed; otherwise they are refused.
+        /// Set this when sessions should end earlier or last longer without a message. A client may
+        /// request a shorter time.
+        restart timeout_s: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
+        /// Set this when clients need a cipher besides AES: the allowed ciphers, of which the first
+        /// one is used. Peers below version 2.4 support only DES, which is used with them if it is
+        /// listed; otherwise they are refused.
         restart ciphers: Vec<CipherName> = vec![CipherName::Aes], CIPHERS;
-        /// Least bits of the modulus of a key exchange, which the client chooses.
-        restart modulus_bits_min <= modulus_bits_max: u32 = 1024, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
-        /// Most bits of that modulus. Twice the bits take seven times as long.
-        restart modulus_bits_max: u32 = 2048, DH_MODULUS_BITS_MIN..=DH_MODULUS_BITS_MAX;
-        /// UNIX socket over which `handled` shares its sessions with `handle-admin`, a process of
-        /// the same user. If not set, each process has its own sessions.
+        /// Set this when clients move between `handled` and `handle-admin` within a session: the
+        /// UNIX socket over which both, processes of the same user, share their sessions. Without
+        /// it, each process has its own.
         restart socket: Option<PathBuf> = None;
+    } constants {
+        /// Unproven sessions of one source, in which no message has arrived. One more displaces the
+        /// oldest of them. Deployed clients set up one session and use it at once.
+        unproven_per_source: usize = 64;
+        /// Of these, sessions set up over UDP, at `handled`, where the sender may have forged its
+        /// address. One more gets RC 2, which makes deployed clients use TCP.
+        unproven_per_source_udp: usize = 16;
+        /// Seconds after which an unproven session ends: as long as a challenge can be answered.
+        unproven_s: u32 = 60;
+        /// Least bits of the modulus of a key exchange, which the client chooses. Deployed clients
+        /// use 1024.
+        modulus_bits_min: u32 = 1024;
+        /// Most bits of that modulus. Twice the bits take seven times as long.
+        modulus_bits_max: u32 = 2048;
     }
 }
+
+/// One source may have one in this many sessions: 4000 of 100,000.
+const SOURCE_SHARE: usize = 25;
 
 const CIPHERS: SettingRule<Vec<CipherName>> = SettingRule {
     words: "at least one",
@@ -91,14 +96,20 @@ impl SettingType for CipherName {
 }
 
 impl SessionsConfig {
+    /// Whether clients can set up sessions.
+    #[must_use]
+    pub const fn are_enabled(&self) -> bool {
+        self.sessions > 0
+    }
+
     /// The bounds of the table.
     #[must_use]
     pub fn limits(&self) -> SessionLimits {
         SessionLimits {
             sessions_max: self.sessions,
-            per_source_max: self.sessions_per_source,
-            unproven_per_source_max: self.unproven_per_source,
-            datagrams_per_source_max: Some(self.unproven_per_source_udp),
+            per_source_max: self.sessions.div_ceil(SOURCE_SHARE),
+            unproven_per_source_max: self.unproven_per_source.min(self.sessions),
+            datagrams_per_source_max: Some(self.unproven_per_source_udp.min(self.sessions)),
             unproven_s: self.unproven_s,
             exempt: SourceList::parse(&self.exempt_sources).unwrap_or_default(),
         }
@@ -111,7 +122,7 @@ impl SessionsConfig {
             ciphers: self.ciphers.iter().map(|cipher| cipher.code()).collect(),
             modulus_bits: self.modulus_bits_min..=self.modulus_bits_max,
             timeout_s: self.timeout_s,
-            timeout_s_max: self.timeout_s_max,
+            timeout_s_max: self.timeout_s,
             allows_old_versions: self.old_versions,
         }
     }

@@ -172,7 +172,7 @@ impl SessionEndpoint {
     /// listens on the configured socket. `None` when sessions are disabled.
     #[must_use]
     pub fn new(config: &SessionsConfig) -> Option<Self> {
-        config.enabled.then(|| Self {
+        config.are_enabled().then(|| Self {
             joint: JointSessions::new(SessionTable::new(config.limits()), config.socket.as_deref()),
             terms: Arc::new(config.terms()),
             started: Instant::now(),
@@ -651,6 +651,6 @@ mod tests {
         let counts =
             EndpointCounts { set_up: 1, with_mac: 1, refused: 1, disagreed: 1, ..EndpointCounts::default() };
         assert_eq!(front.counts(), counts);
-        assert!(SessionEndpoint::new(&SessionsConfig { enabled: false, ..config }).is_none());
+        assert!(SessionEndpoint::new(&SessionsConfig { sessions: 0, ..config }).is_none());
     }
 }

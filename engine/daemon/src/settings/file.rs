@@ -323,6 +323,6 @@ mod tests {
         let config = SampleConfig { shared: Some("service.toml".into()), threads: 7, ..Default::default() };
         let printed = print(&config).unwrap();
         assert_eq!(toml::from_str::<SampleConfig>(&printed).unwrap().threads, 7);
-        assert!(printed.ends_with("\n# Not set: shared, control, user, site\n"), "{printed}");
+        assert!(printed.ends_with("\n# Not set: control, user, shared, site\n"), "{printed}");
     }
 }

@@ -66,7 +66,9 @@ pub fn merged<C: SettingSection>(old: &C, new: &C) -> Result<(C, SettingChanges)
             changes.need_restart.push(name.clone());
         }
     }
-    Ok((table.try_into()?, changes))
+    let mut merged: C = table.try_into()?;
+    merged.copy_constants(old);
+    Ok((merged, changes))
 }
 
 /// All settings by their dotted names.

@@ -8,38 +8,42 @@ settings! {
     /// Requests that `handled` cannot answer from the published set and forwards to `handle-admin`
     /// ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig where sources_need_a_socket {
-        /// UNIX socket at which `handle-admin`, running as the same user, answers forwarded
-        /// requests (`forward.socket` there). Without it, or without `slow.threads`, nothing is
-        /// forwarded.
+        /// Set this when requests that the set cannot answer are to be answered: the UNIX socket at
+        /// which `handle-admin`, running as the same user, answers forwarded requests
+        /// (`forward.socket` there). Without it, or without `slow.threads`, nothing is forwarded.
         restart socket: Option<PathBuf> = None;
-        /// Forward requests over TCP to list handles and homed prefixes.
+        /// Set this when clients must not list handles and homed prefixes here: with `false`, such
+        /// requests over TCP are not forwarded.
         restart listing: bool = true;
-        /// Forward reads of values that are not public if a key or a group is at another service.
+        /// Set this when keys and groups of other services must give no permission: with `false`,
+        /// reads of values that are not public are not forwarded if they depend on them.
         restart identities: bool = true;
-        /// Forward queries for derived prefixes of other services by clients below version 2.10,
-        /// which do not understand a referral.
+        /// Set this when no client below version 2.10 is left, or is to be served: with `false`,
+        /// queries for derived prefixes of other services are not forwarded for them. They do not
+        /// understand a referral.
         restart old_clients: bool = true;
-        /// Prefixes, without `0.NA/`, for whose handles `handle-admin` has a source of records
-        /// (`sources` there; [sources.md](../sources.md)). Requests for handles of these prefixes
-        /// that are not in the set are forwarded.
+        /// Set this when `handle-admin` has a source of records (`sources` there;
+        /// [sources.md](../sources.md)): its prefixes, without `0.NA/`. Requests for handles of
+        /// these prefixes that are not in the set are forwarded.
         live sources: Vec<String> = Vec::new();
+    } constants {
         /// Requests forwarded at a time; each occupies a thread.
-        restart requests: usize = 8, 1..=256;
-        /// Requests that are forwarded or waiting, listings included; never more than half of
-        /// `slow.queue_requests`. One more gets RC 3.
-        restart queue_requests: usize = 64, 1..=1 << 14;
+        requests: usize = 8;
+        /// Requests that are forwarded or waiting, listings included: eight turns; never more than
+        /// half of `slow.queue_requests`. One more gets RC 3.
+        queue_requests: usize = 64;
         /// Of these, from one IPv4 address or IPv6 /64. At most a quarter of all are from one /24
         /// or /48.
-        restart requests_per_source <= queue_requests: usize = 8, 1..=1 << 14;
+        requests_per_source: usize = 8;
         /// Of these, over UDP, where the sender may have forged its address.
-        restart datagrams <= queue_requests: usize = 32, 0..=1 << 14;
-        /// Listings in progress. One more gets RC 3.
-        restart listings <= queue_requests: usize = 16, 0..=1 << 14;
-        /// Most time to wait for an answer.
-        restart timeout_ms: u32 = 20_000, 1..=600_000;
+        datagrams: usize = 32;
+        /// Listings in progress, which take long. One more gets RC 3.
+        listings: usize = 16;
+        /// Most time to wait for an answer: `handle-admin` may ask several other services for it.
+        timeout_ms: u32 = 20_000;
         /// After an answer that took longer, time during which only one request is forwarded at a
         /// time.
-        restart backoff_ms: u32 = 5_000, 1..=600_000;
+        backoff_ms: u32 = 5_000;
     }
 }
 

@@ -71,7 +71,7 @@ impl ObserverState {
 
 impl ScrapeSource for ObserverState {
     fn limits(&self) -> ScrapeLimits {
-        self.shared.settings.current().config.observe.scrape_limits()
+        self.shared.settings.current().config.observe.scrape_limits
     }
 
     fn metrics(&self) -> Result<String, String> {

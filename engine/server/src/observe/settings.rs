@@ -4,47 +4,47 @@ use crate::sources::PrefixBits;
 use handle_daemon::scrape::ScrapeLimits;
 use handle_daemon::settings;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 settings! {
-    /// Scrape endpoint and measurements, with bounds on their cost.
+    /// Scrape endpoint and measurements.
     pub struct ObserveParameters {
-        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has
-        /// neither encryption nor authentication, so it belongs on loopback or a private network.
+        /// Set this when the process is monitored: the TCP address of `/metrics`, `/healthz` and
+        /// `/readyz`; none if not set. The endpoint has neither encryption nor authentication, so
+        /// it belongs on loopback or a private network.
         restart http: Option<SocketAddr> = None;
-        /// HTTP connections at a time; others wait in the kernel.
-        live http_connections: usize = 16, 1..=1024;
-        /// Most bytes of the head of an HTTP request.
-        live http_header_bytes: usize = 4096, 128..=1 << 16;
-        /// Most time for one HTTP connection.
-        live http_timeout_ms: u32 = 5000, 10..=600_000;
-        /// Measure the answer time of one batch in this many; 0 for none.
-        live latency_every: u32 = 16;
-        /// Sample the source of one datagram in this many; 0 for none.
-        live sources_every: u32 = 64, 0..=1 << 30;
-        /// Source networks that each worker keeps.
-        restart sources_kept: usize = 64, 1..=4096;
-        /// Source networks that are shown, busiest first. Each is a series of a metric.
-        live sources_shown: usize = 10, 0..=1000;
-        /// Prefix length of a source network, IPv4.
-        live sources_ipv4_bits: u8 = 24, 0..=32;
-        /// Prefix length of a source network, IPv6.
-        live sources_ipv6_bits: u8 = 48, 0..=64;
+        /// Set this when more or fewer source networks are to be shown, busiest first; 0 when the
+        /// networks of clients must not be measured. Each is a series of a metric.
+        live sources_shown: usize = 10, 0..=SOURCES_KEPT;
+    } constants {
+        /// The endpoint serves a few scrapers and probes, whatever the process does.
+        scrape_limits: ScrapeLimits = ScrapeLimits::default();
+        /// One batch in this many is measured for the answer time, which costs two readings of the
+        /// clock; 0 for none.
+        latency_every: u32 = 16;
+        /// The source of one datagram in this many is counted: a network with one in ten of all is
+        /// seen within a few hundred datagrams. 0 for none.
+        sources_every: u32 = 64;
+        /// Source networks that each worker keeps, so that the busiest are among them.
+        sources_kept: usize = SOURCES_KEPT;
+        /// Prefix length of a source network, IPv4: what limits of rates count as one network, and
+        /// too short to name a person.
+        sources_ipv4_bits: u8 = 24;
+        /// Prefix length of a source network, IPv6: what one site has.
+        sources_ipv6_bits: u8 = 48;
         /// Time without progress after which a worker counts as stalled. Workers report 50 times a
-        /// second.
-        live stalled_after_ms: u32 = 5000, 200..=600_000;
+        /// second, so this is 250 reports.
+        stalled_after_ms: u32 = 5000;
     }
 }
 
+/// Source networks that each worker keeps.
+const SOURCES_KEPT: usize = 64;
+
 impl ObserveParameters {
-    /// Bounds of the HTTP endpoint.
+    /// How many datagrams there are for each whose source is counted; 0 for none.
     #[must_use]
-    pub fn scrape_limits(&self) -> ScrapeLimits {
-        ScrapeLimits {
-            connections: self.http_connections,
-            header_len_max: self.http_header_bytes,
-            patience: Duration::from_millis(self.http_timeout_ms.into()),
-        }
+    pub const fn sample_sources_every(&self) -> u32 {
+        if self.sources_shown == 0 { 0 } else { self.sources_every }
     }
 
     /// The prefix lengths of source networks.

@@ -119,7 +119,7 @@ fn tells_what_the_statistics_tell() {
 
 #[test]
 fn says_what_is_wrong_with_a_request() {
-    let (server, address, _directory) = start(|config| config.observe.http_header_bytes = 256);
+    let (server, address, _directory) = start(|config| config.observe.scrape_limits.header_len_max = 256);
     let status = |bytes: &[u8]| talk(address, bytes).get(9..12).unwrap_or_default().to_owned();
     assert_eq!(status(b"GET /nothing HTTP/1.1\r\n\r\n"), "404");
     assert_eq!(status(b"GET /../etc/passwd HTTP/1.1\r\n\r\n"), "404");
@@ -142,8 +142,8 @@ fn says_what_is_wrong_with_a_request() {
 #[test]
 fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     let (server, address, _directory) = start(|config| {
-        config.observe.http_connections = 2;
-        config.observe.http_timeout_ms = 400;
+        let limits = &mut config.observe.scrape_limits;
+        (limits.connections, limits.patience) = (2, Duration::from_millis(400));
     });
     let mut silent = connect(address);
     let mut slow = connect(address);
@@ -167,7 +167,7 @@ fn slow_clients_are_given_up_and_keep_nobody_waiting() {
 
 #[test]
 fn bears_many_scrapes_at_once() {
-    let (server, address, _directory) = start(|config| config.observe.http_connections = 4);
+    let (server, address, _directory) = start(|config| config.observe.scrape_limits.connections = 4);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| (0..10).for_each(|_| drop(metrics(address))));
@@ -234,7 +234,8 @@ fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
 #[test]
 fn whatever_is_sent_there_is_one_response_or_none() {
     let (server, address, _directory) = start(|config| {
-        (config.observe.http_timeout_ms, config.observe.http_connections) = (300, 64);
+        let limits = &mut config.observe.scrape_limits;
+        (limits.connections, limits.patience) = (64, Duration::from_millis(300));
     });
     let good = b"GET /healthz HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711u64);

@@ -10,23 +10,28 @@ use std::path::PathBuf;
 settings! {
     /// The query log ([README.md](README.md#query-log)).
     pub struct QueryLogSettings {
-        /// File of the query log; without it, queries are not logged. Lines are appended; a new
-        /// file gets mode 0640.
+        /// Set this when queries are to be logged: the file to which lines are appended; a new file
+        /// gets mode 0640.
         restart path: Option<PathBuf> = None;
-        /// Format of a line: the access log of deployed servers, or JSON.
+        /// Set this when programs read the log: the format of a line, which is that of the access
+        /// log of deployed servers, or JSON.
         live format: QueryLogFormat = QueryLogFormat::Handle;
-        /// Log one in this many answers of each worker.
+        /// Set this when a sample is enough: one in this many answers of each worker is logged.
         live sample_every: u32 = 1, 1..=u32::MAX;
-        /// Most lines per second of all workers together. Others are dropped and counted.
+        /// Set this when the disk takes more or fewer lines: most lines per second of all workers
+        /// together. Others are dropped and counted.
         live lines_per_second: u32 = 1000, 1..=1_000_000;
-        /// Lines waiting to be written. Others are dropped and counted.
-        restart queue_lines: usize = 1024, 1..=1 << 20;
-        /// Log whole addresses instead of networks.
+        /// Set this when abuse has to be traced to hosts: whole addresses are logged. Otherwise,
+        /// they are cut to an IPv4 /24 or IPv6 /48.
         live whole_addresses: bool = false;
-        /// Prefix length of a logged network, IPv4.
-        live ipv4_bits: u8 = 24, 0..=32;
-        /// Prefix length of a logged network, IPv6.
-        live ipv6_bits: u8 = 48, 0..=128;
+    } constants {
+        /// Lines waiting to be written: a second of the default rate. Others are dropped and
+        /// counted.
+        queue_lines: usize = 1024;
+        /// Prefix length of a logged network, IPv4: too short to name a person.
+        ipv4_bits: u8 = 24;
+        /// Prefix length of a logged network, IPv6: what one site has.
+        ipv6_bits: u8 = 48;
     }
 }
 

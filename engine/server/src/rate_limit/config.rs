@@ -10,48 +10,48 @@ settings! {
     /// of source addresses and to the whole server; 0 is no limit. Bytes are those of answers
     /// beyond the bytes of their requests.
     pub struct RateLimitConfig {
-        /// Limit answers over UDP.
+        /// Set this when all clients are known, as in a closed network: with `false`, answers over
+        /// UDP are not limited.
         live enabled: bool = true;
-        /// Send answers that would be limited, and only count them.
+        /// Set this when other limits are to be tried first: answers that would be limited are
+        /// sent, and only counted.
         live dry_run: bool = false;
-        /// Bytes of one answer to one IPv4 /24 or IPv6 /56.
-        // About 80 times a second the same plain answer.
-        live equal_bytes_per_s: u32 = 16 << 10;
-        /// Bytes of answers of more than one datagram to an IPv4 address or IPv6 /64. A /24 or /48
-        /// may have four times as much.
-        // About 65 answers of 2 KiB.
-        live long_bytes_per_s: u32 = 128 << 10;
-        /// Bytes of certified answers, for the same addresses and networks.
-        // About 40 signed answers, which cost a fortieth of a core.
-        live certified_bytes_per_s: u32 = 32 << 10;
-        /// Datagrams of any kind to one IPv4 address.
+        /// Set this when honest clients are limited, or a flood still gets too much: bytes of one
+        /// answer to one IPv4 /24 or IPv6 /56. Answers of more than one datagram to an IPv4 address
+        /// or IPv6 /64 may have eight times as many bytes in all, and certified answers twice as
+        /// many; a /24 or /48 has four times the share of an address.
+        // About 80 times a second the same plain answer, 65 answers of 2 KiB, and 40 signed ones,
+        // which cost a fortieth of a core.
+        live bytes_per_s: u32 = 16 << 10;
+        /// Set this when single clients take too much: datagrams of any kind to one IPv4 address or
+        /// IPv6 /64.
         // No limit by address: the busiest clients of a server are a few large caches, which it
         // would cut off.
-        live ipv4_32_per_s: u32 = 0;
-        /// Datagrams of any kind to a /24 of IPv4.
-        live ipv4_24_per_s: u32 = 0;
-        /// Datagrams of any kind to one IPv6 address.
-        live ipv6_128_per_s: u32 = 0;
-        /// Datagrams of any kind to a /64 of IPv6.
-        live ipv6_64_per_s: u32 = 0;
-        /// Datagrams of any kind to a /56 of IPv6.
-        live ipv6_56_per_s: u32 = 0;
-        /// Datagrams of any kind to a /48 of IPv6.
-        live ipv6_48_per_s: u32 = 0;
-        /// Time for which unused rate accumulates: the size of a burst.
-        live burst_ms: u32 = 1_000, 1..=60_000;
-        /// One in this many limited answers is sent as a short error, after which clients use TCP;
-        /// 0 for none.
-        // A slipped answer is never longer than its request, so dropping it instead gains nothing,
-        // and honest clients do not wait for a timeout before they use TCP.
-        live slip: u32 = 1;
-        /// Addresses and prefixes without a limit, besides 127.0.0.1 and ::1.
+        live address_per_s: u32 = 0;
+        /// Set this when single networks take too much: datagrams of any kind to a /24 of IPv4 or a
+        /// /48 of IPv6.
+        live network_per_s: u32 = 0;
+        /// Set this when clients with many requests are known, as caching servers: addresses and
+        /// prefixes without a limit, besides 127.0.0.1 and ::1.
         live exempt: Vec<AddressPrefix> = Vec::new(), EXEMPT;
-        /// Bytes of the table of equal answers of each worker. The table of each other limit has a
-        /// quarter of this.
-        restart table_bytes: usize = 1 << 20, 1 << 12..=1 << 30;
+    } constants {
+        /// Time for which unused rate accumulates: a burst of one second, in which a page with many
+        /// links is looked up.
+        burst_ms: u32 = 1_000;
+        /// One in this many limited answers is sent as a short error, after which clients use TCP;
+        /// 0 for none. A slipped answer is never longer than its request, so dropping it instead
+        /// gains nothing, and honest clients do not wait for a timeout before they use TCP.
+        slip: u32 = 1;
+        /// Bytes of the table of equal answers of each worker: 131,072 networks and answers. The
+        /// table of each other limit has a quarter of this.
+        table_bytes: usize = 1 << 20;
     }
 }
+
+/// Long answers may have this many times the bytes of equal ones.
+const LONG_FACTOR: u32 = 8;
+/// Certified answers may have this many times the bytes of equal ones.
+const CERTIFIED_FACTOR: u32 = 2;
 
 /// Most prefixes without a limit.
 const EXEMPT_MAX: usize = 1024;
@@ -76,32 +76,30 @@ impl RateLimitConfig {
     pub fn limits(&self, workers_count: usize) -> RateLimits {
         let share = |per_s| share(per_s, workers_count);
         RateLimits {
-            ipv4: [self.ipv4_32_per_s, self.ipv4_24_per_s].map(share),
-            ipv6: [self.ipv6_128_per_s, self.ipv6_64_per_s, self.ipv6_56_per_s, self.ipv6_48_per_s]
-                .map(share),
+            ipv4: [self.address_per_s, self.network_per_s].map(share),
+            ipv6: [0, self.address_per_s, 0, self.network_per_s].map(share),
             burst_ns: self.burst_ns(),
         }
     }
 
     /// Whether datagrams are limited.
     pub(super) const fn limits_datagrams(&self) -> bool {
-        let v4 = self.ipv4_32_per_s | self.ipv4_24_per_s;
-        v4 | self.ipv6_128_per_s | self.ipv6_64_per_s | self.ipv6_56_per_s | self.ipv6_48_per_s > 0
+        self.address_per_s | self.network_per_s > 0
     }
 
     /// The time that one byte of an answer uses up of the rate of its network.
     pub(super) fn equal_byte_ns(&self, workers_count: usize) -> u64 {
-        share(self.equal_bytes_per_s, workers_count)
+        share(self.bytes_per_s, workers_count)
     }
 
     /// The limits of bytes of long answers for one of `workers_count` workers.
     pub(super) fn long_limits(&self, workers_count: usize) -> RateLimits {
-        self.byte_limits(self.long_bytes_per_s, workers_count)
+        self.byte_limits(self.bytes_per_s.saturating_mul(LONG_FACTOR), workers_count)
     }
 
     /// The limits of bytes of certified answers for one of `workers_count` workers.
     pub(super) fn certified_limits(&self, workers_count: usize) -> RateLimits {
-        self.byte_limits(self.certified_bytes_per_s, workers_count)
+        self.byte_limits(self.bytes_per_s.saturating_mul(CERTIFIED_FACTOR), workers_count)
     }
 
     fn byte_limits(&self, per_s: u32, workers_count: usize) -> RateLimits {
@@ -130,9 +128,9 @@ mod tests {
 
     #[test]
     fn reads_toml_and_says_what_is_wrong_with_it() {
-        let text = "enabled = true\nexempt = [\"192.0.2.0/24\", \"::1\"]\nipv4_24_per_s = 0";
+        let text = "enabled = true\nexempt = [\"192.0.2.0/24\", \"::1\"]\nnetwork_per_s = 0";
         let config: RateLimitConfig = toml::from_str(text).unwrap();
-        assert_eq!((config.exempt.len(), config.ipv4_24_per_s, config.slip), (2, 0, 1));
+        assert_eq!((config.exempt.len(), config.network_per_s, config.slip), (2, 0, 1));
         let again: RateLimitConfig = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
         assert_eq!(again.exempt, config.exempt);
         let error = toml::from_str::<RateLimitConfig>("exempt = [\"192.0.2.1/24\"]").unwrap_err();
@@ -141,14 +139,17 @@ mod tests {
 
     #[test]
     fn workers_share_what_is_configured() {
-        let config = RateLimitConfig { ipv4_32_per_s: 3, ipv6_48_per_s: 4000, ..Default::default() };
+        let config = RateLimitConfig { address_per_s: 3, ..Default::default() };
         assert_eq!(config.limits(1).ipv4, [333_333_334, 0]);
         assert_eq!(config.limits(4).ipv4, [1_333_333_334, 0]);
+        let config = RateLimitConfig { network_per_s: 4000, address_per_s: 0, ..Default::default() };
         assert_eq!(config.limits(2).ipv6, [0, 0, 0, 500_000]);
-        let config = RateLimitConfig { long_bytes_per_s: 1000, certified_bytes_per_s: 0, ..config };
-        let long = config.long_limits(2);
+        let config = RateLimitConfig { bytes_per_s: 125, ..config };
+        let (long, certified) = (config.long_limits(2), config.certified_limits(2));
         assert_eq!((long.ipv4, long.ipv6), ([2_000_000, 500_000], [0, 2_000_000, 0, 500_000]));
-        assert_eq!(config.certified_limits(2).ipv4, [0, 0]);
+        assert_eq!(certified.ipv4, [8_000_000, 2_000_000]);
+        let config = RateLimitConfig { bytes_per_s: 0, ..config };
+        assert_eq!((config.equal_byte_ns(2), config.long_limits(2).ipv4), (0, [0, 0]));
         assert!(config.limits_datagrams() && !RateLimitConfig::default().limits_datagrams());
     }
 }

@@ -6,59 +6,64 @@ pub use handle_daemon::identity::{HandleIdentity, identities};
 pub use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
-use handle_proto::limit::{
-    MESSAGE_EXPIRATION_S, PBKDF2_ITERATIONS_MAX, PBKDF2_KEY_BITS_MAX, VLIST_EXPANSION_MAX,
-};
+use handle_proto::limit::{PBKDF2_ITERATIONS_MAX, VLIST_EXPANSION_MAX};
 use handle_proto::wire::list::Reference;
 
 settings! {
     /// The slow path, which answers requests that need a signature or an identity.
     pub struct SlowConfig {
-        /// Threads of the slow path. With 0, nothing is signed, and values that are not public are
-        /// refused.
+        /// Set this when more signatures or identities are asked for than one thread can answer; 0
+        /// when none is to be: then nothing is signed, and values that are not public are refused.
         restart threads: usize = 1, 0..=256;
-        /// Cores that these threads run on. If empty, any core.
+        /// Set this when these threads must stay away from cores of the workers: the cores that
+        /// they run on. If empty, any core.
         restart cores: Vec<usize> = Vec::new();
-        /// Run these threads only while their core is otherwise idle (SCHED_IDLE).
+        /// Set this when all cores are always busy, so that these threads never run: with `false`,
+        /// they run at a low priority, otherwise only while their core is idle (SCHED_IDLE).
         restart idle: bool = true;
-        /// If `idle` is false, nice value of these threads; 19 is the lowest priority.
-        restart nice: u8 = 10, 0..=19;
-        /// Requests on the slow path, waiting or in progress. If 8 or more, one source gets a
-        /// quarter, its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP,
-        /// which makes deployed clients use TCP, and RC 3 over TCP.
-        restart queue_requests: usize = 1024, 1..=1 << 16;
-        /// Challenges waiting for an answer. One more displaces the oldest.
-        restart challenges: usize = 65_536, 1..=1 << 24;
-        /// Bytes of the challenged requests.
-        restart challenge_bytes: usize = 16 << 20, 1 << 10..=1 << 32;
-        /// Challenges to one IPv4 address or IPv6 /64. One more displaces its oldest.
-        restart challenges_per_source <= challenges: usize = 256, 1..=1 << 24;
-        /// Of these, over UDP. One more gets RC 2, which makes deployed clients use TCP.
-        restart challenges_per_source_udp <= challenges_per_source: usize = 64, 0..=1 << 24;
-        /// Sources that are exempt from the limits of challenges, work and wrong secret keys by
-        /// source: caching servers that relay, and servers that verify answers here.
+        /// Set this when gateways, caching servers that relay, or servers that verify answers here
+        /// ask for many clients: sources that are exempt from the limits of challenges, work and
+        /// wrong secret keys by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Time in which a challenge can be answered.
+        /// Set this when clients need longer to answer a challenge, as those that ask for a
+        /// passphrase.
         restart challenge_ms: u32 = 60_000, 1..=3_600_000;
-        /// Values of groups (HS_VLIST) looked up for one decision.
-        restart group_lookups: usize = VLIST_EXPANSION_MAX, 0..=VLIST_EXPANSION_MAX;
-        /// Keys tried for an identity that does not name one.
-        restart keys_tried: usize = 16, 1..=1024;
-        /// Most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
+        /// Set this when clients derive keys from secrets with more rounds of PBKDF2: most rounds
+        /// in the answer to a challenge. Four take about a microsecond. All keys that are tried for
+        /// one answer may take 1.6 times as many, each counting once for each 160 bits.
         restart pbkdf2_iterations: u32 = 100_000, 1..=PBKDF2_ITERATIONS_MAX;
-        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key,
-        /// times the keys that are tried.
-        restart pbkdf2_work: u32 = 160_000, 1..=1 << 30;
-        /// Least bits of the derived key.
-        restart pbkdf2_key_bits_min <= pbkdf2_key_bits_max: u32 = 160, 128..=PBKDF2_KEY_BITS_MAX;
-        /// Most bits of the derived key.
-        restart pbkdf2_key_bits_max: u32 = 256, 128..=PBKDF2_KEY_BITS_MAX;
+    } constants {
+        /// If `idle` is false, nice value of these threads: they yield to the workers, and not to
+        /// everything else.
+        nice: u8 = 10;
+        /// Requests on the slow path, waiting or in progress: less than a second of signatures.
+        /// If 8 or more, one source gets a quarter, its /24 or /48 a half, and UDP three quarters.
+        /// One more gets RC 2 over UDP, which makes deployed clients use TCP, and RC 3 over TCP.
+        queue_requests: usize = 1024;
+        /// Challenges waiting for an answer: a thousand clients a second who take a minute. One
+        /// more displaces the oldest.
+        challenges: usize = 65_536;
+        /// Bytes of the challenged requests: 256 for each.
+        challenge_bytes: usize = 16 << 20;
+        /// Challenges to one IPv4 address or IPv6 /64. One more displaces its oldest.
+        challenges_per_source: usize = 256;
+        /// Of these, over UDP, where the sender may have forged its address. One more gets RC 2,
+        /// which makes deployed clients use TCP.
+        challenges_per_source_udp: usize = 64;
+        /// Values of groups (HS_VLIST) looked up for one decision.
+        group_lookups: usize = VLIST_EXPANSION_MAX;
+        /// Keys tried for an identity that does not name one: as many as deployed clients try.
+        keys_tried: usize = 16;
+        /// Least bits of a key derived by PBKDF2: what deployed clients derive.
+        pbkdf2_key_bits_min: u32 = 160;
+        /// Most bits of it. Each 160 bits cost as much again.
+        pbkdf2_key_bits_max: u32 = 256;
         /// Signatures kept for peers below version 2.7, whose signatures do not cover the request
-        /// id.
-        restart signatures_kept: usize = 4096, 0..=1 << 24;
-        /// Time for which a kept signature is reused. The expiry time in the answer is rounded to
-        /// multiples of it.
-        restart signature_reuse_s: u32 = 600, 1..=MESSAGE_EXPIRATION_S / 2;
+        /// id: about a megabyte of them.
+        signatures_kept: usize = 4096;
+        /// Seconds for which a kept signature is reused. The expiry time in the answer is rounded
+        /// to multiples of it: a small part of the 12 hours for which answers are valid.
+        signature_reuse_s: u32 = 600;
     }
 }
 
@@ -70,7 +75,7 @@ impl SlowConfig {
             iterations_max: self.pbkdf2_iterations,
             key_bits_min: self.pbkdf2_key_bits_min,
             key_bits_max: self.pbkdf2_key_bits_max,
-            work_max: self.pbkdf2_work,
+            work_max: self.pbkdf2_iterations / 5 * 8,
         }
     }
 }

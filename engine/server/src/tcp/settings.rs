@@ -3,46 +3,57 @@
 use handle_daemon::settings;
 use handle_daemon::settings::DAY_MS;
 use handle_net::StreamOptions;
-use handle_proto::limit;
 
 settings! {
-    /// Limits on the number and duration of connections. Numbers are for each worker: the kernel
-    /// spreads connections over the workers of an address.
+    /// Connections. Numbers are for each worker: the kernel spreads connections over the workers of
+    /// an address.
     pub struct TcpSettings {
-        /// Serve TCP on the addresses of `listen`.
+        /// Set this when only datagrams are to be answered: with `false`, TCP is not served on the
+        /// addresses of `listen`.
         restart enabled: bool = true;
-        /// Connections waiting to be accepted. The kernel allows at most `net.core.somaxconn`.
-        restart backlog: u16 = 4096, 1..=u16::MAX;
-        /// Connections at a time. One more displaces the connection that has been idle for longest,
-        /// or whose request has been incomplete for longest; if there is none, it is refused.
+        /// Set this when more clients than this keep connections open, or when memory or
+        /// descriptors are short: connections at a time. One more displaces the connection that has
+        /// been idle for longest, or whose request has been incomplete for longest; if there is
+        /// none, it is refused.
         live connections: usize = 10_240, 1..=1 << 20;
-        /// Of these, from one source. IPv6 networks whose prefix is 8 and 16 bits shorter may have
-        /// two and four times as many.
+        /// Set this when many clients share an address, as behind a gateway: of the connections,
+        /// those from one source, an IPv4 address or an IPv6 /64. IPv6 networks whose prefix is 8
+        /// and 16 bits shorter may have two and four times as many.
         live connections_per_source: usize = 1024, 1..=1 << 20;
-        /// Prefix length of a source, IPv4.
-        live source_prefix_v4: u32 = 32, 0..=32;
-        /// Prefix length of a source, IPv6.
-        live source_prefix_v6: u32 = 64, 0..=128;
-        /// Most bytes of a request, without its envelope.
-        live request_bytes: u32 = 64 << 10, 64..=limit::MESSAGE_LEN_MAX;
-        /// Bytes of requests that are incomplete, or that wait until answers have been read, over
-        /// all connections. A client that sends more is disconnected.
+        /// Set this when memory is short, or when clients with long requests are disconnected: bytes
+        /// of requests that are incomplete, or that wait until answers have been read, over all
+        /// connections. A client that sends more is disconnected.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Bytes of answers that have not been read, over all connections, and for one source an
-        /// eighth of them. A client that asks for more is disconnected.
+        /// Set this when memory is short, or when clients with slow links are disconnected: bytes
+        /// of answers that have not been read, over all connections, and for one source an eighth
+        /// of them. A client that asks for more is disconnected.
         live output_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Bytes of one receive buffer.
-        restart receive_buffer_bytes: usize = 16 << 10, 512..=1 << 20;
-        /// Number of receive buffers, rounded up to a power of two.
-        restart receive_buffers: usize = 64, 1..=4096;
-        /// Most time that a connection stays open without a request.
+        /// Set this when clients keep connections open for longer, or when a device on the way
+        /// forgets them earlier: most time that a connection stays open without a request.
         live idle_ms: u32 = 300_000, 10..=DAY_MS;
+    } constants {
+        /// Connections waiting to be accepted: as many as the kernel allows by default
+        /// (`net.core.somaxconn`).
+        backlog: u16 = 4096;
+        /// Prefix length of a source, IPv4: one address, because many hosts of a /24 have nothing
+        /// in common.
+        source_prefix_v4: u32 = 32;
+        /// Prefix length of a source, IPv6: what one host usually has.
+        source_prefix_v6: u32 = 64;
+        /// Most bytes of a request, without its envelope. Queries are far shorter, and changes go to
+        /// `handle-admin`.
+        request_bytes: u32 = 64 << 10;
+        /// Bytes of one receive buffer: several usual requests.
+        receive_buffer_bytes: usize = 16 << 10;
+        /// Number of receive buffers, a power of two. They are used in one turn of a worker, and
+        /// connections that find none are read in the next.
+        receive_buffers: usize = 64;
         /// Most time for a request to arrive, from its first byte to its last.
-        live read_ms: u32 = 30_000, 10..=DAY_MS;
+        read_ms: u32 = 30_000;
         /// Most time for answers to be read.
-        live write_ms: u32 = 30_000, 10..=DAY_MS;
-        /// Most time that a closed connection waits for the other side to close.
-        live linger_ms: u32 = 1000, 10..=DAY_MS;
+        write_ms: u32 = 30_000;
+        /// Most time that a closed connection waits for the other side to close: a few round trips.
+        linger_ms: u32 = 1000;
     }
 }
 
