@@ -58,8 +58,8 @@ settings! {
         /// Set this when memory is short, or when more records are asked for than fit: memory for
         /// cached records.
         restart bytes: usize = 256 << 20, CachedRecordTable::BYTES_MIN..=1 << 40;
-        /// Set this when a restart should not empty the cache: the file in which it is kept, written
-        /// every five minutes and at the end of the process. Only its owner can read it.
+        /// Set this when a restart should not empty the cache: the file in which it is kept,
+        /// written every five minutes and at the end of the process. Only its owner can read it.
         restart file: Option<PathBuf> = None;
         /// Set this when changes must be seen earlier than their owners ask for: time for which a
         /// record is kept at most, and greatest TTL in answers.
@@ -73,8 +73,8 @@ settings! {
         /// with an absolute TTL is never shown after its time.
         live stale_s: u32 = 3600, 0..=604_800;
     } constants {
-        /// Interval in seconds at which the file is written, besides at the end of the process: what
-        /// is lost by a crash is asked for again.
+        /// Interval in seconds at which the file is written, besides at the end of the process:
+        /// what is lost by a crash is asked for again.
         save_every_s: u32 = 300;
         /// Longest record that is kept, in bytes of its handle and public values. One in this
         /// length takes the memory of hundreds of usual ones.
@@ -82,8 +82,8 @@ settings! {
         /// Time for which a record is kept at least, even if the TTL of a value is shorter: owners
         /// decide. A value with a TTL of 0 is never kept.
         ttl_s_min: u32 = 0;
-        /// A record that is asked for in the last tenth of its time is renewed, if it has been asked
-        /// for at least twice before, so that nobody waits for a record in use.
+        /// A record that is asked for in the last tenth of its time is renewed, if it has been
+        /// asked for at least twice before, so that nobody waits for a record in use.
         renew_early: bool = true;
         /// If there is a record after its end, time to wait for a newer one before it is shown:
         /// less than the timeouts of deployed clients.
@@ -98,8 +98,8 @@ settings! {
     /// global service is read from `bootstrap_handles` or `root_info` in the directory `.handle` of
     /// the user.
     pub struct ResolutionConfig {
-        /// Set this when certain servers are asked about every handle: their addresses, in the order
-        /// in which they are asked.
+        /// Set this when certain servers are asked about every handle: their addresses, in the
+        /// order in which they are asked.
         restart servers: Vec<String> = Vec::new(), SERVERS;
         /// Set this when the global service is not that of the Handle System, or its file is
         /// elsewhere: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
@@ -107,8 +107,8 @@ settings! {
         /// Set this when prefixes have a service that is not in the Handle System:
         /// `local_info.json` or `local_info` of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// Set this when one site is asked about every handle: `resolver_site` of a deployed client,
-        /// or a site record as JSON.
+        /// Set this when one site is asked about every handle: `resolver_site` of a deployed
+        /// client, or a site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
         /// Set this when the way to the servers is not trusted: only answers with a valid signature
         /// of the server that was asked are used. The sites of services have the keys; servers that
@@ -120,9 +120,9 @@ settings! {
         /// global service, may be in them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
         /// Set this when questions wait for their turn, or when servers complain: questions at a
-        /// time. One source, an IPv4 address or an IPv6 /64, and one prefix may each have an eighth,
-        /// and renewals in the background a quarter. Sources in `waiting.exempt_sources` may have
-        /// all.
+        /// time. One source, an IPv4 address or an IPv6 /64, and one prefix may each have an
+        /// eighth, and renewals in the background a quarter. Sources in `waiting.exempt_sources`
+        /// may have all.
         restart questions: usize = 1024, 1..=1 << 16;
     } constants {
         /// Longest duration of one question, from its turn on. Then the client is told that no
@@ -139,8 +139,8 @@ settings! {
         /// Failures in a row of different questions about a prefix after which questions about it
         /// are refused, except for one in each `failure_ms`.
         failures_per_prefix: u32 = 3;
-        /// Requests at a time that are handed to responsible services (`policy.authenticated`), each
-        /// in a thread.
+        /// Requests at a time that are handed to responsible services (`policy.authenticated`),
+        /// each in a thread.
         relays: usize = 32;
         /// Maximum number of remembered failures: a megabyte of them.
         failures: usize = 16_384;
@@ -164,11 +164,12 @@ settings! {
         /// the threads that answer waiting requests once their record is there.
         restart threads: usize = 1, 1..=256;
     } constants {
-        /// Such requests at a time: those of a few seconds. If 8 or more, one source gets a quarter,
-        /// its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP, which makes
-        /// deployed clients use TCP, and RC 3 over TCP.
+        /// Such requests at a time: those of a few seconds. If 8 or more, one source gets a
+        /// quarter, its /24 or /48 a half, and UDP three quarters. One more gets RC 2 over UDP,
+        /// which makes deployed clients use TCP, and RC 3 over TCP.
         requests: usize = 8192;
-        /// Nice value of these threads: that of the workers, because misses are what a cache is for.
+        /// Nice value of these threads: that of the workers, because misses are what a cache is
+        /// for.
         nice: u8 = 0;
     }
 }

@@ -17,9 +17,9 @@ settings! {
         /// with the public keys of the publishers, native or PEM. If there are any, sets that are
         /// not signed, signed by others, or older than the set in service are refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// Set this when an older set must be refused after a restart as well: the file in which the
-        /// process stores the statement about the last set that it has served. Its directory must
-        /// be writable. Each process needs a file of its own. Needs `keys`.
+        /// Set this when an older set must be refused after a restart as well: the file in which
+        /// the process stores the statement about the last set that it has served. Its directory
+        /// must be writable. Each process needs a file of its own. Needs `keys`.
         restart last_set_file: Option<PathBuf> = None;
         /// Set this when somebody who holds back new sets has to be noticed: the maximum age of the
         /// newest statement of the publisher. Beyond it, the set is stale, and `/readyz` answers

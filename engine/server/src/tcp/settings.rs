@@ -20,9 +20,9 @@ settings! {
         /// those from one source, an IPv4 address or an IPv6 /64. IPv6 networks whose prefix is 8
         /// and 16 bits shorter may have two and four times as many.
         live connections_per_source: usize = 1024, 1..=1 << 20;
-        /// Set this when memory is short, or when clients with long requests are disconnected: bytes
-        /// of requests that are incomplete, or that wait until answers have been read, over all
-        /// connections. A client that sends more is disconnected.
+        /// Set this when memory is short, or when clients with long requests are disconnected:
+        /// bytes of requests that are incomplete, or that wait until answers have been read, over
+        /// all connections. A client that sends more is disconnected.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
         /// Set this when memory is short, or when clients with slow links are disconnected: bytes
         /// of answers that have not been read, over all connections, and for one source an eighth
@@ -40,8 +40,8 @@ settings! {
         source_prefix_v4: u32 = 32;
         /// Prefix length of a source, IPv6: what one host usually has.
         source_prefix_v6: u32 = 64;
-        /// Most bytes of a request, without its envelope. Queries are far shorter, and changes go to
-        /// `handle-admin`.
+        /// Most bytes of a request, without its envelope. Queries are far shorter, and changes go
+        /// to `handle-admin`.
         request_bytes: u32 = 64 << 10;
         /// Bytes of one receive buffer: several usual requests.
         receive_buffer_bytes: usize = 16 << 10;
