@@ -58,6 +58,11 @@ impl LeaseState {
         self.lock().held.filter(|(_, until)| Instant::now() < *until).map(|(epoch, _)| epoch)
     }
 
+    /// When this process may no longer do the task, unless the lease is renewed.
+    pub(crate) fn ends_at(&self) -> Option<Instant> {
+        self.lock().held.map(|(_, until)| until)
+    }
+
     pub(crate) fn status(&self) -> LeaseStatus {
         let held = self.epoch().is_some();
         LeaseStatus { held, ..self.lock().status.clone() }
@@ -95,7 +100,8 @@ pub(crate) fn this_process() -> LeaseHolder {
 }
 
 impl ProcessLease {
-    /// Begins to wait for `lease` of `task`, which lasts for `length`, and to renew it.
+    /// Begins to wait for `lease` of `task`, which lasts for `length`, and to renew it. Calls
+    /// `changed` after each attempt that may have changed whether this process has it.
     ///
     /// # Errors
     /// When no thread can be started.
@@ -104,10 +110,11 @@ impl ProcessLease {
         lease: StoreLease,
         host: String,
         length: Duration,
+        changed: impl Fn() + Send + 'static,
     ) -> std::io::Result<Self> {
         let state = Arc::new(LeaseState::default());
         let shared = Arc::clone(&state);
-        let thread = threads::spawn("lease", move || keep(task, lease, &host, length, &shared))?;
+        let thread = threads::spawn("lease", move || keep(task, lease, &host, length, &shared, &changed))?;
         Ok(Self { state, thread: Mutex::new(Some(thread)) })
     }
 
@@ -131,7 +138,14 @@ impl Drop for ProcessLease {
 }
 
 /// Takes and renews the lease until the process stops.
-fn keep(task: &str, mut lease: StoreLease, host: &str, length: Duration, state: &LeaseState) {
+fn keep(
+    task: &str,
+    mut lease: StoreLease,
+    host: &str,
+    length: Duration,
+    state: &LeaseState,
+    changed: &dyn Fn(),
+) {
     loop {
         let (stops, gives_up, above) = {
             let mut inner = state.lock();
@@ -150,7 +164,11 @@ fn keep(task: &str, mut lease: StoreLease, host: &str, length: Duration, state: 
             let waited = state.wake.wait_timeout_while(state.lock(), length / 4, |inner| !inner.stops);
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
+        let before = (state.epoch(), state.status());
         let pause = note(&mut state.lock(), task, host, length, lease.hold(above));
+        if before != (state.epoch(), state.status()) {
+            changed();
+        }
         let waits = |inner: &mut LeaseInner| !inner.stops && !inner.gives_up;
         let waited = state.wake.wait_timeout_while(state.lock(), pause, waits);
         drop(waited.unwrap_or_else(PoisonError::into_inner));

@@ -163,7 +163,7 @@ fn open_lease(config: &MirrorConfig, store: &Store) -> anyhow::Result<Option<Pro
     let (holder, length) = (this_process(), Duration::from_millis(config.lease_ms.into()));
     let host = holder.host.clone();
     let lease = store.mirror_lease(holder, length);
-    let start = |lease| ProcessLease::start("mirror", lease, host, length);
+    let start = |lease| ProcessLease::start("mirror", lease, host, length, || {});
     lease.map(start).transpose().context("cannot start the thread that keeps the lease of the mirror")
 }
 

@@ -124,7 +124,8 @@ impl Program for AdminProgram {
             let reply = to_reload.reload();
             tracing::info!(outcome = %reply, "reloaded");
         };
-        signals.obey_until(|| server.is_finished(), reload, move || to_stop.drain())?;
+        let shutdown = server.shared().shutdown();
+        signals.obey_until(shutdown, || server.is_finished(), reload, move || to_stop.drain())?;
         readiness::stopping();
         tracing::info!("stopping: answering received requests");
         let failure = server.failure();

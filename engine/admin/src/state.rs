@@ -7,7 +7,7 @@ use crate::health::Health;
 use crate::mirror::Mirror;
 use crate::publish::{NoticeState, StorePublisher};
 use crate::pull::Pulls;
-use crate::service::AdminService;
+use crate::service::{AdminService, ChallengeSharing};
 use crate::settings::{self, AdminSettings, ReloadTargets};
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::shutdown::Shutdown;
@@ -92,6 +92,13 @@ impl AdminState {
         self.mirror.iter().for_each(Mirror::stop);
         self.service.sources().into_iter().for_each(RecordSources::stop_pulls);
         self.shutdown.drain();
+        self.service.sharing().into_iter().for_each(ChallengeSharing::note_draining);
+    }
+
+    /// The shutdown of the process, which [`drain`](Self::drain) begins.
+    #[must_use]
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shutdown
     }
 
     /// Whether the server has been told to stop.

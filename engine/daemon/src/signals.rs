@@ -1,5 +1,6 @@
 //! Signals: SIGTERM and SIGINT stop a process, SIGHUP makes it read its configuration again.
 
+use crate::shutdown::Shutdown;
 use crate::threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals as PendingSignals;
@@ -8,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Interval at which a process looks whether its work has ended.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval at which a process looks whether its work has ended by a failure. It is told of every
+/// other end.
+const FAILURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The signals of this process. From its creation on, signals are kept until they are taken.
 #[derive(Debug)]
@@ -71,12 +73,14 @@ impl Signals {
         thread.map(drop)
     }
 
-    /// Carries out what signals ask for until `is_finished`.
+    /// Carries out what signals ask for until `is_finished`, which is looked at when the process
+    /// begins to drain.
     ///
     /// # Errors
     /// When the thread for signals cannot be started.
     pub fn obey_until(
         self,
+        shutdown: &Shutdown,
         is_finished: impl Fn() -> bool,
         reload: impl Fn() + Send + 'static,
         stop: impl Fn() + Send + 'static,
@@ -85,7 +89,7 @@ impl Signals {
             io::Error::new(error.kind(), format!("cannot start the thread that listens to signals: {error}"))
         })?;
         while !is_finished() {
-            std::thread::sleep(LOOK_INTERVAL);
+            shutdown.poll(&mut [], Some(FAILURE_INTERVAL));
         }
         Ok(())
     }

@@ -88,7 +88,11 @@ impl Fetcher {
         }
         let inbox = this.listen_for_notices(config)?;
         let state = Arc::clone(&this.state);
-        let work = threads::spawn("fetch", move || run(fetcher, &state, inbox.as_deref()));
+        let work = threads::spawn("fetch", move || {
+            let ended = run(fetcher, &state, inbox.as_deref());
+            state.shutdown.drain();
+            ended
+        });
         this.work = Some(work.context("cannot start the thread that fetches")?);
         Ok(this)
     }

@@ -93,7 +93,8 @@ impl Program for FetchProgram {
             let reply = to_reload.reload();
             tracing::info!(outcome = %reply, "reloaded");
         };
-        signals.obey_until(|| fetcher.is_finished(), reload, move || to_stop.drain())?;
+        let shutdown = &fetcher.state().shutdown;
+        signals.obey_until(shutdown, || fetcher.is_finished(), reload, move || to_stop.drain())?;
         readiness::stopping();
         fetcher.stop()
     }

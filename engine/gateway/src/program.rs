@@ -125,7 +125,8 @@ impl Program for GatewayProgram {
             let reply = reload(&to_reload);
             tracing::info!(outcome = %reply, "reloaded");
         };
-        signals.obey_until(|| gateway.is_finished(), reload, move || to_stop.drain())?;
+        let shutdown = &state.process.shutdown;
+        signals.obey_until(shutdown, || gateway.is_finished(), reload, move || to_stop.drain())?;
         // After a takeover, the service continues.
         if !gateway.state().is_handed_over() {
             readiness::stopping();

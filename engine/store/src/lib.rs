@@ -432,6 +432,18 @@ impl Store {
         self.inner.commits.wait_past(id, patience)
     }
 
+    /// Waits until a transaction after number `id` is durable or `ends` returns true, for at most
+    /// `timeout`. `ends` is called again after each commit and each call of [`wake`](Self::wake).
+    pub fn wait_past_or(&self, id: u64, ends: impl Fn() -> bool, timeout: Duration) {
+        self.inner.commits.wait_past_or(id, ends, timeout);
+    }
+
+    /// Wakes the threads in [`wait_past_or`](Self::wait_past_or), after what they wait for may have
+    /// come true.
+    pub fn wake(&self) {
+        self.inner.commits.wake();
+    }
+
     /// The number of changes waiting for the writer.
     #[must_use]
     pub fn waiting(&self) -> usize {

@@ -282,4 +282,15 @@ impl CommitQueue {
         let waited = self.changed.wait_timeout_while(self.totals(), patience, is_past);
         waited.unwrap_or_else(PoisonError::into_inner).0.last_id
     }
+
+    /// The lock is held while waking, so that a thread that has just called `ends` is waiting.
+    pub(super) fn wake(&self) {
+        let _totals = self.totals();
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wait_past_or(&self, id: u64, ends: impl Fn() -> bool, timeout: Duration) {
+        let waits = |totals: &mut CommitTotals| totals.last_id <= id && !ends();
+        drop(self.changed.wait_timeout_while(self.totals(), timeout, waits));
+    }
 }

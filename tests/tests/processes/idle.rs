@@ -5,14 +5,18 @@
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::client::TestClient;
-use handle_tests::daemon::{Daemon, free_address, handled};
+use handle_tests::daemon::{Daemon, ask, free_address, handled};
 use handle_tests::http;
-use handle_tests::process::until;
+use handle_tests::process::{RunningProcess, program, succeed, until};
 use handle_tests::records::{self, Record};
+use handle_tests::service_directory::InitialisedService;
+use handle_tests::several_admins::SeveralAdmins;
+use std::collections::BTreeMap;
 use std::fs::read_to_string;
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -43,14 +47,42 @@ impl IdleSetup {
         let daemon = Daemon::start(command, &directory.path().join("control.sock"));
         Self { daemon, address, http, publisher, directory }
     }
+}
 
-    /// Number of times that threads of the process have gone to sleep.
-    fn sleeps(&self) -> u64 {
-        let tasks = format!("/proc/{}/task", self.daemon.process.0.id());
-        let threads = std::fs::read_dir(tasks).unwrap().flatten();
-        let status = threads.filter_map(|thread| read_to_string(thread.path().join("status")).ok());
-        status.map(|status| field(&status, "voluntary_ctxt_switches:")).sum()
+/// Number of times that threads of a process have gone to sleep, by the name of the thread.
+fn sleeps(process: &RunningProcess) -> BTreeMap<String, u64> {
+    let tasks = format!("/proc/{}/task", process.0.id());
+    let mut counts = BTreeMap::new();
+    for thread in std::fs::read_dir(tasks).unwrap().flatten() {
+        let Ok(status) = read_to_string(thread.path().join("status")) else { continue };
+        let name = status.lines().find_map(|line| line.strip_prefix("Name:")).unwrap().trim().to_owned();
+        *counts.entry(name).or_default() += field(&status, "voluntary_ctxt_switches:");
     }
+    counts
+}
+
+/// Checks that idle processes wake up rarely; returns a text with the figures.
+fn check_sleep(processes: &[(&str, &RunningProcess)]) -> String {
+    let before: Vec<_> = processes.iter().map(|(_, process)| sleeps(process)).collect();
+    let since = Instant::now();
+    std::thread::sleep(Duration::from_secs(3));
+    let seconds = since.elapsed().as_secs() + 1;
+    let mut texts = Vec::new();
+    for ((name, process), before) in processes.iter().zip(before) {
+        let mut counts = sleeps(process);
+        for (thread, count) in &mut counts {
+            *count = count.saturating_sub(before.get(thread).copied().unwrap_or(0));
+        }
+        // It looks for transactions of other processes 20 times a second: databases that speak
+        // PostgreSQL's protocol have no notifications in common.
+        counts.remove("store-feed");
+        // It asks for the lease eight times in the length of a lease, with some packets each.
+        counts.remove("lease");
+        let count: u64 = counts.values().sum();
+        assert!(count <= seconds * WAKE_UPS_MAX, "{name}: {count} wake-ups in {seconds} s: {counts:?}");
+        texts.push(format!("{name}: {count} wake-ups in {seconds} s"));
+    }
+    texts.join(", ")
 }
 
 fn record(url: &str) -> Record {
@@ -65,7 +97,7 @@ fn field(text: &str, name: &str) -> u64 {
 }
 
 /// Permitted wake-ups per second. The watcher checks the directory once, the query log its queue
-/// three times.
+/// three times; the publisher signs a statement once.
 const WAKE_UPS_MAX: u64 = 10;
 
 fn check_sleep_and_wake_up(datapath: &str) {
@@ -74,10 +106,7 @@ fn check_sleep_and_wake_up(datapath: &str) {
     assert_eq!(client.resolve(b"10.1/a").unwrap().code, ResponseCode::SUCCESS);
     // After the last request, workers poll once more, and the query log extends its intervals.
     std::thread::sleep(Duration::from_millis(700));
-    let (before, since) = (setup.sleeps(), Instant::now());
-    std::thread::sleep(Duration::from_secs(3));
-    let (sleeps, seconds) = (setup.sleeps() - before, since.elapsed().as_secs() + 1);
-    assert!(sleeps <= seconds * WAKE_UPS_MAX, "{datapath}: {sleeps} wake-ups in {seconds} s");
+    let slept = check_sleep(&[(datapath, &setup.daemon.process)]);
 
     // The health check succeeds although no worker has woken up.
     for _ in 0..3 {
@@ -99,7 +128,7 @@ fn check_sleep_and_wake_up(datapath: &str) {
         })
         .collect();
     delays.sort();
-    println!("{datapath}: {sleeps} wake-ups in {seconds} s; new sets after {delays:?}");
+    println!("{slept}; new sets after {delays:?}");
     assert!(delays[0] < Duration::from_millis(100), "{datapath}: a new set is served after {delays:?}");
     assert!(delays[3] < Duration::from_millis(500), "{datapath}: {delays:?}");
 
@@ -123,6 +152,47 @@ fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_io_uring() {
 #[test]
 fn an_idle_server_sleeps_and_takes_new_sets_at_once_with_the_portable_datapath() {
     check_sleep_and_wake_up("portable");
+}
+
+#[test]
+fn an_idle_handle_admin_sleeps_and_publishes_at_once() {
+    let service = InitialisedService::start();
+    let mut command = Command::new(program("handle-gateway", "handle-gateway"));
+    command.env("HANDLE_GATEWAY_ALLOW_ROOT", "true").stdin(Stdio::null());
+    command.arg("--config").arg(service.path("site/handle-gateway.toml")).args(["--log", "warn"]);
+    let (gateway, control) = (RunningProcess::start(command), service.path("site/run/handle-gateway.sock"));
+    until("the gateway serves", || ask(&control, "status")["pid"] == gateway.0.id());
+    let (admin, handled) = (service.admin.as_ref().unwrap(), &service.handled.as_ref().unwrap().process);
+    // After the start, the files of earlier runs are removed.
+    std::thread::sleep(Duration::from_secs(2));
+    println!(
+        "{}",
+        check_sleep(&[("handle-admin", admin), ("handled", handled), ("handle-gateway", &gateway)])
+    );
+    for at in 1..=3 {
+        // Long before anything would have been looked at by time.
+        std::thread::sleep(Duration::from_millis(300));
+        let (handle, value) = (format!("10.1045/idle-{at}"), "1:URL=https://example.org/");
+        succeed(service.hdl_as_admin(["handle", "create", &handle, value, "100:HS_ADMIN=300:10.1045/ADMIN"]));
+        let since = Instant::now();
+        service.until_resolved(&handle, 1, "https://example.org/");
+        assert!(since.elapsed() < Duration::from_secs(1), "published after {:?}", since.elapsed());
+    }
+    let since = Instant::now();
+    let hold = ask(&service.path("site/run/handle-admin.sock"), "hold a test");
+    assert_eq!(hold["ok"], true, "{hold}");
+    assert!(since.elapsed() < Duration::from_millis(500), "a command waits for {:?}", since.elapsed());
+    println!("{}", check_sleep(&[("handle-admin that holds", admin)]));
+}
+
+#[test]
+fn two_idle_handle_admins_over_one_database_sleep() {
+    let Some(mut several) = SeveralAdmins::make("lease_ms = 3000") else { return };
+    (0..2).for_each(|at| several.start(at));
+    until("one has the lease", || several.publishes(0) || several.publishes(1));
+    std::thread::sleep(Duration::from_secs(2));
+    let [a, b] = several.processes.each_ref().map(|process| process.as_ref().unwrap());
+    println!("{}", check_sleep(&[("a", a), ("b", b)]));
 }
 
 #[test]

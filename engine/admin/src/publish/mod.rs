@@ -54,13 +54,16 @@ use recent_changes::RecentChanges;
 use shipping::{SetShipping, ShippingState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
-/// Maximum time without checking for commands and finished jobs.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Time between two attempts to publish changes that cannot be published yet, as during a dump of a
+/// primary, and between two looks at what another process publishes of them.
+const PENDING_INTERVAL: Duration = Duration::from_millis(20);
+/// Time between two looks at the set of another process while no change is pending.
+const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queued commands.
 const COMMANDS_MAX: usize = 16;
 /// Minimum interval between two searches for files to remove.
@@ -78,6 +81,7 @@ enum PublisherCommand {
 #[derive(Debug)]
 pub struct StorePublisher {
     requests: SyncSender<PublisherCommand>,
+    events: Arc<PublisherEvents>,
     shared: Arc<PublisherState>,
     thread: Mutex<Option<JoinHandle<()>>>,
     shipping: Option<SetShipping>,
@@ -88,6 +92,7 @@ pub struct StorePublisher {
 #[derive(Debug, Default)]
 struct PublisherState {
     status: Mutex<PublishStatus>,
+    status_changed: Condvar,
     stop: AtomicBool,
     shipping: Option<Arc<ShippingState>>,
     /// The set that machines can fetch.
@@ -126,8 +131,12 @@ impl StorePublisher {
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
         let told = Arc::clone(&notices);
+        let events = Arc::new(PublisherEvents::new(Arc::clone(&store)));
         let lease = lease
-            .map(|(lease, host, length)| ProcessLease::start("publish", lease, host, length))
+            .map(|(lease, host, length)| {
+                let events = Arc::clone(&events);
+                ProcessLease::start("publish", lease, host, length, move || events.raise())
+            })
             .transpose()?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
         let tell = move |notice| tell_machines(&told, notice);
@@ -138,8 +147,9 @@ impl StorePublisher {
         shared.put(engine.status());
         let mut driver = PublisherThread::new(engine, store, config, inbox, shared.clone());
         driver.lease = lease_state;
+        driver.events = Arc::clone(&events);
         let thread = threads::spawn("publish", || driver.run())?;
-        Ok(Self { requests, shared, thread: Mutex::new(Some(thread)), shipping, lease })
+        Ok(Self { requests, events, shared, thread: Mutex::new(Some(thread)), shipping, lease })
     }
 
     /// Whether this process publishes, and not another one over the same database.
@@ -192,7 +202,9 @@ impl StorePublisher {
         self.requests.try_send(request).map_err(|error| match error {
             TrySendError::Full(_) => PublishError::Refused("too many commands wait already"),
             TrySendError::Disconnected(_) => PublishError::Stopped,
-        })
+        })?;
+        self.events.raise();
+        Ok(())
     }
 
     /// Whether the publisher has ended, which without [`stop`](Self::stop) is a bug.
@@ -205,6 +217,7 @@ impl StorePublisher {
     /// Publishes the remaining changes, ships the last set, releases the lease, and ends.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Relaxed);
+        self.events.raise();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A panic of the thread has already been logged where it happened.
@@ -222,17 +235,12 @@ impl StorePublisher {
     /// whether it is.
     #[must_use]
     pub fn wait_for(&self, transaction: u64, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
-        loop {
-            let shown = self.shared.lock().set.as_ref().and_then(|set| set.transaction);
-            if shown.is_some_and(|shown| shown >= transaction) {
-                return true;
-            }
-            if Instant::now() >= deadline {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let lacks_it = |status: &mut PublishStatus| {
+            let shown = status.set.as_ref().and_then(|set| set.transaction);
+            shown.is_none_or(|shown| shown < transaction)
+        };
+        let waited = self.shared.status_changed.wait_timeout_while(self.shared.lock(), patience, lacks_it);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
 
@@ -257,6 +265,7 @@ impl PublisherState {
             let mut known = self.lock();
             let before = notice_of(&known);
             *known = status;
+            self.status_changed.notify_all();
             (before, notice_of(&known))
         };
         match (&self.shipping, after.filter(|_| before != after)) {
@@ -272,9 +281,52 @@ fn tell_machines(notices: &watch::Sender<PublicationNotice>, notice: Publication
     notices.send_if_modified(|known| std::mem::replace(known, notice) != notice);
 }
 
+/// What wakes the publisher thread besides commits: a command, the end of a job, a change of the
+/// lease, the stop.
+#[derive(Debug)]
+struct PublisherEvents {
+    store: Arc<Store>,
+    has_event: AtomicBool,
+}
+
+impl PublisherEvents {
+    const fn new(store: Arc<Store>) -> Self {
+        Self { store, has_event: AtomicBool::new(false) }
+    }
+
+    fn raise(&self) {
+        self.has_event.store(true, Ordering::Release);
+        self.store.wake();
+    }
+
+    /// Waits for an event or a commit after transaction `past`, until `deadline`.
+    fn wait(&self, past: u64, deadline: Instant) {
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        self.store.wait_past_or(past, || self.has_event.load(Ordering::Acquire), timeout);
+    }
+}
+
+/// Tells the publisher thread of the end of a job, also by a panic.
+struct JobEnd(Arc<PublisherEvents>, Arc<AtomicBool>);
+
+impl Drop for JobEnd {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Release);
+        self.0.raise();
+    }
+}
+
+/// What the publisher thread waits for if there is no event.
+struct IdleWait {
+    /// A commit after this transaction.
+    past: u64,
+    deadline: Instant,
+}
+
 /// A running job.
 struct JobWorker {
     number: u64,
+    has_ended: Arc<AtomicBool>,
     thread: JoinHandle<Result<JobOutput, PublishError>>,
 }
 
@@ -289,6 +341,7 @@ struct PublisherThread<S: Storage> {
     config: Arc<PublishConfig>,
     inbox: Receiver<PublisherCommand>,
     shared: Arc<PublisherState>,
+    events: Arc<PublisherEvents>,
     workers: Vec<JobWorker>,
     published_at: Option<Instant>,
     delta_trouble: LastError,
@@ -317,6 +370,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         let prune_at = Instant::now() + config.grace();
         Self {
             engine,
+            events: Arc::new(PublisherEvents::new(Arc::clone(&store))),
             store,
             config,
             inbox,
@@ -335,8 +389,14 @@ impl<S: Storage + 'static> PublisherThread<S> {
     }
 
     fn run(mut self) {
-        while !self.shared.stop.load(Ordering::Relaxed) {
-            self.turn();
+        loop {
+            // Reset before everything that it announces is read.
+            self.events.has_event.store(false, Ordering::Release);
+            if self.shared.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let idle = self.turn();
+            self.events.wait(idle.past, idle.deadline);
         }
         self.engine.stop();
         for worker in std::mem::take(&mut self.workers) {
@@ -392,7 +452,45 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    fn turn(&mut self) {
+    /// Does what is due now; returns what to wait for.
+    fn turn(&mut self) -> IdleWait {
+        self.handle_commands();
+        while let Some(at) = self.workers.iter().position(|worker| worker.has_ended.load(Ordering::Acquire)) {
+            let worker = self.workers.swap_remove(at);
+            self.finish(worker);
+            self.tell();
+        }
+        if let Some(deadline) = self.retry_at.filter(|at| Instant::now() < *at) {
+            return IdleWait { past: u64::MAX, deadline };
+        }
+        self.retry_at = None;
+        let last = self.store.last_id();
+        if !self.leads() {
+            self.tell();
+            let interval = if self.is_pending() { PENDING_INTERVAL } else { FOLLOW_INTERVAL };
+            return IdleWait { past: last, deadline: Instant::now() + interval };
+        }
+        self.start_jobs();
+        if Instant::now() >= self.prune_at {
+            self.prune_at = Instant::now() + (self.config.grace() / 4).max(PRUNE_INTERVAL_MIN);
+            let pruned = self.engine.prune(SystemTime::now());
+            self.note(pruned, false);
+        }
+        let mut idle = self.publish_when_due(last);
+        // After publishing: at a start, the published set may lack changes of days.
+        self.renew_statement();
+        self.tell();
+        let statement_at =
+            self.config.heartbeat().filter(|_| self.delta_trouble.0.is_none()).zip(self.stated_at);
+        let statement_at = statement_at.map(|(interval, at)| at + interval);
+        let lease_end = self.lease.as_ref().and_then(|lease| lease.ends_at());
+        for other in [Some(self.prune_at), statement_at, lease_end, self.retry_at].into_iter().flatten() {
+            idle.deadline = idle.deadline.min(other);
+        }
+        idle
+    }
+
+    fn handle_commands(&mut self) {
         while let Ok(request) = self.inbox.try_recv() {
             let (command, tell) = match request {
                 PublisherCommand::Obey(command, tell) => (command, tell),
@@ -413,44 +511,30 @@ impl<S: Storage + 'static> PublisherThread<S> {
             // The receiver is gone if the caller no longer waits.
             let _ = tell.send(done);
         }
-        while let Some(at) = self.workers.iter().position(|worker| worker.thread.is_finished()) {
-            let worker = self.workers.swap_remove(at);
-            self.finish(worker);
-            self.tell();
-        }
-        if self.retry_at.is_some_and(|at| Instant::now() < at) {
-            std::thread::sleep(PATIENCE);
-            return;
-        }
-        self.retry_at = None;
-        if !self.leads() {
-            self.tell();
-            std::thread::sleep(PATIENCE);
-            return;
-        }
+    }
+
+    fn start_jobs(&mut self) {
         while let Some(job) = self.engine.due(now_unix_ms()) {
-            let number = job.number;
-            let run = move || job.run();
+            let (number, has_ended) = (job.number, Arc::default());
+            let end = JobEnd(Arc::clone(&self.events), Arc::clone(&has_ended));
+            let run = move || {
+                let _end = end;
+                job.run()
+            };
             match std::thread::Builder::new().name("merge".to_owned()).spawn(run) {
-                Ok(thread) => self.workers.push(JobWorker { number, thread }),
+                Ok(thread) => self.workers.push(JobWorker { number, has_ended, thread }),
                 Err(error) => {
                     let _ = self.engine.finish(number, Err(error.into()), now_unix_ms());
                     break;
                 }
             }
         }
-        if Instant::now() >= self.prune_at {
-            self.prune_at = Instant::now() + (self.config.grace() / 4).max(PRUNE_INTERVAL_MIN);
-            let pruned = self.engine.prune(SystemTime::now());
-            self.note(pruned, false);
-        }
-        if self.is_time_to_publish() && !self.publish() {
-            // Wait for an event that no change announces.
-            std::thread::sleep(PATIENCE);
-        }
-        // After publishing: at a start, the published set may lack changes of days.
-        self.renew_statement();
-        self.tell();
+    }
+
+    /// Whether changes wait that should be in the published set.
+    fn is_pending(&self) -> bool {
+        let status = self.shared.lock();
+        status.held.is_none() && (status.pending > 0 || status.rebuild.is_some())
     }
 
     /// Makes a new statement about the set, if it is due and publishing has not failed.
@@ -473,24 +557,29 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    /// Waits for changes, and for others that follow shortly; for at most [`PATIENCE`].
-    fn is_time_to_publish(&self) -> bool {
-        let Some(published) = self.engine.position() else {
-            std::thread::sleep(PATIENCE);
-            // An attempt finds out whether the set fits the store.
-            return true;
-        };
-        let last = self.store.wait_past(published, PATIENCE);
-        if last <= published {
-            return false;
+    /// Publishes the changes up to `last` and those since, unless others may follow shortly; returns
+    /// what to wait for.
+    fn publish_when_due(&mut self, last: u64) -> IdleWait {
+        let position = self.engine.position();
+        if let Some(published) = position {
+            let since = self.published_at.map_or(Duration::MAX, |at| at.elapsed());
+            let left = self.config.interval().saturating_sub(since);
+            if last <= published {
+                return IdleWait { past: published, deadline: self.prune_at };
+            }
+            if last - published < self.config.changes_max && !left.is_zero() {
+                // One commit before the one that makes so many changes.
+                let past = published + self.config.changes_max - 1;
+                return IdleWait { past, deadline: Instant::now() + left };
+            }
         }
-        let since = self.published_at.map_or(Duration::MAX, |at| at.elapsed());
-        let left = self.config.interval().saturating_sub(since);
-        if last - published < self.config.changes_max && !left.is_zero() {
-            std::thread::sleep(left.min(PATIENCE));
-            return left <= PATIENCE;
+        // Without a position, the attempt finds out whether the set fits the store.
+        if self.publish() {
+            // A merge may be due.
+            return IdleWait { past: last, deadline: Instant::now() };
         }
-        true
+        let deadline = if self.is_pending() { Instant::now() + PENDING_INTERVAL } else { self.prune_at };
+        IdleWait { past: last, deadline }
     }
 
     /// Publishes the changes; returns whether there were any.

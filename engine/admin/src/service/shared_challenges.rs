@@ -32,8 +32,8 @@ const LOOKS_MAX: usize = 16;
 const BATCH_MAX: usize = 256;
 /// Interval at which challenges whose time is over are removed.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(30);
-/// Longest time without looking whether the process stops.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// Time between two looks at whether the process has stopped, while it drains.
+const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The encrypted row of `challenge`.
 fn seal(cipher: &RowCipher, id: i32, challenge: &IssuedChallenge) -> Option<Vec<u8>> {
@@ -132,7 +132,7 @@ impl ChallengeSharing {
     pub fn run(&self, service: &AdminService, lasts: impl Fn() -> Duration, shutdown: &Shutdown) {
         let mut expire_at = Instant::now();
         while !shutdown.is_stopped() {
-            let due = self.wait_for_due();
+            let due = self.wait_for_due(expire_at, shutdown);
             if !due.is_empty() {
                 self.write(service, &due, lasts());
             }
@@ -143,13 +143,21 @@ impl ChallengeSharing {
         }
     }
 
-    /// Waits for a while for challenges that have been in this process alone for long enough.
-    fn wait_for_due(&self) -> Vec<i32> {
+    /// Wakes the thread in [`run`](Self::run), because the process begins to drain.
+    pub(crate) fn note_draining(&self) {
+        let _state = lock(&self.state);
+        self.wake.notify_one();
+    }
+
+    /// Waits until `deadline` for challenges that have been in this process alone for long enough.
+    fn wait_for_due(&self, deadline: Instant, shutdown: &Shutdown) -> Vec<i32> {
         let mut state = lock(&self.state);
         let now = Instant::now();
-        let wait = state.own.front().map_or(PATIENCE, |(due, _)| due.saturating_duration_since(now));
+        let deadline = state.own.front().map_or(deadline, |(due, _)| deadline.min(*due));
+        let wait = deadline.saturating_duration_since(now);
         if !wait.is_zero() {
-            let waited = self.wake.wait_timeout(state, wait.min(PATIENCE));
+            let wait = if shutdown.is_draining() { wait.min(DRAIN_INTERVAL) } else { wait };
+            let waited = self.wake.wait_timeout(state, wait);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let now = Instant::now();
