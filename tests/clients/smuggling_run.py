@@ -37,7 +37,7 @@ SILENCE_S = 0.5
 VICTIMS = ["victim-a", "victim-b", "victim-c"]
 TIMES = """
 limits.header_ms = 2000
-limits.body_ms = 2000
+limits.transfer_ms = 2000
 """
 
 

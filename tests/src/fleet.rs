@@ -225,14 +225,13 @@ impl TestFleet {
         self.path(if self.bucket.is_some() { "buckets/sets/fleets/mine" } else { "store" })
     }
 
-    /// Settings of object storage that fail after one attempt of a second.
+    /// Settings of object storage that fail after a second.
     #[must_use]
     pub fn storage(&self) -> StorageConfig {
         StorageConfig {
             credentials_file: self.bucket.as_ref().map(|_| self.path("credentials")),
             timeout_ms: 1000,
-            connect_timeout_ms: 1000,
-            retries: 0,
+            ..StorageConfig::default()
         }
     }
 

@@ -48,7 +48,7 @@ enum Role {
 
 /// Names in a request, the default limit of the gateway.
 const NAMES: u64 = 1000;
-/// Questions of one request at a time to the other server.
+/// Questions of one request at a time to the other server: its share of `upstream.questions`.
 const QUESTIONS: usize = 256;
 
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
@@ -63,7 +63,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             let mut config = Config { listen, workers: 1, ..Config::default() };
             config.upstream.resolver_site = Some(site.clone());
             config.upstream.cache_bytes = *cache_bytes;
-            config.bulk.questions = QUESTIONS;
+            config.upstream.questions = 32 * QUESTIONS;
             let gateway = Gateway::start(&config)?;
             serve::announce(*gateway.addresses().first().context("an address")?)?;
             serve::wait_for_end();

@@ -16,73 +16,62 @@ const TIME_S_MAX: u64 = 366 * 86_400;
 settings! {
     /// Configuration of `handle-fetch`.
     pub struct Config of process without port {
-        /// Where the sets of the publisher are. Required, here or as the first argument.
+        /// Set this when the process starts without arguments: where the sets of the publisher are.
+        /// Required, here or as the first argument.
         restart url: String = String::new(), PLACE;
-        /// Directory of the set, which `handled` and `handle-gateway` serve. Required, here or as
-        /// the second argument.
+        /// Set this when the process starts without arguments: the directory of the set, which
+        /// `handled` and `handle-gateway` serve. Required, here or as the second argument.
         restart directory: PathBuf = PathBuf::new();
-        /// Fetch once, and exit: with code 0 if the set in the directory is then current.
+        /// Set this when a script or a timer fetches: fetch once, and exit, with code 0 if the set
+        /// in the directory is then current.
         restart once: bool = false;
-        /// Interval at which the source is asked for a new set.
+        /// Set this when changes have to arrive sooner without notices, or when requests cost
+        /// money: interval at which the source is asked for a new set.
         live interval_ms: u64 = 1000, 10..=3_600_000;
-        /// Maximum pause after a layer was refused. The pause begins with `interval_ms` and doubles
-        /// with each refusal, because each attempt downloads the layer again.
-        live refused_ms_max: u64 = 60_000, 10..=86_400_000;
-        /// Chunks of layers that are requested at a time. Each takes memory for its bytes.
-        live requests: usize = 4, 1..=32;
-        /// Bytes of a chunk.
-        live chunk_len: u64 = 2 << 20, 64 << 10..=16 << 20;
-        /// Check every record and the index of new layers, besides their digests. Without it, a
-        /// publisher can make a set that is served with errors; a signed set proves its publisher.
+        /// Set this when sets are signed, and reading new layers twice takes too long: with
+        /// `false`, the records and the index of new layers are not checked, only their digests. A
+        /// publisher can then make a set that is served with errors.
         live check_records: bool = true;
-        /// Build new layers from those of the set in the directory, where the publisher has shipped
-        /// what has changed ([fleets.md](../fleets.md#steps)). Layers that are not the same by
-        /// their digest, and all others, are downloaded.
-        live rebuild: bool = true;
-        /// Time for which a layer is kept after the last set that names it.
+        /// Set this when processes need longer to open a set that they have found: time for which a
+        /// layer is kept after the last set that names it.
         live grace_s: u64 = 60, 1..=TIME_S_MAX;
         section notify: NotifyConfig;
         section publishers: PublishersConfig;
         section storage: StorageConfig;
-        section limits: FetchProcessLimits;
         section observe: ObserveConfig;
+    } constants {
+        /// Maximum pause after a layer was refused. The pause begins with `interval_ms` and doubles
+        /// with each refusal, because each attempt downloads the layer again. A mended layer is
+        /// found after a minute.
+        refused_ms_max: u64 = 60_000;
+        /// Time without a successful attempt after which `/readyz` answers 503: a restart of the
+        /// source takes less. The set in the directory is still served.
+        failing_s: u64 = 60;
     }
 }
 
 settings! {
     /// The publishers whose sets are fetched ([publishing.md](publishing.md#signed-sets)).
     pub struct PublishersConfig {
-        /// Files with the public keys of the publishers, native or PEM. If there are any, sets that
-        /// are not signed, or signed by others, are refused.
+        /// Set this when only sets of certain publishers may be served: files with their public
+        /// keys, native or PEM. If there are any, sets that are not signed, or signed by others,
+        /// are refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// Maximum age of the newest statement of the publisher. Beyond it, the set is stale, and
-        /// `/readyz` answers 503. 0 for no limit. The age of a set that is not signed is not known,
-        /// and there is no limit.
+        /// Set this when monitoring has to notice a publisher that stands still: maximum age of its
+        /// newest statement. Beyond it, the set is stale, and `/readyz` answers 503. 0 for no
+        /// limit. The age of a set that is not signed is not known, and there is no limit.
         live age_max_s: u64 = 0, 0..=TIME_S_MAX;
-    }
-}
-
-settings! {
-    /// Limits of the process.
-    pub struct FetchProcessLimits {
-        /// Most bytes of a line on the control socket.
-        live control_line_bytes: usize = 4096, 64..=1 << 20;
-        /// Time without a successful attempt after which `/readyz` answers 503. The set in the
-        /// directory is still served.
-        live failing_s: u64 = 60, 1..=86_400;
     }
 }
 
 impl Config {
     /// Bounds of fetching.
     #[must_use]
-    pub const fn fetch_limits(&self) -> FetchLimits {
+    pub fn fetch_limits(&self) -> FetchLimits {
         FetchLimits {
-            requests: self.requests,
-            chunk_len: self.chunk_len,
             checks_records: self.check_records,
             grace: Duration::from_secs(self.grace_s),
-            rebuilds_layers: self.rebuild,
+            ..FetchLimits::default()
         }
     }
 

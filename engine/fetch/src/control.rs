@@ -14,6 +14,9 @@ const COMMANDS: [CommandHelp; 4] = [
     ("drain", "exit"),
 ];
 
+/// Most bytes of a line: commands are a few words.
+const CONTROL_LINE_LEN_MAX: usize = 4096;
+
 impl ControlCommands for FetchState {
     fn commands(&self) -> Vec<CommandHelp> {
         COMMANDS.to_vec()
@@ -33,7 +36,7 @@ impl ControlCommands for FetchState {
     }
 
     fn line_len_max(&self) -> usize {
-        self.config().limits.control_line_bytes
+        CONTROL_LINE_LEN_MAX
     }
 }
 

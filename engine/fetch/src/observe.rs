@@ -42,9 +42,7 @@ impl ScrapeSource for FetchState {
         }
         let since = status.succeeded_unix_ms.unwrap_or(self.started_unix_ms);
         match status.last_error {
-            Some(error)
-                if now.saturating_sub(since) > self.config().limits.failing_s.saturating_mul(1000) =>
-            {
+            Some(error) if now.saturating_sub(since) > self.config().failing_s.saturating_mul(1000) => {
                 Err(format!("failing: {error}"))
             }
             Some(error) => Ok(format!("ready, with an old set: {error}")),

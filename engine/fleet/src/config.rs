@@ -19,16 +19,17 @@ pub const PLACE: SettingRule<String> = SettingRule {
 settings! {
     /// Requests to object storage ([fleets.md](../fleets.md#object-storage)).
     pub struct StorageConfig {
-        /// File with credentials and options of object storage, as `NAME=value` lines with the
-        /// names of environment variables, such as `AWS_ACCESS_KEY_ID`. They take precedence over
-        /// the environment. Only its owner may have access to it.
+        /// Set this when object storage wants credentials or options: a file with them, as
+        /// `NAME=value` lines with the names of environment variables, such as `AWS_ACCESS_KEY_ID`.
+        /// They take precedence over the environment. Only its owner may have access to it.
         restart credentials_file: Option<PathBuf> = None;
-        /// Most time for one request.
+        /// Set this when chunks take longer over a slow path: most time for one request, at
+        /// most five seconds of it for connecting.
         restart timeout_ms: u64 = 30_000, 100..=600_000;
-        /// Most time for connecting.
-        restart connect_timeout_ms <= timeout_ms: u64 = 5000, 100..=600_000;
-        /// How often a failed request is repeated before the whole attempt fails.
-        restart retries: usize = 2, 0..=16;
+    } constants {
+        /// How often a failed request is repeated before the whole attempt fails, which is made
+        /// again after its own pause.
+        retries: usize = 2;
     }
 }
 
@@ -39,6 +40,6 @@ impl StorageConfig {
     }
 
     pub(crate) const fn connect_timeout(&self) -> Duration {
-        Duration::from_millis(self.connect_timeout_ms)
+        Duration::from_millis(if self.timeout_ms < 5000 { self.timeout_ms } else { 5000 })
     }
 }

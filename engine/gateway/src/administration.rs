@@ -22,10 +22,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl AdminConfig {
-    /// Limits on the answers that wait until their change is visible.
+    /// Requests that wait for the service, of all sources and of one.
+    #[must_use]
+    pub const fn request_limits(&self) -> PlaceLimits {
+        PlaceLimits { places: self.requests, per_source: self.requests.div_ceil(4) }
+    }
+
+    /// Limits on the answers that wait until their change is visible. They wait for longer than
+    /// requests do, and take nothing from the service.
     #[must_use]
     pub const fn visible_waits(&self) -> PlaceLimits {
-        PlaceLimits { places: self.visible_waits, per_source: self.visible_waits_per_source }
+        PlaceLimits { places: 16 * self.requests, per_source: 4 * self.requests }
     }
 
     /// Whether the service is on another host.
@@ -102,7 +109,7 @@ impl AdministrationService {
             }
         };
         let patience = Duration::from_millis(config.answer_ms.into());
-        let limits = PlaceLimits { places: config.requests, per_source: config.requests_per_source };
+        let limits = config.request_limits();
         let places = Arc::new(SourcePlaces::default());
         let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
         let answer_len_max = config.answer_bytes;

@@ -17,6 +17,13 @@ use std::time::Duration;
 use table::AgencyTable;
 use tokio::time::{Instant, timeout_at};
 
+/// First segment of the path, as at doi.org.
+const PATH: &str = "doiRA";
+
+/// Maximum number of names in a request. Further ones are left out: clients ask for those of a
+/// page.
+const NAMES_MAX: usize = 100;
+
 /// The answer to a request for the agencies of names, separated by commas; `None` for other paths.
 pub(crate) async fn answer(
     state: &GatewayState,
@@ -25,14 +32,14 @@ pub(crate) async fn answer(
     path: &str,
 ) -> Option<GatewayResponse> {
     let (settings, rules) = (state.settings.current_shared(), state.reading.rules.load_full());
-    let names = path.strip_prefix('/')?.strip_prefix(settings.agencies.path.as_str())?.strip_prefix('/')?;
+    let names = path.strip_prefix('/')?.strip_prefix(PATH)?.strip_prefix('/')?;
     if rules.agencies.is_empty() {
         return None;
     }
     let mut answers = Vec::new();
     // For all names together: one client can ask for many that are far away.
     let deadline = Instant::now() + Duration::from_millis(settings.upstream.timeout_ms.into());
-    for name in names.split(',').take(settings.agencies.names) {
+    for name in names.split(',').take(NAMES_MAX) {
         answers.push(agency_of(state, peer, &rules.agencies, name, deadline).await);
     }
     let bytes = serde_json::to_vec(&answers).unwrap_or_default().into();

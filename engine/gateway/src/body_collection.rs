@@ -7,7 +7,6 @@ use http_body_util::BodyExt as _;
 use hyper::StatusCode;
 use hyper::body::{Body, Bytes};
 use std::net::IpAddr;
-use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Reads the body of a request of a client at `source`: at most `len_max` bytes and what
@@ -25,7 +24,7 @@ pub(crate) async fn read_body(
     let settings = state.settings.current_shared();
     let limits = &settings.limits;
     let len_max = len_max.min(limits.body_bytes);
-    let patience = Duration::from_millis(limits.body_ms.into());
+    let patience = limits.transfer_time();
     let collected = collect(state.bodies.room(source), body, len_max, limits.bodies());
     let read = tokio::time::timeout(patience, collected).await;
     let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));

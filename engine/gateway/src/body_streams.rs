@@ -25,7 +25,8 @@ impl ResponseBody {
     }
 
     /// A body with the results of changes by a proven caller, and its sender. Its bytes are not
-    /// those of strangers, and `bulk.result_bytes` of them may wait for a client that sends first.
+    /// those of strangers, and [`result_bytes`](crate::config::BulkLimits::result_bytes) of them
+    /// may wait for a client that sends first.
     #[must_use]
     pub fn of_results(state: &GatewayState, source: IpAddr) -> Option<(BodySender, Self)> {
         let settings = state.settings.current();

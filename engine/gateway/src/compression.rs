@@ -9,12 +9,15 @@ use std::io::Write as _;
 settings! {
     /// Compression of answers for clients that accept it: zstd, br or gzip.
     pub struct CompressionConfig {
-        /// Compress answers.
+        /// Set this when a proxy in front compresses, or processor time is short: with `false`,
+        /// answers are not compressed.
         live enabled: bool = true;
-        /// Bodies of at least this many bytes are compressed.
-        live least_bytes <= most_bytes: usize = 1024, 256..=1 << 30;
+    } constants {
+        /// Shorter bodies are not compressed: with its head, such an answer fits in one packet
+        /// anyway.
+        least_bytes: usize = 1024;
         /// Longer bodies are not compressed, because a worker answers no other request meanwhile.
-        live most_bytes: usize = 256 << 10, 256..=1 << 30;
+        most_bytes: usize = 256 << 10;
     }
 }
 

@@ -30,32 +30,36 @@ use std::time::Duration;
 settings! {
     /// Configuration of `handle-gateway`.
     pub struct Config of process on port 8000 where settings_agree {
-        /// Directory of the published set: the one with the file `MANIFEST`. Without it, every
-        /// answer comes from the Handle System (`upstream`).
+        /// Set this when answers come from a published set: its directory, the one with the file
+        /// `MANIFEST`. Without it, every answer comes from the Handle System (`upstream`).
         restart snapshot: Option<PathBuf> = None;
-        /// Site record, as JSON: what `/api/site` answers, and which handles the set has.
+        /// Set this when the gateway answers for a site: the site record, as JSON. `/api/site`
+        /// answers it, and it says which handles the set has.
         restart site: Option<PathBuf> = None;
-        /// Which server of the site this is, by its `serverId`. Required if the site has several
-        /// servers.
+        /// Set this when the site has several servers, and then it is required: the `serverId` of
+        /// this one.
         restart server_id: Option<i32> = None;
-        /// Worker threads; 0 for one on each core that the process may use.
+        /// Set this when other processes need some of the cores: the number of worker threads; 0
+        /// for one on each core that the process may use.
         restart workers: usize = 0, 0..=1024;
-        /// Take over from the `handle-gateway` that listens on `control`, if there is one: continue
-        /// with its listening sockets, without loss. Needs `control`.
+        /// Set this when new processes replace old ones without loss: take over from the
+        /// `handle-gateway` that listens on `control`, if there is one, and continue with its
+        /// listening sockets. Needs `control`.
         restart take_over: bool = false;
-        /// Verify every byte of new layers before they go live, as their publisher has done.
+        /// Set this when reading each new layer once more takes too long: with `false`, layers go
+        /// live without a check of every byte, which their publisher has made.
         live verify_new_layers: bool = true;
-        /// File in the format of MaxMind (GeoLite2-Country and others) with the countries of
-        /// addresses, for locations that name a country. A reload reads it again and keeps the
-        /// previous data if the file is damaged.
+        /// Set this when locations name countries: a file in the format of MaxMind
+        /// (GeoLite2-Country and others) with the countries of addresses. A reload reads it again
+        /// and keeps the previous data if the file is damaged.
         live country_database: Option<PathBuf> = None;
-        /// Identifiers that are not handles, each in a table `[[target]]`: `path` is the start of
-        /// their paths, `pattern` a regular expression for the rest. `template` is the URL of a
-        /// redirect, or `backend` the URL (`http` or `https`) of a request, both with `{0}` for the
-        /// rest and `{1}` to `{9}` for the groups of the pattern. `ca_file` names the authorities
-        /// of a back end over TLS, as PEM; those of the host if not set. Limits of a back end:
-        /// `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter of them
-        /// from one source).
+        /// Set this when identifiers that are not handles are resolved here, each kind in a table
+        /// `[[target]]`: `path` is the start of their paths, `pattern` a regular expression for the
+        /// rest. `template` is the URL of a redirect, or `backend` the URL (`http` or `https`) of a
+        /// request, both with `{0}` for the rest and `{1}` to `{9}` for the groups of the pattern.
+        /// `ca_file` names the authorities of a back end over TLS, as PEM; those of the host if not
+        /// set. Limits of a back end: `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a
+        /// time, a quarter of them from one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section publishers: PublishersConfig;
         section limits: GatewayLimits;
@@ -70,62 +74,63 @@ settings! {
         section admin_pages: AdminPagesConfig;
         section registration: RegistrationConfig;
         section tls: TlsConfig;
-        section bulk: BulkConfig;
         section http2: Http2Config;
         section proxies: ProxiesConfig;
         section request_rate: RequestRateConfig;
         section secret_guesses: SecretGuessesConfig;
         section request_log: RequestLogConfig;
-        section native: NativeConfig;
         section observe: ObserveConfig;
+    } constants {
+        /// Bounds of requests about many records, which no operator has a reason to change.
+        bulk: BulkLimits = BulkLimits::default();
     }
 }
 
 settings! {
     /// Bounds of connections, requests and times.
     pub struct GatewayLimits {
-        /// Connections that wait to be accepted, for each worker.
-        restart backlog: u32 = 1024, 1..=1 << 16;
-        /// Connections at a time. Further ones wait in the kernel.
+        /// Set this when the gateway has more clients at a time, or less memory: connections at a
+        /// time. Further ones wait in the kernel.
         restart connections: usize = 16_384, 1..=1 << 20;
-        /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
+        /// Set this when many clients share one address: connections at a time from one source, an
+        /// IPv4 address or a /64 of IPv6. Further ones are closed.
         live connections_per_source <= connections: usize = 1024, 1..=1 << 20;
-        /// Most bytes of the head of a request.
-        live header_bytes: usize = 32 << 10, 8192..=1 << 20;
-        /// Most bytes of the body of a request.
+        /// Set this when longer records or messages are sent: most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
-        /// Bytes of all bodies of requests that are being received or answered. A request that
-        /// needs more gets status 503.
+        /// Set this when memory is short, or many long bodies come at a time: bytes of all bodies
+        /// of requests that are being received or answered, a quarter of them from one source (an
+        /// IPv4 address, or a /64 of IPv6). A request that needs more gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
-        /// Of these, from one source: an IPv4 address, or a /64 of IPv6.
-        live bodies_bytes_per_source <= bodies_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Time for the head of a request, and between two requests of a connection.
+        /// Set this when a proxy in front keeps its connections open for longer without a request:
+        /// time for the head of a request, and between two requests of a connection.
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time for the body of a request.
-        live body_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Bytes of all answers that their clients have not taken, with 2 KiB for each answer and
-        /// what requests under way take. An answer that needs more gets status 503.
+        /// Set this when clients with slow connections do not finish: time for the body of a
+        /// request, and time after which a client is disconnected that takes less than 1 kB per
+        /// second of what is sent to it; over HTTP/2, of any single answer.
+        live transfer_ms: u32 = 30_000, 1..=HOUR_MS;
+        /// Set this when memory is short, or many clients take long answers slowly: bytes of all
+        /// answers that their clients have not taken, with 2 KiB for each answer and what requests
+        /// under way take. An answer that needs more gets status 503. One source (an IPv4 address,
+        /// or a /64 of IPv6) has an eighth of them, which a longer answer gets for itself.
         live answers_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Of these, for one source: an IPv4 address, or a /64 of IPv6. A longer answer gets these
-        /// for itself.
-        live answers_bytes_per_source <= answers_bytes: usize = 8 << 20, 1 << 20..=1 << 36;
-        /// Time after which a client is disconnected that takes less than 1 kB per second of what
-        /// is sent to it; over HTTP/2, of any single answer.
-        live write_ms: u32 = 30_000, 1..=HOUR_MS;
-        /// Time for the rest of a body whose request is answered without it, and for which a
-        /// connection that is being closed waits for its client to close it too. What the client
-        /// still sends is discarded. Without this time, a client could lose the answer to a request
-        /// whose body was refused.
-        live linger_ms: u32 = 2000, 0..=HOUR_MS;
-        /// Maximum number of bytes that are discarded in this time.
-        live linger_bytes: usize = 16 << 20, 0..=1 << 30;
-        /// Time for requests under way to finish when the process stops.
+        /// Set this when requests need longer to finish at the end of the process: time for those
+        /// under way when it stops. After another process has taken over, connections have twelve
+        /// times as long; idle ones end after `header_ms`, and the others with their next answer.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;
-        /// Time for connections to finish after another process has taken over. Idle ones end after
-        /// `header_ms`, and the others with their next answer.
-        live takeover_drain_ms: u32 = 60_000, 0..=HOUR_MS;
-        /// Most bytes of a line on the control socket.
-        live control_line_bytes: usize = 4096, 64..=1 << 20;
+    } constants {
+        /// Connections that wait to be accepted, for each worker: those that arrive while it does
+        /// something else.
+        backlog: u32 = 1024;
+        /// Most bytes of the head of a request: as many as nginx accepts by default, for cookies of
+        /// other services of the domain.
+        header_bytes: usize = 32 << 10;
+        /// Time for the rest of a body whose request is answered without it, and for which a
+        /// connection that is being closed waits for its client to close it too: some round trips
+        /// over any path. Without this time, a client could lose the answer to a request whose
+        /// body was refused.
+        linger_ms: u32 = 2000;
+        /// Most bytes that are discarded in this time: what fills buffers of fast paths.
+        linger_bytes: usize = 16 << 20;
     }
 }
 
@@ -133,15 +138,33 @@ impl GatewayLimits {
     /// Bounds of the bytes of bodies.
     #[must_use]
     pub const fn bodies(&self) -> BodyLimits {
-        BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes_per_source }
+        BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes / 4 }
     }
 
     /// Bounds of the bytes of answers, and of their speed.
     #[must_use]
     pub fn answers(&self) -> AnswerLimits {
-        let (bytes, per_source) = (self.answers_bytes, self.answers_bytes_per_source);
-        let stall = Duration::from_millis(self.write_ms.into());
-        AnswerLimits { bytes: BodyLimits { bytes, per_source }, stall }
+        let bytes = BodyLimits { bytes: self.answers_bytes, per_source: self.answers_bytes / 8 };
+        AnswerLimits { bytes, stall: self.transfer_time() }
+    }
+
+    /// Time for the body of a request, and for a client to take an answer.
+    #[must_use]
+    pub fn transfer_time(&self) -> Duration {
+        Duration::from_millis(self.transfer_ms.into())
+    }
+
+    /// Time for requests under way when the process stops.
+    #[must_use]
+    pub fn drain_time(&self) -> Duration {
+        Duration::from_millis(self.drain_ms.into())
+    }
+
+    /// Time for connections after another process has taken over: longer, because their clients
+    /// need not notice it.
+    #[must_use]
+    pub fn takeover_drain_time(&self) -> Duration {
+        12 * self.drain_time()
     }
 
     /// Bounds of what is discarded when a connection is closed.
@@ -154,39 +177,47 @@ impl GatewayLimits {
 settings! {
     /// Headers that let clients and the proxies between them cache answers.
     pub struct CachingConfig {
-        /// Send `Cache-Control` and `ETag`, and honour `If-None-Match`.
-        live headers: bool = true;
-        /// Most seconds of `max-age` and `Expires`, whatever the TTL of the values.
+        /// Set this when changes have to reach clients sooner than the TTL of the values says: most
+        /// seconds of `max-age` and `Expires`.
         live seconds_max: u32 = 172_800, 0..=31_536_000;
-        /// How long the answer that there is no such handle may be cached.
-        live negative_s: u32 = 30, 0..=86_400;
+    } constants {
+        /// How long the answer that there is no such handle may be cached: a new handle is seen
+        /// after half a minute, and a wrong link costs two questions a minute.
+        negative_s: u32 = 30;
     }
 }
 
-settings! {
-    /// Requests about many records.
-    pub struct BulkConfig {
-        /// Maximum number of names in a request to `/api/resolve`.
-        live names: usize = 1000, 1..=100_000;
-        /// Of these, questions to other services in progress at a time.
-        live questions: usize = 32, 1..=1024;
-        /// Maximum number of records in a request to `/api/batch`.
-        live records: usize = 100_000, 1..=10_000_000;
-        /// Maximum length of a line of such a request.
-        live line_bytes: usize = 2 << 20, 1024..=1 << 26;
-        /// Maximum length of such a body with `Idempotency-Key`, which is kept in memory.
-        live body_bytes: usize = 64 << 20, 1024..=1 << 32;
-        /// Bytes of results that wait for a client that sends before it reads. Beyond them, its
-        /// body is not read.
-        live result_bytes: usize = 16 << 20, 1 << 16..=1 << 32;
-    }
+/// Bounds of requests about many records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkLimits {
+    /// Maximum number of names in a request to `/api/resolve`.
+    pub names: usize,
+    /// Maximum number of records in a request to `/api/batch`.
+    pub records: usize,
+    /// Maximum length of a line of such a request.
+    pub line_bytes: usize,
+    /// Maximum length of such a body with `Idempotency-Key`, which is kept in memory.
+    pub body_bytes: usize,
+    /// Bytes of results that wait for a client that sends before it reads. Beyond them, its body is
+    /// not read.
+    pub result_bytes: usize,
 }
 
-settings! {
-    /// Messages of the handle protocol in bodies of POST.
-    pub struct NativeConfig {
-        /// Answer them.
-        live enabled: bool = true;
+impl Default for BulkLimits {
+    fn default() -> Self {
+        Self {
+            // A request for more gains little: connections and heads are paid for by then.
+            names: 1000,
+            // Those of some minutes. Whoever has more sends several requests, and can go on after
+            // the last one that has succeeded.
+            records: 100_000,
+            // Half of what a request about one record may have (`limits.body_bytes`).
+            line_bytes: 2 << 20,
+            // Enough for `records` records of 600 bytes.
+            body_bytes: 64 << 20,
+            // Enough for the results of `records` changes that succeed.
+            result_bytes: 16 << 20,
+        }
     }
 }
 

@@ -232,7 +232,7 @@ pub async fn serve(
     // What the kernel keeps for a client that does not read is in no bound of this process.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_LEN);
     let header_timeout = Duration::from_millis(settings.limits.header_ms.into());
-    let write_timeout = Duration::from_millis(settings.limits.write_ms.into());
+    let write_timeout = settings.limits.transfer_time();
     let closing = settings.limits.closing();
     let mut stream = ClientStream::new(stream, write_timeout, closing, state.phase());
     let client = match is_proxied {

@@ -25,6 +25,9 @@ const COMMANDS: [CommandHelp; 8] = [
     ("take-over", "sent by the new process to get the sockets"),
 ];
 
+/// Most bytes of a line: commands are a few words.
+const CONTROL_LINE_LEN_MAX: usize = 4096;
+
 impl ControlCommands for GatewayState {
     fn commands(&self) -> Vec<CommandHelp> {
         COMMANDS.to_vec()
@@ -60,7 +63,7 @@ impl ControlCommands for GatewayState {
     }
 
     fn line_len_max(&self) -> usize {
-        self.settings.current().limits.control_line_bytes
+        CONTROL_LINE_LEN_MAX
     }
 }
 

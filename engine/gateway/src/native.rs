@@ -65,9 +65,6 @@ pub async fn answer(
 ) -> GatewayResponse {
     let source = peer.address;
     let settings = state.settings.current_shared();
-    if !settings.native.enabled {
-        return plain(StatusCode::NOT_FOUND, "the handle protocol over HTTP is switched off\n");
-    }
     let message = match split(bytes, MESSAGE_LEN_MAX) {
         Ok(StreamFront::Message(message, _)) => message,
         unreadable => return respond(refuse_unreadable(state, bytes, unreadable.is_err())),

@@ -7,20 +7,27 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 settings! {
-    /// Limit on requests per second of each source. Further requests get 429 with `Retry-After`.
+    /// Limit on requests per second of each source, an IPv4 address or a /64 of IPv6. Further
+    /// requests get 429 with `Retry-After`.
     pub struct RequestRateConfig {
-        /// Average requests per second of a source; 0 for no limit.
+        /// Set this when no source may take more than its share: average requests per second of a
+        /// source; 0 for no limit.
         live requests_per_s: u32 = 0, 0..=1_000_000;
-        /// Requests that a source may make at once.
+        /// Set this when clients are refused that ask for many handles at once and then rest:
+        /// requests that a source may make at once.
         live burst: u32 = 200, 1..=1_000_000;
-        /// Length of the prefix of an IPv4 address that identifies a source, in bits.
-        live ipv4_bits: u8 = 32, 0..=32;
-        /// Length of the prefix of an IPv6 address that identifies a source, in bits.
-        live ipv6_bits: u8 = 64, 0..=128;
-        /// Addresses and networks that are not limited.
+        /// Set this when some clients may ask without a limit, such as your own: their addresses
+        /// and networks.
         live exempt: Vec<String> = Vec::new(), NETWORKS;
-        /// Number of sources in the table.
-        restart sources: usize = 1 << 16, 1024..=1 << 24;
+    } constants {
+        /// Length of the prefix of an IPv4 address that identifies a source, in bits: a whole
+        /// address, because neighbours have nothing to do with each other.
+        ipv4_bits: u8 = 32;
+        /// Length of the prefix of an IPv6 address that identifies a source, in bits: what a
+        /// provider gives to one network.
+        ipv6_bits: u8 = 64;
+        /// Number of sources in the table: more than ask within the time of a burst.
+        sources: usize = 1 << 16;
     }
 }
 

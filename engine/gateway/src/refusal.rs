@@ -106,9 +106,7 @@ impl HttpRefusal {
         };
         let response_headers = response.headers_mut();
         response_headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-        if settings.caching.headers {
-            response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        }
+        response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let retry_after_s = match self {
             Self::NoRoom | Self::TooManyAnswers => Some(settings.upstream.retry_after_s),
             Self::TooMany(RetryAfter { seconds }) | Self::TooManySecrets(RetryAfter { seconds }) => {

@@ -220,7 +220,7 @@ impl CacheableBody {
         // The tag of an answer to PUT would be that of the new representation. RFC 9110 section
         // 9.3.4.
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        let has_tag = caching.headers && is_read && status == StatusCode::OK;
+        let has_tag = is_read && status == StatusCode::OK;
         let tag = has_tag.then(|| self.tag.entity_tag(self.bytes.bytes()));
         let is_not_modified = tag.is_some_and(|tag| has_current_copy(request, tag, coding));
         let (body, coding) = if is_not_modified {
@@ -236,7 +236,7 @@ impl CacheableBody {
             coding,
             varies: status.is_success() || compression.enabled,
             tag: tag.map(|tag| tag.header(coding)),
-            caching: caching.headers.then(|| cache_control(self.freshness, caching.seconds_max)),
+            caching: cache_control(self.freshness, caching.seconds_max),
         }
     }
 }
@@ -258,7 +258,7 @@ pub struct NegotiatedBody {
     /// The value of `ETag`.
     pub tag: Option<HeaderValue>,
     /// The value of `Cache-Control`.
-    pub caching: Option<HeaderValue>,
+    pub caching: HeaderValue,
 }
 
 impl NegotiatedBody {
@@ -276,11 +276,10 @@ impl NegotiatedBody {
         if varies {
             headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
         }
-        for (name, value) in [(header::ETAG, tag), (header::CACHE_CONTROL, caching)] {
-            if let Some(value) = value {
-                headers.insert(name, value);
-            }
+        if let Some(tag) = tag {
+            headers.insert(header::ETAG, tag);
         }
+        headers.insert(header::CACHE_CONTROL, caching);
         let mut response = empty(status);
         *response.headers_mut() = headers;
         if let Some(bytes) = bytes {
@@ -481,6 +480,24 @@ mod tests {
         }
         assert_eq!(cache_control(Freshness::Seconds(5), 3), "max-age=3");
         assert_eq!(cache_control(Freshness::NoStore, 3), "no-store");
+    }
+
+    #[test]
+    fn bodies_of_medium_length_are_compressed() {
+        let settings = Config::default();
+        let headers = headers(&[(header::ACCEPT_ENCODING, "gzip")]);
+        for (len, is_compressed) in [(1023, false), (1024, true), (256 << 10, true), ((256 << 10) + 1, false)]
+        {
+            let body = CacheableBody {
+                content_type: "application/json",
+                bytes: vec![b'x'; len].into(),
+                freshness: Freshness::NoStore,
+                tag: BodyTag::Bytes,
+            };
+            let request = RequestHeaders { method: &Method::GET, headers: &headers };
+            let answer = body.respond(StatusCode::OK, request, &settings);
+            assert_eq!(answer.headers().contains_key(header::CONTENT_ENCODING), is_compressed, "{len} bytes");
+        }
     }
 
     #[test]

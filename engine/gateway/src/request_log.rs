@@ -25,18 +25,21 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 settings! {
     /// The log of requests. Queries and credentials are not logged.
     pub struct RequestLogConfig {
-        /// Format of a line: JSON, or that of web servers.
+        /// Set this when requests are logged: the format of a line, JSON or that of web servers.
         live format: RequestLogFormat = RequestLogFormat::Off;
-        /// File of the log, with mode 0640; standard output if not set.
+        /// Set this when the log goes to a file, which has mode 0640; standard output if not set.
         restart path: Option<PathBuf> = None;
-        /// Lines waiting to be written. Further ones are dropped and counted.
-        restart queue_lines: usize = 8192, 1..=1 << 20;
-        /// Log whole addresses instead of networks.
+        /// Set this when your rules allow to log whole addresses: otherwise, networks are logged, a
+        /// /24 of IPv4 or a /48 of IPv6.
         live whole_addresses: bool = false;
-        /// Prefix length of a logged network, IPv4.
-        live ipv4_bits: u8 = 24, 0..=32;
-        /// Prefix length of a logged network, IPv6.
-        live ipv6_bits: u8 = 48, 0..=128;
+    } constants {
+        /// Lines waiting to be written: those of 100 ms at 80,000 requests per second. Further ones
+        /// are dropped and counted.
+        queue_lines: usize = 8192;
+        /// Prefix length of a logged network, IPv4: without the part that identifies a host.
+        ipv4_bits: u8 = 24;
+        /// Prefix length of a logged network, IPv6: what a provider gives to one site.
+        ipv6_bits: u8 = 48;
     }
 }
 

@@ -6,7 +6,6 @@ pub mod config;
 
 use crate::api::basic::basic;
 use crate::state::GatewayState;
-use config::SecretGuessesConfig;
 use handle_auth::source::Network;
 use handle_daemon::secret_guesses::{GuessLimits, SecretAttempt};
 use handle_daemon::source_rates::RetryAfter;
@@ -42,10 +41,8 @@ impl SecretGuess {
         let settings = state.settings.current();
         let sources = &settings.request_rate;
         let bits = if self.source.is_ipv4() { sources.ipv4_bits } else { sources.ipv6_bits };
-        let &SecretGuessesConfig { per_minute, burst, per_minute_of_identity, burst_of_identity, .. } =
-            &settings.secret_guesses;
-        let limits = GuessLimits { per_minute, burst, per_minute_of_identity, burst_of_identity };
-        (SecretAttempt::new(Network::new(self.source, bits), &self.handle), limits)
+        let attempt = SecretAttempt::new(Network::new(self.source, bits), &self.handle);
+        (attempt, settings.secret_guesses.limits())
     }
 
     /// Whether the request may be answered.

@@ -129,8 +129,7 @@ impl GatewayState {
     /// Time for connections to finish when the process is told to stop, and after a takeover.
     pub(crate) fn drain_times(&self) -> (Duration, Duration) {
         let limits = &self.settings.current().limits;
-        let [stopped, handed_over] = [limits.drain_ms, limits.takeover_drain_ms];
-        (Duration::from_millis(stopped.into()), Duration::from_millis(handed_over.into()))
+        (limits.drain_time(), limits.takeover_drain_time())
     }
 
     /// Waits, while the process drains, for as long as connections may take to finish. A process

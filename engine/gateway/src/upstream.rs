@@ -76,7 +76,7 @@ impl UpstreamConfig {
             bytes_max: self.cache_bytes,
             ttl_max_s: self.cache_s.min(kept.ttl_max_s),
             negative_ttl_s: self.negative_s,
-            stale_s: self.stale_while_revalidate_s.max(self.stale_if_error_s),
+            stale_s: self.stale_if_error_s,
         });
         Ok(client)
     }
@@ -217,11 +217,11 @@ impl Upstream {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
             places: Arc::new(SourcePlaces::default()),
-            limits: PlaceLimits { places: config.questions, per_source: config.questions_per_source },
+            limits: config.question_limits(),
             resolver,
             failures: FailureMemory::new(failure_limits),
             renewing: Mutex::default(),
-            revalidate_ms: u64::from(config.stale_while_revalidate_s) * 1000,
+            revalidate_ms: u64::from(config.stale_while_revalidate_s()) * 1000,
             stale_if_error_ms: u64::from(config.stale_if_error_s) * 1000,
             stale_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),

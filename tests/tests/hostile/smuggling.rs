@@ -70,7 +70,7 @@ fn each_answer_belongs_to_its_request_however_requests_are_framed() {
     config.upstream.resolver_site = Some(silent.site(directory.path()));
     config.upstream.timeout_ms = 300;
     config.limits.header_ms = 300;
-    config.limits.body_ms = 300;
+    config.limits.transfer_ms = 300;
     let gateway = Gateway::start(&config).unwrap();
     let address = gateway.addresses()[0];
     let mut wrong = Vec::new();

@@ -215,9 +215,9 @@ fn publisher_machine_and_store_are_killed_and_the_last_set_arrives() {
         RunningProcess::start(quiet(ship))
     };
     let config = fleet.path("fetch.toml");
-    let storage = "[storage]\ntimeout_ms = 2000\nconnect_timeout_ms = 1000\nretries = 0\ncredentials_file";
+    let storage = "[storage]\ntimeout_ms = 2000\ncredentials_file";
     let file = fleet.path("credentials");
-    std::fs::write(&config, format!("interval_ms = 10\nchunk_len = 65536\n{storage} = {file:?}\n")).unwrap();
+    std::fs::write(&config, format!("interval_ms = 10\n{storage} = {file:?}\n")).unwrap();
     let start_fetch = || {
         let mut fetch = Command::new(program("handle-fetch", "handle-fetch"));
         fetch.arg("s3://sets/mine").arg(fleet.path("set")).arg("--config").arg(&config);

@@ -26,7 +26,7 @@ fn a_killed_fetcher_leaves_a_complete_set_and_catches_up() {
         fetch.arg(format!("file://{}", fleet.path("store").display())).arg(fleet.path("set"));
         fetch.env("HANDLE_FETCH_ALLOW_ROOT", "true").args(["--log", "off"]).stdin(Stdio::null());
         let config = fleet.path("fetch.toml");
-        std::fs::write(&config, "interval_ms = 10\nchunk_len = 65536\ngrace_s = 1\n").unwrap();
+        std::fs::write(&config, "interval_ms = 10\ngrace_s = 1\n").unwrap();
         RunningProcess::start({
             fetch.arg("--config").arg(config);
             fetch

@@ -61,9 +61,6 @@ fn answers_say_how_long_they_are_fresh_and_are_not_sent_twice() {
     assert_eq!(missing.header("cache-control"), Some("max-age=30"));
     let hidden = get(served.address(), "/api/handles/TST/HALF?publicOnly=false", "");
     assert_eq!((hidden.status, hidden.header("cache-control")), (403, Some("no-store")));
-    let silent = gateway(|config| config.caching.headers = false);
-    let plain = get(silent.address(), HANDLE, &format!("If-None-Match: {tag}\r\n"));
-    assert_eq!((plain.status, plain.header("etag"), plain.header("cache-control")), (200, None, None));
 }
 
 #[test]
@@ -123,7 +120,7 @@ fn bad_requests_are_refused_and_harm_nothing() {
 
 #[test]
 fn bodies_that_do_not_end_take_bounded_memory_for_each_source() {
-    let served = gateway(|config| config.limits.bodies_bytes_per_source = 1 << 20);
+    let served = gateway(|config| config.limits.bodies_bytes = 4 << 20);
     let address = served.address();
     let message = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
     let head =
@@ -150,7 +147,7 @@ fn bodies_that_do_not_end_take_bounded_memory_for_each_source() {
 fn slow_clients_and_those_with_many_connections_do_not_keep_others_out() {
     let served = gateway(|config| {
         config.limits.header_ms = 300;
-        config.limits.body_ms = 300;
+        config.limits.transfer_ms = 300;
         config.limits.connections_per_source = 4;
     });
     let address = served.address();

@@ -183,10 +183,14 @@ fn records_are_created_changed_copied_and_deleted() {
 
 #[test]
 fn records_are_listed_by_the_beginning_of_their_names() {
-    let pages = pages_with(|config| config.admin_pages.list_handles = 5);
-    let who = pages.with_secret();
+    let pages = pages_with(|_| ());
+    let who = pages.with_key();
+    let rows = (0..100).map(|at| format!("TST/LIST-{at},1,URL,https://example.org/\n"));
+    let csv = "handle,index,type,data\n".to_owned() + &rows.collect::<String>();
+    let uploaded = pages.post(&who, "/admin/upload", &[("records", &csv)]).text();
+    assert!(uploaded.contains("100 done"), "{uploaded}");
     let page = pages.get(&who, "/admin/?prefix=TST").text();
-    assert!(page.contains("page=1") && page.matches("<li><a href=\"/admin/record?").count() == 5, "{page}");
+    assert!(page.contains("page=1") && page.matches("<li><a href=\"/admin/record?").count() == 100, "{page}");
     let some = pages.get(&who, "/admin/?prefix=tst/half").text();
     assert!(some.contains("record?handle=TST/HALF") && !some.contains("page=1"), "{some}");
     assert_eq!(pages.get(&who, "/admin/?prefix=99.999").status, 400);
@@ -194,7 +198,7 @@ fn records_are_listed_by_the_beginning_of_their_names() {
 
 #[test]
 fn uploads_say_what_became_of_each_record() {
-    let pages = pages_with(|config| config.admin_pages.upload_records = 3);
+    let pages = pages_with(|_| ());
     let who = pages.with_key();
     let csv =
         "handle,index,type,data\nTST/U1,1,URL,https://example.org/1\nTST/U2,0,URL,x\nOTHER/U3,1,URL,y\n";
@@ -207,7 +211,8 @@ fn uploads_say_what_became_of_each_record() {
     assert!(again.contains("TST/U1,failed,101,"), "{again}");
     let replaced = pages.post(&who, "/admin/upload", &[("records", csv), ("replace", "true")]).text();
     assert!(replaced.contains("TST/U1,done,1,"), "{replaced}");
-    let many = format!("{csv}TST/U4,1,URL,z\n");
+    let many = (0..998).map(|at| format!("TST/MANY-{at},1,URL,z\n")).collect::<String>();
+    let many = csv.to_owned() + &many;
     assert_eq!(pages.post(&who, "/admin/upload", &[("records", &many)]).status, 400);
     let file = pages.post(&who, "/admin/result.csv", &[("result", "handle,status\n")]);
     assert_eq!(file.header("content-disposition"), Some("attachment; filename=\"result.csv\""));

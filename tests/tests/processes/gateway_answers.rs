@@ -4,7 +4,7 @@
 
 use crate::gateway_front::{
     DATA, END_HEADERS, END_STREAM, HEADERS, begin_without_window, comes_true, fields, frame,
-    get_path_over_http2,
+    get_path_over_http2, without_window,
 };
 use handle_gateway::answers::ANSWER_LEN;
 use handle_gateway::{Config, Gateway};
@@ -46,7 +46,6 @@ impl LongRecords {
         let mut config = config();
         config.snapshot = Some(set);
         config.limits.answers_bytes = 8 * PER_SOURCE;
-        config.limits.answers_bytes_per_source = PER_SOURCE;
         change(&mut config);
         Self { gateway: Gateway::start(&config).unwrap(), _directory: directory }
     }
@@ -173,16 +172,27 @@ fn read_one(stream: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn all_sources_together_are_bounded_too() {
-    let served = LongRecords::serve(|config| config.limits.answers_bytes = PER_SOURCE);
-    let mut stream = begin_without_window(served.address());
-    let requests = (0..20).map(|number| get_path_over_http2(2 * number + 1, LONG));
-    stream.write_all(&requests.collect::<Vec<_>>().concat()).unwrap();
-    assert!(comes_true(|| served.gateway.state().answers.refused_count() == 10));
-    let mut other = tcp_from([127, 0, 0, 2], served.address());
+    let served = LongRecords::serve(|_| ());
+    let refused_count = || served.gateway.state().answers.refused_count();
+    let begin = |source: u8| {
+        let mut stream = without_window(tcp_from([127, 0, 0, source], served.address()));
+        let requests = (0..20).map(|number| get_path_over_http2(2 * number + 1, LONG));
+        stream.write_all(&requests.collect::<Vec<_>>().concat()).unwrap();
+        stream
+    };
+    let mut streams: Vec<_> = (1..=8).map(begin).collect();
+    assert!(comes_true(|| refused_count() == 80), "ten of each: {}", refused_count());
+    // What the eight have left is less than the ten answers that another one may have.
+    streams.push(begin(9));
+    assert!(comes_true(|| refused_count() > 90), "{}", refused_count());
+    assert!(served.held() <= 8 * PER_SOURCE, "{}", served.held());
+    let mut other = tcp_from([127, 0, 0, 10], served.address());
     write!(other, "GET {LONG} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     other.read_to_end(&mut answer).unwrap();
     assert_eq!(HttpAnswer::split(&answer, false).unwrap().0.status, 503);
+    drop(streams);
+    assert!(served.is_released(), "{}", served.held());
 }
 
 #[test]
@@ -273,7 +283,7 @@ fn answers_over_http1_that_nobody_reads_are_bounded_by_source() {
 #[test]
 fn an_answer_over_http1_that_moves_too_slowly_is_cut() {
     const WRITE_MS: u32 = 2000;
-    let served = LongRecords::serve(|config| config.limits.write_ms = WRITE_MS);
+    let served = LongRecords::serve(|config| config.limits.transfer_ms = WRITE_MS);
     // The kernel asks for more when half of `UNSENT_LEN` is gone: 32 KiB have to go in the time.
     for (len, buffer, is_enough) in [(16 << 10, 1 << 15, true), (64, 2048, false)] {
         let mut stream = TcpStream::connect(served.address()).unwrap();

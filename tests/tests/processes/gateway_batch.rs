@@ -167,8 +167,8 @@ fn every_operation_is_carried_out_in_the_order_of_the_lines() {
 
 #[test]
 fn a_bad_line_says_where_it_is_bad_and_harms_no_other() {
-    let service = BatchService::start_with(|_| (), |config| config.bulk.line_bytes = 1024);
-    let long = format!("{{\"handle\":\"TST/{}\"}}\n", "a".repeat(1024));
+    let service = BatchService::start();
+    let long = format!("{{\"handle\":\"TST/{}\"}}\n", "a".repeat(2 << 20));
     let body = [&creation("TST/good-1")[..], "{\"handle\": \"TST/x\", oops}\n", "[]\n", &long];
     let body = body.concat() + creation("TST/good-2").trim();
     let answer = service.batch(ADMINISTRATOR, "", &body);
@@ -176,7 +176,7 @@ fn a_bad_line_says_where_it_is_bad_and_harms_no_other() {
     let lines = lines(&answer);
     let message = lines[1]["message"].as_str().unwrap();
     assert!(message.starts_with("Invalid JSON in line 2, column 21: "), "{message}");
-    assert_eq!(lines[3]["message"], "Line too long: the maximum is 1024 bytes");
+    assert_eq!(lines[3]["message"], "Line too long: the maximum is 2097152 bytes");
     assert!(service.stored("TST/good-1").is_some() && service.stored("TST/good-2").is_some());
 }
 
@@ -211,27 +211,35 @@ fn callers_are_proven_and_each_line_needs_the_right() {
 
 #[test]
 fn a_request_has_as_many_records_as_allowed() {
-    let service = BatchService::start_with(
-        |_| (),
-        |config| {
-            config.bulk.records = 3;
-            config.bulk.body_bytes = 1024;
-        },
-    );
-    assert_eq!(codes(&service.batch(ADMINISTRATOR, "", &creations("three", 3))), [(1, 1), (2, 1), (3, 1)]);
-    let four = service.batch(ADMINISTRATOR, "", &creations("four", 4));
-    assert_eq!(codes(&four), [(1, 1), (2, 1), (3, 1), (4, 4)], "those before it are carried out");
-    assert_eq!(lines(&four)[3]["message"], "A request has at most 3 records");
-    let key = "Idempotency-Key: k\r\n";
-    assert_eq!(service.batch(ADMINISTRATOR, key, &creations("keyed", 3)).status, 200);
-    assert_eq!(service.batch(ADMINISTRATOR, key, &creations("keyed-4", 4)).status, 413);
-    assert_eq!(service.stored("TST/keyed-4-0"), None, "with a key, nothing is carried out");
-    let padded = |len: usize| {
-        let line = creation("TST/padded");
-        " ".repeat(len - line.len()) + &line
+    const RECORDS_MAX: usize = 100_000;
+    const KEYED_LEN_MAX: usize = 64 << 20;
+    let service = BatchService::start();
+    // Entries that change nothing, after three that do.
+    let most = creations("first", 3) + &"{}\n".repeat(RECORDS_MAX - 3);
+    let over = most.clone() + &creation("TST/over");
+    let answer = service.batch(ADMINISTRATOR, "", &over);
+    let codes = codes(&answer);
+    assert_eq!((&codes[..4], codes.len()), (&[(1, 1), (2, 1), (3, 1), (4, 4)][..], RECORDS_MAX + 1));
+    let last = answer.text().lines().last().map(str::to_owned).unwrap();
+    assert!(last.contains("A request has at most 100000 records"), "{last}");
+    assert_eq!(service.stored("TST/over"), None);
+    let over = over.replace("TST/first", "TST/keyed");
+    assert_eq!(service.batch(ADMINISTRATOR, "Idempotency-Key: k\r\n", &over).status, 413);
+    assert_eq!(service.stored("TST/keyed-0"), None, "with a key, nothing is carried out");
+    let keyed = |len: usize| {
+        let head = format!(
+            "POST /api/batch HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+             Content-Type: application/x-ndjson\r\nAuthorization: {ADMINISTRATOR}\r\n\
+             Idempotency-Key: a\r\nExpect: 100-continue\r\nContent-Length: {len}\r\n\r\n"
+        );
+        let mut stream = connect_over_tls(service.address());
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        String::from_utf8_lossy(&answer).into_owned()
     };
-    assert_eq!(service.batch(ADMINISTRATOR, "Idempotency-Key: a\r\n", &padded(1024)).status, 200);
-    assert_eq!(service.batch(ADMINISTRATOR, "Idempotency-Key: b\r\n", &padded(1025)).status, 413);
+    assert_eq!(keyed(KEYED_LEN_MAX), "HTTP/1.1 100", "the body is asked for");
+    assert_eq!(keyed(KEYED_LEN_MAX + 1), "HTTP/1.1 413");
     for bad in [
         "Idempotency-Key: \r\n",
         "Idempotency-Key: a\r\nIdempotency-Key: a\r\n",
@@ -385,8 +393,8 @@ fn requests_that_wait_for_their_clients_take_no_place() {
     let service = BatchService::start_with(
         |_| (),
         |config| {
-            config.admin.requests = 3;
-            config.admin.requests_per_source = 2;
+            // Two of them for one source.
+            config.admin.requests = 8;
         },
     );
     let begin = |caller: &str, further: &str, first: String| {
@@ -438,7 +446,7 @@ fn requests_that_wait_for_their_clients_take_no_place() {
 
 #[test]
 fn a_body_that_breaks_off_has_an_answer_that_does_not_look_whole() {
-    let service = BatchService::start_with(|_| (), |config| config.limits.body_ms = 300);
+    let service = BatchService::start_with(|_| (), |config| config.limits.transfer_ms = 300);
     let text = request(ADMINISTRATOR, "", &creations("cut", 20));
     let answer = exchange_over_tls(service.address(), &text[..text.len() - 10]);
     let text = String::from_utf8_lossy(&answer);

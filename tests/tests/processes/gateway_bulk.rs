@@ -323,7 +323,7 @@ fn names_of_other_services_are_asked_for_together_and_answered_in_order() {
     let mut config = config();
     config.upstream.resolver_site = Some(site_of(resolver.address(), directory.path()));
     config.upstream.timeout_ms = 2000;
-    config.bulk.questions = 4;
+    config.upstream.questions = 128;
     let gateway = Gateway::start(&config).unwrap();
     let address = gateway.addresses()[0];
     let names: Vec<String> = (0..50)

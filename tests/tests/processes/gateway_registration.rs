@@ -12,6 +12,7 @@ use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange, get, serve_over_http, use_tls};
 use handle_tests::registrar::{FORM, RegistrationPages, SignedIn, multipart};
 use handle_tests::vectors::{VectorSource, fixture, hex};
+use rand::{RngExt as _, SeedableRng as _};
 use std::fs;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -338,51 +339,52 @@ fn forms_of_other_sites_do_nothing_and_pages_are_guarded() {
 
 #[test]
 fn limits_hold_at_their_edges() {
-    // From 1024 bytes on, a limit can be as long as an archive.
+    const BUNDLE_LEN_MAX: usize = 64 << 10;
+    const UNPACKED_LEN_MAX: usize = 256 << 10;
+    const FIELD_LEN_MAX: usize = 1024;
     let (site, key) = (site(), public_key("admin_rsa"));
-    let entries: [(&str, &[u8]); 3] =
-        [("siteinfo.bin", &site), ("admpub.bin", &key), ("repl_admin", &[b'x'; 1000])];
-    let unpacked: usize = entries.iter().map(|(_, bytes)| bytes.len()).sum();
-    let long: Vec<u8> = (0..1000_u32).flat_map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
-    let large = packed(&[entries[0], entries[1], ("repl_admin", &long)]);
-    assert!(large.len() >= 1024);
+    let with_third =
+        |bytes: &[u8]| packed(&[("siteinfo.bin", &site), ("admpub.bin", &key), ("repl_admin", bytes)]);
+    let mut noise = vec![0; BUNDLE_LEN_MAX];
+    rand::rngs::StdRng::seed_from_u64(1).fill(&mut noise[..]);
+    let first = BUNDLE_LEN_MAX - with_third(&[]).len() - 100;
+    let mut archives = (first..noise.len()).map(|len| with_third(&noise[..len]));
+    let large = archives.find(|archive| archive.len() >= BUNDLE_LEN_MAX).unwrap();
+    assert_eq!(large.len(), BUNDLE_LEN_MAX);
     let email = ("email", "a@example.org");
     let note = |len| "x".repeat(len);
-    let exact = registry_with(|config| {
-        config.registration.bundle_bytes = large.len();
-        config.registration.bundle_entries = 3;
-        config.registration.field_bytes = 64;
-    });
     let expect = |registry: &Registry, note: &str, bundle: &[u8], status: u16| {
         let answer = registry.pages.apply("", &[email, ("note", note)], bundle);
         assert_eq!(answer.status, status, "{} bytes: {}", bundle.len(), answer.text());
     };
-    expect(&exact, &note(64), &large, 303);
-    expect(&exact, &note(65), &large, 413);
+    let exact = registry();
+    expect(&exact, &note(FIELD_LEN_MAX), &large, 303);
+    expect(&exact, &note(FIELD_LEN_MAX + 1), &large, 413);
     expect(&exact, "", &[&large[..], b"x"].concat(), 413);
-    let four = packed(&[entries[0], entries[1], ("contactdata.dct", b"{}"), ("repl_admin", b"")]);
-    expect(&exact, "", &four, 400);
     assert_eq!(exact.files().len(), 1);
-    for (limit, status) in [(unpacked, 303), (unpacked - 1, 400)] {
-        let registry = registry_with(|config| config.registration.unpacked_bytes = limit);
-        expect(&registry, "", &packed(&entries), status);
+    let third_len = UNPACKED_LEN_MAX - site.len() - key.len();
+    expect(&exact, "", &with_third(&vec![0; third_len]), 303);
+    expect(&exact, "", &with_third(&vec![0; third_len + 1]), 400);
+    for (count, is_too_many) in [(8, false), (9, true)] {
+        let names: Vec<String> = (0..count).map(|at| format!("f{at}")).collect();
+        let entries: Vec<(&str, &[u8])> = names.iter().map(|name| (&**name, &b""[..])).collect();
+        let answer = exact.pages.apply("", &[email], &packed(&entries));
+        assert_eq!((answer.status, answer.text().contains("too many entries")), (400, is_too_many));
     }
-    let many = registry_with(|config| {
-        (config.registration.requests, config.registration.pending_per_source) = (3, 2);
-    });
-    let (pages, who) = (many.pages, many.reviewer());
+    // Three undecided requests of a source.
+    let many = registry_with(|config| config.registration.forms_per_hour = 9);
+    let (pages, who, small) = (many.pages, many.reviewer(), with_third(b""));
     let first = pages.stored(&[], &bundle());
-    expect(&many, "", &packed(&entries), 303);
-    expect(&many, "", &packed(&entries), 429);
+    expect(&many, "", &small, 303);
+    expect(&many, "", &small, 303);
+    expect(&many, "", &small, 429);
     assert_eq!(pages.decide(&who, &first, &[("action", "refuse"), ("reason", "no")]).status, 303);
-    expect(&many, "", &packed(&entries), 303);
-    let second = pages.get(&who, "/admin/registrations");
-    has(&second, &["3 requests"]);
-    expect(&many, "", &packed(&entries), 503);
+    expect(&many, "", &small, 303);
+    has(&pages.get(&who, "/admin/registrations"), &["4 requests"]);
     assert_eq!(pages.decide(&who, &first, &[("action", "delete"), ("confirmed", "true")]).status, 303);
-    expect(&many, "", &packed(&entries), 429);
+    expect(&many, "", &small, 429);
     let few = registry_with(|config| config.registration.forms_per_hour = 2);
-    expect(&few, "", &packed(&entries), 303);
+    expect(&few, "", &small, 303);
     expect(&few, "", b"wrong", 400);
     let limited = few.pages.apply("", &[], &bundle());
     let retry_after: u32 = limited.header("retry-after").unwrap().parse().unwrap();
@@ -391,25 +393,12 @@ fn limits_hold_at_their_edges() {
         config.registration.forms_per_hour = 1;
         config.request_rate.exempt = vec!["127.0.0.0/8".to_owned()];
     });
-    assert_eq!([exempt.status(&[], &bundle()), exempt.status(&[], &bundle())], [303, 303]);
-    let full = registry_with(|config| {
-        config.registration.store_bytes = 1 << 16;
-        config.registration.pending_per_source = 1000;
-    });
-    let note = "x".repeat(1024);
-    let kept = (0..30).take_while(|_| full.status(&[("note", &note)], &bundle()) == 303).count();
-    assert!((10..29).contains(&kept), "{kept}");
-    assert_eq!(full.status(&[("note", &note)], &bundle()), 503);
-    let bytes: u64 = full.files().iter().map(|path| fs::metadata(path).unwrap().len()).sum();
-    assert!((60_000..=1 << 16).contains(&bytes), "{bytes}");
+    assert_eq!([exempt.status(&[], &bundle()), exempt.status(&[], b"wrong")], [303, 400]);
 }
 
 #[test]
 fn hostile_and_wrong_archives_are_refused() {
-    let registry = registry_with(|config| {
-        config.registration.forms_per_hour = 1000;
-        config.registration.pending_per_source = 1000;
-    });
+    let registry = registry_with(|config| config.registration.forms_per_hour = 3000);
     let (site, key, good) = (site(), public_key("admin_rsa"), bundle());
     let bomb = packed(&[("siteinfo.bin", &site), ("admpub.bin", &key), ("repl_admin", &vec![0; 32 << 20])]);
     assert!(bomb.len() < 64 << 10, "{}", bomb.len());

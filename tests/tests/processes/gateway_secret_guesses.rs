@@ -42,8 +42,7 @@ fn service_with(change: impl FnOnce(&mut handle_gateway::Config)) -> GuessedServ
         config.admin.address = Some(administration.address());
         config.admin.callers = Some(socket.clone());
         config.proxies.trusted = vec!["127.0.0.1".to_owned()];
-        config.secret_guesses.burst_of_identity = 2;
-        config.secret_guesses.per_minute_of_identity = 1;
+        config.secret_guesses.per_minute = 6;
         use_tls(config, directory.path());
         change(config);
     });
@@ -207,10 +206,7 @@ fn native_messages_over_http_have_the_same_limit() {
 /// Without a limit of the gateway, `handle-admin` has its own by the source that the gateway names.
 #[test]
 fn handle_admin_limits_the_clients_of_a_gateway_by_their_own_sources() {
-    let service = service_with(|config| {
-        config.secret_guesses.per_minute = 0;
-        config.secret_guesses.per_minute_of_identity = 0;
-    });
+    let service = service_with(|config| config.secret_guesses.per_minute = 0);
     let wrong = format!("Authorization: Basic {}\r\n", BASE64.encode(b"301%3A0.NA/TST:wrong"));
     let open =
         |source: &str| service.ask(source, "POST", "/api/sessions", &wrong, "").json()["error"].clone();

@@ -482,7 +482,7 @@ fn another_user_does_not_get_the_sockets() {
 #[test]
 fn a_gateway_that_is_told_to_stop_after_a_take_over_does_not_wait_longer_than_otherwise() {
     let setup = TakeoverSetup::new();
-    setup.configure(1, "[limits]\ndrain_ms = 200\n");
+    setup.configure(1, "[limits]\ndrain_ms = 1000\n");
     let mut old = setup.serve();
     let mut idle = open(setup.address);
     ask(&mut idle).unwrap();
@@ -499,7 +499,7 @@ fn a_gateway_that_is_told_to_stop_after_a_take_over_does_not_wait_longer_than_ot
 #[test]
 fn a_restart_on_command_waits_for_idle_connections_within_bounds() {
     let setup = TakeoverSetup::new();
-    setup.configure(1, "[limits]\ntakeover_drain_ms = 1500\n");
+    setup.configure(1, "[limits]\ndrain_ms = 125\n");
     let manager = ServiceManager::new(setup.directory.path());
     let mut command = setup.command();
     command.env("NOTIFY_SOCKET", &manager.path);

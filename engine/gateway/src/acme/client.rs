@@ -75,3 +75,21 @@ impl HttpClient for AcmeHttp {
         Box::pin(async move { client.exchange(request).await.map_err(|error| Error::Other(Box::new(error))) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::trust::client_without_trust;
+
+    #[test]
+    fn an_authority_that_says_nothing_is_not_waited_for_longer() {
+        // The kernel accepts the connection, and nobody reads.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let http = AcmeHttp::new(client_without_trust().unwrap(), Duration::from_millis(50), 1024);
+        let url = format!("https://{}/directory", listener.local_addr().unwrap());
+        let request = Request::get(url).body(Vec::new().into()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let error = runtime.block_on(http.exchange(request)).err().unwrap();
+        assert_eq!(error.to_string(), "no answer within 50 ms");
+    }
+}

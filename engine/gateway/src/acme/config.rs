@@ -16,41 +16,49 @@ settings! {
     /// The certificate by ACME (RFC 8555), in place of files: ordered from an authority, renewed,
     /// and replaced while serving.
     pub struct AcmeConfig where what_orders_need {
-        /// Names of the certificate. With at least one, the certificate comes by ACME.
+        /// Set this when the certificate comes by ACME: its names.
         restart domains: Vec<String> = Vec::new(), DOMAINS;
-        /// URL of the directory of the authority.
+        /// Set this when another authority than Let's Encrypt issues it: the URL of the directory
+        /// of the authority.
         restart directory: String =
             "https://acme-v02.api.letsencrypt.org/directory".to_owned(), HTTPS_URL;
-        /// Addresses of the operator for the authority, as `mailto:admin@example.org`.
+        /// Set this when the authority shall have addresses of the operator, as
+        /// `mailto:admin@example.org`.
         restart contact: Vec<String> = Vec::new(), CONTACTS;
-        /// Agree to the terms of service of the authority; required.
+        /// Set this when you have read the terms of service of the authority and agree to them;
+        /// required.
         restart terms_agreed: bool = false;
-        /// Directory of the account key and of the certificate with its key; required. It is
-        /// created if needed, and only its owner may have access to the files.
+        /// Set this when `domains` is set, and then it is required: the directory of the account
+        /// key and of the certificate with its key. It is created if needed, and only its owner may
+        /// have access to the files.
         restart state_directory: Option<PathBuf> = None;
-        /// How the authority checks the names: over TLS on port 443 (`tls-alpn-01`), over plain
-        /// HTTP on port 80 (`http-01`), or both in turns, beginning with TLS (`any`).
+        /// Set this when the authority reaches this gateway on one port only: how it checks the
+        /// names, over TLS on port 443 (`tls-alpn-01`), over plain HTTP on port 80 (`http-01`), or
+        /// both in turns, beginning with TLS (`any`).
         restart challenge: AcmeChallenge = AcmeChallenge::Any;
-        /// Authorities that the directory's own certificate is checked with, as PEM; those of the
-        /// host if not set.
+        /// Set this when the authority is one of your own: the authorities that its own certificate
+        /// is checked with, as PEM; those of the host if not set.
         restart ca_file: Option<PathBuf> = None;
-        /// Identifier of an account that the authority has made outside of ACME.
+        /// Set this when the authority has made an account outside of ACME: its identifier.
         restart external_account_id: Option<String> = None;
-        /// File with the key of that account, in base64url. Only its owner may have access to it.
+        /// Set this when `external_account_id` is set: the file with the key of that account, in
+        /// base64url. Only its owner may have access to it.
         restart external_account_key: Option<PathBuf> = None;
+    } constants {
         /// Time before the expiry of a certificate at which it is renewed, but at most half of its
-        /// validity.
-        restart renew_before_h: u32 = 720, 1..=8760;
-        /// Pause after a failed order. It doubles with each further failure.
-        restart retry_s_min <= retry_s_max: u32 = 120, 1..=86_400;
-        /// Longest pause between two orders that fail.
-        restart retry_s_max: u32 = 21_600, 1..=86_400;
+        /// validity: a third of the usual 90 days, in which an operator can mend what fails.
+        renew_before_h: u32 = 720;
+        /// Pause after a failed order, which doubles with each further failure: authorities allow
+        /// few failures in an hour.
+        retry_s_min: u32 = 120;
+        /// Longest pause between two orders that fail: four attempts in a day.
+        retry_s_max: u32 = 21_600;
         /// Time for one request to the authority.
-        restart request_ms: u32 = 30_000, 1..=600_000;
+        request_ms: u32 = 30_000;
         /// Time for a whole order, with the checks of all names.
-        restart order_s: u32 = 300, 1..=3600;
-        /// Most bytes of an answer of the authority.
-        restart answer_bytes: usize = 1 << 20, 1024..=1 << 26;
+        order_s: u32 = 300;
+        /// Most bytes of an answer of the authority: a chain of certificates has some KiB.
+        answer_bytes: usize = 1 << 20;
     }
 }
 

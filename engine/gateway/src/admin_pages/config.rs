@@ -5,12 +5,15 @@ use handle_daemon::settings;
 settings! {
     /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
     pub struct AdminPagesConfig {
-        /// Serve `/admin/`, if `admin.callers` and TLS, or `proxies.credentials`, are configured.
+        /// Set this when nobody shall administer with a browser: with `false`, `/admin/` is not
+        /// served. Otherwise it is, if `admin.callers` and TLS, or `proxies.credentials`, are
+        /// configured.
         live enabled: bool = true;
-        /// Handles on each page of a list.
-        live list_handles: usize = 100, 1..=10_000;
-        /// Maximum number of records of an upload. Browsers with scripts send larger uploads in
-        /// parts.
-        live upload_records: usize = 1000, 1..=100_000;
+    } constants {
+        /// Handles on each page of a list: some screens, in one request to `handle-admin`.
+        list_handles: usize = 100;
+        /// Maximum number of records of an upload without scripts: what `handle-admin` does while a
+        /// browser waits. Browsers with scripts send larger uploads in parts.
+        upload_records: usize = 1000;
     }
 }

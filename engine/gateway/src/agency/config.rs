@@ -5,30 +5,18 @@ use handle_daemon::settings::SettingRule;
 use std::path::PathBuf;
 
 settings! {
-    /// The registration agencies of prefixes. Without `prefixes` and `file`, they are not served.
+    /// The registration agencies of prefixes, at `/doiRA/`. Without `prefixes` and `file`, they are
+    /// not served.
     pub struct AgenciesConfig {
-        /// First segment of the path, without slashes.
-        live path: String = "doiRA".to_owned(), PATH_RULE;
-        /// Prefixes and the names of their agencies, as `10.5072 DataCite`. A prefix without an
-        /// entry has the agency of the prefix before its last dot.
+        /// Set this when clients ask for the agencies of a few prefixes: prefixes and the names of
+        /// their agencies, as `10.5072 DataCite`. A prefix without an entry has the agency of the
+        /// prefix before its last dot.
         live prefixes: Vec<String> = Vec::new(), ENTRIES_RULE;
-        /// File with further entries, one in each line. Lines that begin with `#` are comments.
+        /// Set this when another program writes the entries, or there are many: a file with further
+        /// ones, one in each line. Lines that begin with `#` are comments.
         live file: Option<PathBuf> = None;
-        /// Maximum number of names in a request.
-        live names: usize = 100, 1..=10_000;
     }
 }
-
-const PATH_RULE: SettingRule<String> = SettingRule {
-    words: "letters, digits, `-` and `_`; not `api`",
-    check: |path| {
-        let is_of_path = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        match !path.is_empty() && path != "api" && path.bytes().all(is_of_path) {
-            true => Ok(()),
-            false => Err(format!("is {path:?}: it must have letters, digits, - and _ only, and not be api")),
-        }
-    },
-};
 
 const ENTRIES_RULE: SettingRule<Vec<String>> = SettingRule {
     words: "`prefix name`",

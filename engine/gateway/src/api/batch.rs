@@ -24,7 +24,7 @@ use crate::api::resolve::{BulkForm, streamed};
 use crate::body_collection::collect;
 use crate::body_streams;
 use crate::bulk::{self, BulkError, RequestKey};
-use crate::config::BulkConfig;
+use crate::config::BulkLimits;
 use crate::connections::request_body::RequestBody;
 use crate::places::{BodyRoom, PlaceLimits, SourcePlace};
 use crate::refusal::HttpRefusal;
@@ -102,7 +102,7 @@ pub(super) async fn batch(
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),
     };
-    let patience = Duration::from_millis(settings.limits.body_ms.into());
+    let patience = settings.limits.transfer_time();
     let (unread, room) = match name {
         None => (UnreadBody::arriving(state, body, form, limits, patience), None),
         Some(name) => {
@@ -145,13 +145,13 @@ fn no_place() -> BulkError {
 async fn read_body(
     state: &GatewayState,
     request: &ApiRequest<'_>,
-    config: &BulkConfig,
+    config: &BulkLimits,
     body: RequestBody,
     form: BodyForm,
     name: String,
 ) -> Result<(UnreadBody, RequestKey, BodyRoom), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
-    let patience = Duration::from_millis(limits.body_ms.into());
+    let patience = limits.transfer_time();
     let room = state.bodies.room(request.peer.address);
     let collected = collect(room, body, config.body_bytes, limits.bodies());
     let collected =

@@ -1,8 +1,8 @@
 //! Reading many records in one request: `POST /api/resolve`.
 //!
 //! Answers are sent in the order of the names, while later names are resolved. Names in the set are
-//! answered without waiting; for the others, at most `bulk.questions` questions to other services
-//! are in progress at a time.
+//! answered without waiting; for the others, at most a 32nd of `upstream.questions` to other
+//! services are in progress at a time.
 
 use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
@@ -80,11 +80,11 @@ const LINES: [&str; 3] = ["application/x-ndjson", "application/jsonl", "applicat
 /// A name to resolve, or the reason why a part of the body is not a name.
 type BulkName = Result<String, String>;
 
-/// Bytes of answers for each name that a request may have (`bulk.names`), together: 16 MiB with the
-/// default. Names whose answers do not fit are not resolved.
+/// Bytes of answers for each name that a request may have, together: 16 MiB for 1000 names. Names
+/// whose answers do not fit are not resolved.
 const NAME_LEN: usize = 16 << 10;
-/// The same for values among which answers are selected: a million with the default, which take
-/// about 100 ms of processor time.
+/// The same for values among which answers are selected: a million for 1000 names,
+/// which take about 100 ms of processor time.
 const NAME_VALUES: usize = 1024;
 /// Length of the answers that are kept for names that are repeated.
 const REPEATED_LEN_MAX: usize = 16 << 10;
@@ -390,9 +390,11 @@ async fn answer_all(
     form: BulkForm,
     sender: BodySender,
 ) -> Result<(), ClientGone> {
-    let config = state.settings.current().bulk.clone();
-    let questions_max = config.questions;
-    let mut queue = AnswerQueue::new(form, sender, BulkBudget::new(config.names));
+    let (questions_max, names_max) = {
+        let settings = state.settings.current();
+        (settings.upstream.questions_per_request(), settings.bulk.names)
+    };
+    let mut queue = AnswerQueue::new(form, sender, BulkBudget::new(names_max));
     let mut since = Instant::now();
     queue.begin().await?;
     let mut http_question = question.about_no_name();

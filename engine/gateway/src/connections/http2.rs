@@ -13,12 +13,12 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::sleep;
 
 /// Serves the requests in `stream`. Without a request for as long as the setting `header_ms` says,
-/// the connection ends, and so it does when an answer moves too slowly for `write_ms`.
+/// the connection ends, and so it does when an answer moves too slowly for `transfer_ms`.
 ///
 /// # Errors
 /// When the connection ends because of an error.
@@ -35,8 +35,7 @@ pub async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let builder = served.settings.http2.builder(limits.header_bytes);
     let stream = EncodedTargets::new(CountedFrames::new(stream));
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let (header_timeout, write_timeout) =
-        (served.header_timeout(), Duration::from_millis(limits.write_ms.into()));
+    let (header_timeout, write_timeout) = (served.header_timeout(), limits.transfer_time());
     let mut timer = pin!(sleep(header_timeout));
     let mut draining = pin!(phase::reached(served.state.phase(), GatewayPhase::HandedOver));
     let (mut is_ending, mut is_late) = (false, false);

@@ -8,35 +8,39 @@ use handle_daemon::settings::SettingRule;
 settings! {
     /// Redirects, and how handles are written in requests.
     pub struct ProxyConfig {
-        /// Schemes of URLs that a redirect may have. Other targets are shown as part of the record.
+        /// Set this when records have URLs of other schemes, or some shall not be redirected to:
+        /// schemes of URLs that a redirect may have. Other targets are shown as part of the record.
         live schemes: Vec<String> = SCHEMES.map(str::to_owned).to_vec(), SCHEME_RULE;
-        /// Maximum number of aliases that are followed for a request.
-        live aliases: usize = ALIASES_MAX, 0..=100;
-        /// Start of the URLs of this gateway, as `https://hdl.example.org/`. If neither this nor
-        /// `hosts` is set, pages show the host that the client names, and redirects to this
-        /// gateway have only a path.
+        /// Set this when URLs of this gateway in answers shall not depend on the host that a client
+        /// names: their start, as `https://hdl.example.org/`. If neither this nor `hosts` is set,
+        /// pages show the host that the client names, and redirects to this gateway have only a
+        /// path.
         live base_url: Option<String> = None, BASE_URL_RULE;
-        /// Names of this gateway, with their ports if these are not 80 or 443. Their URLs are
-        /// references to handles. If a request names another host and `base_url` is not set, URLs
-        /// begin with the first one.
+        /// Set this when the gateway has names of its own: these, with their ports if these are not
+        /// 80 or 443. Their URLs are references to handles. If a request names another host and
+        /// `base_url` is not set, URLs begin with the first one.
         live hosts: Vec<String> = Vec::new(), HOST_RULE;
-        /// Names of other proxies whose URLs are references to handles.
+        /// Set this when other proxies than the known ones are named in records: names of proxies
+        /// whose URLs are references to handles.
         live reference_hosts: Vec<String> = HOSTS.map(str::to_owned).to_vec(), HOST_RULE;
-        /// Accept an encoding before a handle, as in `jis@cnri.test/...`. A prefix of the set that
-        /// has an `@` takes precedence.
+        /// Set this when clients write an encoding before a handle, as in `jis@cnri.test/...`: it
+        /// is then not part of the handle. A prefix of the set that has an `@` takes precedence.
         live charset_modifier: bool = false;
+    } constants {
+        /// Maximum number of aliases that are followed for a request, as in the resolver.
+        aliases: usize = ALIASES_MAX;
     }
 }
 
 settings! {
     /// Pages for people.
     pub struct PagesConfig {
-        /// Name of this service on pages.
+        /// Set this when pages shall carry the name of your service.
         live service_name: String = "Handles".to_owned(), NAME_RULE;
-        /// Contact for error reports: an e-mail address or a text. The contact in the namespace of
-        /// a prefix takes precedence.
+        /// Set this when readers of pages shall know whom to tell about errors: an e-mail address
+        /// or a text. The contact in the namespace of a prefix takes precedence.
         live contact: Option<String> = None;
-        /// URL to which `/help.html` redirects.
+        /// Set this when you have a page of help: the URL to which `/help.html` redirects.
         live help_url: Option<String> = None, HELP_RULE;
     }
 }

@@ -362,3 +362,15 @@ fn guarded(mut page: GatewayResponse) -> GatewayResponse {
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     page
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_store_is_no_fault_of_the_applicant() {
+        assert_eq!(FormRefusal::Full.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(FormRefusal::NotStored.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(FormRefusal::FullForSource.status(), StatusCode::TOO_MANY_REQUESTS);
+    }
+}

@@ -204,7 +204,7 @@ impl RegistrationStore {
             if !has_room {
                 return Err(AddError::Full);
             }
-            if !table.pending.has_room(request.source, limits.pending_per_source) {
+            if !table.pending.has_room(request.source, limits.pending_per_source()) {
                 return Err(AddError::FullForSource);
             }
         }

@@ -1,21 +1,35 @@
 //! Settings of the limits on wrong secret keys.
 
+use handle_daemon::secret_guesses::GuessLimits;
 use handle_daemon::settings;
 
 settings! {
     /// Limits on wrong secret keys, in whatever form they come. Further requests with a secret key
     /// get 429 with `Retry-After`. Sources are as in `[request_rate]`, but none is exempt.
     pub struct SecretGuessesConfig {
-        /// Average wrong secret keys per minute from a source; 0 for no limit.
+        /// Set this when many callers behind one address send wrong keys by mistake, or guesses are
+        /// limited elsewhere: average wrong secret keys per minute from a source, and five thirds
+        /// of them at once. For the keys of one handle, a source may send a tenth of them per
+        /// minute, and a third at once. 0 for no limit.
         live per_minute: u32 = 60, 0..=1_000_000;
-        /// Wrong secret keys that a source may send at once.
-        live burst: u32 = 100, 1..=1_000_000;
-        /// Average wrong secret keys per minute from a source for the keys of one handle; 0 for no
-        /// limit.
-        live per_minute_of_identity: u32 = 6, 0..=1_000_000;
-        /// Wrong secret keys that a source may send at once for the keys of one handle.
-        live burst_of_identity: u32 = 20, 1..=1_000_000;
-        /// Number of sources in the table, and of sources with a handle.
-        restart entries: usize = 1 << 16, 1024..=1 << 24;
+    } constants {
+        /// Number of sources in the table, and of sources with a handle: more than an attacker with
+        /// some networks has.
+        entries: usize = 1 << 16;
+    }
+}
+
+impl SecretGuessesConfig {
+    /// The limits of a source, and of a source for the keys of one handle. By default, a program
+    /// with an old key may be wrong 100 times until someone notices, and a person 20 times.
+    #[must_use]
+    pub const fn limits(&self) -> GuessLimits {
+        let per_minute = self.per_minute;
+        GuessLimits {
+            per_minute,
+            burst: (5 * per_minute).div_ceil(3),
+            per_minute_of_identity: per_minute.div_ceil(10),
+            burst_of_identity: per_minute.div_ceil(3),
+        }
     }
 }

@@ -11,9 +11,7 @@
 use crate::callers::CallerNonce;
 use handle_auth::PublicKey;
 use handle_auth::certificate::{CallerCertificate, CertificateError};
-use handle_auth::handshake::{
-    HANDSHAKE_LEN_MAX, HandshakeError, HandshakeProof, SERVER_RANDOM_LEN, SignedHandshake,
-};
+use handle_auth::handshake::{HandshakeError, HandshakeProof, SERVER_RANDOM_LEN, SignedHandshake};
 use handle_daemon::settings;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, GetRandomFailed, SecureRandom, verify_tls12_signature};
@@ -31,13 +29,16 @@ settings! {
     /// Addresses at which clients may show certificates
     /// ([gateway.md](../gateway.md#client-certificates)).
     pub struct ClientCertificatesConfig {
-        /// These addresses, in addition to those of `listen`; none if empty. They speak TLS 1.2
-        /// only, with the certificate of the gateway. Needs `admin.callers`.
+        /// Set this when clients authenticate with certificates: addresses for them, in addition to
+        /// those of `listen`; none if empty. They speak TLS 1.2 only, with the certificate of the
+        /// gateway. Needs `admin.callers`.
         restart listen: Vec<SocketAddr> = Vec::new();
+    } constants {
         /// Maximum length of the messages of a handshake that a client signs, which include the
-        /// certificates of both sides. They are kept until the first request that needs them. A
-        /// client with more of them has no identity.
-        live handshake_bytes: usize = 16 << 10, 4096..=HANDSHAKE_LEN_MAX;
+        /// certificates of both sides: some chains of usual length, and half of what `handle-admin`
+        /// accepts. They are kept until the first request that needs them. A client with more of
+        /// them has no identity.
+        handshake_bytes: usize = 16 << 10;
     }
 }
 

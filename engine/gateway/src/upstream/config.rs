@@ -1,5 +1,6 @@
 //! Settings of the Handle System.
 
+use crate::places::PlaceLimits;
 use handle_client::plan::PRIVATE_NETWORKS;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
@@ -9,49 +10,81 @@ settings! {
     /// The Handle System, for handles that the set does not have. Without `root`, `local_info` and
     /// `resolver_site`, answers come from the set only.
     pub struct UpstreamConfig {
-        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        /// Set this when all handles of the Handle System are answered: the global service, as
+        /// `bootstrap_handles` (JSON) or `root_info` of a deployed client.
         restart root: Option<PathBuf> = None;
-        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-        /// client.
+        /// Set this when some prefixes have a service that the global one does not name:
+        /// `local_info.json` or `local_info` of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// One site that is asked about every handle: `resolver_site` of a deployed client, or a
-        /// site record as JSON.
+        /// Set this when one site is asked about every handle, such as a `handle-cache` near by:
+        /// `resolver_site` of a deployed client, or a site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
-        /// Prefixes, without `0.NA/`, whose handles are asked for upstream if the set does not have
-        /// them, although the prefix is homed: `handle-admin` has a source of records for them
-        /// ([sources.md](../sources.md)).
+        /// Set this when `handle-admin` has a source of records ([sources.md](../sources.md)): its
+        /// prefixes, without `0.NA/`, whose handles are asked for upstream if the set does not have
+        /// them, although the prefix is homed.
         live sources: Vec<String> = Vec::new();
-        /// Longest duration of one question.
+        /// Set this when services answer more slowly, or clients do not wait as long: longest
+        /// duration of one question.
         restart timeout_ms: u32 = 10_000, 1..=120_000;
-        /// Questions at a time. Further requests get status 503.
+        /// Set this when more clients wait for slow services than this: questions at a time. Of
+        /// these, a source (an IPv4 address, or a /64 of IPv6) has a quarter, and one request to
+        /// `/api/resolve` a 32nd. Further requests get status 503.
         restart questions: usize = 1024, 1..=1 << 16;
-        /// Of these, those of one source: an IPv4 address, or a /64 of IPv6.
-        restart questions_per_source <= questions: usize = 256, 1..=1 << 16;
-        /// Networks in which no server is asked that a record or a referral names, because the
-        /// owner of any prefix chooses these addresses; `[]` in a laboratory or an intranet.
-        /// Servers that are configured, and those of the global service, may be in them.
+        /// Set this when servers that records name are in a private network, as in a laboratory or
+        /// an intranet: networks in which no server is asked that a record or a referral names,
+        /// because the owner of any prefix chooses these addresses; `[]` for none. Servers that are
+        /// configured, and those of the global service, may be in them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
-        /// Requests to servers for one question.
-        restart requests: usize = 64, 1..=256;
-        /// Bytes of cached answers.
+        /// Set this when memory is short, or the cache evicts answers that are asked for again:
+        /// bytes of cached answers.
         restart cache_bytes: usize = 256 << 20, 0..=1 << 40;
-        /// How long an answer is cached at most, whatever its TTL.
+        /// Set this when changes at other services have to be seen sooner: how long an answer is
+        /// cached at most, whatever its TTL.
         restart cache_s: u32 = 3600, 0..=172_800;
-        /// How long the answer that there is no such handle is cached.
-        restart negative_s: u32 = 30, 0..=86_400;
-        /// Time for which an expired answer is still served while it is renewed.
-        restart stale_while_revalidate_s: u32 = 30, 0..=86_400;
-        /// Time for which an expired answer is still served if no server answers. A value with an
-        /// absolute time to live is not served after that time.
+        /// Set this when records shall stay readable for longer, or not at all, while no server
+        /// answers: time for which an expired answer is then still served. For a 120th of it, an
+        /// expired answer is also served while it is renewed, so that clients of popular handles
+        /// never wait. A value with an absolute time to live is not served after that time.
         restart stale_if_error_s: u32 = 3600, 0..=604_800;
-        /// Time for which a failed question is refused; 0 to send it every time.
-        restart failure_s: u32 = 5, 0..=300;
+    } constants {
+        /// Requests to servers for one question: referrals and retries of every deployed service
+        /// need fewer, and a loop ends.
+        requests: usize = 64;
+        /// How long the answer that there is no such handle is cached: a new handle is seen after
+        /// half a minute.
+        negative_s: u32 = 30;
+        /// Time for which a failed question is refused, so that a service without an answer costs
+        /// one question in this time.
+        failure_s: u32 = 5;
         /// Failures in a row of different questions about a prefix after which questions about it
-        /// are refused, except for one in each `failure_s`.
-        restart failures_per_prefix: u32 = 3, 1..=1000;
-        /// Maximum number of remembered failures.
-        restart failures: usize = 4096, 1..=1 << 20;
-        /// What `Retry-After` says when no server answers.
-        live retry_after_s: u32 = 5, 0..=86_400;
+        /// are refused, except for one in each `failure_s`: fewer would let one broken record
+        /// block its prefix.
+        failures_per_prefix: u32 = 3;
+        /// Maximum number of remembered failures: four times the questions at a time. Beyond it,
+        /// one is forgotten, and its question is asked again.
+        failures: usize = 4096;
+        /// What `Retry-After` says when no server answers: `failure_s`, before which no server is
+        /// asked again.
+        retry_after_s: u32 = 5;
+    }
+}
+
+impl UpstreamConfig {
+    /// Questions at a time, of all sources and of one.
+    #[must_use]
+    pub const fn question_limits(&self) -> PlaceLimits {
+        PlaceLimits { places: self.questions, per_source: self.questions.div_ceil(4) }
+    }
+
+    /// Questions at a time of one request about many names.
+    #[must_use]
+    pub const fn questions_per_request(&self) -> usize {
+        self.questions.div_ceil(32)
+    }
+
+    /// Time for which an expired answer is still served while it is renewed.
+    #[must_use]
+    pub const fn stale_while_revalidate_s(&self) -> u32 {
+        self.stale_if_error_s / 120
     }
 }

@@ -117,10 +117,7 @@ impl ReplicaLab {
         let url = format!("file://{}", self.place().display());
         fs::write(
             own.join("handle-fetch.toml"),
-            format!(
-                "url = \"{url}\"\ndirectory = \"set\"\ncontrol = \"fetch.sock\"\ninterval_ms = 200\n\
-                 refused_ms_max = 1000\n"
-            ),
+            format!("url = \"{url}\"\ndirectory = \"set\"\ncontrol = \"fetch.sock\"\ninterval_ms = 200\n"),
         )?;
         fs::write(
             own.join("handled.toml"),

@@ -8,24 +8,27 @@ settings! {
     /// HTTP/2, beside HTTP/1.1: over TLS where the client prefers it, and on plain connections
     /// whose clients begin with its preface. `limits` apply as well.
     pub struct Http2Config {
-        /// Serve HTTP/2.
+        /// Set this when clients or proxies have trouble with HTTP/2: with `false`, only HTTP/1.1
+        /// is served.
         restart enabled: bool = true;
-        /// Requests in progress on a connection.
-        live streams: u32 = 100, 1..=1 << 16;
+    } constants {
+        /// Requests in progress on a connection: the least that RFC 9113 section 6.5.2 recommends.
+        streams: u32 = 100;
         /// Requests that a client may cancel before they are handled. Beyond this number, the
-        /// connection is closed.
-        live resets: usize = 20, 1..=1 << 16;
+        /// connection is closed, because whoever does so at a high rate has work done for nothing.
+        resets: usize = 20;
         /// Requests of a connection that may be reset because the client violated the protocol.
         /// Beyond this number, the connection is closed.
-        live errors: usize = 256, 1..=1 << 16;
-        /// Flow-control window of a request body, in bytes.
-        live stream_window_bytes: u32 = 256 << 10, 65_535..=1 << 30;
-        /// Flow-control window of all request bodies of a connection, in bytes.
-        live connection_window_bytes: u32 = 1 << 20, 65_535..=1 << 30;
-        /// Maximum length of a frame.
-        live frame_bytes: u32 = 16_384, 16_384..=16_777_215;
+        errors: usize = 256;
+        /// Flow-control window of a request body, in bytes: a body of this length comes without
+        /// waiting.
+        stream_window_bytes: u32 = 256 << 10;
+        /// Flow-control window of all request bodies of a connection, in bytes: four of them.
+        connection_window_bytes: u32 = 1 << 20;
+        /// Maximum length of a frame: the least, so that long answers do not delay short ones.
+        frame_bytes: u32 = 16_384;
         /// Bytes of an answer that are buffered for a client that does not read.
-        live send_bytes: usize = 256 << 10, 16_384..=1 << 30;
+        send_bytes: usize = 256 << 10;
     }
 }
 

@@ -105,11 +105,10 @@ impl AnswerWriter {
             put_header(&header::CONTENT_ENCODING, coding.token().as_bytes(), output);
         }
         put_header(&header::VARY, b"Accept-Encoding, Origin", output);
-        for (name, value) in [(header::ETAG, &body.tag), (header::CACHE_CONTROL, &body.caching)] {
-            if let Some(value) = value {
-                put_header(&name, value.as_bytes(), output);
-            }
+        if let Some(tag) = &body.tag {
+            put_header(&header::ETAG, tag.as_bytes(), output);
         }
+        put_header(&header::CACHE_CONTROL, body.caching.as_bytes(), output);
         self.write_head_end(head, bytes.bytes().len(), output);
         if !head.is_head {
             output.extend_from_slice(bytes.bytes());

@@ -74,7 +74,7 @@ fn requests_are_there_again_in_every_state_after_a_restart() {
 fn limits_hold_and_decided_or_deleted_requests_make_room() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    let limits = RegistrationConfig { requests: 3, pending_per_source: 1, ..limits() };
+    let limits = RegistrationConfig { requests: 3, forms_per_hour: 3, ..limits() };
     let first = request(1, 1).1;
     store.add(first.clone(), &limits).unwrap();
     assert!(matches!(store.add(request(1, 2).1, &limits), Err(AddError::FullForSource)));
