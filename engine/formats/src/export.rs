@@ -45,11 +45,12 @@ pub enum Item<'a> {
 impl<R: BufRead> Export<R> {
     /// Reads `input`.
     pub const fn new(input: R) -> Self {
-        Self {
-            scanner: JsonScanner::new(input, TEXT_LEN_MAX),
-            place: ExportSection::Begin,
-            homed: Vec::new(),
-        }
+        Self::bounded(input, TEXT_LEN_MAX)
+    }
+
+    /// Reads `input`, whose records have at most `len_max` bytes.
+    pub const fn bounded(input: R, len_max: usize) -> Self {
+        Self { scanner: JsonScanner::new(input, len_max), place: ExportSection::Begin, homed: Vec::new() }
     }
 
     /// Bytes read so far.

@@ -8,6 +8,7 @@ use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, connect_over_tls, described, exchange_over_tls, get, post, post_request,
     serve_over_http, use_tls,
 };
+use handle_tests::process::{hdl, succeed};
 use handle_tests::vectors::VectorSource;
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
@@ -205,7 +206,7 @@ fn callers_are_proven_and_each_line_needs_the_right() {
         b"{}",
     );
     let media = HttpAnswer::split(&exchange_over_tls(service.address(), &media), false).unwrap().0;
-    assert_eq!((media.status, media.json()["responseCode"].as_i64()), (400, Some(4)));
+    assert_eq!((media.status, media.json()["responseCode"].as_i64()), (415, Some(4)));
     assert_eq!(get(service.address(), "/api/batch", "").status, 405);
 }
 
@@ -280,6 +281,8 @@ fn a_repeated_request_gets_the_same_results_and_changes_nothing() {
 #[test]
 fn bodies_of_every_form_are_read() {
     let service = BatchService::start();
+    let directory = tempfile::tempdir().unwrap();
+    let files = directory.path();
     let send = |media: &str, further: &str, body: &[u8]| {
         let headers = format!("Content-Type: {media}\r\nAuthorization: {ADMINISTRATOR}\r\n{further}");
         let bytes = exchange_over_tls(service.address(), &post_request("/api/batch", &headers, body));
@@ -296,6 +299,21 @@ fn bodies_of_every_form_are_read() {
             { "index": 2, "type": "EMAIL", "data": { "format": "string", "value": "y" } } ] });
         serde_json::to_string_pretty(&record).unwrap()
     };
+    // A homed prefix is refused in its place.
+    let export = |name: &str| {
+        let record: Json = serde_json::from_str(&pretty(name)).unwrap();
+        json!({ "homedPrefixes": ["0.NA/TST"], "handleRecords": { format!("TST/{name}"): record } })
+            .to_string()
+    };
+    let exported = |name: &str| {
+        let [store, records] = ["store.redb", "records"].map(|file| files.join(file));
+        std::fs::write(&records, export(name)).unwrap();
+        let places = [&store, &records].map(|path| path.to_str().unwrap());
+        succeed(hdl(["import", places[0], places[1], "--create", "--homed", "TST"]));
+        let text = succeed(hdl(["export", places[0], "-"]));
+        std::fs::remove_file(store).unwrap();
+        text
+    };
     let batch = |name: &str| {
         format!(
             "# operations\nCREATE TST/{name}\n1 URL 86400 1110 UTF8 x\n2 URL 86400 1110 UTF8 y\n\nDELETE TST/none\n"
@@ -311,6 +329,9 @@ fn bodies_of_every_form_are_read() {
         (any, batch("form-4").into_bytes(), &[(2, 1), (6, 100)]),
         ("application/zstd", packed(csv("form-5")), &[(3, 1)]),
         ("application/x-ndjson", packed(pretty("form-6")), &[(1, 1)]),
+        ("application/json", export("form-7").into_bytes(), &[(0, 4), (1, 1)]),
+        (any, export("form-8").into_bytes(), &[(0, 4), (1, 1)]),
+        (any, exported("form-9").into_bytes(), &[(1, 4), (2, 1)]),
     ]
     .into_iter()
     .enumerate()
@@ -323,7 +344,20 @@ fn bodies_of_every_form_are_read() {
     // Who makes the changes is said by the request, and files of the server are not read.
     let foreign = "AUTHENTICATE SECKEY:300:0.NA/TST\nsecret\nDELETE TST/none\nCREATE TST/file\n1 URL 86400 1110 FILE x\n";
     assert_eq!(send(any, "", foreign.as_bytes()), [(1, 4), (3, 100), (4, 4)]);
-    assert_eq!(send(any, "", b"TST/form-0\n"), [(1, 4)], "a list of names");
+    for (body, what) in
+        [("TST/form-0\n", "list of names"), ("INSERT INTO nas VALUES ('0.NA/X');\n", "SQL dump")]
+    {
+        for further in ["", "Idempotency-Key: form\r\n"] {
+            let headers = format!("Content-Type: {any}\r\nAuthorization: {ADMINISTRATOR}\r\n{further}");
+            let request = post_request("/api/batch", &headers, body.as_bytes());
+            let answer = described("POST", "/api/batch", &exchange_over_tls(service.address(), &request));
+            let text = answer.text();
+            assert!(
+                answer.status == 415 && text.contains(what) && text.contains("Send lines of JSON"),
+                "{text}"
+            );
+        }
+    }
     // What unpacks without end ends.
     assert_eq!(send(any, "", &packed("\n".repeat(16 << 20))), [(1, 4)]);
 }

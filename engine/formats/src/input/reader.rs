@@ -133,7 +133,7 @@ impl<'r> InputReader<'r> {
         let len_max = input.entry_len_max();
         let form = match form {
             InputForm::Json => FormReader::Json(JsonValues::new(input, len_max)?),
-            InputForm::Export => FormReader::Export(Box::new(Export::new(input)), 0),
+            InputForm::Export => FormReader::Export(Box::new(Export::bounded(input, len_max)), 0),
             InputForm::Sql if Dump::<&[u8]>::has_bare_rows(input.peek(1 << 16)?) => {
                 FormReader::Sql(Box::new(Dump::of_rows(input)))
             }

@@ -86,7 +86,7 @@ pub(super) async fn batch(
     let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
     let Some(form) = BodyForm::of(request.head.headers) else {
-        return ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, OTHER_MEDIA).respond(state, request, None);
+        return other_form(OTHER_MEDIA).respond(state, request, None);
     };
     let (settings, source) = (state.settings.current_shared(), request.peer.address);
     let work = BatchWork { state: Arc::clone(state), identity, source };
@@ -125,14 +125,24 @@ pub(super) async fn batch(
     };
     let reader = state.readers.take(source, READERS).and_then(|place| unread.read(place).ok());
     let Some(changes) = reader else { return refuse(state, request, no_place()) };
-    let has_arrived = room.is_some();
+    let mut read = BatchBody { changes, has_arrived: room.is_some(), first: None };
+    if form == BodyForm::Any
+        && let Some(message) = read.begins_with_other_form().await
+    {
+        return other_form(&message).respond(state, request, None);
+    }
     body_streams::spawn(state, async move {
         let _room = room;
         // On an error, the body ends without its terminator, which tells the client that results
         // are missing.
-        let _ = work.run(connection, (changes, has_arrived), sender).await;
+        let _ = work.run(connection, read, sender).await;
     });
     streamed(BulkForm::Lines, body)
+}
+
+/// The refusal of a body whose form is not read.
+fn other_form(message: &str) -> ApiRefusal {
+    ApiRefusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ResponseCode::PROTOCOL_ERROR, message)
 }
 
 /// The error when too many requests wait for `handle-admin`.
@@ -169,6 +179,7 @@ async fn read_body(
     });
     let (bytes, room, count, digest) =
         digested.await.map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "The request met a bug"))?;
+    let count = count.map_err(|message| other_form(&message))?;
     if count > limits.records_max {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(limits.records_max)));
     }
@@ -274,6 +285,19 @@ struct BatchBody {
     first: Option<ReadChanges>,
 }
 
+impl BatchBody {
+    /// Why the body is not read, if it shows at once that it has a form that is not. A form that
+    /// shows later is refused in the answer.
+    async fn begins_with_other_form(&mut self) -> Option<String> {
+        match tokio::time::timeout(PAUSE, self.changes.recv()).await {
+            Ok(Some(ReadChanges::OtherForm(message))) => return Some(message),
+            Ok(read) => self.first = read,
+            Err(_) => {}
+        }
+        None
+    }
+}
+
 /// The body did not arrive completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct BrokenBody;
@@ -333,16 +357,15 @@ impl BatchWork {
     async fn run(
         &self,
         first: PlacedConnection,
-        (changes, has_arrived): (Receiver<ReadChanges>, bool),
+        mut body: BatchBody,
         mut sender: BodySender,
     ) -> Result<(), ClientGone> {
-        let mut body = BatchBody { changes, has_arrived, first: None };
         let (mut connection, mut position) = (first, None);
         while self.carry_out(connection, &mut body, &mut sender, &mut position).await? == FeedEnd::Paused {
             match body.changes.recv().await {
                 Some(ReadChanges::End) => break,
                 Some(ReadChanges::Broken) | None => return Err(ClientGone),
-                group @ Some(ReadChanges::Group(_)) => body.first = group,
+                group @ Some(ReadChanges::Group(_) | ReadChanges::OtherForm(_)) => body.first = group,
             }
             connection = self.open_again().await?;
         }
@@ -396,6 +419,7 @@ impl BatchWork {
             };
             let BodyChanges { frame, states } = match read {
                 Some(ReadChanges::Group(group)) => group,
+                Some(ReadChanges::OtherForm(_)) => continue,
                 Some(ReadChanges::End) => return Ok(FeedEnd::Over),
                 Some(ReadChanges::Broken) | None => return Err(BrokenBody),
             };

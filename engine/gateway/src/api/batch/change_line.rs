@@ -95,6 +95,9 @@ impl LineChange {
             None => {}
         }
         let Some(name) = json.get("handle").and_then(Json::as_str) else {
+            if let Some(prefix) = json.get("homed").and_then(Json::as_str) {
+                return Self::of_entry(InputEntry::Homed(prefix.as_bytes()));
+            }
             return Err(LineFault::protocol("The line has no `handle`"));
         };
         Self::of(name.as_bytes(), || encode(&json, name))
@@ -113,7 +116,9 @@ impl LineChange {
             InputEntry::Operation(operation) => Self::of_operation(&operation),
             InputEntry::Homed(prefix) => {
                 let prefix = String::from_utf8_lossy(prefix);
-                Err(LineFault::protocol(&format!("The homed prefix {prefix} is not a change of a record")))
+                Err(LineFault::protocol(&format!(
+                    "The homed prefix {prefix} is not a change of a record: `hdl handle home` homes it"
+                )))
             }
             InputEntry::Name(name) => {
                 let fault = LineFault::protocol("A name without values is not a change");

@@ -66,6 +66,10 @@ impl BodyForm {
     }
 }
 
+/// The forms that are read, for refusals of others.
+const READ_FORMS: &str = "Send lines of JSON, as hdl export writes them, a JSON export of a reference server, CSV \
+     with the columns handle, index, type and data, or a batch file";
+
 /// Bounds of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadingLimits {
@@ -98,6 +102,8 @@ pub(super) struct BodyChanges {
 #[derive(Debug)]
 pub(super) enum ReadChanges {
     Group(BodyChanges),
+    /// The body has a form that is not read, for this reason. A group says so, too.
+    OtherForm(String),
     End,
     /// The rest of the body did not arrive.
     Broken,
@@ -281,7 +287,16 @@ fn read_changes(
     group: &RefCell<GroupUnderWay>,
     last: &mut u32,
 ) -> Result<(), LineFault> {
-    let mut reader = ChangeReader::open(source, form, limits.entry_len_max)?;
+    let mut reader = match ChangeReader::open(source, form, limits.entry_len_max) {
+        Ok(reader) => reader,
+        Err(unreadable) => {
+            if let UnreadableBody::OtherForm(what) = &unreadable {
+                let refusal = ReadChanges::OtherForm(UnreadableBody::other_form(what));
+                group.borrow().send(refusal).map_err(|error| LineFault::protocol(&error.to_string()))?;
+            }
+            return Err(unreadable.into());
+        }
+    };
     let mut count = 0;
     while let Some((number, change)) = reader.next()? {
         *last = number;
@@ -297,14 +312,49 @@ fn read_changes(
 }
 
 /// The number of changes in a body that has arrived, up to one more than `most`.
-pub(super) fn count_changes(bytes: &[u8], form: BodyForm, entry_len_max: usize, most: usize) -> usize {
-    let Ok(mut reader) = ChangeReader::open(bytes, form, entry_len_max) else { return 0 };
+///
+/// # Errors
+/// The message about a form that is not read.
+pub(super) fn count_changes(
+    bytes: &[u8],
+    form: BodyForm,
+    entry_len_max: usize,
+    most: usize,
+) -> Result<usize, String> {
+    let mut reader = match ChangeReader::open(bytes, form, entry_len_max) {
+        Ok(reader) => reader,
+        Err(UnreadableBody::OtherForm(what)) => return Err(UnreadableBody::other_form(what)),
+        Err(UnreadableBody::Fault(_)) => return Ok(0),
+    };
     let mut count = 0;
     // What cannot be read is reported where it is carried out.
     while count <= most && matches!(reader.pass(), Ok(true)) {
         count += 1;
     }
-    count
+    Ok(count)
+}
+
+/// Why a body cannot be read from its beginning.
+enum UnreadableBody {
+    /// It has a form whose entries are not changes: what it is.
+    OtherForm(&'static str),
+    Fault(LineFault),
+}
+
+impl UnreadableBody {
+    /// The message about a body of a form that is not read.
+    fn other_form(what: &str) -> String {
+        format!("{what}. {READ_FORMS}")
+    }
+}
+
+impl From<UnreadableBody> for LineFault {
+    fn from(unreadable: UnreadableBody) -> Self {
+        match unreadable {
+            UnreadableBody::OtherForm(what) => Self::protocol(&UnreadableBody::other_form(what)),
+            UnreadableBody::Fault(fault) => fault,
+        }
+    }
 }
 
 /// Reads a body as changes, whatever its form.
@@ -317,10 +367,15 @@ enum ChangeReader<'r> {
 type NumberedChange = (u32, Result<LineChange, LineFault>);
 
 impl<'r> ChangeReader<'r> {
-    fn open(source: impl Read + 'r, form: BodyForm, entry_len_max: usize) -> Result<Self, LineFault> {
-        let broken = |error: io::Error| LineFault::unreadable(&error);
+    fn open(source: impl Read + 'r, form: BodyForm, entry_len_max: usize) -> Result<Self, UnreadableBody> {
+        let broken = |error: io::Error| UnreadableBody::Fault(LineFault::unreadable(&error));
         let mut stream = InputStream::bounded(source, entry_len_max).map_err(broken)?;
         let form = match form {
+            // An export is JSON as well.
+            BodyForm::Known(InputForm::Json) => match InputForm::recognise(&mut stream).map_err(broken)? {
+                Some(InputForm::Export) => Some(InputForm::Export),
+                _ => Some(InputForm::Json),
+            },
             BodyForm::Known(form) => Some(form),
             BodyForm::Any => InputForm::recognise(&mut stream).map_err(broken)?,
         };
@@ -328,13 +383,18 @@ impl<'r> ChangeReader<'r> {
             Some(InputForm::Json) => {
                 JsonObjects::bounded(stream, entry_len_max).map(Self::Objects).map_err(broken)
             }
-            Some(form @ (InputForm::Csv | InputForm::Batch)) => InputReader::new(stream, form)
-                .map(Self::Entries)
-                .map_err(|error| LineFault::unreadable(&error)),
-            Some(InputForm::Export | InputForm::Sql | InputForm::Names) | None => Err(LineFault::protocol(
-                "The body is neither lines of JSON, nor CSV with the columns handle, index, type and data, nor a batch \
-                 file",
+            Some(form @ (InputForm::Export | InputForm::Csv | InputForm::Batch)) => {
+                InputReader::new(stream, form)
+                    .map(Self::Entries)
+                    .map_err(|error| UnreadableBody::Fault(LineFault::unreadable(&error)))
+            }
+            Some(InputForm::Sql) => Err(UnreadableBody::OtherForm(
+                "The body is an SQL dump, in which the rows of a record may stand apart",
             )),
+            Some(InputForm::Names) => {
+                Err(UnreadableBody::OtherForm("The body is a list of names, which are no changes"))
+            }
+            None => Err(UnreadableBody::OtherForm("The form of the body is not known")),
         }
     }
 
@@ -410,6 +470,7 @@ mod tests {
                         LineState::Finished(text) => text.trim().to_owned(),
                     }))
                 }
+                ReadChanges::OtherForm(_) => {}
                 ReadChanges::End => break,
                 ReadChanges::Broken => found.push("broken".to_owned()),
             }
@@ -426,6 +487,7 @@ mod tests {
         let lines =
             "\u{feff}# lines\n\n{\"handle\":\"1/a\",\"values\":[]}\n{\"handle\":\"1/b\",\"deleted\":true}\n";
         let pretty = "[\n {\n  \"handle\": \"1/a\",\n  \"values\": []\n },\n {\"handle\":\"1/b\",\"operation\":\"delete\"}\n]\n";
+        let export = "{\"handleRecords\":{\"1/a\":{\"handle\":\"1/a\",\"values\":[]},\n\"1/b\":{\"handle\":\"1/b\",\"values\":[]}}}";
         let batch = "CREATE 1/a\n1 URL 86400 1110 UTF8 x\n\nDELETE 1/b\nREMOVE 1:1/c\n";
         let expected = |numbers: [u32; 2]| vec![format!("{} 1/a", numbers[0]), format!("{} 1/b", numbers[1])];
         let json = BodyForm::Known(InputForm::Json);
@@ -435,6 +497,8 @@ mod tests {
             (lines, json, expected([3, 4])),
             (lines, BodyForm::Any, expected([3, 4])),
             (pretty, json, expected([1, 2])),
+            (export, json, expected([1, 2])),
+            (export, BodyForm::Any, expected([1, 2])),
             (pretty, BodyForm::Any, expected([1, 2])),
             (batch, BodyForm::Any, [expected([1, 4]), vec!["5 1/c".to_owned()]].concat()),
         ] {
@@ -443,8 +507,8 @@ mod tests {
             }
             let packed = zstd::encode_all(text.as_bytes(), 3).unwrap();
             assert_eq!(changes(&packed, form, 5, 10), expected, "{text} in zstd");
-            assert_eq!(count_changes(&packed, form, 1 << 16, 10), expected.len());
-            assert_eq!(count_changes(&packed, form, 1 << 16, 0), 1);
+            assert_eq!(count_changes(&packed, form, 1 << 16, 10), Ok(expected.len()));
+            assert_eq!(count_changes(&packed, form, 1 << 16, 0), Ok(1));
         }
     }
 
@@ -455,13 +519,19 @@ mod tests {
             ("AUTHENTICATE SECKEY:300:1/a\nsecret\n", "makes all changes"),
             ("HOME 192.0.2.1:2641:TCP\n0.NA/1\n", "HOME is not a change of a record"),
             ("CREATE 1/a\n1 URL 86400 1110 FILE /etc/passwd\n", "in another file"),
-            ("10.1045/a\n", "neither lines of JSON, nor CSV"),
+            ("10.1045/a\n", "a list of names, which are no changes. Send lines of JSON"),
+            ("INSERT INTO handles VALUES (1);\n", "an SQL dump, in which"),
             ("handle,index,type,data\n1/a,1,URL,\"x\n", "does not end"),
             ("handle,index,type\n", "no column data"),
             ("handle,index,type,data\n1/a,x,URL,y\n", "\"handle\":\"1/a\""),
-            ("{\"homed\":\"0.NA/1\"}\n", "no `handle`"),
+            ("{\"homed\":\"0.NA/1\"}\n", "prefix 0.NA/1 is not a change of a record: `hdl handle home`"),
+            (
+                "{\"homedPrefixes\":[\"0.NA/1\"]}\n",
+                "prefix 0.NA/1 is not a change of a record: `hdl handle home`",
+            ),
+            ("{\"home\":\"0.NA/1\"}\n", "no `handle`"),
             ("[{\"handle\":\"1/a\",\"values\":[]} 7]", "a comma or the end of the array"),
-            ("\u{1f}\u{8b}", "neither"),
+            ("\u{1f}\u{8b}", "not known"),
         ] {
             assert!(said(text).contains(part), "{text}: {}", said(text));
             assert!(!said(text).contains("secret\""), "{text}");
