@@ -9,7 +9,7 @@ use crate::body_streams::spawn;
 use crate::peer::HttpPeer;
 use crate::places::{BodyLimits, BodyRoom};
 use crate::refusal::HttpRefusal;
-use crate::reply::{GatewayResponse, plain, response, set_number};
+use crate::reply::{GatewayResponse, no_room, plain, response, set_number};
 use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, PART_LEN, ResponseBody};
@@ -104,7 +104,7 @@ pub async fn answer(
                 }
             }
         }
-        _ => respond(answer_here(state, message)),
+        _ => answer_here(state, source, message).map_or_else(no_room, respond),
     }
 }
 
@@ -176,20 +176,22 @@ fn is_public_query(message: &[u8]) -> bool {
         && !header.flags.has(OpFlags::CERTIFY)
 }
 
-/// The answer of the set, as bytes of one message.
-fn answer_here(state: &GatewayState, message: &[u8]) -> Vec<u8> {
-    let Some(mapped) = &state.reading.set else { return refuse_without_set(state) };
+/// The answer of the set, as bytes of one message; `None` if there is no room for it.
+fn answer_here(state: &GatewayState, source: IpAddr, message: &[u8]) -> Option<Vec<u8>> {
+    let Some(mapped) = &state.reading.set else { return Some(refuse_without_set(state)) };
     let set = mapped.current();
     // Long lists are sorted, as the slow path of `handled` does. A body has at most as many as take
     // milliseconds.
     let room = SortingRoom::new();
     let context = AnswerContext::new(set.records(), state.reading.service(), now_unix_s()).sorting_in(&room);
     let Ok((envelope, rest)) = Envelope::split(message) else {
-        return refuse_unreadable(state, message, true);
+        return Some(refuse_unreadable(state, message, true));
     };
     match answer_message(&context, envelope, rest) {
-        AnswerOutcome::Reply(reply) | AnswerOutcome::InSession(reply) => encode(&reply),
-        _ => encode(&refuse_stream(&context, RefusalReason::NotSupported, b"")),
+        AnswerOutcome::Reply(reply) | AnswerOutcome::InSession(reply) => {
+            state.has_room_for(source, reply.stream_len()).then(|| encode(&reply))
+        }
+        _ => Some(encode(&refuse_stream(&context, RefusalReason::NotSupported, b""))),
     }
 }
 

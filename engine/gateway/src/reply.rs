@@ -1,6 +1,6 @@
 //! HTTP responses, and the headers that all of them share.
 
-use crate::answers::AnswerPart;
+use crate::answers::{AnswerPart, NoRoomForAnswer};
 use crate::compression::ContentCoding;
 use crate::config::Config;
 use crate::stream::ResponseBody;
@@ -77,6 +77,14 @@ pub fn response(status: StatusCode, content_type: &'static str, body: impl Into<
 pub fn empty(status: StatusCode) -> GatewayResponse {
     let mut response = Response::new(ResponseBody::from(Bytes::new()));
     *response.status_mut() = status;
+    response
+}
+
+/// Stands for an answer that was not made, because there is no room for it.
+#[must_use]
+pub fn no_room() -> GatewayResponse {
+    let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
+    response.extensions_mut().insert(NoRoomForAnswer);
     response
 }
 

@@ -1,6 +1,7 @@
 //! The state that all parts of the process share.
 
 use crate::administration::AdministrationService;
+use crate::answers::LOOKED_LEN;
 use crate::counters::GatewayCounters;
 use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
 use crate::places::{BodyBytes, SourcePlaces};
@@ -20,7 +21,7 @@ use handle_daemon::source_rates::SourceRates;
 use handle_daemon::takeover::{Handover, TakeoverServer};
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_resolver::ServiceFacts;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -112,6 +113,14 @@ impl GatewayState {
     pub fn drain(&self) {
         self.process.phase.advance(GatewayPhase::Stopping);
         self.process.shutdown.drain();
+    }
+
+    /// Whether there is room for an answer of `len` bytes or more to `source`; making a short one
+    /// costs less than the look.
+    #[must_use]
+    pub fn has_room_for(&self, source: IpAddr, len: usize) -> bool {
+        let limits = || self.settings.current().limits.answers().bytes;
+        len < LOOKED_LEN || self.answers.has_room(source, len, limits())
     }
 
     /// Whether the process accepts no more connections.

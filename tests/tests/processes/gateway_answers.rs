@@ -124,9 +124,9 @@ fn an_answer_without_room_is_refused_before_it_is_made() {
     /// Requests over one connection.
     const COUNT: u32 = 30;
     let served = LongRecords::serve(|_| ());
-    let target = format!("{LONG}?index=1");
-    // The fast path and the general one.
-    for target in [LONG, &target] {
+    let (target, page) = (format!("{LONG}?index=1"), LONG.replace("/api/handles", "") + "?noredirect");
+    // The fast path, the general one, and the record page.
+    for target in [LONG, &target, &page] {
         let ask = |status: &str| {
             let mut stream = TcpStream::connect(served.address()).unwrap();
             stream.set_nodelay(true).unwrap();

@@ -16,7 +16,7 @@ use crate::redirect::{
     AliasChain, ProxyAction, ProxyDecision, ProxyRedirect, ProxyRequest, ProxyStep, ShowReason, choose,
     next_step, plain_redirect,
 };
-use crate::reply::{Freshness, GatewayResponse};
+use crate::reply::{Freshness, GatewayResponse, no_room};
 use crate::state::GatewayState;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
@@ -285,6 +285,10 @@ impl HandleRequest<'_> {
         let parameters = self.proxy.parameters;
         let values: Vec<Value<'_>> =
             answer.values.iter().filter(|value| value.is_public() && parameters.selects(value)).collect();
+        // The page has more bytes for each value than the longest answer without markup.
+        if !self.state.has_room_for(self.peer.address, values.iter().map(Value::encoded_len).sum()) {
+            return no_room();
+        }
         let aliases: Vec<Handle<'_>> = chain.handles().take(chain.aliases_count()).collect();
         let (set_name, server_name);
         let source = match answer.origin {
