@@ -71,6 +71,17 @@ impl SourceRates {
         self.admit_key(Network::new(address, bits), now, rate)
     }
 
+    /// Counts events of `address` that have happened, also beyond the limit: those that follow wait
+    /// for them, too.
+    pub fn charge_at_rate(&self, address: IpAddr, now: Instant, rate: SourceRate, events: u32) {
+        let bits = if address.is_ipv4() { rate.ipv4_bits } else { rate.ipv6_bits };
+        self.with_buckets(Network::new(address, bits), |buckets, source| {
+            let bucket = &mut buckets[bucket_of(buckets, source)];
+            let after_ns = rate.interval_ns.saturating_mul(events.into());
+            bucket.full_at_ns = bucket.full_at_ns.max(self.nanoseconds(now)).saturating_add(after_ns);
+        });
+    }
+
     /// Counts an event of the source that is identified by `key`.
     ///
     /// # Errors
@@ -108,6 +119,15 @@ impl SourceRates {
     }
 }
 
+/// The position of the bucket of `source`, which replaces the one that has used least if it is new.
+fn bucket_of(buckets: &mut [SourceBucket; WAYS], source: u64) -> usize {
+    buckets.iter().position(|bucket| bucket.source == source).unwrap_or_else(|| {
+        let least = (0..WAYS).min_by_key(|&at| buckets[at].full_at_ns).unwrap_or(0);
+        buckets[least] = SourceBucket { source, full_at_ns: 0 };
+        least
+    })
+}
+
 /// Takes an event from the bucket of `source`.
 fn take(
     buckets: &mut [SourceBucket; WAYS],
@@ -115,11 +135,7 @@ fn take(
     now_ns: u64,
     rate: SourceRate,
 ) -> Result<(), RetryAfter> {
-    let at = buckets.iter().position(|bucket| bucket.source == source).unwrap_or_else(|| {
-        let least = (0..WAYS).min_by_key(|&at| buckets[at].full_at_ns).unwrap_or(0);
-        buckets[least] = SourceBucket { source, full_at_ns: 0 };
-        least
-    });
+    let at = bucket_of(buckets, source);
     let full_at_ns = buckets[at].full_at_ns.max(now_ns) + rate.interval_ns;
     let wait_ns = (full_at_ns - now_ns).saturating_sub(rate.interval_ns * u64::from(rate.burst));
     if wait_ns > 0 {
@@ -156,6 +172,19 @@ mod tests {
         assert_eq!((0..9).filter(|_| admitted(10_000).is_ok()).count(), 3, "no more than the burst");
         let minute = start + Duration::from_secs(60);
         assert_eq!((0..99).filter(|_| rates.admit_at_rate(v4(3), minute, rate(1, 60)).is_ok()).count(), 60);
+    }
+
+    #[test]
+    fn what_has_happened_beyond_the_limit_is_waited_for() {
+        let rates = SourceRates::new(1024);
+        let (ten, start) = (rate(10, 3), rates.started);
+        let admitted = |at_ms| rates.admit_at_rate(v4(1), start + Duration::from_millis(at_ms), ten).is_ok();
+        assert!(admitted(0));
+        rates.charge_at_rate(v4(1), start, ten, 7);
+        assert!(!admitted(500), "six of eight are beyond the burst and the rate");
+        assert!(admitted(600) && !admitted(600));
+        rates.charge_at_rate(v4(2), start, ten, u32::MAX);
+        assert!(rates.admit_at_rate(v4(2), start, rate(10, 3)).is_err());
     }
 
     #[test]

@@ -17,8 +17,9 @@ use handle_tests::test_server::serve;
 use handle_tests::vectors::VectorSource;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value as Json, json};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -252,6 +253,45 @@ fn the_requests_of_one_source_take_a_fifth_of_a_core() {
     assert!(name * resolved < took / 4, "{resolved} names of {name:?} in {took:?}");
     assert!(resolved > 0, "they go on");
     drop(streams);
+}
+
+/// What reads of one record with many types take, of all time, while one source asks for nothing
+/// else.
+#[test]
+fn reads_with_many_types_take_a_fifth_of_a_core() {
+    let served = CostlyRecords::serve(|_| ());
+    let types: Vec<String> = many_types().iter().map(|kind| format!("type={kind}")).collect();
+    let request = format!("GET /api/handles/{}?{} HTTP/1.1\r\nHost: x\r\n\r\n", spelling(0), types.join("&"));
+    let (name, is_over, since) = (time_of_a_name(&served), AtomicBool::new(false), Instant::now());
+    let asked = std::thread::scope(|scope| {
+        let asking = || {
+            let mut stream = tcp_from([127, 0, 0, 2], served.address());
+            let (mut count, mut room) = (0_u32, [0; 1 << 16]);
+            while !is_over.load(Ordering::Relaxed) {
+                stream.write_all(request.as_bytes()).unwrap();
+                let len = stream.read(&mut room).unwrap();
+                assert!(room[..len].starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&room[..len]));
+                count += 1;
+            }
+            count
+        };
+        let askers: Vec<_> = (0..4).map(|_| scope.spawn(asking)).collect();
+        // A plain read of this source is answered meanwhile.
+        std::thread::sleep(Duration::from_secs(1));
+        let mut plain = tcp_from([127, 0, 0, 2], served.address());
+        let begun = Instant::now();
+        plain.write_all(b"GET /api/handles/0.NA/NONE HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        assert!(plain.read(&mut [0; 1 << 10]).unwrap() > 0);
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        std::thread::sleep(Duration::from_secs(2));
+        is_over.store(true, Ordering::Relaxed);
+        askers.into_iter().map(|asker| asker.join().unwrap()).sum::<u32>()
+    });
+    let took = since.elapsed();
+    eprintln!("{asked} reads of {name:?} in {took:?}");
+    // 100 ms at once. A busy machine makes reads take longer than they cost, so there are fewer.
+    assert!(name * asked < took / 4 + Duration::from_millis(100), "{asked} reads of {name:?} in {took:?}");
+    assert!(asked > 10, "they go on");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Reading records: `GET /api/handles/{handle}`.
 
-use crate::answers::{LOOKED_LEN, NoRoomForAnswer};
 use crate::api::body::ApiBody;
 use crate::api::caller::Caller;
 use crate::api::request::{
     ApiRequest, NO_ADMIN, admin_refusal, challenge, reason, respond, status_of, unauthorized, unsupported,
 };
+use crate::api::source_time::ReadTime;
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
-use crate::reply::{BodyTag, Freshness, GatewayResponse, empty, set_number};
+use crate::reply::{BodyTag, Freshness, GatewayResponse, no_room, set_number};
 use crate::selection::ValueSelection;
 use crate::state::GatewayState;
 use crate::target;
@@ -39,6 +39,8 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
     if handle.len() > HANDLE_LEN_MAX {
         return bad(ResponseCode::INVALID_HANDLE, &format!("A handle has at most {HANDLE_LEN_MAX} bytes"));
     }
+    // Before the parameters are read, which takes time as well.
+    let mut time = ReadTime::begin(state, request.peer.address, &request.parameters).await;
     let mut http_question = match question(request, &handle) {
         Ok(http_question) => http_question,
         Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
@@ -53,19 +55,25 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         Caller::Identity(_) | Caller::Anonymous => {}
     }
     let render = |answer: &RecordAnswer<'_>| {
+        if let (Some(time), RecordOrigin::Upstream { .. }) = (&mut time, answer.origin) {
+            time.go_on();
+        }
         let has_room = has_room(state, request, &http_question, answer);
-        has_room.then(|| AnswerBody::of(state, &http_question, answer, &handle))
+        let body = has_room.then(|| AnswerBody::of(state, &http_question, answer, &handle));
+        if let Some(time) = time.take() {
+            time.end(state);
+        }
+        body
     };
     match state.answer(&http_question, render).await {
         Ok(Some(body)) => body.respond(state, request, &handle),
-        Ok(None) => {
-            let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
-            response.extensions_mut().insert(NoRoomForAnswer);
-            response
-        }
+        Ok(None) => no_room(),
         Err(error) => AnswerBody::of_failure(&error, &handle).respond(state, request, &handle),
     }
 }
+
+/// Fewest bytes of a value in an answer besides its type and data.
+const VALUE_LEN: usize = 96;
 
 /// Whether `answer` may be made: it is not so long that there is no room for it.
 fn has_room(
@@ -74,9 +82,8 @@ fn has_room(
     http_question: &HttpQuestion,
     answer: &RecordAnswer<'_>,
 ) -> bool {
-    let limits = || state.settings.current().limits.answers().bytes;
-    let fits = |len| len < LOOKED_LEN || state.answers.has_room(request.peer.address, len, limits());
-    let data_len = |value: Value<'_>| value.data.len();
+    let fits = |len| state.has_room_for(request.peer.address, len);
+    let data_len = |value: Value<'_>| VALUE_LEN + value.kind.len() + value.data.len();
     // The body of an answer to `HEAD` is not sent. There is usually room for all values, and those
     // that are selected need not be found twice.
     *request.head.method == Method::HEAD

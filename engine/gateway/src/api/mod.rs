@@ -31,6 +31,7 @@ pub mod resolve;
 pub mod scheme;
 pub mod search;
 pub mod sessions;
+mod source_time;
 pub mod verifications;
 
 use crate::connections::request_body::RequestBody;

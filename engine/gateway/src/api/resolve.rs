@@ -8,6 +8,7 @@ use crate::api::body::ApiBody;
 use crate::api::handles::AnswerBody;
 use crate::api::json_input::{self, parse_beside};
 use crate::api::request::{ApiRefusal, ApiRequest};
+use crate::api::source_time::{RATE_PAUSE, TURN, take_turn};
 use crate::body_collection::read_body;
 use crate::body_streams;
 use crate::connections::request_body::RequestBody;
@@ -19,7 +20,6 @@ use crate::selection::ValueSelection;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, ResponseBody};
 use handle_client::question::AnswerWants;
-use handle_daemon::source_rates::SourceRate;
 use handle_proto::ResponseCode;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
@@ -30,9 +30,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-
-/// Time after which other connections of the worker get their turn.
-const TURN: Duration = Duration::from_micros(100);
 
 /// The format of the body of a request or response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,14 +85,6 @@ const NAME_LEN: usize = 16 << 10;
 const NAME_VALUES: usize = 1024;
 /// Length of the answers that are kept for names that are repeated.
 const REPEATED_LEN_MAX: usize = 16 << 10;
-/// Turns that the requests of one source may take: a fifth of the time of one core, with 100 ms at
-/// once. A request beyond it goes on later. Other connections of the worker then wait for a fifth
-/// of a turn on average.
-const SOURCE_RATE: SourceRate =
-    SourceRate { interval_ns: 500_000, burst: 1000, ipv4_bits: 32, ipv6_bits: 64 };
-/// Time after which a request of a source beyond its rate asks again whether it may go on.
-const RATE_PAUSE: Duration = Duration::from_millis(5);
-
 /// The message about a name that is not resolved.
 const TOO_MUCH: &str = "The answers to this request are too long or too costly together: ask for this \
      handle in another request";
@@ -137,7 +126,7 @@ impl BulkBudget {
             if sender.is_closed() {
                 return Err(ClientGone);
             }
-            match state.bulk_time.admit_at_rate(source, Instant::now(), SOURCE_RATE) {
+            match take_turn(state, source) {
                 Ok(()) => self.taken = rest,
                 Err(_) => tokio::time::sleep(RATE_PAUSE).await,
             }
