@@ -67,7 +67,7 @@ async fn answer(
             frame = receive(&mut stream) => frame?,
             _ = stopping.wait_for(|&stops| stops) => return Ok(()),
         };
-        let Ok(_permit) = work.acquire().await else { return Ok(()) };
+        let Ok(permit) = work.acquire().await else { return Ok(()) };
         let (answering, begun) = (Arc::clone(service), listing.take());
         let answered = tokio::task::spawn_blocking(move || match ForwardFrame::decode(&frame)? {
             ForwardFrame::Request(request) => {
@@ -88,6 +88,8 @@ async fn answer(
             tracing::warn!("cannot parse a request of handled: is it of another version?");
             return Ok(());
         };
+        // Others go on while `handled` takes the answer.
+        drop(permit);
         stream.write_all(&answer).await?;
         listing = rest;
     }
