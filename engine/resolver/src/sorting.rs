@@ -24,3 +24,28 @@ impl SortingRoom {
         if *sorted_for == message { Ok(sorted) } else { Err(RefusalReason::QueryTooLong) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_proto::Value;
+    use handle_proto::wire::list::{Indexes, Strings};
+    use std::vec::Vec;
+
+    #[test]
+    fn the_room_is_for_the_lists_of_one_query() {
+        let (mut two, mut three) = (Vec::new(), Vec::new());
+        let handle = *b"10.1/a10.1/a";
+        let of = |handle, indexes| Query { handle, indexes, types: Strings::EMPTY };
+        let first = of(&handle[..6], Indexes::build([1, 2], &mut two));
+        let other = of(&handle[6..], Indexes::build([1, 2, 3], &mut three));
+        let room = SortingRoom::new();
+        for _ in 0..2 {
+            let sorted = room.sort(first).unwrap();
+            assert!(sorted.selects(&Value::new(2, b"", b"")) && !sorted.selects(&Value::new(3, b"", b"")));
+            // Of the same name, in another message: its lists are others.
+            assert_eq!(room.sort(other).map(|_| ()), Err(RefusalReason::QueryTooLong));
+        }
+        assert!(SortingRoom::new().sort(other).unwrap().selects(&Value::new(3, b"", b"")));
+    }
+}

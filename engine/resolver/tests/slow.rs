@@ -376,6 +376,11 @@ fn references_authorise_directly_and_through_groups() {
     assert_eq!(may((3, "10.1/Groups"), 300, "10.1/nobody"), AuthorityOutcome::No);
     assert!(!is((3, "10.1/Groups"), 300, "10.1/a"), "groups are not opened backwards");
     assert!(!is((0, "10.1/Groups"), 300, "10.1/a"), "index 0 names no group");
+    // So it is not looked for: it takes no lookup, and nothing depends on another service.
+    assert_eq!(may((0, "99.9/elsewhere"), 300, "10.1/a"), AuthorityOutcome::No);
+    let with_zero = [identity(0, "10.1/Groups"), identity(3, "10.1/Groups")];
+    let one_lookup = entitles(&context, with_zero.into_iter(), identity(300, "10.1/deep"), 1);
+    assert_eq!(one_lookup, AuthorityOutcome::Yes);
     assert!(!is((4, "10.1/Groups"), 1, "q"), "sub-types are no groups");
     assert_eq!(may((5, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No, "damaged groups are skipped");
     assert_eq!(may((9, "10.1/Groups"), 300, "10.1/a"), AuthorityOutcome::No);

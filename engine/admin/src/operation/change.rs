@@ -310,4 +310,22 @@ mod tests {
         let private = Value { permissions: Permissions(0x0c), timestamp: 7, ..plain };
         assert_eq!(merge(before, other, 7, |_| true), [private]);
     }
+
+    #[test]
+    fn a_hidden_value_that_stays_the_same_takes_a_right_from_who_may_not_read_it() {
+        let of = |permissions| Value { permissions: Permissions(permissions), ..Value::new(1, b"URL", b"x") };
+        let (admin_read_write, public_read, public_write) = (0x0c, 0x0e, 0x0d);
+        for (permissions, reads_hidden, takes_right) in [
+            (admin_read_write, false, true),
+            (admin_read_write, true, false),
+            (public_read, false, false),
+            (public_write, false, false),
+        ] {
+            let (mut before, mut after) = (vec![], vec![]);
+            let (before, after) = (list(of(permissions), &mut before), list(of(permissions), &mut after));
+            let compared = ValueDifference::compare(&before, &after, reads_hidden);
+            assert!(!compared.is_any, "{permissions:x}");
+            assert_eq!(!compared.actions.is_empty(), takes_right, "{permissions:x} {reads_hidden}");
+        }
+    }
 }
