@@ -7,7 +7,7 @@
 
 mod token;
 
-use handle_proto::sql::read_references;
+use handle_proto::sql::{VALUE_COLUMNS, read_references};
 use handle_proto::value::{Ttl, Value};
 use handle_proto::{Permissions, ValueBuf};
 use std::fmt;
@@ -21,20 +21,11 @@ pub const VALUES_COUNT_MAX: usize = 65_536;
 /// Most columns of a table.
 const COLUMNS_MAX: usize = 64;
 /// The columns of the table, in the order in which it is made.
-const COLUMNS: [&str; 12] = [
-    "handle",
-    "idx",
-    "type",
-    "data",
-    "ttl_type",
-    "ttl",
-    "timestamp",
-    "refs",
-    "admin_read",
-    "admin_write",
-    "pub_read",
-    "pub_write",
-];
+const COLUMNS: [&str; VALUE_COLUMNS.len() + 1] = {
+    let mut columns = ["handle"; VALUE_COLUMNS.len() + 1];
+    columns.split_at_mut(1).1.copy_from_slice(&VALUE_COLUMNS);
+    columns
+};
 
 /// An item of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]

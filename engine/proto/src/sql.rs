@@ -1,15 +1,32 @@
-//! The column of references in the tables of deployed servers that keep records in a database.
+//! The tables of deployed servers that keep records in a database.
 //!
-//! A reference is `index:handle`. In a handle, a tab is `\t`, a line feed `\n`, a carriage return
-//! `\r` and a backslash `\\`. References follow each other with tabs between them. Of the whole
-//! text, everything but printable ASCII, and the percent sign, is then written as `%` and the four
-//! hexadecimal digits of a unit of UTF-16, so the tabs between references are `%0009`. Handle.Net
-//! 9.3.1 writes this over PostgreSQL (`tests/reference/tables.py`).
+//! In the column of references, a reference is `index:handle`. In a handle, a tab is `\t`, a line
+//! feed `\n`, a carriage return `\r` and a backslash `\\`. References follow each other with tabs
+//! between them. Of the whole text, everything but printable ASCII, and the percent sign, is then
+//! written as `%` and the four hexadecimal digits of a unit of UTF-16, so the tabs between
+//! references are `%0009`. Handle.Net 9.3.1 writes this over PostgreSQL
+//! (`tests/reference/tables.py`).
 
 use crate::wire::list::{Reference, References};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+
+/// The columns of a value in the table of handles, after `handle`, in the order in which deployed
+/// servers make them.
+pub const VALUE_COLUMNS: [&str; 11] = [
+    "idx",
+    "type",
+    "data",
+    "ttl_type",
+    "ttl",
+    "timestamp",
+    "refs",
+    "admin_read",
+    "admin_write",
+    "pub_read",
+    "pub_write",
+];
 
 /// Reads references. Their wire form replaces the content of `storage`. Tabs and letters beyond
 /// ASCII that are not escaped stand for themselves, as for deployed servers.

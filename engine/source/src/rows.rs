@@ -5,7 +5,7 @@
 use crate::contract::checked_record;
 use crate::error::SourceError;
 use handle_proto::limit::VALUES_COUNT_MAX;
-use handle_proto::sql::read_references;
+use handle_proto::sql::{VALUE_COLUMNS, read_references};
 use handle_proto::value::Ttl;
 use handle_proto::{Permissions, Value, Values};
 use handle_store::RecordBuf;
@@ -25,21 +25,6 @@ enum ColumnForm {
     /// True or false, in any form.
     Bit,
 }
-
-/// The columns by name.
-pub(crate) const VALUE_COLUMNS: [&str; 11] = [
-    "idx",
-    "type",
-    "data",
-    "ttl_type",
-    "ttl",
-    "timestamp",
-    "refs",
-    "admin_read",
-    "admin_write",
-    "pub_read",
-    "pub_write",
-];
 
 const FORMS: [ColumnForm; VALUE_COLUMNS.len()] = {
     use ColumnForm::{Bit, Bytes, Number, Time};
