@@ -58,9 +58,13 @@ settings! {
         /// Set this when memory is short, or when more records are asked for than fit: memory for
         /// cached records.
         restart bytes: usize = 256 << 20, CachedRecordTable::BYTES_MIN..=1 << 40;
-        /// Set this when a restart should not empty the cache: the file in which it is kept,
-        /// written every five minutes and at the end of the process. Only its owner can read it.
+        /// Set this when a restart should not empty the cache: the file in which it is kept. Only
+        /// its owner can read it.
         restart file: Option<PathBuf> = None;
+        /// Set this when a crash must lose less of the cache, or when writing it disturbs the disk:
+        /// seconds after which this file is written again, besides at the end of the process; 0 for
+        /// only then.
+        live save_every_s: u32 = 300, 0..=86_400;
         /// Set this when changes must be seen earlier than their owners ask for: time for which a
         /// record is kept at most, and greatest TTL in answers.
         live ttl_s_max: u32 = TTL_MAX_S.cast_unsigned(), 1..=TTL_MAX_S.cast_unsigned();
@@ -73,9 +77,6 @@ settings! {
         /// with an absolute TTL is never shown after its time.
         live stale_s: u32 = 3600, 0..=604_800;
     } constants {
-        /// Interval in seconds at which the file is written, besides at the end of the process:
-        /// what is lost by a crash is asked for again.
-        save_every_s: u32 = 300;
         /// Longest record that is kept, in bytes of its handle and public values. One in this
         /// length takes the memory of hundreds of usual ones.
         record_bytes_max: usize = 1 << 16;

@@ -61,9 +61,11 @@
 //!   value and the reason for it. The tests of a crate may choose another value.
 
 pub mod file;
+mod nearest;
 pub mod reload;
 mod rules;
 
+pub use nearest::UnknownSetting;
 pub use rules::{
     AllowedValues, IDENTITIES, LISTEN, LOG_FILTER, NETWORKS, PATH, RangeOrZero, SettingBounds, SettingNumber,
     SettingRule, or_zero,

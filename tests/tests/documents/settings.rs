@@ -281,6 +281,52 @@ fn rendered(tables: &[SettingTable]) -> String {
     text
 }
 
+/// Each setting is there for a situation of an operator, which its description names first. What
+/// nobody has to set is a constant.
+#[test]
+fn the_description_of_each_setting_says_when_to_set_it() {
+    /// Beginnings of names, after the process, that do not say so yet.
+    const EXEMPT: &[&str] = &["handle-admin "];
+    let mut wrong = Vec::new();
+    for process in Process::all() {
+        for row in process.rows() {
+            let what = row.what.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
+            let name = format!("{} {}", process.name, row.name);
+            let is_exempt = EXEMPT.iter().any(|start| name.starts_with(start));
+            if !what.starts_with("Set this when ") && !is_exempt {
+                wrong.push(format!("{name}: {what}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Most settings of all processes together, each declaration counted once.
+const SETTINGS_MAX: usize = 382;
+
+#[test]
+fn the_settings_of_all_processes_can_be_read_in_one_sitting() {
+    let mut declared = BTreeSet::new();
+    for (file, text) in crate::tidy::sources().into_iter().filter(|(file, _)| file.starts_with("engine/")) {
+        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        for (at, line) in product.lines().enumerate() {
+            let rest = ["live ", "restart "].iter().find_map(|kind| line.trim_start().strip_prefix(kind));
+            let name = rest.and_then(|rest| rest.split([':', ' ']).next());
+            if let Some(name) = name.filter(|_| line.contains(": ")) {
+                declared.insert((file.clone(), at, name.to_owned()));
+            }
+        }
+    }
+    // The count is that of the lines from which the settings are made.
+    let names: BTreeSet<&str> = declared.iter().map(|(_, _, name)| name.as_str()).collect();
+    for process in Process::all() {
+        for row in process.rows() {
+            assert!(names.contains(short(&row.name)), "the declaration of `{}` is not counted", row.name);
+        }
+    }
+    assert!(declared.len() <= SETTINGS_MAX, "{} settings: at most {SETTINGS_MAX}", declared.len());
+}
+
 #[test]
 fn the_pages_list_every_setting_as_it_is_declared() {
     for process in Process::all() {

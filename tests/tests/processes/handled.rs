@@ -404,6 +404,9 @@ fn check_config_checks_everything_and_serves_nothing() {
         ("user = \"nobody-of-that-name\"", "/etc/passwd has no \"nobody-of-that-name\""),
         ("cores = [1000]", "`cores`: cannot run on core 1000"),
         ("listen = [\"127.0.0.1:26\", \"127.0.0.1:26\"]", "`listen` names 127.0.0.1:26 twice"),
+        ("tcp.conections = 1", "line 2: unknown setting `tcp.conections`: did you mean `tcp.connections`?"),
+        ("queue_lines = 1", "unknown field `queue_lines`"),
+        ("idle_ms = 1", "unknown setting `idle_ms`: did you mean `tcp.idle_ms`?"),
         ("log = \"loud\"", "`log` is \"loud\": write error, warn, info"),
     ] {
         std::fs::write(&config, format!("snapshot = \"set\"\n{line}\n")).unwrap();

@@ -1,7 +1,8 @@
 //! Configurations as files: read, overridden by arguments, and printed.
 
-use super::SettingSection;
+use super::nearest::unknown_settings;
 use super::reload::put;
+use super::{SettingSection, UnknownSetting};
 use crate::text::{self, TextError};
 use serde::Serialize;
 use std::fmt;
@@ -29,6 +30,17 @@ pub enum ConfigurationError {
         /// Where the mistake is, and what is expected.
         error: Box<toml::de::Error>,
     },
+    /// A file has a setting that is unknown, and similar to a known one.
+    Unknown {
+        /// What the file is.
+        what: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The line of the setting, if it is known.
+        line: Option<usize>,
+        /// The setting.
+        setting: UnknownSetting,
+    },
     /// The shared file has a setting that is not shared.
     NotShared {
         /// The name of the setting.
@@ -52,6 +64,13 @@ impl fmt::Display for ConfigurationError {
         match self {
             Self::Text(error) => error.fmt(f),
             Self::Invalid { what, path, .. } => write!(f, "in {what} {}", path.display()),
+            Self::Unknown { what, path, line, setting } => {
+                write!(f, "in {what} {}", path.display())?;
+                if let Some(line) = line {
+                    write!(f, ", line {line}")?;
+                }
+                write!(f, ": {setting}")
+            }
             Self::NotShared { name, path } => write!(
                 f,
                 "`{name}` is set in {}: only {} are shared, other settings belong to one process",
@@ -73,7 +92,7 @@ impl std::error::Error for ConfigurationError {
         match self {
             Self::Text(error) => error.source(),
             Self::Invalid { error, .. } => Some(error),
-            Self::NotShared { .. } | Self::Twice { .. } => None,
+            Self::Unknown { .. } | Self::NotShared { .. } | Self::Twice { .. } => None,
         }
     }
 }
@@ -111,9 +130,22 @@ impl SettingsFile {
         self.path.parent().unwrap_or(Path::new(""))
     }
 
-    fn invalid(&self, error: toml::de::Error) -> ConfigurationError {
+    /// Why the file is not a configuration of the form `C`: `error`, or the setting that is meant
+    /// by one that does not exist.
+    fn invalid<C: SettingSection>(&self, error: toml::de::Error) -> ConfigurationError {
         let (what, path) = (self.what, self.path.clone());
-        ConfigurationError::Invalid { what, path, error: Box::new(error) }
+        let place = error.span();
+        let line = place.clone().and_then(|place| self.text.get(..place.start));
+        let line = line.map(|before| before.matches('\n').count() + 1);
+        let written = place.and_then(|place| self.text.get(place)).unwrap_or_default();
+        let is_unknown = error.message().starts_with("unknown field");
+        let unknown = if is_unknown { unknown_settings(&C::tables(""), &self.table) } else { Vec::new() };
+        // The one that the error is about: several may be unknown.
+        let is_this = |setting: &UnknownSetting| setting.name.rsplit('.').next() == Some(written);
+        match unknown.into_iter().find(is_this).filter(|setting| setting.nearest.is_some()) {
+            Some(setting) => ConfigurationError::Unknown { what, path, line, setting },
+            None => ConfigurationError::Invalid { what, path, error: Box::new(error) },
+        }
     }
 
     /// The names of the settings in it that can be shared.
@@ -131,9 +163,9 @@ impl SettingsFile {
 pub fn read<C: SettingSection>(path: &Path) -> Result<C, ConfigurationError> {
     let own = SettingsFile::read(OWN, path.to_owned())?;
     // Each file as a configuration by itself, so that an error names the line.
-    let mut config: C = toml::from_str(&own.text).map_err(|error| own.invalid(error))?;
+    let mut config: C = toml::from_str(&own.text).map_err(|error| own.invalid::<C>(error))?;
     if let Some(shared) = own.shared()? {
-        toml::from_str::<C>(&shared.text).map_err(|error| shared.invalid(error))?;
+        toml::from_str::<C>(&shared.text).map_err(|error| shared.invalid::<C>(error))?;
         let mut table = own.table.clone();
         for (name, value) in &shared.table {
             let name = name.clone();
@@ -145,7 +177,7 @@ pub fn read<C: SettingSection>(path: &Path) -> Result<C, ConfigurationError> {
             }
             table.insert(name, value.clone());
         }
-        config = table.try_into().map_err(|error| shared.invalid(error))?;
+        config = table.try_into().map_err(|error| shared.invalid::<C>(error))?;
     }
     config.resolve(own.directory());
     Ok(config)
@@ -281,7 +313,10 @@ mod tests {
             ("", "threads = 3\n", "only administrators, server_id, server_key, sessions, site are shared"),
             ("", "\n[administrators]\nserver_reads_all = true\n", "server_full_access"),
             ("", "shared = \"other.toml\"\n", "`shared` is set in"),
-            ("thread = 3\n", "", "thread"),
+            ("thread = 3\n", "", "config.toml, line 2: unknown setting `thread`: did you mean `threads`?"),
+            ("server = []\n", "", "line 2: unknown setting `server`: did you mean `administrators.server`?"),
+            ("", "siet = 3\n", "service.toml, line 1: unknown setting `siet`: did you mean `site`?"),
+            ("nonsense = 3\n", "", "unknown field `nonsense`, expected one of"),
         ] {
             let error = with(own, text).unwrap_err();
             assert!(error.contains(expected), "{error}");
