@@ -148,8 +148,6 @@ class OurMirror(Ours):
         site.write_text(json.dumps(json.loads(site.read_text()) | {"primarySite": False}))
         with open(self.home / "handle-admin.toml", "a") as file:
             file.write(f'''
-[mirror]
-retry_ms_max = 1000
 [[mirror.primary]]
 name = "reference"
 site = "{primary.home / "siteinfo.json"}"

@@ -35,8 +35,8 @@ impl Config {
     pub const fn audit_bounds(&self) -> AuditBounds {
         AuditBounds {
             lines_per_s: self.limits.audit_refusals_per_s,
-            lines_per_source_per_s: self.limits.audit_refusals_per_source_per_s,
-            bytes_per_s: self.limits.audit_refusals_bytes_per_s as u64,
+            lines_per_source_per_s: self.limits.audit_refusals_per_source_per_s(),
+            bytes_per_s: self.limits.audit_refusals_bytes_per_s(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Config {
                 iterations_max: self.limits.pbkdf2_iterations,
                 key_bits_min: self.limits.pbkdf2_key_bits_min,
                 key_bits_max: self.limits.pbkdf2_key_bits_max,
-                work_max: self.limits.pbkdf2_work,
+                work_max: self.limits.pbkdf2_work(),
             },
             keys_tried: self.limits.keys_tried,
             requires_sessions: self.require_sessions,
@@ -78,8 +78,8 @@ impl Config {
     pub fn challenge_limits(&self) -> ChallengeLimits {
         ChallengeLimits {
             challenges_max: self.limits.challenges,
-            bytes_max: self.limits.challenge_bytes,
-            per_source_max: self.limits.challenges_per_source,
+            bytes_max: self.limits.challenge_bytes(),
+            per_source_max: self.limits.challenges_per_source(),
             datagrams_per_source_max: None,
             age_ms_max: self.limits.challenge_ms.into(),
             exempt: SourceList::parse(&self.limits.exempt_sources).unwrap_or_default(),

@@ -26,7 +26,7 @@ use tokio::net::UnixStream;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-/// Binds the socket at `path`, with the mode of `config`.
+/// Binds the socket at `path`, with the users of `config`.
 ///
 /// # Errors
 /// When another process is listening there, a different kind of file has the path, or the
@@ -35,7 +35,6 @@ pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<LocalSocket> {
     let config = LocalSocketConfig {
         setting: "bulk.socket",
         peer: "handle-gateway",
-        mode: config.mode,
         uids: config.uids.clone(),
         connections: config.connections,
     };

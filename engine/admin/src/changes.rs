@@ -47,7 +47,7 @@ struct FeedRequest {
     follow: bool,
 }
 
-/// Binds the socket at `path`, with the mode of `config`.
+/// Binds the socket at `path`, with the users of `config`.
 ///
 /// # Errors
 /// When another process is listening there, a different kind of file has the path, or the
@@ -56,7 +56,6 @@ pub fn bind(path: &Path, config: &ChangesConfig) -> anyhow::Result<LocalSocket> 
     let config = LocalSocketConfig {
         setting: "changes.socket",
         peer: "a program that follows changes",
-        mode: config.mode,
         uids: config.uids.clone(),
         connections: config.connections,
     };

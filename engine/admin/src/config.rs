@@ -25,25 +25,29 @@ use std::path::PathBuf;
 settings! {
     /// Configuration of `handle-admin`.
     pub struct Config of process on port 2642 where settings_agree {
-        /// Site record, as JSON; the same as that of `handled`.
+        /// Set this when the site record is in another place: its path, as JSON. It is the same as
+        /// that of `handled`.
         restart site: PathBuf = PathBuf::from("/etc/handled/siteinfo.json");
-        /// Which server of the site this is, by its `serverId`. Required if the site has several
-        /// servers.
+        /// Set this when the site has several servers: which of them this is, by its `serverId`.
         restart server_id: Option<i32> = None;
-        /// Threads that answer requests; 0 for one on each core. Threads that wait for the disk are
-        /// additional.
+        /// Set this when requests may not use all cores of the machine: threads that answer
+        /// requests; 0 for one on each core. Threads that wait for the disk are additional.
         restart threads: usize = 0, 0..=1024;
-        /// File of the audit log, one line of JSON for each administrative request. Without it, the
-        /// lines are in the log of the process.
+        /// Set this when administrative requests are to be kept in a file of their own: the audit
+        /// log, one line of JSON for each such request. Without it, the lines are in the log of the
+        /// process.
         live audit: Option<PathBuf> = None;
-        /// Allow listing handles (opcode 105).
+        /// Set this when nobody should learn which handles exist: `false` refuses to list handles
+        /// (opcode 105).
         live list_handles: bool = true;
-        /// Refuse requests outside a session instead of sending a challenge.
+        /// Set this when all clients support sessions: requests outside a session are refused
+        /// instead of challenged.
         live require_sessions: bool = false;
-        /// Allow handles and prefixes with control characters, or with characters that change the
-        /// direction of text.
+        /// Set this when existing handles or prefixes have control characters, or characters that
+        /// change the direction of text: allow them.
         live allow_control_characters: bool = false;
-        /// Allow everything to everyone. For tests, and for networks without other hosts.
+        /// Set this when a test, on a network without other hosts, should do without keys: allow
+        /// everything to everyone.
         live anonymous_full_access: bool = false;
         section store: StoreConfig;
         section publish: PublishConfig;
@@ -84,99 +88,148 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
 settings! {
     /// Bounds of records, challenges and logs.
     pub struct AdminLimits {
-        /// Most bytes of a handle.
-        live handle_bytes: usize = limit::HANDLE_LEN_MAX, 1..=limit::HANDLE_LEN_MAX;
-        /// Most values of a record. Clients of other implementations read no more than 2048.
-        live record_values: usize = limit::VALUES_COUNT_MAX, 1..=limit::VALUES_COUNT_MAX;
-        /// Most bytes of the values of a record, so that all of them fit into an answer.
+        /// Set this when records are to be kept smaller than an answer can be: most bytes of the
+        /// values of a record.
         live record_bytes: usize = limit::VALUES_LEN_MAX, 1..=limit::VALUES_LEN_MAX;
-        /// Most references of a value.
-        live value_references: usize = limit::REFERENCES_COUNT_MAX, 0..=limit::REFERENCES_COUNT_MAX;
-        /// Challenges waiting for an answer. One more displaces the oldest.
+        /// Set this when more clients authenticate at the same time, or when memory is short:
+        /// challenges waiting for an answer. One more displaces the oldest. The challenged requests
+        /// have 1 KiB for each of them, in total. One IPv4 address or IPv6 /64 has a 64th of the
+        /// challenges, and one more displaces its oldest.
         live challenges: usize = 65_536, 1..=1 << 24;
-        /// Bytes of the challenged requests.
-        live challenge_bytes: usize = 64 << 20, limit::MESSAGE_LEN_MAX as usize..=1 << 32;
-        /// Challenges to one IPv4 address or IPv6 /64. One more displaces its oldest.
-        live challenges_per_source <= challenges: usize = 1024, 1..=1 << 24;
-        /// Sources that are exempt from the limits of challenges, work and wrong secret keys by
-        /// source: `handle-gateway` on other hosts, and servers that verify answers here.
+        /// Set this when a host sends the requests of many clients, as `handle-gateway` elsewhere,
+        /// or verifies answers here: sources that are exempt from the limits of challenges, work
+        /// and wrong secret keys by source.
         live exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Time in which a challenge can be answered.
+        /// Set this when clients take longer to sign, as people with a device for it: time in which
+        /// a challenge can be answered.
         live challenge_ms: u32 = 60_000, 1..=3_600_000;
-        /// Values of groups (HS_VLIST) looked up for one decision.
-        live group_lookups: usize = limit::VLIST_EXPANSION_MAX, 0..=limit::VLIST_EXPANSION_MAX;
-        /// Keys tried for an identity that does not name one.
-        live keys_tried: usize = 16, 1..=1024;
-        /// Most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
+        /// Set this when clients derive keys with more rounds, or when fewer should be computed for
+        /// them: most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
+        /// With all keys that are tried, and with one for each 160 bits of the derived key, an
+        /// answer may cause 1.6 times as many.
         live pbkdf2_iterations: u32 = 100_000, 1..=limit::PBKDF2_ITERATIONS_MAX;
-        /// Most PBKDF2 work for one answer: rounds, times one for each 160 bits of the derived key,
-        /// times the keys that are tried.
-        live pbkdf2_work: u32 = 160_000, 1..=1 << 30;
-        /// Least bits of the derived key.
-        live pbkdf2_key_bits_min <= pbkdf2_key_bits_max: u32 = 160, 128..=limit::PBKDF2_KEY_BITS_MAX;
-        /// Most bits of the derived key.
-        live pbkdf2_key_bits_max: u32 = 256, 128..=limit::PBKDF2_KEY_BITS_MAX;
-        /// Lines of the audit log for requests that were refused, anonymous or without effect.
+        /// Set this when refused requests should take less of the audit log, or be seen more
+        /// completely: lines for requests that were refused, anonymous or without effect. They have
+        /// 20 bytes each on average, 64 times as many in a burst. One IPv4 address or IPv6 /64 gets
+        /// a fifth of the lines.
         live audit_refusals_per_s: u32 = 50, 1..=100_000;
-        /// Of these, for one IPv4 address or IPv6 /64.
-        live audit_refusals_per_source_per_s <= audit_refusals_per_s: u32 = 10, 1..=100_000;
-        /// Bytes of such lines, as an average; 64 times as many in a burst.
-        live audit_refusals_bytes_per_s: usize = 1024, 256..=1 << 30;
-        /// Bytes at which the file of the audit log is rotated.
+        /// Set this when the audit log has to go back further, or when its disk is small: bytes at
+        /// which its file is rotated. 16 rotated files are kept; `audit.jsonl.1` is the newest.
         live audit_file_bytes: usize = 64 << 20, 64 << 10..=1 << 40;
-        /// Rotated files of the audit log that are kept; `audit.jsonl.1` is the newest.
-        live audit_files: u32 = 16, 1..=10_000;
-        /// Free bytes of a file system below which it counts as nearly full.
+        /// Set this when a disk is so small, or filled so fast, that the warning should come later
+        /// or earlier: free bytes of a file system below which it counts as nearly full.
         live disk_free_bytes: usize = 256 << 20, 0..=1 << 50;
-        /// Most bytes of a line on the control socket.
-        live control_line_bytes: usize = 4096, 64..=1 << 20;
+    } constants {
+        /// As long as the protocol and deployed servers allow.
+        handle_bytes: usize = limit::HANDLE_LEN_MAX;
+        /// Clients of other implementations read no more values of a record.
+        record_values: usize = limit::VALUES_COUNT_MAX;
+        /// As many references of a value as clients of other implementations read.
+        value_references: usize = limit::REFERENCES_COUNT_MAX;
+        /// Values of groups (HS_VLIST) looked up for one decision: as many as deployed servers
+        /// expand, so that nobody loses rights, and circular groups end.
+        group_lookups: usize = limit::VLIST_EXPANSION_MAX;
+        /// Keys tried for an identity that does not name one. Each may cost a signature check, and
+        /// records with more keys are not known.
+        keys_tried: usize = 16;
+        /// Least bits of a derived key: those of HMAC-SHA1, which clients use.
+        pbkdf2_key_bits_min: u32 = 160;
+        /// Most bits of a derived key, which no known client exceeds. Each 160 take another run.
+        pbkdf2_key_bits_max: u32 = 256;
+        /// Rotated files of the audit log that are kept, which is 1 GiB with files of 64 MiB.
+        audit_files: u32 = 16;
+        /// Most bytes of a line on the control socket: several times the longest command.
+        control_line_bytes: usize = 4096;
+    }
+}
+
+impl AdminLimits {
+    /// Bytes of all challenged requests that wait: 1 KiB for each, and always the longest message.
+    #[must_use]
+    pub fn challenge_bytes(&self) -> usize {
+        self.challenges.saturating_mul(1024).max(limit::MESSAGE_LEN_MAX as usize)
+    }
+
+    /// Challenges of one IPv4 address or IPv6 /64: a 64th of all.
+    #[must_use]
+    pub const fn challenges_per_source(&self) -> usize {
+        self.challenges.div_ceil(64)
+    }
+
+    /// PBKDF2 rounds for one answer, with all keys that are tried: 1.6 times those of one key.
+    #[must_use]
+    pub const fn pbkdf2_work(&self) -> u32 {
+        self.pbkdf2_iterations.saturating_add(self.pbkdf2_iterations / 5 * 3)
+    }
+
+    /// Bytes of the lines for refused requests, as an average; 64 times as many in a burst. The
+    /// 1024 of 50 lines are 86 MiB a day, so nobody replaces all rotated files within a week.
+    #[must_use]
+    pub const fn audit_refusals_bytes_per_s(&self) -> u64 {
+        let bytes = self.audit_refusals_per_s as u64 * 1024 / 50;
+        if bytes < 256 { 256 } else { bytes }
+    }
+
+    /// Lines of the audit log for refused requests of one IPv4 address or IPv6 /64: a fifth of all.
+    #[must_use]
+    pub const fn audit_refusals_per_source_per_s(&self) -> u32 {
+        self.audit_refusals_per_s.div_ceil(5)
     }
 }
 
 settings! {
     /// Limits on the number and duration of connections.
     pub struct TcpConfig {
-        /// Connections waiting to be accepted. The kernel allows at most `net.core.somaxconn`.
-        restart backlog: u32 = 1024, 1..=1 << 16;
-        /// Connections at a time. One more displaces a connection that is idle, or whose request is
-        /// incomplete.
+        /// Set this when more clients are connected at the same time, or when memory or descriptors
+        /// are short: connections at a time. One more displaces a connection that is idle, or whose
+        /// request is incomplete.
         live connections: usize = 4096, 1..=1 << 20;
-        /// Of these, from one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four
-        /// times.
+        /// Set this when many clients share one address, as behind a gateway or a NAT: connections
+        /// from one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four times.
         live connections_per_source <= connections: usize = 512, 1..=1 << 20;
-        /// Requests in progress at a time; others wait. Each may need as much memory as the longest
-        /// message.
+        /// Set this when memory is short: requests in progress at a time; others wait. Each may
+        /// need as much memory as the longest message.
         restart requests: usize = 256, 1..=1 << 12;
-        /// Most bytes of a request, without its envelope.
-        live request_bytes: u32 = limit::MESSAGE_LEN_MAX, 64..=limit::MESSAGE_LEN_MAX;
-        /// Bytes of all incomplete requests, without the first 4096 of each. Beyond it, the
-        /// connections with the oldest ones are closed.
+        /// Set this when memory is short, or when many clients send long requests slowly: bytes of
+        /// all incomplete requests, without the first 4096 of each. Beyond it, the connections with
+        /// the oldest ones are closed.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Most time that a connection stays open without a request.
+        /// Set this when clients keep connections for longer, or when connections are short: most
+        /// time that a connection stays open without a request.
         live idle_ms: u32 = limit::TCP_IDLE_TIMEOUT_MS, 1..=DAY_MS;
-        /// Most time for a request to arrive, from its first byte to its last.
-        live read_ms: u32 = 30_000, 1..=DAY_MS;
-        /// Most time for one message of an answer to be read.
-        live write_ms: u32 = 30_000, 1..=DAY_MS;
-        /// Most time that a closed connection waits for the other side to close.
-        live linger_ms: u32 = 1000, 0..=DAY_MS;
+    } constants {
+        /// Connections waiting to be accepted: a burst of a second. The kernel allows at most
+        /// `net.core.somaxconn`, 4096 by default.
+        backlog: u32 = 1024;
+        /// Most time for a request to arrive, from its first byte to its last: the longest message
+        /// over a line of 300 kbit/s.
+        read_ms: u32 = 30_000;
+        /// Most time for one message of an answer to be read, as for a request.
+        write_ms: u32 = 30_000;
+        /// Most time that a closed connection waits for the other side to close: several times the
+        /// longest round trip on Earth.
+        linger_ms: u32 = 1000;
     }
 }
 
 settings! {
     /// Scrape endpoint and readiness ([admin-metrics.md](admin-metrics.md)).
     pub struct ObserveConfig {
-        /// TCP address of `/metrics`, `/healthz` and `/readyz`; none if not set. The endpoint has
-        /// neither encryption nor authentication, so it belongs on loopback or a private network.
+        /// Set this when this process is to be monitored: TCP address of `/metrics`, `/healthz` and
+        /// `/readyz`; none if not set. The endpoint has neither encryption nor authentication, so
+        /// it belongs on loopback or a private network.
         restart http: Option<SocketAddr> = None;
-        /// HTTP connections at a time; more are refused.
-        restart http_connections: usize = 16, 1..=1024;
-        /// Most bytes of the head of an HTTP request.
-        live http_header_bytes: usize = 4096, 64..=1 << 20;
-        /// Most time for one HTTP connection.
-        restart http_timeout_ms: u32 = 5000, 1..=600_000;
-        /// Least time between two readiness checks, which write to the store and read it back.
-        restart probe_every_ms: u32 = 1000, 0..=DAY_MS;
+    } constants {
+        /// HTTP connections at a time; more are refused. A few monitors, each with a connection or
+        /// two.
+        http_connections: usize = 16;
+        /// Most bytes of the head of an HTTP request: several times what monitors send.
+        http_header_bytes: usize = 4096;
+        /// Most time for one HTTP connection. Monitors give up after 10 seconds.
+        http_timeout_ms: u32 = 5000;
+        /// Least time between two readiness checks, which write to the store and read it back, so
+        /// that whoever asks cannot wear the disk.
+        probe_every_ms: u32 = 1000;
     }
 }
 
@@ -184,6 +237,32 @@ settings! {
 mod tests {
     use super::*;
     use handle_daemon::settings::SettingSection as _;
+
+    #[test]
+    fn related_bounds_are_shares_of_one_setting() {
+        let mut config = Config::default();
+        let bounds = |config: &Config| {
+            let (limits, bulk) = (&config.limits, &config.bulk);
+            [
+                limits.challenge_bytes(),
+                limits.challenges_per_source(),
+                limits.pbkdf2_work() as usize,
+                limits.audit_refusals_per_source_per_s() as usize,
+                usize::try_from(limits.audit_refusals_bytes_per_s()).unwrap(),
+                bulk.keys(),
+                bulk.keys_per_identity(),
+                bulk.results_per_identity(),
+                config.replication.streams_per_identity(),
+                config.callers.limits().per_identity,
+            ]
+        };
+        assert_eq!(bounds(&config), [64 << 20, 1024, 160_000, 10, 1024, 10_000, 2500, 500_000, 4, 64]);
+        (config.limits.challenges, config.limits.pbkdf2_iterations) = (1, 1);
+        (config.limits.audit_refusals_per_s, config.bulk.results) = (1, 1);
+        (config.replication.streams, config.callers.sessions) = (1, 1);
+        // Each is enough for one.
+        assert_eq!(bounds(&config), [limit::MESSAGE_LEN_MAX as usize, 1, 1, 1, 256, 1, 1, 1, 1, 1]);
+    }
 
     #[test]
     fn says_which_settings_contradict_each_other() {

@@ -524,10 +524,6 @@ async fn arrive(
                 return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::ERROR, text)));
             }
         };
-        if message_len > tcp.request_bytes {
-            let text = "The request is too long.";
-            return Ok(ReadOutcome::Bad(OperationRefusal::new(ResponseCode::PROTOCOL_ERROR, text)));
-        }
         let Some(message) = body(stream, held, &envelope, message_len as usize).await? else {
             return Ok(ReadOutcome::Evicted);
         };

@@ -28,7 +28,6 @@ pub fn bind(path: &Path, config: &ForwardConfig) -> anyhow::Result<LocalSocket> 
     let config = LocalSocketConfig {
         setting: "forward.socket",
         peer: "handled",
-        mode: 0o600,
         uids: Vec::new(),
         connections: config.connections,
     };

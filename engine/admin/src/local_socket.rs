@@ -7,12 +7,15 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 
 /// Time after which a failed `accept` is repeated.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// Least time between two lines of the log about refused connections.
+const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The socket, as its setting describes it.
 #[derive(Clone, Debug)]
@@ -21,12 +24,18 @@ pub struct LocalSocketConfig {
     pub setting: &'static str,
     /// The process that connects, for messages.
     pub peer: &'static str,
-    /// Mode of the file.
-    pub mode: u32,
     /// Users whose processes may connect, besides the user of this process.
     pub uids: Vec<u32>,
     /// Connections at a time.
     pub connections: usize,
+}
+
+impl LocalSocketConfig {
+    /// Mode of the file. The kernel names the user of each connection, so the file lets in all
+    /// users if any other than its owner may connect.
+    const fn mode(&self) -> u32 {
+        if self.uids.is_empty() { 0o600 } else { 0o666 }
+    }
 }
 
 /// The bound socket. Its file is removed when this is dropped.
@@ -45,7 +54,7 @@ impl LocalSocket {
     pub fn bind(path: &Path, config: LocalSocketConfig) -> anyhow::Result<Self> {
         let bound =
             OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place).and_then(|socket| {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode))?;
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(config.mode()))?;
                 Ok(socket)
             });
         let socket = bound.with_context(|| {
@@ -77,6 +86,7 @@ impl LocalSocket {
         tokio::spawn(threads::watch(self.config.setting, async move {
             let LocalSocketConfig { setting, peer, .. } = self.config;
             let connections = Arc::new(Semaphore::new(self.config.connections));
+            let mut logged: Option<Instant> = None;
             loop {
                 let accepted = tokio::select! {
                     accepted = listener.accept() => accepted,
@@ -90,7 +100,11 @@ impl LocalSocket {
                 let place = Arc::clone(&connections).try_acquire_owned();
                 let (true, Ok(place)) = (is_allowed, place) else {
                     refuse();
-                    tracing::warn!(user, is_allowed, "a connection to `{setting}` is refused");
+                    // Any local user may cause this if the file lets in all users.
+                    if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+                        logged = Some(Instant::now());
+                        tracing::warn!(user, is_allowed, "a connection to `{setting}` is refused");
+                    }
                     continue;
                 };
                 let served = serve(stream, stopping.clone());

@@ -66,11 +66,17 @@ pub struct Mirror {
 
 impl Mirror {
     /// Opens the mirror; `None` if no primary is configured. Positions with primaries that are not
-    /// configured any more are dropped.
+    /// configured any more are dropped. Of several processes over one database, another one follows
+    /// once this one has not answered for `lease`.
     ///
     /// # Errors
     /// When a file cannot be used, or the site record calls this a primary site.
-    pub fn open(config: &MirrorConfig, store: &Arc<Store>, own: &SiteRecord) -> anyhow::Result<Option<Self>> {
+    pub fn open(
+        config: &MirrorConfig,
+        lease: Duration,
+        store: &Arc<Store>,
+        own: &SiteRecord,
+    ) -> anyhow::Result<Option<Self>> {
         let servers = open_all(config, own)?;
         drop_positions(store, &servers)?;
         if servers.is_empty() {
@@ -78,8 +84,8 @@ impl Mirror {
         }
         let limits = WorkerLimits {
             batch: BatchLimits {
-                items: config.batch_items,
-                bytes: config.batch_bytes,
+                items: config.batch_items(),
+                bytes: config.batch_bytes(),
                 dump_bytes: config.dump_bytes,
             },
             request: RequestLimits::new(config),
@@ -87,7 +93,7 @@ impl Mirror {
             retry_max: Duration::from_millis(config.retry_ms_max.into()),
         };
         let primaries = describe_all(&servers);
-        let lease = open_lease(config, store)?;
+        let lease = open_lease(lease, store)?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
         let (mut states, mut workers, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
         for server in servers {
@@ -159,8 +165,8 @@ impl Mirror {
 }
 
 /// Begins to wait for the lease of the process that follows, if several may do so.
-fn open_lease(config: &MirrorConfig, store: &Store) -> anyhow::Result<Option<ProcessLease>> {
-    let (holder, length) = (this_process(), Duration::from_millis(config.lease_ms.into()));
+fn open_lease(length: Duration, store: &Store) -> anyhow::Result<Option<ProcessLease>> {
+    let holder = this_process();
     let host = holder.host.clone();
     let lease = store.mirror_lease(holder, length);
     let start = |lease| ProcessLease::start("mirror", lease, host, length, || {});

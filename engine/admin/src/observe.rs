@@ -158,7 +158,7 @@ handle_daemon::metrics! {
         counter store_commits = |reading| reading.commits.0;
         /// Changes in these commits; divided by commits, the number of changes that share one.
         counter store_changes = |reading| reading.commits.1;
-        /// Changes waiting for the writer, at most `store.queue_changes`.
+        /// Changes waiting for the writer, at most 1024.
         gauge store_waiting = |reading| reading.service.store.waiting();
         /// 1 after a write to the store has failed; the process then exits.
         gauge store_failed = |reading| reading.service.store.failure().is_some();
@@ -279,7 +279,7 @@ handle_daemon::metrics! {
         /// because there were too many (`refused`), or because a recent query about the same handle
         /// got no answer (`recently_silent`).
         counter remote [event] = |reading| remote_events(reading.service);
-        /// Requests waiting for other services, at most `remote.requests`.
+        /// Requests waiting for other services, at most 16.
         gauge remote_waiting = |reading| reading.service.remote().map_or(0, RemoteServices::asking);
     }
 }

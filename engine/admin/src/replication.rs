@@ -106,7 +106,7 @@ impl Replication {
     /// Signs streams with `key`, and encrypts them with `tls`, which has the same key.
     #[must_use]
     pub fn new(config: &ReplicationConfig, key: Arc<PrivateKey>, tls: Option<Arc<ServerConfig>>) -> Self {
-        let places = Arc::new(StreamPlaces::new(config.streams, config.streams_per_identity));
+        let places = Arc::new(StreamPlaces::new(config.streams, config.streams_per_identity()));
         Self { config: config.clone(), key, tls, places, receivers: Arc::default() }
     }
 
@@ -183,10 +183,10 @@ impl Replication {
     ) -> Result<DumpSource, NoStream> {
         let begin = match start {
             None => DumpPosition::START,
-            Some(start) => DumpPosition::after(start, snapshot.folds(), self.config.dates)
+            Some(start) => DumpPosition::after(start, snapshot.folds(), self.config.has_dates())
                 .ok_or(NoStream::Invalid("The starting point has an unknown kind."))?,
         };
-        let has_dates = self.config.dates;
+        let has_dates = self.config.has_dates();
         Ok(DumpSource::new(snapshot, begin, has_dates, request.now_unix_ms, (share, receiver))?)
     }
 

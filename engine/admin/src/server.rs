@@ -265,7 +265,7 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     for difference in site_differences(config, &site) {
         tracing::warn!("{difference}");
     }
-    let mirror = Mirror::open(&config.mirror, &store, &site)?;
+    let mirror = Mirror::open(&config.mirror, config.publish.mirror_lease(), &store, &site)?;
     let primaries = mirror.as_ref().and_then(Mirror::primaries).map(str::to_owned);
     let start_publisher = |directory| {
         let started = StorePublisher::start(Arc::clone(&store), &config.publish);

@@ -77,54 +77,67 @@ settings! {
     /// ([sources.md](../sources.md)). It is asked about handles of its prefixes that the store does
     /// not have or, with `[sources.pull]`, its records are copied into the store.
     pub struct SourceConfig where is_complete {
-        /// Name of the source in metrics and logs.
+        /// Set this when a table `[[sources]]` is written: name of the source in metrics and logs.
         restart name: String = String::new(), NAME;
-        /// Prefixes whose handles the source has, without `0.NA/`. They are homed at the start.
+        /// Set this when a table `[[sources]]` is written: prefixes whose handles the source has,
+        /// without `0.NA/`. They are homed at the start.
         restart prefixes: Vec<String> = Vec::new(), PREFIXES;
-        /// What answers: a server over HTTP (`url`), a program (`command`), a query to a database
-        /// (`database`, `query`), or the tables of a reference server in a database (`database`).
+        /// Set this when something else than a server over HTTP (`url`) answers: a program
+        /// (`command`), a query to a database (`database`, `query`), or the tables of a reference
+        /// server in a database (`database`).
         restart kind: SourceKind = SourceKind::Http;
-        /// Of `http`: URL to which a slash and the handle are appended, percent-encoded.
+        /// Set this when the kind is `http`: URL to which a slash and the handle are appended,
+        /// percent-encoded.
         restart url: String = String::new(), URL;
-        /// Of `http`: file with a token that is sent as `Authorization: Bearer`, for which only its
-        /// owner may have permissions.
+        /// Set this when a server over HTTP asks for a token: file with it, for which only its
+        /// owner may have permissions. It is sent as `Authorization: Bearer`.
         restart token_file: Option<PathBuf> = None;
-        /// File with the authorities (PEM) that certify a server or a database over TLS; without
-        /// it, those that the host trusts.
+        /// Set this when the certificate of a server or a database is from an authority of your
+        /// own: file with the authorities (PEM) that certify it; without it, those that the host
+        /// trusts.
         restart ca_file: Option<PathBuf> = None;
-        /// Of `sql` and `tables`: URL of a database of PostgreSQL, as of `psql`. Servers on other
-        /// machines are asked over TLS, unless `sslmode=disable` is in the URL.
+        /// Set this when the kind is `sql` or `tables`: URL of a database of PostgreSQL, as of
+        /// `psql`. Servers on other machines are asked over TLS, unless `sslmode=disable` is in the
+        /// URL.
         restart database: String = String::new(), DATABASE_URL;
-        /// Of `sql` and `tables`: file with the password, for which only its owner may have
-        /// permissions. Without it, the password is in the environment variable `PGPASSWORD`, if
-        /// the database asks for one.
+        /// Set this when the database asks for a password: file with it, for which only its owner
+        /// may have permissions. Without it, the password is in the environment variable
+        /// `PGPASSWORD`.
         restart password_file: Option<PathBuf> = None;
-        /// Of `sql`: a SELECT that yields the values of the handle `$1`, one a row.
+        /// Set this when the kind is `sql`: a SELECT that yields the values of the handle `$1`, one
+        /// a row.
         restart query: String = String::new();
-        /// Of `tables`: make the changes of administrators in the tables.
+        /// Set this when administrators change the records of `tables` here: make their changes in
+        /// the tables.
         restart writable: bool = false;
-        /// Of `program`: the program, as an absolute path, and its arguments.
+        /// Set this when the kind is `program`: the program, as an absolute path, and its
+        /// arguments.
         restart command: Vec<String> = Vec::new();
-        /// Time for an answer; of a database, each for connecting, preparing and answering.
+        /// Set this when the source needs longer, or requests should wait for less: time for an
+        /// answer; of a database, each for connecting, preparing and answering. The next part of a
+        /// listing may take 15 times as long.
         restart timeout_ms: u32 = 2000, 10..=120_000;
-        /// Requests at a time, with those that wait for the answer to another one about the same
-        /// handle; one more gets RC 3. A source that hangs keeps as many threads waiting, so it
-        /// belongs below `forward.requests` of `handled`.
+        /// Set this when the source can answer more requests at a time, or must get fewer: requests
+        /// at a time, with those that wait for the answer to another one about the same handle; one
+        /// more gets RC 3. A source that hangs keeps as many threads waiting, so it belongs below
+        /// `forward.requests` of `handled`.
         restart outstanding: usize = 4, 1..=256;
-        /// Most bytes of an answer.
-        restart answer_bytes: usize = 1 << 20, 1024..=1 << 26;
-        /// Requests in a row without an answer after which the source is paused.
-        restart failures: u32 = 5, 1..=1000;
+        /// Set this when changes in the source should be visible sooner, or when it should be asked
+        /// less: time for which a record is kept here; 0 to ask each time. The answer that there is
+        /// no such handle is kept for a fifth of it.
+        restart cache_s: u32 = 5, 0..=86_400;
+        section pull: Option<PullConfig>;
+    } constants {
+        /// Most bytes of an answer, several times the longest record that can be stored.
+        answer_bytes: usize = 1 << 20;
+        /// Requests in a row without an answer after which the source is paused: more than a
+        /// restart of it loses.
+        failures: u32 = 5;
         /// Time for which a paused source is not asked. After it, one request at a time is tried. A
         /// program that ends is restarted after at most this time.
-        restart pause_ms: u32 = 5000, 10..=3_600_000;
-        /// Time for which a record is kept here; 0 to ask each time.
-        restart cache_s: u32 = 5, 0..=86_400;
-        /// Time for which the answer that there is no such handle is kept here; 0 to ask each time.
-        restart negative_s: u32 = 1, 0..=86_400;
-        /// Bytes of answers that are kept here.
-        restart cache_bytes: usize = 16 << 20, 0..=1 << 36;
-        section pull: Option<PullConfig>;
+        pause_ms: u32 = 5000;
+        /// Bytes of answers that are kept here: those of some ten thousand handles.
+        cache_bytes: usize = 16 << 20;
     }
 }
 
@@ -133,43 +146,42 @@ settings! {
     /// instead of asking for each when it is needed
     /// ([sources.md](../sources.md#copying-records-into-the-store)). An empty table is enough.
     pub struct PullConfig {
-        /// Time between two requests for changes, if the source tells changes.
+        /// Set this when changes should arrive sooner, or when the source should be asked less:
+        /// time between two requests for changes, if the source tells changes.
         restart poll_ms: u32 = 10_000, 10..=DAY_MS;
-        /// Time between two comparisons of all records.
+        /// Set this when the source does not tell changes, or not all: time between two comparisons
+        /// of all records.
         restart compare_s: u32 = 86_400, 1..=31_536_000;
-        /// Time for the next line or the next rows of a listing.
-        restart step_ms: u32 = 30_000, 10..=600_000;
-        /// Time for a whole listing. One that takes longer is given up.
-        restart listing_s: u32 = 21_600, 1..=604_800;
-        /// Most records of a listing. A comparison needs 8 to 16 bytes of memory for each record
-        /// that is listed.
+        /// Set this when the source has more records, or when memory is short: most records of a
+        /// listing. A comparison needs 8 to 16 bytes of memory for each record that is listed.
         restart records: usize = 10_000_000, 1..=1 << 32;
-        /// Most handles that a comparison deletes, in percent of those that were in the store
-        /// before it. More are deleted only when an operator accepts it.
-        restart delete_percent: u32 = 10, 0..=100;
-        /// Records in one transaction of the store.
-        restart commit_records: usize = 500, 1..=100_000;
-        /// Bytes of records in one transaction, which may be exceeded by one record.
-        restart commit_bytes: usize = 1 << 20, 1024..=1 << 30;
-        /// Of `sql`: a SELECT that yields all records, with the columns of `query` and `handle`, or
-        /// all handles, with the column `handle` only.
+        /// Set this when the kind is `sql`: a SELECT that yields all records, with the columns of
+        /// `query` and `handle`, or all handles, with the column `handle` only.
         restart list_query: String = String::new();
-        /// Of `sql`: a SELECT that yields the handles that were changed or deleted after the place
-        /// `$1`, in order, with the columns `handle` and `cursor`.
+        /// Set this when a database of the kind `sql` tells changes: a SELECT that yields the
+        /// handles that were changed or deleted after the place `$1`, in order, with the columns
+        /// `handle` and `cursor`.
         restart changes_query: String = String::new();
-        /// Of `sql`, with `changes_query`: a SELECT that yields the present place, in one row with
-        /// one column.
+        /// Set this when `changes_query` is: a SELECT that yields the present place, in one row
+        /// with one column.
         restart cursor_query: String = String::new();
+    } constants {
+        /// Time for a whole listing. One that takes longer is given up: the source hangs, or lists
+        /// fewer records per second than a comparison is good for.
+        listing_s: u32 = 21_600;
+        /// Most handles that a comparison deletes, in percent of those that were in the store
+        /// before it. More are deleted only when an operator accepts it, since a source that lost
+        /// its records looks the same.
+        delete_percent: u32 = 10;
+        /// Records in one transaction of the store: other changes wait for it for some ten
+        /// milliseconds.
+        commit_records: usize = 500;
+        /// Bytes of records in one transaction, which may be exceeded by one record.
+        commit_bytes: usize = 1 << 20;
     }
 }
 
 impl PullConfig {
-    /// Time for the next line or the next rows.
-    #[must_use]
-    pub fn step(&self) -> Duration {
-        Duration::from_millis(self.step_ms.into())
-    }
-
     /// Time for a whole listing.
     #[must_use]
     pub fn listing(&self) -> Duration {
@@ -261,6 +273,26 @@ impl SourceConfig {
         Duration::from_millis(self.timeout_ms.into())
     }
 
+    /// Time for the next line or the next rows of a listing: 15 times that of an answer, since a
+    /// database may sort all rows before it tells the first one.
+    #[must_use]
+    pub fn step(&self) -> Duration {
+        Duration::from_millis(self.step_ms().into())
+    }
+
+    /// The same in milliseconds.
+    #[must_use]
+    pub(crate) const fn step_ms(&self) -> u32 {
+        self.timeout_ms * 15
+    }
+
+    /// Time for which the answer that there is no such handle is kept: a fifth of that of a record,
+    /// since it may be asked for just before it is created.
+    #[must_use]
+    pub const fn negative_s(&self) -> u32 {
+        self.cache_s / 5
+    }
+
     /// Time for which a paused source is not asked.
     #[must_use]
     pub fn pause(&self) -> Duration {
@@ -308,7 +340,7 @@ mod tests {
             ("kind = \"tables\"", Some("no `database`")),
             ("url = \"http://a\"\nwritable = true", Some("`writable`")),
             ("url = \"http://a\"\npull = {}", None),
-            ("url = \"http://a\"\npull = { delete_percent = 101 }", Some("`sources[0].pull.delete_percent`")),
+            ("url = \"http://a\"\npull = { records = 0 }", Some("`sources[0].pull.records`")),
             ("url = \"http://a\"\npull = { list_query = \"SELECT\" }", Some("another kind")),
             ("kind = \"tables\"\ndatabase = \"postgresql://u@h/d\"\npull = {}", None),
             (

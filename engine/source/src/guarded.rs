@@ -75,7 +75,7 @@ impl GuardedSource {
             cache: Mutex::new(AnswerCache::new(
                 config.cache_bytes,
                 seconds(config.cache_s),
-                seconds(config.negative_s),
+                seconds(config.negative_s()),
             )),
             flights: Mutex::default(),
             changes: AtomicU64::new(0),

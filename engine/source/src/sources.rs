@@ -131,8 +131,8 @@ fn open_listed(
     runtime: RuntimeHandle,
 ) -> Result<Box<dyn ListedSource>, String> {
     Ok(match config.kind {
-        SourceKind::Http => Box::new(HttpPages::open(config, pull, stop, runtime)?),
-        SourceKind::Program => Box::new(ProgramPages::new(config, pull, stop, runtime)),
+        SourceKind::Http => Box::new(HttpPages::open(config, stop, runtime)?),
+        SourceKind::Program => Box::new(ProgramPages::new(config, stop, runtime)),
         SourceKind::Sql | SourceKind::Tables => Box::new(DatabasePages::open(config, pull, folds)?),
     })
 }

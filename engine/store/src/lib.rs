@@ -102,7 +102,7 @@ pub use writer::BegunChange;
 use embedded::EmbeddedStore;
 use feed::StoreFeed;
 use handle_daemon::settings;
-use handle_daemon::settings::{PATH, or_zero};
+use handle_daemon::settings::PATH;
 use handle_proto::Handle;
 use handle_proto::fold;
 use handle_proto::name::PREFIX_RECORDS;
@@ -117,33 +117,42 @@ use writer::{CommitQueue, StoreWriter};
 settings! {
     /// The store of the records ([store.md](../store.md)).
     pub struct StoreConfig {
-        /// File of the store.
+        /// Set this when the store is in another place: its file.
         restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
-        /// Memory for pages of the store.
+        /// Set this when memory is short, or when a large store should be read from memory: memory
+        /// for pages of the store.
         restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// Sync each commit before it becomes the last one, and write the map of free pages with
-        /// it, so that the store opens at once after a crash. Without it, commits take one sync
-        /// instead of two, and opening after a crash reads the whole file.
+        /// Set this when the disk syncs slowly, and opening after a crash may take longer: `false`
+        /// lets commits take one sync instead of two, and opening after a crash reads the whole
+        /// file. Otherwise each commit is synced before it becomes the last one, with the map of
+        /// free pages, so that the store opens at once.
         restart quick_repair: bool = true;
-        /// Length from which on a file gets this map only when it is closed, because the map has
-        /// 150 KiB for each GiB of the file. Opening such a file after a crash reads all of it.
-        restart quick_repair_bytes: u64 = 1 << 30, 0..=1 << 40;
-        /// Read the whole file and compare its checksums before opening it; without `quick_repair`,
-        /// not after a crash. Otherwise disk damage is found only when a damaged page is read, if
-        /// at all.
+        /// Set this when the file is so large that a start takes too long: `false` opens it without
+        /// reading the whole file and comparing its checksums. Disk damage is then found only when
+        /// a damaged page is read, if at all. Without `quick_repair`, the file is not compared
+        /// after a crash.
         restart verify_at_start: bool = true;
-        /// Changes waiting for the writer. One more gets RC 3.
-        restart queue_changes: usize = 1024, 1..=1 << 20;
-        /// Changes that share one commit.
-        restart commit_changes: usize = 512, 1..=1 << 16;
-        /// Time for which the log of transactions is kept; 0 for no limit.
+        /// Set this when mirrors may be away for longer, or when the disk is small: time for which
+        /// the log of transactions is kept; 0 for no limit. It has at most ten million
+        /// transactions.
         restart log_days: u32 = 30, 0..=36_500;
-        /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes.
-        restart log_transactions: usize = 10_000_000, or_zero(1000..=1 << 40);
-        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the
-        /// oldest are dropped.
-        restart gone_names: usize = 1_000_000, 0..=1 << 32;
         section postgres: PostgresConfig;
+    } constants {
+        /// Length from which on a file gets the map of free pages only when it is closed, because
+        /// the map has 150 KiB for each GiB of the file. Opening such a file after a crash reads
+        /// all of it.
+        quick_repair_bytes: u64 = 1 << 30;
+        /// Changes waiting for the writer: two commits of them. One more gets RC 3.
+        queue_changes: usize = 1024;
+        /// Changes that share one commit, so that many clients share the syncs of the disk, and
+        /// none waits much longer for the changes of others.
+        commit_changes: usize = 512;
+        /// Transactions that the log keeps; 0 for no limit. One takes about 100 bytes, so all of
+        /// them about 1 GB.
+        log_transactions: usize = 10_000_000;
+        /// Deleted handles and released prefixes whose last changes are kept for mirrors; the
+        /// oldest are dropped. One takes about as much as a transaction of the log.
+        gone_names: usize = 1_000_000;
     }
 }
 
@@ -365,7 +374,7 @@ impl Store {
 
     /// Reads what other processes have done since: they may have made transactions, or given the
     /// store a new identity. Without a call, this is known a moment later
-    /// (`store.postgres.poll_ms`).
+    /// (`PostgresConfig::poll_ms`).
     ///
     /// # Errors
     /// When the database cannot be read.

@@ -32,7 +32,6 @@ fn main() {
         url: backend.url(),
         timeout_ms: 500,
         cache_s: 0,
-        negative_s: 0,
         ..SourceConfig::default()
     };
     let processes = BothProcesses::start(

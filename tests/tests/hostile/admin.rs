@@ -367,8 +367,8 @@ fn audit(administered: &AdminServer) -> Vec<serde_json::Value> {
 #[test]
 fn requests_without_effect_or_identity_cannot_fill_the_audit_log() {
     let mut administered = server(|config| {
-        config.limits.audit_refusals_per_s = 5;
-        config.limits.audit_refusals_per_source_per_s = 5;
+        // A fifth of them is for one source.
+        config.limits.audit_refusals_per_s = 25;
     });
     let address = administered.address();
     let before = audit(&administered).len();
@@ -411,10 +411,9 @@ fn requests_without_effect_or_identity_cannot_fill_the_audit_log() {
 }
 
 #[test]
-fn the_audit_log_is_rotated_at_its_maximum_size_and_keeps_a_limited_number_of_files() {
+fn the_audit_log_is_rotated_at_its_maximum_size() {
     let administered = server(|config| {
         config.limits.audit_file_bytes = 64 << 10;
-        config.limits.audit_files = 2;
     });
     let add = Operation::with_values(OpCode::ADD_VALUE, OVERWRITE, TARGET, &[open(1, b"x")]);
     let handle = vec![b'x'; 1900];
@@ -433,6 +432,5 @@ fn the_audit_log_is_rotated_at_its_maximum_size_and_keeps_a_limited_number_of_fi
         assert!(text.len() <= 64 << 10, "{name}: {}", text.len());
         assert!(text.lines().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{name}");
     }
-    assert!(!path("audit.jsonl.3").exists());
     change_as_admin(&administered, &add);
 }

@@ -7,6 +7,7 @@ use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_auth::{PrivateKey, random};
 use handle_proto::data::vlist::Vlist;
 use handle_proto::data::{Admin, AdminPermissions};
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, REFERENCES_COUNT_MAX};
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer, SecretAnswer};
 use handle_proto::wire::list::{Indexes, Reference, References, Strings};
@@ -280,31 +281,24 @@ fn index_zero_of_a_public_key_is_the_index_of_the_key_that_fits() {
 #[test]
 fn records_keep_their_bounds_at_the_edge() {
     let administered = root(|config| {
-        config.limits.record_values = 20;
-        config.limits.record_bytes = 4000;
-        config.limits.handle_bytes = 40;
-        config.limits.value_references = 2;
+        config.limits.record_bytes = 16_000;
     });
-    let many = |count: i32| (1..=count).map(url).collect::<Vec<_>>();
-    assert_eq!(create(&administered, b"TST/20", &many(20)).code, Code::SUCCESS);
-    assert_eq!(create(&administered, b"TST/21", &many(21)).code, Code::INVALID_VALUE);
-    assert_eq!(add(&administered, b"TST/20", &[url(21)]).code, Code::INVALID_VALUE, "one more");
-    let data = vec![b'x'; 4000 - Value::LEN_MIN];
+    let data = vec![b'x'; 16_000 - Value::LEN_MIN];
     assert_eq!(create(&administered, b"TST/big", &[Value::new(1, b"", &data)]).code, Code::SUCCESS);
     assert_eq!(create(&administered, b"TST/bigger", &[Value::new(1, b"x", &data)]).code, Code::INVALID_VALUE);
     assert_eq!(add(&administered, b"TST/big", &[url(2)]).code, Code::INVALID_VALUE);
     let name = |len: usize| [&b"TST/"[..], &vec![b'a'; len - 4]].concat();
-    assert_eq!(create(&administered, &name(40), &[url(1)]).code, Code::SUCCESS);
-    assert_eq!(create(&administered, &name(41), &[url(1)]).code, Code::INVALID_HANDLE);
+    assert_eq!(create(&administered, &name(HANDLE_LEN_MAX), &[url(1)]).code, Code::SUCCESS);
+    assert_eq!(create(&administered, &name(HANDLE_LEN_MAX + 1), &[url(1)]).code, Code::INVALID_HANDLE);
     let mut storage = vec![];
     let references = |count: usize, storage| {
         References::build(std::iter::repeat_n(Reference { handle: b"TST/a", index: 1 }, count), storage)
     };
-    let two = Value { references: references(2, &mut storage), ..url(1) };
-    assert_eq!(create(&administered, b"TST/two", &[two]).code, Code::SUCCESS);
+    let most = Value { references: references(REFERENCES_COUNT_MAX, &mut storage), ..url(1) };
+    assert_eq!(create(&administered, b"TST/most", &[most]).code, Code::SUCCESS);
     let mut storage = vec![];
-    let three = Value { references: references(3, &mut storage), ..url(1) };
-    assert_eq!(create(&administered, b"TST/three", &[three]).code, Code::INVALID_VALUE);
+    let more = Value { references: references(REFERENCES_COUNT_MAX + 1, &mut storage), ..url(1) };
+    assert_eq!(create(&administered, b"TST/more", &[more]).code, Code::INVALID_VALUE);
     assert_eq!(create(&administered, b"TST/zero", &[url(0)]).code, Code::INVALID_VALUE);
     assert_eq!(create(&administered, b"TST/below", &[url(-1)]).code, Code::INVALID_VALUE);
     assert_eq!(create(&administered, b"TST/twice", &[url(1), url(1)]).code, Code::VALUE_ALREADY_EXISTS);
@@ -318,6 +312,7 @@ fn a_record_of_2048_values_can_be_read_and_2049_are_refused() {
     let values: Vec<Value<'_>> = (1..=2049).map(|index| Value::new(index, b"", b"")).collect();
     assert_eq!(create(&administered, b"TST/2049", &values).code, Code::INVALID_VALUE);
     assert_eq!(create(&administered, b"TST/2048", &values[..2048]).code, Code::SUCCESS);
+    assert_eq!(add(&administered, b"TST/2048", &[url(2049)]).code, Code::INVALID_VALUE, "one more");
     assert_eq!(resolve(&administered, b"TST/2048").indexes.len(), 2048);
 }
 
@@ -413,7 +408,6 @@ fn connections_are_bounded_and_kept_open_on_request() {
     let administered = root(|config| {
         config.tcp.connections = 2;
         config.tcp.connections_per_source = 2;
-        config.tcp.request_bytes = 1000;
         config.tcp.read_ms = 50;
     });
     let address = administered.address();
@@ -455,7 +449,8 @@ fn connections_are_bounded_and_kept_open_on_request() {
         assert!(std::time::Instant::now() < deadline, "connections are still counted");
         std::thread::sleep(Duration::from_millis(5));
     }
-    for (len, code) in [(1000, Code::SUCCESS), (1001, Code::PROTOCOL_ERROR)] {
+    let most = MESSAGE_LEN_MAX as usize;
+    for (len, code) in [(most, Code::SUCCESS), (most + 1, Code::ERROR)] {
         let mut padded = request(OpFlags::PLAIN_REQUEST);
         padded.resize(Envelope::LEN + len, 0);
         padded[16..20].copy_from_slice(&u32::try_from(len).unwrap().to_be_bytes());
@@ -561,7 +556,7 @@ fn the_program_reports_errors_serves_and_stops_on_a_signal() {
         command
     };
     assert!(succeed(command(&["--check-config"])).contains("configuration is good"));
-    assert!(succeed(command(&["--print-config"])).contains("record_values = 2048"));
+    assert!(succeed(command(&["--print-config"])).contains("challenges = 65536"));
     let (code, text) = fail(command(&["--check-config", "--store", "/nowhere/store"]));
     assert!(code == 2 && text.contains("/nowhere/store") && text.contains("hdl store create"), "{text}");
     let no_root = directory.path().join("no-root.toml");

@@ -23,6 +23,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
+/// Bytes of a value of [`AdminReloadSetup::create`].
+const VALUE_LEN: usize = Value::LEN_MIN + "URL".len() + TARGET.len();
+const TARGET: &str = "https://example.org/";
+
 /// A running process with its configuration file.
 struct AdminReloadSetup {
     process: RunningProcess,
@@ -72,7 +76,7 @@ impl AdminReloadSetup {
 
     fn create(&self, handle: &str, count: i32) -> Code {
         let mut room = Vec::new();
-        let values = (1..=count).map(|index| Value::new(index, b"URL", b"https://example.org/"));
+        let values = (1..=count).map(|index| Value::new(index, b"URL", TARGET.as_bytes()));
         let body = HandleValues { handle: handle.as_bytes(), values: Values::build(values, &mut room) };
         self.client().ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap().code()
     }
@@ -85,12 +89,12 @@ fn live_settings_are_applied_and_others_named() {
     let audit = setup.directory.path().join("other.jsonl");
     setup.write(|config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
-        config.limits.record_values = 2;
+        config.limits.record_bytes = 2 * VALUE_LEN;
         config.tcp.connections_per_source = 8;
         config.publish.interval_ms = 7;
         config.audit = Some("other.jsonl".into());
         config.threads = 7;
-        config.store.queue_changes = 7;
+        config.store.cache_bytes = 7 << 20;
     });
     let reply = ask(&setup.control, "reload");
     assert_eq!(reply["ok"], true, "{reply}");
@@ -100,12 +104,12 @@ fn live_settings_are_applied_and_others_named() {
         [
             "administrators.server",
             "audit",
-            "limits.record_values",
+            "limits.record_bytes",
             "publish.interval_ms",
             "tcp.connections_per_source"
         ]
     );
-    assert_eq!(names("settings_not_changed"), ["store.queue_changes", "threads"]);
+    assert_eq!(names("settings_not_changed"), ["store.cache_bytes", "threads"]);
     assert!(reply["hint"].as_str().unwrap().contains("restart"), "{reply}");
     assert_eq!(setup.home("0.NA/10.1"), Code::SUCCESS, "an administrator of the server now");
     assert_eq!(setup.create("TST/two", 2), Code::SUCCESS);
@@ -128,13 +132,13 @@ fn a_wrong_configuration_changes_nothing_and_a_signal_reloads() {
     let mut setup = AdminReloadSetup::start();
     setup.write(|config| {
         config.administrators.server = vec!["301:0.NA/TST".to_owned()];
-        config.limits.record_values = 4096;
+        config.limits.record_bytes = 1 << 20;
     });
     let reply = ask(&setup.control, "reload");
     assert_eq!(reply["ok"], false, "{reply}");
-    assert!(reply["error"].as_str().unwrap().contains("limits.record_values"), "{reply}");
+    assert!(reply["error"].as_str().unwrap().contains("limits.record_bytes"), "{reply}");
     setup.write(|config| {
-        config.limits.record_values = 2048;
+        config.limits.record_bytes = 2048;
         config.audit = Some("nowhere/audit.jsonl".into());
     });
     assert_eq!(ask(&setup.control, "reload")["ok"], Json::Bool(false));
@@ -173,11 +177,11 @@ fn one_bad_setting_keeps_all_others_back() {
         ("administrators.server", |config| {
             config.administrators.server = vec!["99999999999:0.NA/TST".to_owned()]
         }),
-        ("limits.keys_tried", |config| config.limits.keys_tried = 0),
+        ("limits.challenges", |config| config.limits.challenges = 0),
         ("tcp.connections", |config| config.tcp.connections = 0),
-        ("publish.merge_ratio", |config| config.publish.merge_ratio = 0),
-        ("observe.http_header_bytes", |config| config.observe.http_header_bytes = 0),
-        ("remote.backoff_ms", |config| config.remote.backoff_ms = u32::MAX),
+        ("publish.interval_ms", |config| config.publish.interval_ms = 60_001),
+        ("index.results", |config| config.index.results = 0),
+        ("remote.cache_s", |config| config.remote.cache_s = u32::MAX),
         ("log", |config| config.log = "what=is=this".to_owned()),
         ("nowhere", |config| config.audit = Some("/nowhere/audit.jsonl".into())),
         ("no such log", |config| config.log = "refused=debug".to_owned()),
@@ -188,8 +192,8 @@ fn one_bad_setting_keeps_all_others_back() {
         let mut new = config.clone();
         new.administrators.server = vec!["301:0.NA/TST".to_owned()];
         new.administrators.server_full_access = true;
-        new.limits.keys_tried += 1;
-        new.limits.challenges_per_source = 1;
+        new.limits.pbkdf2_iterations += 1;
+        new.limits.challenges = 1;
         new.tcp.connections_per_source = 1;
         new.publish.interval_ms += 1;
         new.list_handles = !new.list_handles;
@@ -276,7 +280,7 @@ fn of_concurrent_reloads_the_last_configuration_read_is_applied() {
                     may_go_on.lock().unwrap().recv().unwrap();
                 }
                 let mut config = started.clone();
-                config.limits.keys_tried = 100 + read;
+                config.limits.pbkdf2_iterations = 100 + u32::try_from(read).unwrap();
                 config
             }
         },
@@ -295,7 +299,7 @@ fn of_concurrent_reloads_the_last_configuration_read_is_applied() {
         }
     });
     assert_eq!(reads.load(Ordering::SeqCst), 2);
-    assert_eq!(shared.config().limits.keys_tried, 101);
-    assert_eq!(shared.service.in_force().effort.keys_tried, 101);
+    assert_eq!(shared.config().limits.pbkdf2_iterations, 101);
+    assert_eq!(shared.service.in_force().effort.pbkdf2.iterations_max, 101);
     server.stop();
 }

@@ -26,7 +26,6 @@ fn start(fleet: &TestFleet) -> AdminServer {
         publish.directory = Some(fleet.path("published"));
         publish.ship.url = fleet.url();
         publish.ship.storage = fleet.storage();
-        (publish.ship.retry_ms, publish.ship.retry_ms_max) = (20, 100);
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
     })
 }

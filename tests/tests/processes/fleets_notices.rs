@@ -231,7 +231,6 @@ fn a_machine_that_asks_is_told_which_handles_have_changed() {
         publish.directory = Some(fleet.path("published"));
         publish.notify.listen = Some(free_address());
         publish.notify.key_file = Some(fleet.path("notice-key"));
-        publish.notify.names_len = 100;
     });
     change(&admin, "before");
     let address = admin.server().notify_address().unwrap().to_string();
@@ -263,7 +262,8 @@ fn a_machine_that_asks_is_told_which_handles_have_changed() {
         let shared = admin.server().shared();
         let many = |transaction: &mut Transaction<'_>| {
             let value = Value::new(1, b"URL", b"x");
-            let names = (0..10).map(|nth| format!("10.5555/ONE-OF-MANY-{nth}"));
+            // More bytes than are kept.
+            let names = (0..150).map(|nth| format!("10.5555/{nth:01900}"));
             names.into_iter().try_for_each(|name| {
                 transaction.put(name.as_bytes(), Values::build([value], &mut Vec::new())).map(|_| ())
             })

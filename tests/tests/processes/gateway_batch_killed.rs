@@ -89,7 +89,7 @@ fn check_completion(address: SocketAddr, body: &str, acknowledged: &[i64], admin
 
 #[test]
 fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition_completes_the_rest() {
-    let mut admin = administered(|config| config.bulk.commit_changes = 16);
+    let mut admin = administered(|_| ());
     admin.stop();
     let process = start_process(&admin);
     let gateway = gateway_at(admin.config.bulk.socket.clone().unwrap(), |_| ());
@@ -103,7 +103,7 @@ fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition
 
 #[test]
 fn what_was_acknowledged_before_a_kill_of_the_gateway_is_there_and_a_repetition_completes_the_rest() {
-    let admin = administered(|config| config.bulk.commit_changes = 16);
+    let admin = administered(|_| ());
     let socket = admin.config.bulk.socket.clone().unwrap();
     let again = gateway_at(socket.clone(), |_| ());
     let files = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn what_was_acknowledged_before_a_kill_of_the_gateway_is_there_and_a_repetition_
 /// Kills of each process, unless `HANDLE_KILLS` has another number.
 const KILLS: u64 = 20;
 /// Records of one batch.
-const RECORDS: usize = 150;
+const RECORDS: usize = 600;
 
 /// Changes of records that would fail if they were carried out twice, or not in their order: each
 /// record is created, extended, cut and, if its number is even, deleted.
@@ -229,7 +229,7 @@ fn last_id(admin: &AdminServer) -> u64 {
 #[test]
 fn wherever_a_process_is_killed_nothing_acknowledged_is_lost_and_nothing_is_done_twice() {
     let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
-    let mut admin = administered(|config| config.bulk.commit_changes = 16);
+    let mut admin = administered(|_| ());
     let socket = admin.config.bulk.socket.clone().unwrap();
     let gateway = gateway_at(socket.clone(), |_| ());
     let mut numbers = Numbers(0x6b69_6c6c);

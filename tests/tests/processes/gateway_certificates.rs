@@ -342,7 +342,7 @@ fn a_session_that_is_displaced_ends_its_connection() {
     for connection in &mut connections {
         assert_eq!(connection.ask("GET", PROTECTED, BY_CERTIFICATE, "").status, 200);
     }
-    let behind = pair_with(|config| config.callers.sessions_per_identity = 1, |_| ());
+    let behind = pair_with(|config| config.callers.sessions = 256, |_| ());
     let [mut first, mut second] = [(); 2].map(|()| behind.connect(&administrator()));
     assert_eq!(first.ask("GET", PROTECTED, BY_CERTIFICATE, "").status, 200);
     assert_eq!(second.ask("GET", PROTECTED, BY_CERTIFICATE, "").status, 200);

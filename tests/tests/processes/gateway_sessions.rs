@@ -272,7 +272,7 @@ fn there_are_as_many_sessions_as_allowed() {
     assert_eq!(statuses[1..], [200; PER_IDENTITY]);
     let (proven, _) = of_one.gateway.gateway.state().writing.sessions.counts();
     assert_eq!(proven, PER_IDENTITY);
-    let limited = pair_with(|config| config.callers.sessions_per_identity = 1, |_| ());
+    let limited = pair_with(|config| config.callers.sessions = 256, |_| ());
     let ids = [limited.signed_in(), limited.signed_in()];
     assert_eq!(ids.map(|id| limited.status(&id)), [401, 200], "one displaces the other");
 }

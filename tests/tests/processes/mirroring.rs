@@ -105,7 +105,7 @@ fn notify(service: &MirroredService, [primary, mirror]: [u8; 2]) {
 #[test]
 fn notices_bring_changes_between_two_requests() {
     // Without notices, the second change would arrive after ten minutes.
-    let mut service = MirroredService::make("retry_ms_max = 200", "interval_ms = 600000");
+    let mut service = MirroredService::make("", "interval_ms = 600000");
     notify(&service, [b'k', b'k']);
     service.start();
     equal(&service);
@@ -173,7 +173,7 @@ fn metrics(http: SocketAddr) -> String {
 
 #[test]
 fn status_and_metrics_show_the_lag() {
-    let mut service = MirroredService::make("retry_ms_max = 200", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     let config = service.mirror.path("site/handle-admin.toml");
     let http = free_address();
     let text = fs::read_to_string(&config).unwrap();
@@ -218,7 +218,7 @@ fn load(service: &InitialisedService, count: usize, data: &str) {
 
 #[test]
 fn a_mirror_that_is_behind_the_log_dumps_and_drops_what_is_gone() {
-    let mut service = MirroredService::make("retry_ms_max = 200\nbatch_items = 100", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     load(&service.primary, 500, "first");
     service.start();
     equal(&service);
@@ -302,7 +302,7 @@ fn follow_through(service: &MirroredService, relay: SocketAddr) {
 
 #[test]
 fn damaged_and_cut_streams_lose_nothing() {
-    let mut service = MirroredService::make("retry_ms_max = 50\nbatch_items = 10", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     load(&service.primary, 2000, "dumped, and long enough that a stream has several parts");
     // Three of four connections are damaged or cut: the first ones in the dump, the others in a
     // short answer.
@@ -337,7 +337,7 @@ fn damaged_and_cut_streams_lose_nothing() {
 
 #[test]
 fn a_new_mirror_answers_from_a_fetched_set_until_it_has_all_records() {
-    let mut service = MirroredService::make("retry_ms_max = 50", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     load(&service.primary, 200, "loaded");
     service.primary.start_admin();
     assert_eq!(service.administrator().put("10.1045/n", "first"), DONE);
@@ -368,8 +368,7 @@ fn a_new_mirror_answers_from_a_fetched_set_until_it_has_all_records() {
 
 #[test]
 fn a_server_with_another_key_is_refused() {
-    let (mut service, other) =
-        (MirroredService::make("retry_ms_max = 50", "interval_ms = 50"), InitialisedService::make());
+    let (mut service, other) = (MirroredService::make("", "interval_ms = 50"), InitialisedService::make());
     let mut other = other;
     other.start_admin();
     follow_through(&service, other.administration);

@@ -38,7 +38,7 @@ fn until_ahead(service: &MirroredService, expected: Range<f64>) {
 
 #[test]
 fn clocks_that_were_a_day_ahead_stop_no_change() {
-    let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     service.start();
     change(&service, "1");
     // The clock of the primary is a day ahead: its log has times of tomorrow.

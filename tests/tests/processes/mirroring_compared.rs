@@ -62,8 +62,7 @@ fn a_mirror_is_compared_with_its_primary() {
 
 #[test]
 fn two_primaries_are_mirrored_each_with_its_prefixes() {
-    let mut service =
-        MirroredService::make("retry_ms_max = 100", "interval_ms = 50\nprefixes = [\"10.1045\"]");
+    let mut service = MirroredService::make("", "interval_ms = 50\nprefixes = [\"10.1045\"]");
     let mut other = InitialisedService::make();
     let config = service.mirror.path("site/handle-admin.toml");
     let text = fs::read_to_string(&config).unwrap();
@@ -164,7 +163,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8; 4])) {
 
 #[test]
 fn a_stream_that_somebody_between_keeps_from_being_encrypted_is_refused() {
-    let mut service = MirroredService::make("retry_ms_max = 50", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     let between = downgrader(service.primary.administration);
     let config = service.mirror.path("site/handle-admin.toml");
     let text = fs::read_to_string(&config).unwrap();

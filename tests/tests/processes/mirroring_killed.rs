@@ -61,8 +61,7 @@ fn a_killed_primary_and_a_killed_mirror_end_equal() {
     println!("seed {seed}, {kills} kills");
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     // Small batches, so that many commits can be interrupted, also those of dumps.
-    let mut service =
-        MirroredService::make("retry_ms_max = 100\nbatch_items = 3\ndump_bytes = 4096", "interval_ms = 50");
+    let mut service = MirroredService::make("dump_bytes = 4096", "interval_ms = 50");
     service.start();
     let mut administrator = service.administrator();
     let mut acknowledged = BTreeMap::new();

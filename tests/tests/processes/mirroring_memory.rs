@@ -55,7 +55,7 @@ fn memory(service: &InitialisedService, line: &str) -> u64 {
 
 #[test]
 fn a_mirror_that_is_far_behind_catches_up_in_bounded_memory() {
-    let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     configure(&service.primary);
     configure(&service.mirror);
     service.start();

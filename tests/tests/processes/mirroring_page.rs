@@ -16,7 +16,7 @@ fn a_second_site_from_nothing_follows_with_an_identity_of_its_own() {
         shown.contains(PERMISSION) && shown.contains("`service.toml`"),
         "the page has the section and its file"
     );
-    let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
+    let mut service = MirroredService::make("", "interval_ms = 50");
     // Step 1: the key of the mirror.
     let keys = ["key", "generate", "mirror-private.bin", "mirror-public.bin", "--plain"];
     succeed(service.mirror.hdl(keys));

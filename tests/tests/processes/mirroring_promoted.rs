@@ -54,7 +54,7 @@ struct KeptMirror {
 
 impl KeptMirror {
     fn make() -> Self {
-        let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
+        let mut service = MirroredService::make("", "interval_ms = 50");
         service.start();
         let mut administrator = service.administrator();
         for n in 0..50 {

@@ -14,7 +14,7 @@ use std::fs;
 #[test]
 fn a_mirror_that_lacks_records_is_promoted_with_force_only() {
     for is_running in [true, false] {
-        let mut service = MirroredService::make("retry_ms_max = 100", "interval_ms = 50");
+        let mut service = MirroredService::make("", "interval_ms = 50");
         service.start();
         until("the sets are equal", || service.is_equal());
         (service.primary.admin, service.mirror.admin) = (None, None);

@@ -172,24 +172,26 @@ fn users_in_socket_uids_may_relay_messages_and_others_may_not() {
     if !is_root() {
         return;
     }
-    for (uids, refused) in [(vec![], 1), (vec![NOBODY], 0)] {
+    const ANOTHER: u32 = 12_345;
+    // If there are no other users, the file of the socket lets in nobody else.
+    for (uids, expected, refused) in [(vec![], 3, 0), (vec![ANOTHER], 0, 1), (vec![NOBODY], 2, 0)] {
         let directory = tempfile::tempdir().unwrap();
         allow(directory.path(), 0o755);
         let socket = directory.path().join("relay.sock");
         let administration = administer_with("root", |config| {
             config.replication.socket = Some(socket.clone());
-            config.replication.socket_mode = 0o666;
             config.replication.socket_uids.clone_from(&uids);
         });
         let mut peer = Command::new("python3");
-        let code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); \
-                    s.settimeout(1)\ntry: sys.exit(0 if s.recv(1) == b'' else 1)\nexcept TimeoutError: sys.exit(2)";
+        let code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(1)\n\
+                    try: s.connect(sys.argv[1])\nexcept PermissionError: sys.exit(3)\n\
+                    try: sys.exit(0 if s.recv(1) == b'' else 1)\nexcept TimeoutError: sys.exit(2)";
         let status = peer.arg("-c").arg(code).arg(&socket).uid(NOBODY).status();
         if !has(TestNeed::Python, status.is_ok()) {
             return;
         }
         // A refused connection is closed at once; an accepted one waits for a message.
-        assert_eq!(status.unwrap().code(), Some(if refused == 1 { 0 } else { 2 }), "{uids:?}");
+        assert_eq!(status.unwrap().code(), Some(expected), "{uids:?}");
         let counters = &administration.server().shared().service.counters;
         assert_eq!(counters.relayed_refused.get(), refused, "{uids:?}");
     }

@@ -24,7 +24,7 @@ fn url(target: &str) -> Vec<ValueBuf> {
 /// The section for `backend`, which is asked as often as possible.
 fn section(backend: &RecordBackend, settings: &str) -> String {
     format!(
-        "\n[[sources]]\nname = \"backend\"\nprefixes = [\"10.77\"]\nurl = \"{}\"\nanswer_bytes = 4096\n\
+        "\n[[sources]]\nname = \"backend\"\nprefixes = [\"10.77\"]\nurl = \"{}\"\ntimeout_ms = 200\n\
          [sources.pull]\npoll_ms = 10\n{settings}\n",
         backend.url()
     )
@@ -121,7 +121,7 @@ fn a_comparison_deletes_within_its_share_and_an_operator_accepts_more() {
     for at in 0..20 {
         backend.put(&format!("10.77/item{at:02}"), &url("https://first.example/"));
     }
-    let mut service = make(&backend, "delete_percent = 10\nstep_ms = 1000");
+    let mut service = make(&backend, "");
     service.start_admin();
     until("everything is here", || published(&service).len() == 20);
     // Without changes that tell of it.
@@ -178,11 +178,12 @@ fn a_copy_is_complete_after_kills_in_the_middle() {
     let mut random = rand::rngs::StdRng::seed_from_u64(seed);
     let kills = std::env::var("HANDLE_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let backend = RecordBackend::start(&[]);
-    for at in 0..400 {
-        backend.put(&format!("10.77/item{at:03}"), &url("https://first.example/"));
+    // Several transactions, also of the changes before each kill.
+    for at in 0..3000 {
+        backend.put(&format!("10.77/item{at:04}"), &url("https://first.example/"));
     }
-    backend.set_page_lines(50);
-    let mut service = make(&backend, "commit_records = 5\ndelete_percent = 60");
+    backend.set_page_lines(300);
+    let mut service = make(&backend, "");
     let handles = |service: &InitialisedService| -> BTreeSet<String> {
         published(service).into_iter().map(|(handle, _)| handle).collect()
     };
@@ -191,9 +192,9 @@ fn a_copy_is_complete_after_kills_in_the_middle() {
         service.start_admin();
         let begun = command(&service, "status")["store"]["content"]["last_transaction"].as_u64().unwrap();
         assert!(begun >= last_id, "acknowledged transactions are there after a kill");
-        for _ in 0..40 {
-            let handle = format!("10.77/item{:03}", random.random_range(0..500));
-            match random.random_bool(0.3) {
+        for _ in 0..2000 {
+            let handle = format!("10.77/item{:04}", random.random_range(0..3500));
+            match random.random_bool(0.02) {
                 true => backend.delete(&handle),
                 false => backend.put(&handle, &url(&format!("https://{}.example/", random.random::<u32>()))),
             }
@@ -204,7 +205,7 @@ fn a_copy_is_complete_after_kills_in_the_middle() {
             _ => {}
         }
         // After a few commits of many.
-        let commits = random.random_range(1..12);
+        let commits = random.random_range(1..5);
         until("some of it is here", || {
             let status = command(&service, "status");
             last_id = status["store"]["content"]["last_transaction"].as_u64().unwrap_or(last_id);
@@ -231,7 +232,7 @@ fn of_several_processes_the_publisher_copies() {
     for at in 0..50 {
         backend.put(&format!("10.77/item{at:03}"), &url("https://first.example/"));
     }
-    let settings = format!("lease_ms = 500\ninterval_ms = 1{}", section(&backend, "commit_records = 5"));
+    let settings = format!("lease_ms = 500\ninterval_ms = 1{}", section(&backend, ""));
     let Some(mut several) = SeveralAdmins::make(&settings) else { return };
     several.start(0);
     several.start(1);

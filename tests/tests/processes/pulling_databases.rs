@@ -25,7 +25,7 @@ const CHANGES: &str =
 const CURSOR: &str = "SELECT coalesce(max(number), 0) FROM changes";
 
 fn copied(database: &TestDatabase, kind: SourceKind, pull: PullConfig) -> SourceConfig {
-    let pull = Some(PullConfig { poll_ms: 10, step_ms: 20_000, ..pull });
+    let pull = Some(PullConfig { poll_ms: 10, ..pull });
     SourceConfig { prefixes: vec!["10.3".to_owned()], pull, ..database.source(kind) }
 }
 

@@ -190,7 +190,8 @@ fn a_dump_has_every_record_once_however_it_is_protected() {
 
 #[test]
 fn a_dump_goes_on_after_every_kind_of_item() {
-    let server = administer_with("root", |config| config.replication.dates = true);
+    let server =
+        administer_with("root", |config| config.replication.site_name = Some("1:TST/SVC".to_owned()));
     put(&server, "TST/A", "one");
     put(&server, "TST/GONE", "one");
     delete(&server, "TST/GONE");
@@ -321,7 +322,6 @@ fn a_receiver_that_does_not_read_loses_its_place_in_time() {
 fn one_identity_leaves_places_for_others() {
     let server = administer_with("root", |config| {
         config.replication.streams = 2;
-        config.replication.streams_per_identity = 1;
     });
     let receiver = receiver(&server, ENCRYPTED);
     let stalled = stall(&receiver);

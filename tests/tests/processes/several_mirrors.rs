@@ -21,7 +21,7 @@ impl SharedMirror {
         let path = |name: &str| primary.path(name).display().to_string();
         let (site, key) = (path("site/siteinfo.json"), path("site/admin-private.bin"));
         let mirror = format!(
-            "[mirror]\ninterval_ms = 50\nlease_ms = 500\n[[mirror.primary]]\nname = \"main\"\n\
+            "lease_ms = 500\n[mirror]\ninterval_ms = 50\n[[mirror.primary]]\nname = \"main\"\n\
              site = \"{site}\"\nidentity = \"300:10.1045/ADMIN\"\nkey_file = \"{key}\"\n"
         );
         let mut several = SeveralAdmins::make(&mirror)?;

@@ -1,6 +1,5 @@
 //! Settings of changes of many records at once.
 
-use handle_daemon::bulk::FRAME_CHANGES_MAX;
 use handle_daemon::settings;
 use std::path::PathBuf;
 
@@ -8,28 +7,48 @@ settings! {
     /// Changes of many records at once, which `handle-gateway` hands over
     /// ([administration.md](../administration.md#many-changes-at-once)).
     pub struct BulkConfig {
-        /// UNIX socket for `handle-gateway`; none if not set.
+        /// Set this when callers of `handle-gateway` may change many records at once, or search:
+        /// UNIX socket for the gateway; none if not set.
         restart socket: Option<PathBuf> = None;
-        /// File mode of the socket, as a decimal or, in TOML, octal number (`0o660`).
-        restart mode: u32 = 0o600, 0..=0o777;
-        /// User ids whose processes may connect, besides the user of `handle-admin`.
+        /// Set this when `handle-gateway` runs as another user: user ids whose processes may
+        /// connect, besides the user of `handle-admin`. If there are any, the file of the socket
+        /// has the mode 0666, and each connection is checked.
         restart uids: Vec<u32> = Vec::new();
-        /// Maximum number of connections to this socket.
-        restart connections: usize = 32, 1..=1024;
-        /// Maximum number of changes in one commit.
-        restart commit_changes: usize = 256, 1..=FRAME_CHANGES_MAX;
-        /// Timeout of a connection without requests, and for its peer to read results.
-        restart idle_ms: u32 = 120_000, 1..=3_600_000;
-        /// Maximum number of keys of repeatable requests. A new key displaces the oldest.
-        restart keys: usize = 10_000, 1..=1 << 24;
-        /// Of these, for one identity. One more drops its own oldest.
-        restart keys_per_identity <= keys: usize = 2500, 1..=1 << 24;
-        /// How long a key is kept.
-        restart keys_s: u32 = 86_400, 1..=31_536_000;
-        /// Maximum number of results that are kept for all keys. Beyond it, the oldest keys are
-        /// dropped.
+        /// Set this when repeatable requests with more changes are to be remembered, or when memory
+        /// is short: results that are kept. Beyond it, the oldest requests are forgotten, as they
+        /// are after a day. There are at most a 200th as many requests. One identity has a quarter
+        /// of both.
         restart results: usize = 2_000_000, 1..=1 << 40;
-        /// Of these, for one identity. More drop its own oldest keys and results.
-        restart results_per_identity <= results: usize = 500_000, 1..=1 << 40;
+    } constants {
+        /// Connections to the socket. Each batch request in progress uses one.
+        connections: usize = 32;
+        /// Changes in one commit. More make a single change wait longer for its turn, and take
+        /// little less time together.
+        commit_changes: usize = 256;
+        /// Timeout of a connection without requests, and for its peer to read results: longer than
+        /// a client of the gateway may pause in the body of a request.
+        idle_ms: u32 = 120_000;
+        /// How long a repeatable request is remembered: clients repeat within hours.
+        keys_s: u32 = 86_400;
+    }
+}
+
+impl BulkConfig {
+    /// Repeatable requests that are remembered: a 200th of the results.
+    #[must_use]
+    pub const fn keys(&self) -> usize {
+        self.results.div_ceil(200)
+    }
+
+    /// Of these, those of one identity: a quarter.
+    #[must_use]
+    pub const fn keys_per_identity(&self) -> usize {
+        self.keys().div_ceil(4)
+    }
+
+    /// Results that are kept of one identity: a quarter.
+    #[must_use]
+    pub const fn results_per_identity(&self) -> usize {
+        self.results.div_ceil(4)
     }
 }

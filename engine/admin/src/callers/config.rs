@@ -8,25 +8,28 @@ use std::path::PathBuf;
 settings! {
     /// Callers over HTTP ([gateway.md](../gateway.md#sessions)).
     pub struct CallersConfig {
-        /// UNIX socket at which `handle-gateway`, running as the same user, verifies callers; none
-        /// if not set.
+        /// Set this when callers of `handle-gateway` are to authenticate: UNIX socket at which the
+        /// gateway, running as the same user, verifies them; none if not set.
         restart socket: Option<PathBuf> = None;
-        /// Maximum number of connections to this socket; others wait. Each request uses one.
-        restart connections: usize = 64, 1..=1024;
-        /// Sessions of callers. One more displaces the oldest of the identity with most sessions.
+        /// Set this when more callers are logged in at the same time: sessions of callers. One more
+        /// displaces the oldest of the identity with most sessions. One identity has at most a
+        /// 256th of them, and a new one displaces its oldest.
         live sessions: usize = 16_384, 1..=1 << 20;
-        /// Of these, those of one identity. A new one displaces its oldest.
-        live sessions_per_identity <= sessions: usize = 64, 1..=1 << 20;
-        /// Time for which a nonce is valid.
-        live nonce_ms: u32 = 300_000, 1000..=3_600_000;
-        /// Time without use after which a session ends.
+        /// Set this when callers should have to authenticate again sooner, or later, after a break:
+        /// time without use after which a session ends.
         live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
-        /// Time after which a session ends in any case.
-        live session_ms: u32 = DAY_MS, 1000..=DAY_MS;
+    } constants {
+        /// Connections to the socket; others wait. Each request of the gateway uses one, for
+        /// about a millisecond.
+        connections: usize = 64;
+        /// Time for which a nonce is valid: a person with a device has time to sign it.
+        nonce_ms: u32 = 300_000;
+        /// Time after which a session ends in any case, so that a stolen one does not last.
+        session_ms: u32 = DAY_MS;
         /// Time after which the key of a session is looked up again if another service has the
         /// identity, for which `remote.cache_s` counts too. A key in the own store is looked up
         /// whenever the session is used.
-        live recheck_ms: u32 = 30_000, 1000..=DAY_MS;
+        recheck_ms: u32 = 30_000;
     }
 }
 
@@ -37,7 +40,7 @@ impl CallersConfig {
         CallerSessionLimits {
             nonce_ms: self.nonce_ms as u64,
             sessions: self.sessions,
-            per_identity: self.sessions_per_identity,
+            per_identity: self.sessions.div_ceil(256),
             idle_ms: self.idle_ms as u64,
             age_ms: self.session_ms as u64,
             recheck_ms: self.recheck_ms as u64,

@@ -6,10 +6,13 @@ settings! {
     /// Work that any client can cause and that takes milliseconds: key exchanges, derived keys, and
     /// signatures outside sessions.
     pub struct CostlyConfig {
-        /// Low-priority threads for this work; 0 for one for each two cores, and at least one.
+        /// Set this when key exchanges and signatures should take fewer cores, or more:
+        /// low-priority threads for this work; 0 for one for each two cores, and at least one.
         restart threads: usize = 0, 0..=256;
-        /// Requests waiting for these threads or in progress. If 8 or more, one source gets a
-        /// quarter, its /24 or /48 a half. One more gets RC 3.
-        restart requests: usize = 64, 1..=1 << 12;
+    } constants {
+        /// Requests waiting for these threads or in progress. One source gets a quarter, its /24 or
+        /// /48 a half. One more gets RC 3. Each takes some milliseconds, so the last of them waits
+        /// for less than a second.
+        requests: usize = 64;
     }
 }

@@ -6,18 +6,21 @@ use std::path::PathBuf;
 settings! {
     /// Requests that `handled` forwards ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig {
-        /// UNIX socket at which `handled`, running as the same user, forwards requests; none if not
-        /// set.
+        /// Set this when `handled` forwards requests: UNIX socket at which `handled`, running as
+        /// the same user, hands them over; none if not set.
         restart socket: Option<PathBuf> = None;
-        /// Connections to this socket at a time. Each request and each listing in progress uses
-        /// one.
-        restart connections: usize = 64, 1..=1024;
-        /// Forwarded requests in progress at a time; others wait.
+        /// Set this when forwarded requests wait although the machine is idle, or take too much of
+        /// it: such requests in progress at a time; others wait.
         restart requests: usize = 16, 1..=256;
-        /// Resolve derived prefixes that a record here delegates for clients below version 2.10,
-        /// which do not understand a referral.
+        /// Set this when no client is below version 2.10, or none should cause queries to other
+        /// services: `false` refers such clients, which do not understand a referral, instead of
+        /// resolving derived prefixes that a record here delegates.
         restart resolve_for_old: bool = true;
-        /// Such resolutions at a time. One more gets RC 3.
-        restart resolutions: usize = 8, 1..=256;
+    } constants {
+        /// Connections to the socket. Each request and each listing in progress uses one.
+        connections: usize = 64;
+        /// Resolutions for old clients at a time, each of which keeps a thread waiting. One more
+        /// gets RC 3.
+        resolutions: usize = 8;
     }
 }

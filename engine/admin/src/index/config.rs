@@ -34,22 +34,26 @@ settings! {
     /// Finding handles by their values
     /// ([administration.md](../administration.md#finding-handles-by-their-values)).
     pub struct IndexConfig {
-        /// Types whose public values are indexed, in any case, as `["URL"]`. The index of a type
-        /// that is added is built while the server runs; that of a type that is taken out is
-        /// dropped.
+        /// Set this when handles are to be found by their values: types whose public values are
+        /// indexed, in any case, as `["URL"]`. The index of a type that is added is built while the
+        /// server runs; that of a type that is taken out is dropped.
         restart types: Vec<String> = Vec::new(), INDEX_TYPES;
-        /// Records that one step of the build reads, in one commit.
-        restart step_records: usize = 2000, 1..=1 << 20;
-        /// Let everybody search, for all handles. Otherwise callers authenticate, and find handles
-        /// under the prefixes whose handles they may list.
+        /// Set this when the list of handles is no secret: everybody may search, for all handles.
+        /// Otherwise callers authenticate, and find handles under the prefixes whose handles they
+        /// may list.
         live open: bool = false;
-        /// Maximum number of handles in one answer.
+        /// Set this when answers with many handles should be shorter, or longer: handles in one
+        /// answer.
         live results: usize = 1000, 1..=10_000;
-        /// Maximum number of indexed values that are looked at for one answer; the next one goes
-        /// on from there.
-        live values: usize = 10_000, 1..=1 << 30;
-        /// Maximum number of prefixes whose rights are looked up for one answer.
-        live prefixes: usize = 100, 1..=1 << 20;
+    } constants {
+        /// Records that one step of the build reads, in one commit, for which changes wait some
+        /// ten milliseconds.
+        step_records: usize = 2000;
+        /// Indexed values that are looked at for one answer, in some ten milliseconds; the next
+        /// answer goes on from there.
+        values: usize = 10_000;
+        /// Prefixes whose rights are looked up for one answer. Each takes a decision of its own.
+        prefixes: usize = 100;
     }
 }
 

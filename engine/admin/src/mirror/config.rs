@@ -14,38 +14,50 @@ settings! {
     /// Primaries whose records this server mirrors ([mirrors.md](../mirrors.md)). Without any, this
     /// server is a primary, or a server whose records are imported.
     pub struct MirrorConfig {
-        /// Time between two requests to a primary for its transactions, while it has none.
+        /// Set this when changes should reach this mirror sooner, or when its primary should get
+        /// fewer requests: time between two requests to a primary for its transactions, while it
+        /// has none.
         restart interval_ms: u32 = 1000, 50..=DAY_MS;
+        /// Set this when memory is short, or when there is enough to write a large dump faster:
+        /// bytes of the records of a dump that share one commit. While they are committed, as many
+        /// are received, so a dump takes this memory twice. Transactions after a dump share a
+        /// commit up to a quarter of these bytes.
+        restart dump_bytes: usize = 32 << 20, 4096..=1 << 30;
+        /// Set this when this server mirrors others: the primaries, each in a table
+        /// `[[mirror.primary]]`: `name` for status and metrics, and under which the position is
+        /// kept; `site`, the site record as JSON, or `addresses` and `public_key`, the file with
+        /// the server key; `identity` (`INDEX:HANDLE`) with `key_file` (and `passphrase_file`) or
+        /// `secret_file`; `prefixes`, the only ones that are mirrored, with those derived from
+        /// them; `interval_ms`, in place of the setting above; `notify_address` (`HOST:PORT`) and
+        /// `notify_key_file`, for notices of the primary (`publish.notify` there); and
+        /// `allow_signed_streams`, for primaries without TLS.
+        restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
+    } constants {
         /// Time between two requests after transactions have arrived, until none has for
-        /// `interval_ms`.
-        restart busy_interval_ms: u32 = 50, 10..=DAY_MS;
+        /// `interval_ms`: more are likely to follow.
+        busy_interval_ms: u32 = 50;
         /// Longest time until a primary is asked again that does not answer, or not as it should.
         /// The time doubles with each failure, beginning with `interval_ms`.
-        restart retry_ms_max: u32 = 60_000, 50..=DAY_MS;
-        /// Timeout of connecting to a primary, of its answer, and of each read of a stream.
-        restart read_ms: u32 = 30_000, 100..=DAY_MS;
-        /// Over PostgreSQL, one of all processes follows the primaries
-        /// ([store.md](../store.md#several-handle-admin)): time after which another one takes over
-        /// if it does not answer.
-        restart lease_ms: u32 = 3000, 500..=60_000;
-        /// Transactions that share one commit.
-        restart batch_items: usize = 4096, 1..=1 << 20;
-        /// Bytes of the records of these transactions.
-        restart batch_bytes: usize = 8 << 20, 4096..=1 << 30;
-        /// Bytes of the records of a dump that share one commit. While they are committed, as many
-        /// are received, so a dump takes this memory twice.
-        restart dump_bytes: usize = 32 << 20, 4096..=1 << 30;
-        /// Most bytes of one item of a stream. A longer record is left out and counted; a stream
-        /// that is signed instead of encrypted is refused.
-        restart item_bytes: usize = 4 << 20, 4096..=1 << 28;
-        /// The primaries, each in a table `[[mirror.primary]]`: `name` for status and metrics, and
-        /// under which the position is kept; `site`, the site record as JSON, or `addresses` and
-        /// `public_key`, the file with the server key; `identity` (`INDEX:HANDLE`) with `key_file`
-        /// (and `passphrase_file`) or `secret_file`; `prefixes`, the only ones that are mirrored,
-        /// with those derived from them; `interval_ms`, in place of the setting above;
-        /// `notify_address` (`HOST:PORT`) and `notify_key_file`, for notices of the primary
-        /// (`publish.notify` there); and `allow_signed_streams`, for primaries without TLS.
-        restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
+        retry_ms_max: u32 = 60_000;
+        /// Timeout of connecting to a primary, of its answer, and of each read of a stream, which
+        /// a primary begins after it has read its log.
+        read_ms: u32 = 30_000;
+        /// Most bytes of one item of a stream, several times the longest record that a server
+        /// answers with. A longer record is left out and counted; a stream that is signed instead
+        /// of encrypted is refused.
+        item_bytes: usize = 4 << 20;
+    }
+}
+
+impl MirrorConfig {
+    /// Bytes of the records of transactions that share one commit: a quarter of those of a dump.
+    pub(super) const fn batch_bytes(&self) -> usize {
+        self.dump_bytes / 4
+    }
+
+    /// Transactions that share one commit, which then have 2 KiB on average.
+    pub(super) const fn batch_items(&self) -> usize {
+        self.batch_bytes().div_ceil(2048)
     }
 }
 

@@ -3,7 +3,7 @@
 use handle_daemon::notice::CHANGED_LEN_MAX;
 use handle_daemon::server_key::{PassphraseSource, ServerKeyConfig};
 use handle_daemon::settings;
-use handle_daemon::settings::{DAY_MS, SettingError, or_zero};
+use handle_daemon::settings::{SettingError, or_zero};
 use handle_fleet::config::PLACE;
 use handle_fleet::{ShipLimits, StorageConfig};
 use handle_snapshot::set::steps::STEPS_LEN_MAX;
@@ -14,53 +14,70 @@ use std::time::Duration;
 settings! {
     /// Publishing from the store ([publishing.md](publishing.md)).
     pub struct PublishConfig where sets_have_a_directory {
-        /// Directory of the published set, which `handled` serves. Without it, nothing is
-        /// published.
+        /// Set this when `handled` answers for the records of this store: directory of the
+        /// published set, which `handled` serves. Without it, nothing is published.
         restart directory: Option<PathBuf> = None;
-        /// Least time between two publications. Changes in between are published together.
+        /// Set this when changes may be visible later, so that fewer sets are written and shipped:
+        /// least time between two publications. Changes in between are published together.
         live interval_ms: u64 = 20, 0..=60_000;
-        /// Number of changes that are published before the interval is over.
-        live changes_max: u64 = 10_000, 1..=1 << 30;
-        /// New layers of up to this length are merged with the newest ones when they are written.
-        /// Each publication writes up to this many bytes.
-        live absorb_len: u64 = 64 << 10, 0..=64 << 20;
-        /// Least ratio of the length of a layer to that of all newer layers together, which merging
-        /// restores.
-        live merge_ratio: u64 = 2, 1..=16;
-        /// Rate at which merges and rebuilds write; 0 for no limit. A rebuild does not keep to it
-        /// while the published set has less than half of the records.
+        /// Set this when merges disturb other programs on the disk, or when the disk can write
+        /// faster: rate at which merges and rebuilds write; 0 for no limit. A rebuild does not keep
+        /// to it while the published set has less than half of the records.
         // At a rate below 1 MiB, merging might never end.
         live merge_bytes_per_s: u64 = 64 << 20, or_zero(1 << 20..=1 << 40);
-        /// Memory for sorting the records of a rebuild.
+        /// Set this when memory is short, or when there is enough to rebuild faster: memory for
+        /// sorting the records of a rebuild.
         live memory_len: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// If more changes than this are pending, the set is rebuilt.
-        live rebuild_changes: u64 = 1_000_000, 0..=1 << 40;
-        /// Time for which a layer is kept after the last set that names it.
+        /// Set this when machines copy the directory and need longer for it, or when its disk is
+        /// small: time for which a layer is kept after the last set that names it.
         live grace_s: u64 = 60, 0..=GRACE_S_MAX;
-        /// Interval between generations that are kept for a roll-back.
+        /// Set this when a roll-back should find closer generations, or older ones: interval
+        /// between generations that are kept for it.
         live keep_every_s: u64 = 3600, 1..=GRACE_S_MAX;
-        /// Number of generations kept.
+        /// Set this when a roll-back should reach further back, or when the disk is small: number
+        /// of generations kept.
         live keep_count: usize = 24, 0..=1000;
-        /// Time until a failed attempt is repeated.
-        live retry_s: u64 = 1, 1..=RETRY_S_MAX;
-        /// Private key file with which sets are signed, native or PEM. Only its owner may have
-        /// access to it. Without it, sets are not signed.
+        /// Set this when sets are to be signed: file with the private key, native or PEM. Only its
+        /// owner may have access to it. Without it, sets are not signed.
         restart key_file: Option<PathBuf> = None;
-        /// File with the passphrase of this key. Only its owner may have access to it.
+        /// Set this when this key has a passphrase: file with it. Only its owner may have access to
+        /// it.
         restart key_passphrase_file: Option<PathBuf> = None;
-        /// Interval of signed statements, in the file `HEARTBEAT`, that the set is still current.
-        /// No statement is made while changes cannot be published. 0 for never.
+        /// Set this when machines should notice sooner, or may notice later, that sets do not reach
+        /// them: interval of signed statements, in the file `HEARTBEAT`, that the set is still
+        /// current. No statement is made while changes cannot be published. 0 for never.
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
-        /// Over PostgreSQL, one of all processes publishes
-        /// ([store.md](../store.md#several-handle-admin)): time after which another one takes over
-        /// if it does not answer. 0: this process always publishes, to a directory that no other
-        /// one uses.
-        restart lease_ms: u64 = 3000, or_zero(500..=60_000);
+        /// Set this when several processes over PostgreSQL should take over sooner or later from
+        /// one that does not answer: time after which another one publishes, or follows the
+        /// primaries of a mirror ([store.md](../store.md#several-handle-admin)). 0: this process
+        /// always publishes, to a directory that no other one uses; primaries are followed as with
+        /// 3000.
+        restart lease_ms: u64 = LEASE_MS, or_zero(500..=60_000);
         section check: CheckConfig;
         section ship: ShipConfig;
         section notify: NoticeServerConfig;
+    } constants {
+        /// Number of changes that are published before the interval is over, so that a publication
+        /// stays short.
+        changes_max: u64 = 10_000;
+        /// New layers of up to this length are merged with the newest ones when they are written.
+        /// Each publication writes up to this many bytes, which takes less time than its syncs.
+        absorb_len: u64 = 64 << 10;
+        /// Least ratio of the length of a layer to that of all newer layers together, which merging
+        /// restores: a set has a layer for each doubling of its length.
+        merge_ratio: u64 = 2;
+        /// If more changes than this are pending, the set is rebuilt, which then takes less time
+        /// than to read and sort the changes.
+        rebuild_changes: u64 = 1_000_000;
+        /// Time until a failed attempt is repeated. What fails are disks and commands, which an
+        /// operator mends.
+        retry_s: u64 = 1;
     }
 }
+
+/// Length of the lease of one of several processes over one database, which renews it several times
+/// within it: longer than a process or the database pauses in operation.
+const LEASE_MS: u64 = 3000;
 
 fn sets_have_a_directory(config: &PublishConfig) -> Result<(), SettingError> {
     if config.directory.is_none() && !config.ship.url.is_empty() {
@@ -77,23 +94,32 @@ fn sets_have_a_directory(config: &PublishConfig) -> Result<(), SettingError> {
 settings! {
     /// Shipping of each published set to further machines ([fleets.md](../fleets.md#shipping)).
     pub struct ShipConfig {
-        /// Where sets are shipped. Without it, `handle-admin` does not ship.
+        /// Set this when other machines fetch the sets: where they are shipped. Without it,
+        /// `handle-admin` does not ship.
         restart url: String = String::new(), PLACE;
-        /// Number of the last sets whose layers are kept there.
+        /// Set this when machines should be able to go back further, or when storage is expensive:
+        /// number of the last sets whose layers are kept there.
         live sets_kept: usize = 10, 1..=10_000;
-        /// Time for which a layer is kept there after the last of these sets that names it. Has to
-        /// be longer than the first download of a new machine takes.
+        /// Set this when the first download of a new machine takes longer: time for which a layer
+        /// is kept there after the last of these sets that names it.
         live grace_s: u64 = 3600, 0..=GRACE_S_MAX;
+        section storage: StorageConfig;
+    } constants {
         /// Most bytes of the steps that are shipped beside each set
         /// ([fleets.md](../fleets.md#steps)); 0 for none. Each set that is shipped uploads so many.
-        live steps_len: usize = 64 << 10, 0..=STEPS_LEN_MAX;
-        /// Pause after a failed attempt. It doubles with each further failure.
-        live retry_ms <= retry_ms_max: u64 = 500, 10..=86_400_000;
-        /// Maximum pause after a failed attempt.
-        live retry_ms_max: u64 = 30_000, 10..=86_400_000;
-        section storage: StorageConfig;
+        steps_len: usize = STEPS_LEN;
+        /// Pause after a failed attempt. It doubles with each further failure, so that storage that
+        /// is overloaded gets fewer requests.
+        retry_ms: u64 = 500;
+        /// Maximum pause after a failed attempt: as late as machines may be after a failure.
+        retry_ms_max: u64 = 30_000;
     }
 }
+
+/// Bytes of the steps beside a set: machines that look every second then need no layers while some
+/// hundred records change within it.
+const STEPS_LEN: usize = 64 << 10;
+const _: () = assert!(STEPS_LEN <= STEPS_LEN_MAX, "as machines accept");
 
 impl ShipConfig {
     /// Bounds of shipping.
@@ -115,22 +141,23 @@ impl ShipConfig {
 settings! {
     /// A command that checks each set before it is published, and may refuse it.
     pub struct CheckConfig {
-        /// Program and its arguments; the directory of the candidate is appended. If empty, there
-        /// is no check.
+        /// Set this when a set has to be checked before it is served: program and its arguments;
+        /// the directory of the candidate is appended. If empty, there is no check.
         live command: Vec<String> = Vec::new();
-        /// Check delta layers too, not only merges and rebuilds. Each delta then waits for the
-        /// command.
+        /// Set this when the command is too slow for each change: `false` checks merges and
+        /// rebuilds only. Otherwise each delta waits for the command.
         live deltas: bool = true;
-        /// Time after which the command is killed and the set rejected.
-        live timeout_s: u64 = 60, 1..=RETRY_S_MAX;
+        /// Set this when the command takes longer: time after which it is killed and the set
+        /// rejected.
+        live timeout_s: u64 = 60, 1..=TIMEOUT_S_MAX;
     }
 }
 
 /// Maximum time for which files and generations may be kept: a year and a day. Keeps additions to a
 /// time within its range.
 const GRACE_S_MAX: u64 = 366 * 86_400;
-/// Maximum time until a failed attempt is repeated or a command is killed: a day.
-const RETRY_S_MAX: u64 = 86_400;
+/// Maximum time until a command is killed: a day.
+const TIMEOUT_S_MAX: u64 = 86_400;
 
 impl PublishConfig {
     /// The key with which sets are signed.
@@ -150,6 +177,12 @@ impl PublishConfig {
         (self.lease_ms > 0).then(|| Duration::from_millis(self.lease_ms))
     }
 
+    /// Length of the lease of the process that follows the primaries of a mirror. One of several
+    /// always does, also if each publishes.
+    pub(crate) fn mirror_lease(&self) -> Duration {
+        self.lease().unwrap_or(Duration::from_millis(LEASE_MS))
+    }
+
     pub(crate) const fn interval(&self) -> Duration {
         Duration::from_millis(self.interval_ms)
     }
@@ -166,27 +199,35 @@ impl PublishConfig {
 settings! {
     /// Notices of each published set for `handle-fetch` ([fleets.md](../fleets.md#notices)).
     pub struct NoticeServerConfig where listeners_have_a_key {
-        /// TCP address at which `handle-fetch` waits for notices; none if not set.
+        /// Set this when machines should fetch each set at once: TCP address at which
+        /// `handle-fetch`, `handle-cache` and mirrors wait for notices; none if not set.
         restart listen: Option<SocketAddr> = None;
-        /// File with the key that `handle-fetch` has too, of at least 32 bytes. Only its owner may
-        /// have access to it.
+        /// Set this when `listen` is: file with the key that these machines have too, of at least
+        /// 32 bytes. Only its owner may have access to it.
         restart key_file: Option<PathBuf> = None;
-        /// Machines at a time; more are refused.
+        /// Set this when more machines wait for notices: machines at a time; more are refused.
         live machines: usize = 4096, 1..=1 << 20;
-        /// Connections that have not shown the key yet; more are refused.
-        live unproven: usize = 256, 1..=1 << 16;
-        /// Most time for showing the key.
-        live proof_ms: u32 = 5000, 10..=600_000;
+    } constants {
+        /// Connections that have not shown the key yet; more are refused. All machines come back
+        /// within some seconds when this process was away.
+        unproven: usize = 256;
+        /// Most time for showing the key, which takes one round trip.
+        proof_ms: u32 = 5000;
         /// Interval at which a notice is repeated, so that machines notice a lost connection.
-        live repeat_ms: u32 = 10_000, 10..=DAY_MS;
-        /// Most time for a machine to take a notice.
-        live write_ms: u32 = 5000, 10..=600_000;
+        /// Machines wait for several times as long.
+        repeat_ms: u32 = 10_000;
+        /// Most time for a machine to take a notice, of some hundred bytes.
+        write_ms: u32 = 5000;
         /// Most bytes of names of changed handles that are kept for machines that ask for them, as
-        /// `handle-cache` does. When more has changed since its last notice, a machine is told that
-        /// any handle may have changed. With 0, that is always so.
-        live names_len: usize = 256 << 10, 0..=CHANGED_LEN_MAX;
+        /// `handle-cache` does: some thousand names. When more has changed since its last notice, a
+        /// machine is told that any handle may have changed.
+        names_len: usize = NAMES_LEN;
     }
 }
+
+/// Bytes of names of changed handles that are kept.
+const NAMES_LEN: usize = 256 << 10;
+const _: () = assert!(NAMES_LEN <= CHANGED_LEN_MAX, "as machines accept");
 
 fn listeners_have_a_key(config: &NoticeServerConfig) -> Result<(), SettingError> {
     if config.listen.is_some() && config.key_file.is_none() {

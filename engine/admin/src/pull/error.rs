@@ -15,7 +15,7 @@ pub enum PullError {
     Superseded,
     /// The listing is longer than `pull.records`.
     TooManyRecords(usize),
-    /// The listing has taken longer than `pull.listing_s`.
+    /// The listing has taken longer than six hours.
     SlowListing,
     /// A line was too long to find its handle, so it is not known what the source does not have.
     UnnamedRecords(u64),
@@ -56,9 +56,7 @@ impl fmt::Display for PullError {
             Self::TooManyRecords(most) => {
                 write!(f, "the listing has more than {most} records (`pull.records`); nothing is deleted")
             }
-            Self::SlowListing => {
-                f.write_str("the listing takes longer than `pull.listing_s`; nothing is deleted")
-            }
+            Self::SlowListing => f.write_str("the listing takes longer than six hours; nothing is deleted"),
             Self::UnnamedRecords(count) => write!(
                 f,
                 "the listing has {count} lines longer than `answer_bytes` that do not begin with their handle; \

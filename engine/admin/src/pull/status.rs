@@ -284,7 +284,7 @@ handle_daemon::metrics! {
         /// Records that the source has listed in the last complete comparison.
         gauge records [source] = |all| by_source(all, |one| Some(one.records));
         /// Handles that the last comparison has not deleted, because they were more than
-        /// `pull.delete_percent`; 0 if there are none, or an operator has accepted them.
+        /// 10 percent of all; 0 if there are none, or an operator has accepted them.
         gauge refused_deletions [source] = |all| {
             by_source(all, |one| Some(one.refused.map_or(0, |refused| refused.deletions)))
         };

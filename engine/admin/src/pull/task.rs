@@ -426,8 +426,8 @@ impl PullTask {
                 deletions = gone,
                 records = before,
                 percent,
-                "a source does not list more handles than `pull.delete_percent` allows to delete; nothing is \
-                 deleted (`hdl control accept-deletions`)"
+                "a source leaves out so many handles that none is deleted (`hdl control \
+                 accept-deletions`)"
             );
         } else if gone > 0 {
             self.delete_unnamed(named, &snapshot)?;

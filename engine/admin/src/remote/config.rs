@@ -8,35 +8,41 @@ settings! {
     /// Other services, which are asked about identities and groups whose handles are not here
     /// ([remote-services.md](remote-services.md)).
     pub struct RemoteConfig where knows_a_service {
-        /// Query other services about identities. Otherwise identities and groups whose handles are
-        /// at another service have no permissions.
+        /// Set this when administrators have their handles at other services: query these about
+        /// identities. Otherwise identities and groups whose handles are at another service have no
+        /// permissions.
         restart enabled: bool = false;
-        /// The global service: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
+        /// Set this when `enabled` is: the global service, as `bootstrap_handles` (JSON) or
+        /// `root_info` of a deployed client.
         restart root: Option<PathBuf> = None;
-        /// Prefixes with a preconfigured service: `local_info.json` or `local_info` of a deployed
-        /// client.
+        /// Set this when prefixes have a preconfigured service: `local_info.json` or `local_info`
+        /// of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// Accept signed answers only, with a chain of trust from the global service.
+        /// Set this when other services do not sign, and their answers may be trusted all the same:
+        /// `false` accepts answers without a chain of trust from the global service.
         restart certified: bool = true;
-        /// Requests that wait for other services at a time. If 8 or more, one source gets a
-        /// quarter, its /24 or /48 a half. One more is refused.
-        restart requests: usize = 16, 1..=1024;
-        /// Records queried from other services for one request.
-        restart queries_per_request: usize = 16, 1..=256;
-        /// Most time for one query. A request that has waited this long sends no further query, so
-        /// it waits for at most about three times this value.
+        /// Set this when other services are slow, or requests should wait for less: most time for
+        /// one query. A request that has waited this long sends no further query, so it waits for
+        /// at most about three times this value.
         restart timeout_ms: u32 = 5000, 1..=120_000;
-        /// Bytes of cached answers.
+        /// Set this when more identities are at other services, or when memory is short: bytes of
+        /// cached answers.
         restart cache_bytes: usize = 16 << 20, 0..=1 << 34;
-        /// Most time for which an answer is cached, whatever its TTL. A value revoked elsewhere
-        /// counts here for up to this time; a key that has authenticated a session counts until the
-        /// session ends.
+        /// Set this when a value revoked elsewhere must count here for less, or may count for
+        /// longer: most time for which an answer is cached, whatever its TTL. A key that has
+        /// authenticated a session counts until the session ends.
         restart cache_s: u32 = 300, 0..=172_800;
+    } constants {
+        /// Requests that wait for other services at a time, each of which keeps a thread. One
+        /// source gets a quarter, its /24 or /48 a half. One more is refused.
+        requests: usize = 16;
+        /// Records queried from other services for one request: groups in groups, with their keys.
+        queries_per_request: usize = 16;
         /// After a query without an answer, time for which no query about the same handle is sent,
-        /// separately for its values and for verdicts; 0 to query each time.
-        restart backoff_ms: u32 = 5000, 0..=3_600_000;
-        /// Handles remembered for `remote.backoff_ms`.
-        restart backoff_handles: usize = 1024, 0..=1 << 20;
+        /// separately for its values and for verdicts: requests for it would wait in vain.
+        backoff_ms: u32 = 5000;
+        /// Handles remembered for this time, more than requests can wait for within it.
+        backoff_handles: usize = 1024;
     }
 }
 

@@ -1,39 +1,54 @@
 //! Settings of streams for mirrors.
 
 use handle_daemon::settings;
-use handle_daemon::settings::DAY_MS;
 use std::path::PathBuf;
 
 settings! {
     /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only the
     /// identities of `administrators.replication` and `administrators.server` may request them.
     pub struct ReplicationConfig {
-        /// Send streams to mirrors. A server without a key refuses all requests for them.
+        /// Set this when no mirror may copy the records: `false` refuses streams to all. A server
+        /// without a key refuses them as well.
         restart enabled: bool = true;
-        /// Name of this site for other sites: `INDEX:HANDLE` of its HS_SITE value. `sources` if not
-        /// set.
-        restart site_name: Option<String> = None;
-        /// Maximum number of streams at a time. Further requests get RC 3.
-        restart streams: usize = 8, 1..=1024;
-        /// Maximum number of these streams to one identity, so that one mirror cannot take all
-        /// places.
-        restart streams_per_identity: usize = 4, 1..=1024;
-        /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake.
-        restart write_ms: u32 = 60_000, 1..=DAY_MS;
-        /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the
-        /// stream reads, and grows with each change.
-        restart stream_ms: u32 = 43_200_000, 1..=DAY_MS;
-        /// Begin dumps with the times of the last changes of all handles and prefixes. Receivers
-        /// need these only if they accept changes from several primary sites.
-        restart dates: bool = false;
-        /// UNIX socket at which `handle-gateway` relays messages whose answers may be streams; none
+        /// Set this when mirrors accept changes from several primary sites: the name of this site
+        /// for the others, `INDEX:HANDLE` of its HS_SITE value. Dumps then begin with the times of
+        /// the last changes of all handles and prefixes, which other mirrors do not need. `sources`
         /// if not set.
+        restart site_name: Option<String> = None;
+        /// Set this when there are more mirrors: streams at a time. Further requests get RC 3. One
+        /// identity has at most half of them, so that no mirror takes all places.
+        restart streams: usize = 8, 1..=1024;
+        /// Set this when mirrors of the HTTP interface reach this server through `handle-gateway`:
+        /// UNIX socket at which the gateway relays messages whose answers may be streams; none if
+        /// not set.
         restart socket: Option<PathBuf> = None;
-        /// File mode of the socket, as a decimal or, in TOML, octal number (`0o660`).
-        restart socket_mode: u32 = 0o600, 0..=0o777;
-        /// User ids whose processes may connect, besides the user of `handle-admin`.
+        /// Set this when `handle-gateway` runs as another user: user ids whose processes may
+        /// connect, besides the user of `handle-admin`. If there are any, the file of the socket
+        /// has the mode 0666, and each connection is checked.
         restart socket_uids: Vec<u32> = Vec::new();
-        /// Connections to this socket at a time. Each message in progress uses one.
-        restart socket_connections: usize = 64, 1..=1024;
+    } constants {
+        /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake: a
+        /// mirror commits what it has received within seconds.
+        write_ms: u32 = 60_000;
+        /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the
+        /// stream reads, and grows with each change. Ten million records take minutes.
+        stream_ms: u32 = 43_200_000;
+        /// Connections to the socket. Each message in progress uses one.
+        socket_connections: usize = 64;
+    }
+}
+
+impl ReplicationConfig {
+    /// Whether dumps begin with the times of the last changes: receivers need these if they accept
+    /// changes from several primary sites.
+    #[must_use]
+    pub const fn has_dates(&self) -> bool {
+        self.site_name.is_some()
+    }
+
+    /// Streams at a time to one identity: half of all.
+    #[must_use]
+    pub const fn streams_per_identity(&self) -> usize {
+        self.streams.div_ceil(2)
     }
 }

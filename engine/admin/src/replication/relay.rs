@@ -29,7 +29,6 @@ pub fn bind(path: &Path, config: &ReplicationConfig) -> anyhow::Result<LocalSock
     let config = LocalSocketConfig {
         setting: "replication.socket",
         peer: "handle-gateway",
-        mode: config.socket_mode,
         uids: config.socket_uids.clone(),
         connections: config.socket_connections,
     };

@@ -248,10 +248,10 @@ impl AdminService {
         }
         let scope = BulkScope::new(begin.identity, key.name, self.store.folds());
         let bounds = BulkKeyBounds {
-            keys: config.keys,
-            keys_per_identity: config.keys_per_identity,
+            keys: config.keys(),
+            keys_per_identity: config.keys_per_identity(),
             results: config.results,
-            results_per_identity: config.results_per_identity,
+            results_per_identity: config.results_per_identity(),
             age_ms: u64::from(config.keys_s) * 1000,
         };
         let (looked_up, name, now_ms) = (scope.clone(), key.name.to_vec(), now_unix_ms());
@@ -301,7 +301,7 @@ impl AdminService {
                 in_force: self.in_force(),
                 identity: caller.identity.clone(),
                 key: caller.key.as_ref().map(|key| (key.scope.clone(), key.request.number)),
-                results_max: config.results_per_identity,
+                results_max: config.results_per_identity(),
                 changes: Arc::clone(&changes),
                 range: first..last,
                 facts: facts.take().unwrap_or_default(),

@@ -36,8 +36,8 @@ const PATH: &str = "/hrls/";
 const LIMIT_DEFAULT: usize = 1000;
 /// Maximum number of handles up to the end of a page.
 const FOUND_MAX: usize = 100_000;
-/// Maximum number of questions to `handle-admin` for one page. Each looks at up to its
-/// `index.values` values.
+/// Maximum number of questions to `handle-admin` for one page. Each looks at up to
+/// 10,000 values.
 const QUESTIONS_MAX: usize = 200;
 /// Maximum number of handles of a page with records.
 const RECORDS_MAX: usize = 1000;

@@ -102,7 +102,7 @@ impl ReplicaLab {
         fs::write(&site, format!("{json:#}\n"))?;
         let config = self.path("mirror/handle-admin.toml");
         let section = format!(
-            "\n[mirror]\ninterval_ms = 200\nretry_ms_max = 1000\nread_ms = 2000\n\n[[mirror.primary]]\n\
+            "\n[mirror]\ninterval_ms = 200\n\n[[mirror.primary]]\n\
              name = \"primary\"\nsite = \"../primary/siteinfo.json\"\nidentity = \"{ADMINISTRATOR}\"\n\
              key_file = \"../primary/admin-private.bin\"\n"
         );

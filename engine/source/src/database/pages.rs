@@ -41,7 +41,7 @@ impl DatabasePages {
     /// # Errors
     /// When a setting cannot be used.
     pub(crate) fn open(config: &SourceConfig, pull: &PullConfig, folds: bool) -> Result<Self, String> {
-        let patient = SourceConfig { timeout_ms: pull.step_ms, outstanding: 2, ..config.clone() };
+        let patient = SourceConfig { timeout_ms: config.step_ms(), outstanding: 2, ..config.clone() };
         let list = match config.kind {
             SourceKind::Tables => super::TABLE_LIST.to_owned(),
             _ => pull.list_query.clone(),

@@ -27,7 +27,7 @@ fn found() -> SourceAnswer {
 }
 
 fn uncached() -> SourceConfig {
-    SourceConfig { name: "told".to_owned(), cache_s: 0, negative_s: 0, ..SourceConfig::default() }
+    SourceConfig { name: "told".to_owned(), cache_s: 0, ..SourceConfig::default() }
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn silence_in_a_row_pauses_and_other_failures_do_not() {
 
 #[test]
 fn a_cached_answer_asks_nobody() {
-    let (source, questions, answers) = told(&SourceConfig { cache_s: 3600, negative_s: 3600, ..uncached() });
+    let (source, questions, answers) = told(&SourceConfig { cache_s: 3600, ..uncached() });
     for (key, answer) in [(&b"10.1/A"[..], found()), (b"10.1/B", Ok(None))] {
         answers.send(answer.clone()).unwrap();
         assert_eq!(source.record(key), answer);

@@ -1,21 +1,22 @@
 //! Pages of lines over HTTP: `GET {url}/list` and `GET {url}/changes`.
 
 use super::{HttpClient, SEGMENT, reason};
-use crate::config::{PullConfig, SourceConfig};
+use crate::config::SourceConfig;
 use crate::error::SourceError;
 use crate::lines::{LineSplitter, SplitLine};
 use crate::listing::{ListedLine, ListedSource, PageItem, SingleItem, SourcePage};
 use crate::stop::PullStop;
 use percent_encoding::percent_encode;
 use reqwest::{Response, StatusCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle as RuntimeHandle;
 
 /// A back end over HTTP that lists its records.
 #[derive(Debug)]
 pub(crate) struct HttpPages {
     client: HttpClient,
-    pull: PullConfig,
+    /// Time for the next line.
+    step: Duration,
     bytes_max: usize,
     stop: PullStop,
     runtime: RuntimeHandle,
@@ -28,12 +29,11 @@ impl HttpPages {
     /// When a file cannot be used, with its setting.
     pub(crate) fn open(
         config: &SourceConfig,
-        pull: &PullConfig,
         stop: PullStop,
         runtime: RuntimeHandle,
     ) -> Result<Self, String> {
         let client = HttpClient::open(config)?;
-        Ok(Self { client, pull: pull.clone(), bytes_max: config.answer_bytes, stop, runtime })
+        Ok(Self { client, step: config.step(), bytes_max: config.answer_bytes, stop, runtime })
     }
 
     fn page(&mut self, question: &str, place: Option<(&str, &str)>) -> Result<HttpPage<'_>, HttpRefusal> {
@@ -42,7 +42,7 @@ impl HttpPages {
             url += &format!("?{name}={}", percent_encode(place.as_bytes(), SEGMENT));
         }
         let asked = self.client.client.get(url).send();
-        let answer = self.runtime.block_on(self.stop.wait(self.pull.step(), asked))?;
+        let answer = self.runtime.block_on(self.stop.wait(self.step, asked))?;
         let answer = answer.map_err(|error| SourceError::Unreachable(reason(&error)))?;
         match answer.status() {
             StatusCode::OK => {
@@ -122,7 +122,7 @@ impl HttpPage<'_> {
 impl SourcePage for HttpPage<'_> {
     fn next_item(&mut self) -> Result<PageItem, SourceError> {
         // A line without an end does not take longer, however much of it comes.
-        let until = Instant::now() + self.source.pull.step();
+        let until = Instant::now() + self.source.step;
         loop {
             match self.lines.next_line() {
                 Some(SplitLine::Whole(b"")) => {}

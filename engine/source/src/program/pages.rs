@@ -1,12 +1,12 @@
 //! Pages of lines of a program. It is asked one question at a time, and started when there is one.
 
 use super::RunningProgram;
-use crate::config::{PullConfig, SourceConfig};
+use crate::config::SourceConfig;
 use crate::error::SourceError;
 use crate::lines::{LineSplitter, SplitLine};
 use crate::listing::{ListedLine, ListedSource, PageItem, SourcePage, page_question};
 use crate::stop::PullStop;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::Handle as RuntimeHandle;
 
@@ -14,7 +14,8 @@ use tokio::runtime::Handle as RuntimeHandle;
 #[derive(Debug)]
 pub(crate) struct ProgramPages {
     command: Vec<String>,
-    pull: PullConfig,
+    /// Time for the next line.
+    step: Duration,
     bytes_max: usize,
     running: Option<RunningProgram>,
     next_id: u64,
@@ -24,15 +25,10 @@ pub(crate) struct ProgramPages {
 
 impl ProgramPages {
     /// The program of `config`. It is not started yet.
-    pub(crate) fn new(
-        config: &SourceConfig,
-        pull: &PullConfig,
-        stop: PullStop,
-        runtime: RuntimeHandle,
-    ) -> Self {
+    pub(crate) fn new(config: &SourceConfig, stop: PullStop, runtime: RuntimeHandle) -> Self {
         Self {
             command: config.command.clone(),
-            pull: pull.clone(),
+            step: config.step(),
             bytes_max: config.answer_bytes,
             running: None,
             next_id: 1,
@@ -51,7 +47,7 @@ impl ProgramPages {
             Some(program) => program,
             none => none.insert(RunningProgram::start(&self.command).map_err(unreachable)?),
         };
-        let asked = self.stop.wait(self.pull.step(), program.input.write_all(question.as_bytes()));
+        let asked = self.stop.wait(self.step, program.input.write_all(question.as_bytes()));
         if let Err(error) = runtime.block_on(asked).and_then(|asked| asked.map_err(unreachable)) {
             self.running = None;
             return Err(error);
@@ -118,7 +114,7 @@ impl ProgramPage<'_> {
 impl SourcePage for ProgramPage<'_> {
     fn next_item(&mut self) -> Result<PageItem, SourceError> {
         // A line without an end does not take longer, however much of it comes.
-        let until = Instant::now() + self.source.pull.step();
+        let until = Instant::now() + self.source.step;
         loop {
             let line = match self.lines.next_line() {
                 Some(SplitLine::Whole(line)) => ListedLine::parse(line),

@@ -29,28 +29,33 @@ settings! {
     /// A database of PostgreSQL that has the store, in place of a file
     /// ([store.md](../store.md#in-postgresql)).
     pub struct PostgresConfig {
-        /// URL of the database, as of `psql`: `postgresql://USER@HOST/DATABASE`, or
-        /// `postgresql:///DATABASE?host=/run/postgresql` for a local socket. Empty for a store in
-        /// `store.file`. Servers on other machines are asked over TLS, unless `sslmode=disable` is
-        /// in the URL.
+        /// Set this when the store is in a database: its URL, as of `psql`,
+        /// `postgresql://USER@HOST/DATABASE`, or `postgresql:///DATABASE?host=/run/postgresql` for
+        /// a local socket. Empty for a store in `store.file`. Servers on other machines are asked
+        /// over TLS, unless `sslmode=disable` is in the URL.
         restart url: String = String::new(), DATABASE_URL;
-        /// File with the password, for which only its owner may have permissions. Without it, the
-        /// password is in the environment variable `PGPASSWORD`, if the server asks for one.
+        /// Set this when the server asks for a password: file with it, for which only its owner may
+        /// have permissions. Without it, the password is in the environment variable `PGPASSWORD`.
         restart password_file: Option<PathBuf> = None;
-        /// File with the authorities (PEM) that certify the server; without it, those that the host
-        /// trusts.
+        /// Set this when the certificate of the server is from an authority of your own: file with
+        /// the authorities (PEM) that certify the server; without it, those that the host trusts.
         restart ca_file: Option<PathBuf> = None;
-        /// Connections for reading at a time. Each request needs one, and each mirror and each
+        /// Set this when the server allows fewer connections, or when requests wait for one:
+        /// connections for reading at a time. Each request needs one, and each mirror and each
         /// publication for as long as it reads.
         restart connections: usize = 16, 2..=1000;
-        /// Time for an answer of the server, and for a free connection.
-        restart timeout_ms: u32 = 30_000, 100..=3_600_000;
-        /// Keep the sessions that clients set up at `handle-admin` in the database, so that every
-        /// `handle-admin` over it with the same server key knows them. If false, they belong to
-        /// this process, or to the `handled` at `sessions.socket`.
+        /// Set this when sessions that clients set up at `handle-admin` should be known to the
+        /// `handled` at `sessions.socket`: `false` keeps them there, or in this process without
+        /// such a socket. Otherwise they are in the database, and every `handle-admin` over it with
+        /// the same server key knows them.
         restart sessions: bool = true;
-        /// Time between two looks for transactions of other processes.
-        restart poll_ms: u32 = 50, 5..=60_000;
+    } constants {
+        /// Time for an answer of the server, and for a free connection. What takes longer is a
+        /// server that is gone.
+        timeout_ms: u32 = 30_000;
+        /// Time between two looks for transactions of other processes: as short as changes take to
+        /// be published, for twenty small queries per second.
+        poll_ms: u32 = 50;
     }
 }
 

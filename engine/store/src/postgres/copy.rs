@@ -8,7 +8,7 @@ use tokio_postgres::types::Type;
 
 /// Rows from which copying is worth its statement.
 pub(super) const COPY_ROWS_MIN: usize = 256;
-/// Bytes of rows in one statement, which has to end within `store.postgres.timeout_ms`.
+/// Bytes of rows in one statement, which has to end before the server counts as gone.
 const COPY_BYTES: usize = 16 << 20;
 
 /// Copies rows, which the table must not have, in the order of their keys.

@@ -18,13 +18,13 @@ fn open(address: SocketAddr, step_ms: u32) -> OpenedPages {
     let config = SourceConfig {
         url: format!("http://{address}/records/"),
         answer_bytes: 1024,
+        timeout_ms: step_ms / 15,
         ..SourceConfig::default()
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let stop = watch::Sender::new(false);
-    let pull = PullConfig { step_ms, ..PullConfig::default() };
     let watched = PullStop(stop.subscribe());
-    let pages = HttpPages::open(&config, &pull, watched, runtime.handle().clone()).unwrap();
+    let pages = HttpPages::open(&config, watched, runtime.handle().clone()).unwrap();
     OpenedPages { pages, stop, _runtime: runtime }
 }
 

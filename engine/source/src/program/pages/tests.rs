@@ -24,10 +24,11 @@ done"#;
 
 fn start(step_ms: u32) -> (ProgramPages, watch::Sender<bool>, Runtime) {
     let command = ["/bin/sh", "-c", SCRIPT].map(str::to_owned).to_vec();
-    let config = SourceConfig { command, answer_bytes: 1024, ..SourceConfig::default() };
+    let config =
+        SourceConfig { command, answer_bytes: 1024, timeout_ms: step_ms / 15, ..SourceConfig::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (pull, stop) = (PullConfig { step_ms, ..PullConfig::default() }, watch::Sender::new(false));
-    let pages = ProgramPages::new(&config, &pull, PullStop(stop.subscribe()), runtime.handle().clone());
+    let stop = watch::Sender::new(false);
+    let pages = ProgramPages::new(&config, PullStop(stop.subscribe()), runtime.handle().clone());
     (pages, stop, runtime)
 }
 
