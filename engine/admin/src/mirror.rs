@@ -38,7 +38,7 @@ pub use config::{MirrorConfig, MirrorPrimary};
 use crate::lease::{LeaseStatus, ProcessLease, this_process};
 use anyhow::{Context as _, bail};
 use apply::BatchLimits;
-use handle_daemon::notice::NoticeWaker;
+use handle_daemon::event::EventDescriptor;
 use handle_daemon::site::SiteRecord;
 use handle_store::{Store, StoreError};
 use notices::NoticeListener;
@@ -103,9 +103,9 @@ impl Mirror {
             let mut worker =
                 MirrorWorker::open(server, store, limits, Arc::clone(&state), lease_state.clone())?;
             if let Some((config, key)) = notify.filter(|_| worker.is_followed()) {
-                let waker = Arc::new(NoticeWaker::new().context("cannot create the pipe for notices")?);
-                worker.wait_for(Arc::clone(&waker));
-                listeners.push(NoticeListener { config, key, waker, state });
+                let noticed = Arc::new(EventDescriptor::new().context("cannot create the event of notices")?);
+                worker.wait_for(Arc::clone(&noticed));
+                listeners.push(NoticeListener { config, key, noticed, state });
             }
             workers.push(worker);
         }

@@ -73,6 +73,7 @@ mod clients;
 pub mod clock;
 pub mod connections;
 pub mod control;
+pub mod event;
 pub mod http;
 pub mod identity;
 pub mod line_log;

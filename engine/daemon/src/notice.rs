@@ -15,10 +15,8 @@
 
 mod changed;
 pub mod listener;
-mod waker;
 
 pub use changed::{CHANGED_LEN_MAX, ChangedHandles, NAME_HEAD_LEN};
-pub use waker::NoticeWaker;
 
 use crate::server_key::{SecretFileError, read_secret};
 use hmac::{Hmac, KeyInit as _, Mac as _};

@@ -1,7 +1,8 @@
 //! Shutdown of a process, as an event that threads can wait for.
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use crate::event::EventDescriptor;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,9 +16,8 @@ const DRAIN_LOOK: Duration = Duration::from_millis(20);
 pub struct Shutdown {
     draining: AtomicBool,
     stopped: AtomicBool,
-    /// Written once, when the process begins to drain, and never read: it polls as ready from then
-    /// on.
-    signal: OwnedFd,
+    /// Raised when the process begins to drain, and never cleared.
+    draining_event: EventDescriptor,
 }
 
 impl Shutdown {
@@ -26,17 +26,14 @@ impl Shutdown {
     /// # Errors
     /// When the kernel has no more descriptors.
     pub fn new() -> std::io::Result<Self> {
-        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { draining: AtomicBool::new(false), stopped: AtomicBool::new(false), signal })
+        let draining_event = EventDescriptor::new()?;
+        Ok(Self { draining: AtomicBool::new(false), stopped: AtomicBool::new(false), draining_event })
     }
 
     /// Begins to drain, and wakes the threads that sleep in [`poll`](Self::poll).
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        #[expect(clippy::host_endian_bytes, reason = "the kernel's numbers are in host order")]
-        let one = 1u64.to_ne_bytes();
-        // It is refused only after 2^64 - 2 calls, and then the descriptor is ready.
-        let _ = rustix::io::write(&self.signal, &one);
+        self.draining_event.raise();
     }
 
     /// Ends the threads, some moments after [`drain`](Self::drain).
@@ -68,7 +65,7 @@ impl Shutdown {
             poll(fds, timeout.as_ref())
         } else {
             let mut all = fds.to_vec();
-            all.push(PollFd::from_borrowed_fd(self.signal.as_fd(), PollFlags::IN));
+            all.push(PollFd::from_borrowed_fd(self.draining_event.as_fd(), PollFlags::IN));
             let polled = poll(&mut all, timeout.as_ref());
             for (fd, polled) in fds.iter_mut().zip(all) {
                 *fd = polled;

@@ -5,11 +5,13 @@
 
 use crate::config::NotifyConfig;
 use crate::state::FetchState;
+use handle_daemon::event::EventDescriptor;
 use handle_daemon::notice::listener::NoticeReceiver;
-use handle_daemon::notice::{ChangedHandles, NoticeWaker, PublicationNotice};
+use handle_daemon::notice::{ChangedHandles, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
 use handle_snapshot::set::manifest::Manifest;
 use std::io;
+use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -17,17 +19,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct NoticeInbox {
     newest: Mutex<PublicationNotice>,
-    waker: NoticeWaker,
+    noticed: EventDescriptor,
 }
 
 impl NoticeInbox {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { newest: Mutex::default(), waker: NoticeWaker::new()? })
+        Ok(Self { newest: Mutex::default(), noticed: EventDescriptor::new()? })
     }
 
     fn put(&self, notice: PublicationNotice) {
         *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = notice;
-        self.waker.wake();
+        self.noticed.raise();
     }
 
     /// Waits until `patience` is over, the process stops, or a notice names a later set than
@@ -37,10 +39,10 @@ impl NoticeInbox {
         let known = current.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if !self.waker.wait(shutdown, left) {
+            if !shutdown.wait_for(self.noticed.as_fd(), Some(left)) {
                 return;
             }
-            self.waker.take();
+            self.noticed.clear();
             let newest = *self.newest.lock().unwrap_or_else(PoisonError::into_inner);
             if known.is_none_or(|known| known < newest) || left.is_zero() {
                 return;

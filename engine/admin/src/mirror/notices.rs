@@ -5,26 +5,28 @@
 //! and without a connection the worker requests transactions at intervals.
 
 use super::status::MirrorSourceState;
+use handle_daemon::event::EventDescriptor;
 use handle_daemon::notice::listener::{NoticeReceiver, NotifyConfig};
-use handle_daemon::notice::{ChangedHandles, NoticeKey, NoticeWaker, PublicationNotice};
+use handle_daemon::notice::{ChangedHandles, NoticeKey, PublicationNotice};
 use handle_daemon::shutdown::Shutdown;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Waits until `patience` is over, the process stops, or there is a notice that was not waited for
+/// Waits until `timeout` is over, the process stops, or there is a notice that was not waited for
 /// yet; in the last case, at least until `earliest`.
 pub(super) fn wait_for_notice(
-    waker: &NoticeWaker,
+    noticed: &EventDescriptor,
     shutdown: &Shutdown,
-    patience: Duration,
+    timeout: Duration,
     earliest: Instant,
 ) {
-    if waker.wait(shutdown, patience) {
+    if shutdown.wait_for(noticed.as_fd(), Some(timeout)) {
         let left = earliest.saturating_duration_since(Instant::now());
         if !left.is_zero() {
             shutdown.poll(&mut [], Some(left));
         }
-        waker.take();
+        noticed.clear();
     }
 }
 
@@ -35,7 +37,7 @@ pub struct NoticeListener {
     pub(super) config: NotifyConfig,
     /// The key of the connection.
     pub(super) key: Arc<NoticeKey>,
-    pub(super) waker: Arc<NoticeWaker>,
+    pub(super) noticed: Arc<EventDescriptor>,
     pub(super) state: Arc<MirrorSourceState>,
 }
 
@@ -70,7 +72,7 @@ impl NoticeReceiver for PrimaryNotices<'_> {
 
     fn take(&self, _notice: PublicationNotice, _changed: Option<&ChangedHandles>) {
         self.listener.state.note_notice();
-        self.listener.waker.wake();
+        self.listener.noticed.raise();
     }
 }
 
@@ -82,22 +84,22 @@ mod tests {
 
     #[test]
     fn a_notice_ends_a_wait_once_and_not_too_early() {
-        let (waker, shutdown) = (NoticeWaker::new().unwrap(), Shutdown::new().unwrap());
+        let (noticed, shutdown) = (EventDescriptor::new().unwrap(), Shutdown::new().unwrap());
         let started = Instant::now();
-        waker.wake();
-        waker.wake();
-        wait_for_notice(&waker, &shutdown, LONG, started);
+        noticed.raise();
+        noticed.raise();
+        wait_for_notice(&noticed, &shutdown, LONG, started);
         assert!(started.elapsed() < LONG / 2);
         // Both were taken.
         let earliest = Instant::now() + Duration::from_millis(30);
-        wait_for_notice(&waker, &shutdown, Duration::from_millis(20), earliest);
+        wait_for_notice(&noticed, &shutdown, Duration::from_millis(20), earliest);
         let waited = Instant::now();
-        waker.wake();
-        wait_for_notice(&waker, &shutdown, LONG, waited + Duration::from_millis(20));
+        noticed.raise();
+        wait_for_notice(&noticed, &shutdown, LONG, waited + Duration::from_millis(20));
         assert!(waited.elapsed() >= Duration::from_millis(20));
-        waker.wake();
+        noticed.raise();
         shutdown.drain();
-        wait_for_notice(&waker, &shutdown, LONG, Instant::now());
+        wait_for_notice(&noticed, &shutdown, LONG, Instant::now());
         assert!(started.elapsed() < LONG / 2);
     }
 }

@@ -11,7 +11,7 @@ use crate::lease::LeaseState;
 use handle_client::replication::StreamEvent;
 use handle_client::replication::connection::ReceiveError;
 use handle_daemon::clock::now_unix_ms;
-use handle_daemon::notice::NoticeWaker;
+use handle_daemon::event::EventDescriptor;
 use handle_daemon::shutdown::Shutdown;
 use handle_proto::Handle;
 use handle_proto::wire::Request;
@@ -55,7 +55,7 @@ pub struct MirrorWorker {
     /// When this process, while it waits, last looked how far the other one is.
     looked: Option<Instant>,
     /// Wakes the worker when the primary has published changes.
-    waker: Option<Arc<NoticeWaker>>,
+    noticed: Option<Arc<EventDescriptor>>,
     homed: HomedComparison,
 }
 
@@ -88,14 +88,14 @@ impl MirrorWorker {
             lease,
             led_epoch: None,
             looked: None,
-            waker: None,
+            noticed: None,
             homed: HomedComparison::default(),
         })
     }
 
     /// Lets the worker request transactions when `waker` wakes it.
-    pub fn wait_for(&mut self, waker: Arc<NoticeWaker>) {
-        self.waker = Some(waker);
+    pub fn wait_for(&mut self, noticed: Arc<EventDescriptor>) {
+        self.noticed = Some(noticed);
     }
 
     /// Whether this primary is followed: the mirror has not been promoted.
@@ -142,9 +142,9 @@ impl MirrorWorker {
                     }
                 };
             // A primary that fails is not asked sooner because it sends notices.
-            match self.waker.as_ref().filter(|_| failures == 0) {
+            match self.noticed.as_ref().filter(|_| failures == 0) {
                 _ if pause.is_zero() => {}
-                Some(waker) => wait_for_notice(waker, shutdown, pause, asked + self.limits.busy_interval),
+                Some(noticed) => wait_for_notice(noticed, shutdown, pause, asked + self.limits.busy_interval),
                 None => shutdown.poll(&mut [], Some(pause)),
             }
         }
