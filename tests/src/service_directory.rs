@@ -83,6 +83,14 @@ impl InitialisedService {
         command
     }
 
+    /// The command that promotes this mirror while its `handle-admin` is stopped.
+    #[must_use]
+    pub fn promotion_command(&self) -> Command {
+        let mut command = Command::new(program("handle-admin", "handle-admin"));
+        command.stdin(Stdio::null()).args(["promote", "--config"]).arg(self.path("site/handle-admin.toml"));
+        command
+    }
+
     /// `handled` with the configuration of the directory.
     #[must_use]
     pub fn handled_command(&self) -> Command {

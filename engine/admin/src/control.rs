@@ -1,5 +1,6 @@
 //! The commands of `handle-admin` on its control socket.
 
+use crate::comparison;
 use crate::costly::CostlyWork;
 use crate::index;
 use crate::mirror::promote::PromotionError;
@@ -19,12 +20,16 @@ use std::io;
 use std::os::unix::net::UnixStream;
 
 /// The commands and their help; those of the publisher follow.
-const COMMANDS: [CommandHelp; 10] = [
+const COMMANDS: [CommandHelp; 11] = [
     ("status", "what is kept and served since when"),
     ("stats", "counters, and what waits now"),
     ("reload", "read the configuration again; what cannot change while serving is named"),
     ("reopen-log", "open the file of the audit log again, after it was renamed"),
     ("promote", "make this mirror the primary; with \"force\" also while a dump is in progress"),
+    (
+        "compare-mirror",
+        "compare the published set with the primaries, as compare-mirror SECONDS; the answer has several lines",
+    ),
     ("pull", "compare all records of a copied source now, as pull NAME"),
     (
         "accept-deletions",
@@ -74,6 +79,9 @@ impl ControlCommands for AdminState {
         client: &UnixStream,
         _reader: &mut ControlReader<'_>,
     ) -> Option<io::Result<()>> {
+        if let Some(argument) = command.strip_prefix(comparison::COMMAND) {
+            return Some(comparison::converse(self, argument, client));
+        }
         let argument = command.strip_prefix(relocate::COMMAND)?;
         Some(relocate::converse(self, argument, client))
     }
@@ -106,7 +114,7 @@ fn promote(shared: &AdminState, is_forced: bool) -> Value {
     match SiteRecord::read(&config.site, config.server_id) {
         Ok(site) => {
             shared.service.become_primary(site);
-            json!({ "ok": true, "promotion": promotion })
+            json!({ "ok": true, "promotion": promotion, "lines": promotion.lines() })
         }
         Err(error) => {
             let error = format!("{error}: restart handle-admin once the site record is right");

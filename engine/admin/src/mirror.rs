@@ -8,7 +8,7 @@
 //! - `batch`: the changes that share one commit.
 //! - [`position`]: what is here, in the same commits as the records.
 //! - [`scope`]: which records are taken from which server.
-//! - [`promote`]: the mirror becomes the primary.
+//! - [`promote`]: the mirror becomes the primary; `promote_stopped` is the command for it.
 //! - [`homed`]: whether the homed prefixes here are those of the primary.
 //! - [`compare`]: whether the published set has the records of the primaries.
 //! - [`status`]: progress, errors, metrics.
@@ -27,6 +27,7 @@ pub mod notices;
 pub mod position;
 pub mod primary;
 pub mod promote;
+pub mod promote_stopped;
 pub mod scope;
 pub mod status;
 #[cfg(test)]
@@ -52,6 +53,7 @@ use worker::{MirrorWorker, WorkerLimits};
 /// The mirror part of a process.
 #[derive(Debug)]
 pub struct Mirror {
+    servers: Vec<Arc<PrimaryServer>>,
     states: Vec<Arc<MirrorSourceState>>,
     /// The workers until they are started.
     workers: Mutex<Vec<MirrorWorker>>,
@@ -77,7 +79,7 @@ impl Mirror {
         store: &Arc<Store>,
         own: &SiteRecord,
     ) -> anyhow::Result<Option<Self>> {
-        let servers = open_all(config, own)?;
+        let servers: Vec<_> = open_all(config, own)?.into_iter().map(Arc::new).collect();
         drop_positions(store, &servers)?;
         if servers.is_empty() {
             return Ok(None);
@@ -96,12 +98,17 @@ impl Mirror {
         let lease = open_lease(lease, store)?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
         let (mut states, mut workers, mut listeners) = (Vec::new(), Vec::new(), Vec::new());
-        for server in servers {
+        for server in &servers {
             let state = Arc::new(MirrorSourceState::new(&server.name));
             states.push(Arc::clone(&state));
             let notify = server.notify.clone();
-            let mut worker =
-                MirrorWorker::open(server, store, limits, Arc::clone(&state), lease_state.clone())?;
+            let mut worker = MirrorWorker::open(
+                Arc::clone(server),
+                store,
+                limits,
+                Arc::clone(&state),
+                lease_state.clone(),
+            )?;
             if let Some((config, key)) = notify.filter(|_| worker.is_followed()) {
                 let noticed = Arc::new(EventDescriptor::new().context("cannot create the event of notices")?);
                 worker.wait_for(Arc::clone(&noticed));
@@ -115,14 +122,14 @@ impl Mirror {
             bail!(
                 "`mirror.primary` is set, and the site record calls this a primary site. If it is to follow its \
                  primary, set `primarySite` to false in the site record, since changes are made at the primary. If it \
-                 was to be promoted, `hdl mirror promote --config` makes it the primary"
+                 was to be promoted, `handle-admin promote --config` makes it the primary"
             );
         }
         if !is_following {
             tracing::warn!("this mirror has been promoted: remove `mirror.primary` from the configuration");
         }
         let (workers, listeners) = (Mutex::new(workers), Mutex::new(listeners));
-        Ok(Some(Self { states, workers, listeners, primaries, is_following, lease }))
+        Ok(Some(Self { servers, states, workers, listeners, primaries, is_following, lease }))
     }
 
     /// The work of each thread, once.
@@ -135,6 +142,12 @@ impl Mirror {
     #[must_use]
     pub fn take_listeners(&self) -> Vec<NoticeListener> {
         std::mem::take(&mut *self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The servers of all primaries.
+    #[must_use]
+    pub fn servers(&self) -> &[Arc<PrimaryServer>] {
+        &self.servers
     }
 
     /// Where changes are made, if not here.
@@ -175,7 +188,7 @@ fn open_lease(length: Duration, store: &Store) -> anyhow::Result<Option<ProcessL
 
 /// Drops the positions with other primaries, so that an interrupted dump of one of them does not
 /// keep the records from being published.
-fn drop_positions(store: &Store, servers: &[PrimaryServer]) -> Result<(), StoreError> {
+fn drop_positions(store: &Store, servers: &[Arc<PrimaryServer>]) -> Result<(), StoreError> {
     let names: Vec<String> = servers.iter().map(|server| server.name.clone()).collect();
     store.change(move |transaction| {
         for (name, stored) in transaction.mirror_positions()? {

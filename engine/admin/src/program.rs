@@ -1,12 +1,13 @@
 //! The program `handle-admin`: its arguments, and what it does with its settings.
 
 use crate::config::Config;
+use crate::mirror::promote_stopped::{self, PromoteArgs};
 use crate::publish::check_set;
 use crate::remote::RemoteServices;
 use crate::server::{Server, read_identity, site_differences};
 use crate::settings::AdminHooks;
 use anyhow::{Context as _, anyhow};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use handle_auth::source::SourceList;
 use handle_daemon::program::{CommonArgs, Program, Startup};
 use handle_daemon::text::listed;
@@ -32,6 +33,7 @@ use std::sync::Arc;
     name = "handle-admin",
     version,
     max_term_width = 100,
+    subcommand_value_name = "COMMAND",
     after_help = "Examples:
   handle-admin --config /etc/handled/handle-admin.toml --check-config
   handle-admin --config /etc/handled/handle-admin.toml
@@ -51,6 +53,15 @@ pub struct AdminProgram {
     /// Which server of the site this is (its `serverId`).
     #[arg(long)]
     server_id: Option<i32>,
+    #[command(subcommand)]
+    #[serde(skip)]
+    command: Option<AdminCommand>,
+}
+
+/// What the program does instead of serving.
+#[derive(Subcommand, Clone, Debug)]
+enum AdminCommand {
+    Promote(PromoteArgs),
 }
 
 impl Program for AdminProgram {
@@ -59,6 +70,10 @@ impl Program for AdminProgram {
 
     fn common(&self) -> &CommonArgs {
         &self.common
+    }
+
+    fn run_command(&self) -> Option<anyhow::Result<String>> {
+        self.command.as_ref().map(|AdminCommand::Promote(args)| promote_stopped::run(args))
     }
 
     fn check(config: &Config) -> anyhow::Result<String> {

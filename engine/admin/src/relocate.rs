@@ -3,19 +3,17 @@
 //! The client sends one line and reads lines with the progress until the last one, which has `ok`.
 //! When it closes the connection, or the server stops, the copy stays for another move.
 
+use crate::progress::ProgressLines;
 use crate::state::AdminState;
 use handle_store::{MoveSummary, StoreConfig, StoreError, StoreMove};
 use serde::Deserialize;
 use serde_json::json;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 /// The command, before its argument.
 pub(crate) const COMMAND: &str = "move-store ";
-/// Time between two lines of progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 /// Transactions that the copy may lag behind when it is compared.
 const BEHIND_MAX: u64 = 100;
 
@@ -32,9 +30,9 @@ struct MoveCommand {
 
 /// Moves the store as the line `argument` says.
 pub(crate) fn converse(state: &AdminState, argument: &str, client: &UnixStream) -> io::Result<()> {
-    let mut progress = MoveProgress { client, state, last: None };
+    let progress = ProgressLines::new(client, state);
     let moved = match serde_json::from_str::<MoveCommand>(argument) {
-        Ok(command) => relocate(state, &command, &mut progress),
+        Ok(command) => relocate(state, &command, &progress),
         Err(error) => Err(format!("{error}: write move-store {{\"to\":\"PATH OR URL\"}}")),
     };
     let line = match moved {
@@ -47,7 +45,7 @@ pub(crate) fn converse(state: &AdminState, argument: &str, client: &UnixStream) 
 fn relocate(
     state: &AdminState,
     command: &MoveCommand,
-    progress: &mut MoveProgress<'_>,
+    progress: &ProgressLines<'_>,
 ) -> Result<MoveSummary, String> {
     let store = &state.service.store;
     // Only one at a time can open the copy for writing, and the second would not know of the first.
@@ -87,26 +85,4 @@ fn place(state: &AdminState, to: &str) -> StoreConfig {
     config.postgres.url = named.postgres.url;
     config.file = named.file;
     config
-}
-
-/// The client, which is told of the progress.
-struct MoveProgress<'c> {
-    client: &'c UnixStream,
-    state: &'c AdminState,
-    last: Option<Instant>,
-}
-
-impl MoveProgress<'_> {
-    /// Tells the client a number, if it is time to; false if the move should stop.
-    fn tell(&mut self, what: &str, number: u64) -> bool {
-        if self.last.is_some_and(|last| last.elapsed() < PROGRESS_INTERVAL) {
-            return true;
-        }
-        self.last = Some(Instant::now());
-        !self.state.is_draining() && self.send(&json!({ what: number })).is_ok()
-    }
-
-    fn send(&mut self, line: &serde_json::Value) -> io::Result<()> {
-        writeln!(self.client, "{line}")
-    }
 }

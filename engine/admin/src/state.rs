@@ -40,6 +40,8 @@ pub struct AdminState {
     pub settings: AdminSettings,
     /// Held while the store is being moved.
     pub moving: Mutex<()>,
+    /// Held while the published set is compared with the primaries.
+    pub comparing: Mutex<()>,
     stop: watch::Sender<bool>,
     shutdown: Arc<Shutdown>,
     started_unix_ms: u64,
@@ -67,6 +69,7 @@ impl AdminState {
             notices: NoticeState::default(),
             settings,
             moving: Mutex::new(()),
+            comparing: Mutex::new(()),
             stop,
             shutdown,
             started_unix_ms: now_unix_ms(),

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Query or control a running process.
@@ -87,17 +87,53 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 ///
 /// # Errors
 /// When nothing answers, or not with JSON.
-pub fn ask(socket: &std::path::Path, command: &str) -> anyhow::Result<Value> {
-    let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!("cannot connect to control socket {} (is handled running with --control, and may this user open the socket?)", socket.display())
-    })?;
+pub fn ask(socket: &Path, command: &str) -> anyhow::Result<Value> {
+    let mut stream = connect(socket)?;
     // A new process may copy its set into memory before it serves; a promotion writes the store.
     let patience = if command == "restart" || command.starts_with("promote") { 150 } else { 10 };
     stream.set_read_timeout(Some(Duration::from_secs(patience)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line).context("cannot read the answer on the control socket")?;
-    serde_json::from_str(&line).context("the answer on the control socket is not JSON")
+    BufReader::new(stream).read_line(&mut line).context(UNREAD)?;
+    parse(&line)
+}
+
+/// Sends a command whose answer has several lines, and passes those with the progress to `tell`.
+/// Returns the last one, which has `ok`; `None` if the connection ends before.
+///
+/// # Errors
+/// When nothing answers, or not with JSON.
+pub(crate) fn converse(
+    socket: &Path,
+    command: &str,
+    mut tell: impl FnMut(&Value),
+) -> anyhow::Result<Option<Value>> {
+    let mut stream = connect(socket)?;
+    writeln!(stream, "{command}")?;
+    for line in BufReader::new(stream).lines() {
+        let answer = parse(&line.context(UNREAD)?)?;
+        if answer.get("ok").is_some() || answer.get("error").is_some() {
+            return Ok(Some(answer));
+        }
+        tell(&answer);
+    }
+    Ok(None)
+}
+
+const UNREAD: &str = "cannot read the answer on the control socket";
+
+fn connect(socket: &Path) -> anyhow::Result<UnixStream> {
+    UnixStream::connect(socket).with_context(|| {
+        format!(
+            "cannot connect to control socket {} (is the process running with --control, and may this user open the \
+             socket?)",
+            socket.display()
+        )
+    })
+}
+
+fn parse(line: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(line).context("the answer on the control socket is not JSON")
 }
 
 /// Prints objects as indented lines of name and value.

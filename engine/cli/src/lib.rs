@@ -112,7 +112,7 @@ enum Command {
     Prove(proof::ProveArgs),
     /// Verify a proof with the public key of the publisher.
     VerifyProof(proof::VerifyArgs),
-    /// Show the progress of a mirror, or make it the primary.
+    /// Show the progress of a mirror, compare it with its primaries, or make it the primary.
     Mirror(mirror::Args),
     /// Decode protocol messages.
     Message(message::Args),

@@ -1,14 +1,16 @@
-//! `hdl mirror`: the progress of a mirror, and its promotion.
+//! `hdl mirror`: the progress of a mirror, its comparison with its primaries, and its promotion.
 
-use crate::{ExitOutcome, UsageError, control, output};
+mod compare;
+
+use crate::{ExitOutcome, control, output};
 use anyhow::bail;
-use handle_admin::mirror::promote::promote_stopped;
 use handle_daemon::clock::now_unix_ms;
 use handle_proto::limit::CLOCK_AHEAD_MS_MAX;
 use serde_json::Value as Json;
+use std::io;
 use std::path::PathBuf;
 
-/// Show the progress of a mirror, or make it the primary.
+/// Show the progress of a mirror, compare it with its primaries, or make it the primary.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -24,6 +26,7 @@ enum Command {
 Exit codes: 0 every primary is followed, 1 a primary is not followed or has other homed prefixes, or
 this is not a mirror.")]
     Status(StatusArgs),
+    Compare(compare::CompareArgs),
     /// Make a mirror the primary: it accepts changes from now on.
     ///
     /// The site record becomes that of a primary site, with the next serial number. Transactions
@@ -31,7 +34,7 @@ this is not a mirror.")]
     /// what two primaries accept is never joined.
     #[command(after_help = "Examples:
   hdl mirror promote --socket /srv/handle/run/handle-admin.sock
-  hdl mirror promote --config /srv/handle/handle-admin.toml    while handle-admin is stopped")]
+  handle-admin promote --config /srv/handle/handle-admin.toml    while handle-admin is stopped")]
     Promote(PromoteArgs),
 }
 
@@ -50,12 +53,9 @@ struct StatusArgs {
 
 #[derive(clap::Args, Debug)]
 struct PromoteArgs {
-    /// The control socket of a running handle-admin.
-    #[arg(long, short, conflicts_with = "config", required_unless_present = "config")]
-    socket: Option<PathBuf>,
-    /// The configuration of a stopped handle-admin.
-    #[arg(long, short)]
-    config: Option<PathBuf>,
+    /// The control socket of handle-admin.
+    #[arg(long, short, default_value = "/run/handle-admin/control.sock")]
+    socket: PathBuf,
     /// Promote even before the end of a dump, although some records are missing, or older than
     /// others.
     #[arg(long)]
@@ -68,6 +68,7 @@ struct PromoteArgs {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     match &args.command {
         Command::Status(args) => output::or_as_json(status(args), args.json),
+        Command::Compare(args) => output::or_as_json(compare::run(args), args.json),
         Command::Promote(args) => output::or_as_json(promotion(args), args.json),
     }
 }
@@ -141,32 +142,27 @@ fn number_in(one: &Json, name: &str) -> u64 {
 }
 
 fn promotion(args: &PromoteArgs) -> anyhow::Result<ExitOutcome> {
-    let answer = match (&args.socket, &args.config) {
-        (Some(socket), _) => {
-            let answer = control::ask(socket, if args.force { "promote force" } else { "promote" })?;
-            if answer["ok"] != true {
-                bail!("{}", answer["error"].as_str().unwrap_or("handle-admin does not know this command"));
-            }
-            answer["promotion"].clone()
-        }
-        (None, Some(config)) => serde_json::to_value(promote_stopped(config, args.force)?)?,
-        (None, None) => return Err(UsageError("name either --socket or --config".to_owned()).into()),
-    };
+    let command = if args.force { "promote force" } else { "promote" };
+    let answer = control::ask(&args.socket, command).map_err(|error| match is_unanswered(&error) {
+        true => error.context(
+            "if handle-admin is stopped, `handle-admin promote --config FILE` promotes it with its configuration",
+        ),
+        false => error,
+    })?;
+    if answer["ok"] != true {
+        bail!("{}", answer["error"].as_str().unwrap_or("handle-admin does not know this command"));
+    }
     if args.json {
-        println!("{answer}");
-        return Ok(ExitOutcome::Good);
+        println!("{}", answer["promotion"]);
+    } else {
+        let lines = answer["lines"].as_array().into_iter().flatten().filter_map(Json::as_str);
+        lines.for_each(|line| println!("{line}"));
     }
-    println!("this is the primary now; the last transaction is {}", answer["last_transaction"]);
-    for primary in answer["primaries"].as_array().into_iter().flatten() {
-        let name = primary["name"].as_str().unwrap_or_default();
-        println!("from {name}: everything up to its transaction {}", primary["last_transaction"]);
-    }
-    println!("next steps:");
-    println!("  remove `mirror.primary` from the configuration of handle-admin");
-    println!("  restart handled, which has read the old site record: hdl control restart");
-    println!(
-        "  put the new site record, serial number {}, into the record of the prefix",
-        answer["site_serial"]
-    );
     Ok(ExitOutcome::Good)
+}
+
+/// Whether the error is that no process has the socket.
+fn is_unanswered(error: &anyhow::Error) -> bool {
+    let kind = error.root_cause().downcast_ref().map(io::Error::kind);
+    matches!(kind, Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused))
 }

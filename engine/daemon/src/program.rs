@@ -90,6 +90,12 @@ pub trait Program: Parser + Serialize + Send + Sync + 'static {
     /// The arguments that every program has.
     fn common(&self) -> &CommonArgs;
 
+    /// Runs the command that the arguments name, if they name one, and returns what it prints. The
+    /// program then ends without serving.
+    fn run_command(&self) -> Option<anyhow::Result<String>> {
+        None
+    }
+
     /// Opens everything that `config` names, and returns one sentence on what would be served.
     ///
     /// # Errors
@@ -171,6 +177,9 @@ fn configure<P: Program>(program: &P) -> anyhow::Result<P::Config> {
 const ACCOUNT: &str = "handled";
 
 fn run_parsed<P: Program>(program: P) -> Result<(), Failure> {
+    if let Some(done) = program.run_command() {
+        return Ok(print(&done?)?);
+    }
     let config = configure(&program).map_err(Failure::usage)?;
     let common = program.common();
     if common.print_config {

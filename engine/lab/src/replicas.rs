@@ -109,7 +109,7 @@ fn show(args: &ReplicasArgs, lab: &ReplicaLab, is_input_closed: bool) -> anyhow:
         (format!("handle-lab stop mirror {dir}"), "kills a process; `start` starts it again"),
         (format!("handle-lab damage {dir}"), "damages the newest layer in the place of the fleet"),
         (
-            format!("hdl check --mirror {}/mirror/handle-admin.toml", args.dir.display()),
+            format!("hdl mirror compare -s {}/mirror/run/handle-admin.sock", args.dir.display()),
             "compares all records",
         ),
     ] {

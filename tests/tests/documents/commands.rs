@@ -109,7 +109,12 @@ fn commands_and_options_in_documents_exist() {
             }
             let (help, rest) = (&HELPS[&line[..at].join(" ")], line[at..].join(" "));
             let below = commands(help);
-            if rest.starts_with(|c: char| c.is_ascii_lowercase()) && !below.is_empty() && line[at] != "help" {
+            // Several programs in a row are a list of units, or a picture.
+            let is_list = |word: &str| PROGRAMS.iter().any(|(name, _)| *name == word.trim_end_matches(':'));
+            let is_command = rest.starts_with(|c: char| c.is_ascii_lowercase())
+                && line[at] != "help"
+                && !is_list(line[at]);
+            if is_command && !below.is_empty() {
                 wrong.push(format!("{}: no such command: {}", path.display(), line.join(" ")));
             }
             for option in options(&rest) {

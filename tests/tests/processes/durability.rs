@@ -259,9 +259,7 @@ fn keys_site_records_layers_and_exports_are_on_disk_before_they_are_named() {
     mirrored.start();
     until("the sets are equal", || mirrored.is_equal());
     mirrored.mirror.admin = None;
-    let mut promote = hdl(["mirror", "promote", "--config"]);
-    promote.arg(mirrored.mirror.path("site/handle-admin.toml"));
-    assert_eq!(placed_by(&promote, &directory), ["siteinfo.json"]);
+    assert_eq!(placed_by(&mirrored.mirror.promotion_command(), &directory), ["siteinfo.json"]);
 }
 
 /// Starts a program under strace, lets a test use it, and ends it; returns which durable files it

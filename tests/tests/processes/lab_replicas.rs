@@ -88,8 +88,8 @@ fn what_is_stopped_is_seen_and_catches_up() {
     lab.until_all("third");
     lab.lab(&["start", "primary"]);
     until("the mirror follows", || lab.seen("mirror")["activity"] == "following");
-    let mirror = lab.directory.path().join("lab/mirror/handle-admin.toml");
-    let shown = succeed(hdl(["check", "--mirror", mirror.to_str().unwrap()]));
+    let mirror = lab.directory.path().join("lab/mirror/run/handle-admin.sock");
+    let shown = succeed(hdl(["mirror", "compare", "--socket", mirror.to_str().unwrap()]));
     assert!(shown.contains("the mirror has what the primary has"), "{shown}");
     // A process that is killed by its id is started again.
     let pid = lab.seen("server-1")["pid"].clone();

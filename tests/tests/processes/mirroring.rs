@@ -470,12 +470,21 @@ fn a_stopped_mirror_is_promoted_by_its_configuration() {
     let mut service = MirroredService::make("", "interval_ms = 50");
     service.start();
     equal(&service);
-    let command = ["mirror", "promote", "--config", "site/handle-admin.toml"];
-    let (_, running) = fail(service.mirror.hdl(command));
-    assert!(running.contains("has the store"), "{running}");
+    let (code, running) = fail(service.mirror.promotion_command());
+    assert!(
+        code == 1 && running.contains("has the store") && running.contains("hdl mirror promote"),
+        "{running}"
+    );
     service.mirror.admin = None;
-    let shown = succeed(service.mirror.hdl(command));
-    assert!(shown.contains("this is the primary now"), "{shown}");
+    let socket = control(&service.mirror).display().to_string();
+    let (code, stopped) = fail(service.mirror.hdl(["mirror", "promote", "--socket", &socket]));
+    assert!(code == 1 && stopped.contains("handle-admin promote --config"), "{stopped}");
+    assert!(!site_of(&service.mirror.path("site/siteinfo.json"))["primarySite"].as_bool().unwrap());
+    let shown = succeed(service.mirror.promotion_command());
+    assert!(
+        shown.starts_with("this is the primary now") && shown.contains("\n  put the new site"),
+        "{shown}"
+    );
     service.mirror.start_admin();
     let mut client = RecordAdministrator::new(&service.primary, service.mirror.administration);
     assert_eq!(client.put("10.1045/after", "promoted"), DONE);

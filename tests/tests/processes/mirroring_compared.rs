@@ -9,14 +9,15 @@ use handle_tests::mirror_pair::{MirroredService, RecordAdministrator};
 use handle_tests::process::{run, until};
 use handle_tests::service_directory::InitialisedService;
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 
 const DONE: Option<(ResponseCode, String)> = Some((ResponseCode::SUCCESS, String::new()));
 
-/// The outcome of `hdl check --mirror` with these options, as JSON for the only primary.
+/// The outcome of `hdl mirror compare` with these options, as JSON for the only primary.
 fn compared(service: &MirroredService, options: &[&str]) -> (Option<i32>, serde_json::Value) {
-    let args = [&["check", "--mirror", "site/handle-admin.toml", "--json"], options].concat();
+    let args = [&["mirror", "compare", "--socket", "site/run/handle-admin.sock", "--json"], options].concat();
     let output = run(service.mirror.hdl(args));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     assert!(json[0].is_object(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -38,7 +39,10 @@ fn a_mirror_is_compared_with_its_primary() {
     assert!(found["records"].as_u64() >= Some(4), "{found}");
     let id = ask(&service.primary.path("site/run/handle-admin.sock"), "status");
     assert_eq!(found["transaction"], id["store"]["content"]["last_transaction"]);
-    service.mirror.admin = None;
+    let dumps = service.progress()["counts"]["dumps"].clone();
+    // It goes on to follow, and publishes nothing.
+    let control = service.mirror.path("site/run/handle-admin.sock");
+    assert_eq!(ask(&control, "hold for a test")["ok"], true);
     assert_eq!(administrator.put("10.1045/changed", "after"), DONE);
     assert_eq!(administrator.put("10.1045/new", "after"), DONE);
     assert_eq!(administrator.delete("10.1045/deleted"), DONE);
@@ -54,10 +58,43 @@ fn a_mirror_is_compared_with_its_primary() {
         { "homed": "10.77", "difference": "missing" },
     ]);
     assert_eq!(found["differences"], expected);
-    service.mirror.start_admin();
+    let shown =
+        run(service.mirror.hdl(["mirror", "compare", "-s", "site/run/handle-admin.sock", "--wait", "0"]));
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    for line in
+        ["main: ", "  missing: 10.1045/NEW\n", "  extra: homed prefix 10.66\n", "  the mirror differs\n"]
+    {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert_eq!(ask(&control, "resume")["ok"], true);
     let (code, found) = compared(&service, &[]);
     assert_eq!((code, &found["differences"]), (Some(0), &serde_json::json!([])), "{found}");
-    assert_eq!(service.progress()["counts"]["dumps"], 0, "it goes on where it was");
+    assert_eq!(service.progress()["counts"]["dumps"], dumps, "the mirror itself has dumped no more");
+}
+
+#[test]
+fn a_comparison_is_made_by_a_mirror_one_at_a_time_and_ends_with_its_client() {
+    let mut service = MirroredService::make("", "interval_ms = 50");
+    service.start();
+    until("the sets are equal", || service.is_equal());
+    let mut administrator = service.administrator();
+    let control = service.mirror.path("site/run/handle-admin.sock");
+    assert_eq!(ask(&control, "hold for a test")["ok"], true);
+    assert_eq!(administrator.put("10.1045/new", "on its way"), DONE);
+    // What differs is compared again, as long as the client waits.
+    let mut client = UnixStream::connect(&control).unwrap();
+    client.write_all(b"compare-mirror 3600\n").unwrap();
+    let mut first = String::new();
+    BufReader::new(&client).read_line(&mut first).unwrap();
+    assert!(first.contains("compared"), "{first}");
+    assert!(ask(&control, "compare-mirror 0")["error"].as_str().unwrap().contains("in progress"));
+    drop(client);
+    until("the first one has ended", || ask(&control, "compare-mirror 0").get("compared").is_some());
+    assert!(ask(&control, "compare-mirror x")["error"].as_str().unwrap().contains("SECONDS"));
+    let primary = ["mirror", "compare", "--json", "--socket", "site/run/handle-admin.sock"];
+    let output = run(service.primary.hdl(primary));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.code() == Some(1) && text.contains("this is not a mirror"), "{output:?}");
 }
 
 #[test]

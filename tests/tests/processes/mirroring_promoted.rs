@@ -76,7 +76,7 @@ impl KeptMirror {
 
     /// The command for a mirror that is stopped.
     fn promote_stopped(&self) -> Command {
-        self.service.mirror.hdl(["mirror", "promote", "--config", "site/handle-admin.toml"])
+        self.service.mirror.promotion_command()
     }
 
     /// The command for a mirror that runs.
@@ -163,7 +163,7 @@ fn a_promotion_that_is_killed_is_completed_or_has_not_begun() {
     for kill in 0..kills {
         mirror.restore();
         let start = |mut command: Command| {
-            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("hdl starts")
+            command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts")
         };
         if kill % 2 == 0 {
             let mut promoting = start(mirror.promote_stopped());

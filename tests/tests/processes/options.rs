@@ -28,15 +28,16 @@ fn a_mirror_that_lacks_records_is_promoted_with_force_only() {
         begun.unwrap();
         drop(store);
         let socket = service.mirror.path("site/run/handle-admin.sock").display().to_string();
-        let place = if is_running {
+        if is_running {
             service.mirror.start_admin();
-            ["--socket", &socket]
-        } else {
-            ["--config", "site/handle-admin.toml"]
-        };
+        }
         let promote = |more: &[&'static str]| {
-            let command = ["mirror", "promote"].into_iter().chain(place).chain(more.iter().copied());
-            service.mirror.hdl(command)
+            let mut command = match is_running {
+                true => service.mirror.hdl(["mirror", "promote", "--socket", &socket]),
+                false => service.mirror.promotion_command(),
+            };
+            command.args(more);
+            command
         };
         let site = service.mirror.path("site/siteinfo.json");
         let is_primary_site = || {

@@ -5,12 +5,9 @@
 //! newer sets; and what the primary has changed since its dump does not count.
 
 use super::error::MirrorError;
-use super::primary::{PrimaryServer, RequestLimits, open_all};
-use crate::config::Config;
+use super::primary::{PrimaryServer, RequestLimits};
 use anyhow::{Context as _, bail};
 use handle_client::replication::StreamEvent;
-use handle_daemon::settings::file;
-use handle_daemon::site::SiteRecord;
 use handle_proto::Handle;
 use handle_proto::fold::folded;
 use handle_proto::name::PREFIX_RECORDS;
@@ -21,6 +18,7 @@ use handle_proto::wire::replication_stream::{
 use handle_snapshot::set::PublishedSet;
 use handle_snapshot::{EncodedRecord, LoadMode, MappedFile, RecordSet, hash_key};
 use handle_store::{check_record, key};
+use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -40,6 +38,16 @@ pub enum MirrorDifference {
     Different,
     /// The mirror has what the primary does not have.
     Extra,
+}
+
+impl MirrorDifference {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Different => "different",
+            Self::Extra => "extra",
+        }
+    }
 }
 
 /// What is compared.
@@ -76,28 +84,49 @@ impl MirrorComparison {
     pub fn is_equal(&self) -> bool {
         self.differences.is_empty() && self.more == 0
     }
+
+    /// All of it as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Json {
+        let described = |(name, difference): (&ComparedName, &MirrorDifference)| {
+            let (kind, name) = match name {
+                ComparedName::Record(handle) => ("handle", Handle(handle).to_string()),
+                ComparedName::Homed(prefix) => ("homed", String::from_utf8_lossy(prefix).into_owned()),
+            };
+            json!({ kind: name, "difference": difference.word() })
+        };
+        json!({
+            "primary": self.name,
+            "agree": self.is_equal(),
+            "transaction": self.transaction,
+            "records": self.records,
+            "left_out": self.left_out,
+            "changed_meanwhile": self.changed,
+            "differences": self.differences.iter().map(described).collect::<Vec<_>>(),
+            "more_differences": self.more,
+        })
+    }
 }
 
-/// Compares the published set of the mirror with the configuration in this file with all its
-/// primaries. What differs is compared again until `patience` is over.
+/// Is told the number of records received so far, and returns whether to go on.
+pub type ComparisonProgress<'p> = dyn Fn(u64) -> bool + 'p;
+
+/// Compares the published set in `directory` with all `servers`. What differs is compared again
+/// until `patience` is over.
 ///
 /// # Errors
-/// When a file cannot be read, a primary does not answer, or the log of a primary does not reach
-/// back to its dump.
-pub fn compare(config: &Path, patience: Duration) -> anyhow::Result<Vec<MirrorComparison>> {
-    let config: Config = file::read(config)?;
-    let Some(directory) = config.publish.directory.as_deref() else {
-        bail!("this server publishes nothing: `publish.directory` is not set");
-    };
-    let own = SiteRecord::read(&config.site, config.server_id)?;
-    let servers = open_all(&config.mirror, &own)?;
-    if servers.is_empty() {
-        bail!("this is not a mirror: `mirror.primary` is not set");
-    }
-    let limits = RequestLimits::new(&config.mirror);
-    let compare_one = |server: &PrimaryServer| {
+/// When the set cannot be read, a primary does not answer, the log of a primary does not reach back
+/// to its dump, or `progress` ends the comparison.
+pub fn compare(
+    servers: &[Arc<PrimaryServer>],
+    limits: RequestLimits,
+    directory: &Path,
+    patience: Duration,
+    progress: &ComparisonProgress<'_>,
+) -> anyhow::Result<Vec<MirrorComparison>> {
+    let compare_one = |server: &Arc<PrimaryServer>| {
         let failed = || format!("the primary {:?}", server.name);
-        ServerComparison::new(server, limits).run(directory, patience).with_context(failed)
+        ServerComparison::new(server, limits, progress).run(directory, patience).with_context(failed)
     };
     servers.iter().map(compare_one).collect()
 }
@@ -114,6 +143,7 @@ struct OpenDifference {
 struct ServerComparison<'s> {
     server: &'s PrimaryServer,
     limits: RequestLimits,
+    progress: &'s ComparisonProgress<'s>,
     found: MirrorComparison,
     /// Whether the set has folded handles.
     folds: bool,
@@ -130,10 +160,10 @@ struct ServerComparison<'s> {
 }
 
 impl<'s> ServerComparison<'s> {
-    fn new(server: &'s PrimaryServer, limits: RequestLimits) -> Self {
+    fn new(server: &'s PrimaryServer, limits: RequestLimits, progress: &'s ComparisonProgress<'s>) -> Self {
         let found = MirrorComparison { name: server.name.clone(), ..MirrorComparison::default() };
         let (named, homed, open, moved) = Default::default();
-        Self { server, limits, found, folds: true, dumped_unix_ms: 0, named, homed, open, moved }
+        Self { server, limits, progress, found, folds: true, dumped_unix_ms: 0, named, homed, open, moved }
     }
 
     fn run(mut self, directory: &Path, patience: Duration) -> anyhow::Result<MirrorComparison> {
@@ -150,6 +180,9 @@ impl<'s> ServerComparison<'s> {
             let is_settled = self.open.keys().all(|name| self.moved.contains(name));
             if is_settled || Instant::now() >= deadline {
                 return Ok(self.finish());
+            }
+            if !(self.progress)(self.found.records) {
+                bail!("the comparison was ended");
             }
             std::thread::sleep(PAUSE);
         }
@@ -185,14 +218,17 @@ impl<'s> ServerComparison<'s> {
     fn compare_dump(&mut self, set: &PublishedSet) -> anyhow::Result<()> {
         let (records, server) = (set.records(), self.server);
         let request = server.dump(None);
-        let mut taken = ServerComparison::new(server, self.limits);
+        let mut taken = ServerComparison::new(server, self.limits, self.progress);
         taken.folds = records.folds();
         let mut damage = None;
         self.receive(&request, |event| {
             if let (StreamEvent::Dump(item), None) = (event, &damage) {
                 damage = taken.take_dump_item(item, &records).err();
             }
-            Ok(())
+            match (taken.progress)(taken.found.records) {
+                true => Ok(()),
+                false => Err(MirrorError::Stopped),
+            }
         })?;
         if let Some(error) = damage {
             return Err(error);

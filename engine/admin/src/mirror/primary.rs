@@ -290,7 +290,7 @@ fn open_identity(primary: &MirrorPrimary) -> anyhow::Result<ClientIdentity> {
 
 /// A part of a sentence that names where changes are made, for clients.
 #[must_use]
-pub fn describe_all(servers: &[PrimaryServer]) -> String {
+pub fn describe_all(servers: &[Arc<PrimaryServer>]) -> String {
     let first = servers.iter().filter_map(|server| server.addresses.first()).map(ToString::to_string);
     first.take(4).collect::<Vec<_>>().join(", ")
 }

@@ -1,15 +1,14 @@
 //! Promotion: the mirror becomes the primary.
 
 use super::position::MirrorPosition;
-use crate::config::Config;
-use handle_daemon::clock::now_unix_ms;
-use handle_daemon::settings::file;
+use handle_daemon::privileges::is_root;
 use handle_daemon::site::{SiteError, SiteRecord};
 use handle_store::{Store, StoreError};
 use serde::Serialize;
 use serde_json::Value as Json;
 use std::fmt;
 use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -71,6 +70,28 @@ pub struct Promotion {
     pub primaries: Vec<PromotedPrimary>,
     /// The serial number of the changed site record.
     pub site_serial: i64,
+}
+
+impl Promotion {
+    /// What happened and what has to be done next, as lines for the operator.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let from = |primary: &PromotedPrimary| {
+            let PromotedPrimary { name, last_transaction, .. } = primary;
+            format!("from {name}: everything up to its transaction {last_transaction}")
+        };
+        let first = format!("this is the primary now; the last transaction is {}", self.last_transaction);
+        let next = [
+            "next steps:".to_owned(),
+            "  remove `mirror.primary` from the configuration of handle-admin".to_owned(),
+            "  restart handled, which has read the old site record: hdl control restart".to_owned(),
+            format!(
+                "  put the new site record, serial number {}, into the record of the prefix",
+                self.site_serial
+            ),
+        ];
+        std::iter::once(first).chain(self.primaries.iter().map(from)).chain(next).collect()
+    }
 }
 
 /// What was taken from a lost primary.
@@ -180,16 +201,6 @@ fn clear_pending(store: &Store) -> Result<(), StoreError> {
     })
 }
 
-/// Promotes the mirror with the configuration at `path`, whose handle-admin is stopped.
-///
-/// # Errors
-/// As [`promote`], and when the configuration cannot be read or the store is open.
-pub fn promote_stopped(path: &Path, is_forced: bool) -> anyhow::Result<Promotion> {
-    let config: Config = file::read(path)?;
-    let store = Store::open(&config.store)?;
-    Ok(promote(&store, &config.site, is_forced, now_unix_ms())?)
-}
-
 /// The site record as that of a primary site, beside the present one.
 struct NextSite {
     path: PathBuf,
@@ -221,10 +232,14 @@ impl NextSite {
             Ok(_) | Err(SiteError::SeveralServers(_)) => {}
             Err(error) => return Err(invalid(error.to_string())),
         }
-        let permissions = std::fs::metadata(path).map_err(failed)?.permissions();
+        let present = std::fs::metadata(path).map_err(failed)?;
         let mut file = NamedTempFile::new_in(directory_of(path)).map_err(failed)?;
         writeln!(file, "{text}").map_err(failed)?;
-        file.as_file().set_permissions(permissions).map_err(failed)?;
+        file.as_file().set_permissions(present.permissions()).map_err(failed)?;
+        if is_root() {
+            // The processes read it as the user whose file the present one is.
+            fchown(file.as_file(), Some(present.uid()), Some(present.gid())).map_err(failed)?;
+        }
         file.as_file().sync_all().map_err(failed)?;
         Ok(Self { path: path.to_owned(), serial, file: Some(file) })
     }

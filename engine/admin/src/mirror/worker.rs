@@ -38,7 +38,7 @@ pub struct WorkerLimits {
 /// Follows one server of a primary.
 #[derive(Debug)]
 pub struct MirrorWorker {
-    server: PrimaryServer,
+    server: Arc<PrimaryServer>,
     limits: WorkerLimits,
     state: Arc<MirrorSourceState>,
     applier: StreamApplier,
@@ -68,7 +68,7 @@ impl MirrorWorker {
     /// # Errors
     /// When the store cannot be read.
     pub(crate) fn open(
-        server: PrimaryServer,
+        server: Arc<PrimaryServer>,
         store: &Arc<Store>,
         limits: WorkerLimits,
         state: Arc<MirrorSourceState>,

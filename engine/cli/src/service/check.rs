@@ -1,13 +1,11 @@
 //! `hdl check`: asks every site and server of a service for the same handle, and shows where they
-//! differ; or compares all records of a mirror with those of its primaries.
+//! differ.
 
 use super::{LocatedService, locate};
-mod mirror;
-
 use crate::client::ClientArgs;
 use crate::output;
 use crate::style::{Paint, paint};
-use crate::{ExitOutcome, UsageError, exchange};
+use crate::{ExitOutcome, exchange};
 use anyhow::{Context as _, bail};
 use handle_client::administration::Administrator;
 use handle_client::lookup::{Client, LookupOptions, LookupTarget};
@@ -23,42 +21,30 @@ use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::{Request, Response};
 use handle_proto::{Handle, OpFlags, ResponseCode};
 use serde_json::{Value as Json, json};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limit for the connection that the site record comes over, and for its answer.
 const SITE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Compare the answers of all servers of a service for one handle, or a mirror with its primaries.
+/// Compare the answers of all servers of a service for one handle.
 ///
 /// In each site, the server that the hash chooses has to answer over every protocol it supports
 /// (with --tcp only over TCP), with the same values as the other sites. All other servers have to
 /// answer that they are not responsible. An outdated mirror shows up as different.
-///
-/// With --mirror, on the machine of a mirror, all records of its published set are compared with
-/// those of its primaries, with the values that are not public. Each primary is asked for a dump.
-/// What is changed meanwhile is not counted as different.
+/// `hdl mirror compare` compares all records of a mirror with those of its primaries.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl check 10.1045/july95-arms --certify
   hdl check 10.1045/first --server 127.0.0.1            before the registry has the prefix
-  hdl check --mirror /srv/handle/handle-admin.toml
 
 Exit codes: 0 all agree, 1 servers disagree or do not answer.")]
 pub(crate) struct Args {
     /// The handle.
-    #[arg(required_unless_present = "mirror")]
-    handle: Option<String>,
-    /// The configuration of the handle-admin of a mirror, whose set is compared with its primaries.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["handle", "certify"])]
-    mirror: Option<PathBuf>,
-    /// With --mirror, seconds in which differences may still arrive at the mirror.
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "mirror")]
-    wait: u32,
+    handle: String,
     /// Take the site from this server, over TCP, instead of looking the service up: for a service
     /// that the global registry does not have yet, or cannot be asked about.
-    #[arg(long, short, value_name = "HOST[:PORT]", conflicts_with = "mirror")]
+    #[arg(long, short, value_name = "HOST[:PORT]")]
     server: Option<String>,
     /// Request signatures, and verify them.
     #[arg(long)]
@@ -84,19 +70,14 @@ struct ServerReport {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
-    let outcome = match (&args.mirror, &args.handle) {
-        (Some(config), _) => mirror::check(config, args.wait, args.json),
-        (None, Some(handle)) => check(args, handle),
-        (None, None) => Err(UsageError("name a handle, or --mirror".to_owned()).into()),
-    };
-    output::or_as_json(outcome, args.json)
+    output::or_as_json(check(args), args.json)
 }
 
-fn check(args: &Args, handle: &str) -> anyhow::Result<ExitOutcome> {
+fn check(args: &Args) -> anyhow::Result<ExitOutcome> {
     let client = args.client.client()?;
     let located = match &args.server {
-        Some(server) => named(server, handle)?,
-        None => locate(&client, handle, args.certify)?,
+        Some(server) => named(server, &args.handle)?,
+        None => locate(&client, &args.handle, args.certify)?,
     };
     let mut reports = vec![];
     for (number, site) in located.sites.iter().enumerate() {

@@ -1,11 +1,9 @@
 //! `hdl store move`: moves a store to another place, also while handle-admin runs.
 
-use crate::{ExitOutcome, UsageError, output, progress};
+use crate::{ExitOutcome, UsageError, control, output, progress};
 use anyhow::Context as _;
 use handle_store::{MoveSummary, Store, StoreConfig, StoreError, StoreMove};
 use serde_json::{Value as Json, json};
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 /// Move a store to another file or database, with its identity, numbers, log and dates.
@@ -73,33 +71,23 @@ fn relocate(from: &StoreConfig, to: &StoreConfig, prepare: bool) -> anyhow::Resu
 fn ask(args: &Args, socket: &std::path::Path, to: &std::path::Path) -> anyhow::Result<ExitOutcome> {
     let is_database = StoreConfig::at(to).is_in_database();
     let to = if is_database { to.to_owned() } else { std::path::absolute(to)? };
-    let mut stream = UnixStream::connect(socket)
-        .with_context(|| format!("cannot connect to control socket {}", socket.display()))?;
-    writeln!(stream, "move-store {}", json!({ "to": to, "prepare": args.prepare }))?;
     let working = progress::bar("copying", None);
-    for line in BufReader::new(stream).lines() {
-        let line = line.context("cannot read the answer on the control socket")?;
-        let json: Json =
-            serde_json::from_str(&line).context("the answer on the control socket is not JSON")?;
-        if let Some(error) = json["error"].as_str() {
-            working.finish_and_clear();
-            eprintln!("hdl: {error}");
-            return Ok(ExitOutcome::Refused);
-        }
-        if json["ok"] == true {
-            working.finish_and_clear();
-            show(args, &json["done"]);
-            if !args.prepare {
-                eprintln!(
-                    "hdl: handle-admin refuses changes now: set `store` to {} and restart it",
-                    to.display()
-                );
-            }
-            return Ok(ExitOutcome::Good);
-        }
-        working.set_position(json["copied"].as_u64().or(json["behind"].as_u64()).unwrap_or_default());
+    let command = format!("move-store {}", json!({ "to": to, "prepare": args.prepare }));
+    let answer = control::converse(socket, &command, |step| {
+        working.set_position(step["copied"].as_u64().or(step["behind"].as_u64()).unwrap_or_default());
+    })?;
+    working.finish_and_clear();
+    let answer = answer
+        .context("handle-admin ended before the store was moved: the same command goes on with the copy")?;
+    if let Some(error) = answer["error"].as_str() {
+        eprintln!("hdl: {error}");
+        return Ok(ExitOutcome::Refused);
     }
-    anyhow::bail!("handle-admin ended before the store was moved: the same command goes on with the copy")
+    show(args, &answer["done"]);
+    if !args.prepare {
+        eprintln!("hdl: handle-admin refuses changes now: set `store` to {} and restart it", to.display());
+    }
+    Ok(ExitOutcome::Good)
 }
 
 fn show(args: &Args, summary: &Json) {
