@@ -151,7 +151,7 @@ impl SetTemplates {
                 if by_prefix.len() == config.namespaces {
                     tracing::warn!(
                         namespaces = config.namespaces,
-                        "more prefixes have a namespace than `templates.namespaces` allows; the others have no templates"
+                        "more prefixes have a namespace of their own than are kept; the others have no templates"
                     );
                     break;
                 }

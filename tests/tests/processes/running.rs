@@ -111,7 +111,7 @@ fn the_control_socket_replaces_no_other_file_and_clients_do_not_block_each_other
     assert!(error.contains("is not a socket"), "{error}");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "# precious");
 
-    let (server, directory) = start(|config| config.limits.control_line_bytes = 64);
+    let (server, directory) = start(|_| ());
     let path = directory.path().join("control.sock");
     let silent = UnixStream::connect(&path).unwrap();
     let ask = |line: &str| -> Json {
@@ -123,8 +123,8 @@ fn the_control_socket_replaces_no_other_file_and_clients_do_not_block_each_other
     };
     assert_eq!(ask("status\n")["state"], "serving", "a silent client blocks others");
     assert!(ask("nonsense\n")["error"].as_str().unwrap().contains("status, stats"));
-    assert!(ask(&"x".repeat(64))["error"].as_str().unwrap().contains("64 bytes"));
-    assert!(ask(&format!("{}\n", "x".repeat(63)))["error"].as_str().unwrap().contains("unknown"));
+    assert!(ask(&"x".repeat(4096))["error"].as_str().unwrap().contains("4096 bytes"));
+    assert!(ask(&format!("{}\n", "x".repeat(4095)))["error"].as_str().unwrap().contains("unknown"));
     // A client that sends requests continuously.
     let poller = std::thread::spawn(move || {
         let mut stream = BufReader::new(UnixStream::connect(&path).unwrap());

@@ -386,7 +386,6 @@ fn sessions_expire_and_end() {
 fn the_number_of_sessions_is_bounded() {
     let served = root(|config| {
         config.sessions.sessions = 2;
-        (config.sessions.unproven_per_source, config.sessions.unproven_per_source_udp) = (2, 2);
         // With a table of this size, clients would be sent to TCP.
         config.tcp.enabled = false;
     });

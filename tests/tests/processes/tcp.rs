@@ -401,7 +401,8 @@ fn a_full_server_closes_idle_connections_and_then_stalled_ones(datapath: Datapat
 }
 
 fn the_length_of_requests_is_bounded(datapath: Datapath) {
-    let served = serve(datapath, |tcp| tcp.request_bytes = 1000);
+    const LEN_MAX: usize = 64 << 10;
+    let served = serve(datapath, |_| ());
     // Bytes after the body are permitted.
     let with_len = |len: usize| {
         let mut request = request(b"10.1/a", 5, true);
@@ -410,11 +411,11 @@ fn the_length_of_requests_is_bounded(datapath: Datapath) {
         request
     };
     let mut stream = served.connect();
-    stream.write_all(&with_len(1000)).unwrap();
+    stream.write_all(&with_len(LEN_MAX)).unwrap();
     let mut answers = AnswerReader::of(&stream);
     assert_eq!(answers.next(), Some((5, ResponseCode::SUCCESS)));
     // The length in the envelope suffices for the refusal.
-    stream.write_all(&with_len(1001)[..Envelope::LEN]).unwrap();
+    stream.write_all(&with_len(LEN_MAX + 1)[..Envelope::LEN]).unwrap();
     assert_eq!(answers.next(), Some((-1, ResponseCode::PROTOCOL_ERROR)));
     assert_eq!(answers.next(), None);
     served.until_count("tcp_closed_unreadable", 1);
