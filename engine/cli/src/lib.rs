@@ -64,7 +64,7 @@ use std::process::ExitCode;
 #[derive(Parser, Debug)]
 #[command(
     name = "hdl",
-    version,
+    version = handle_fleet::location::VERSION,
     max_term_width = 100,
     after_help = "Start here:
   hdl snapshot publish ./set records.jsonl    publish records for handled to serve

@@ -11,12 +11,6 @@ use serde::Serialize;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What `--version` prints: whether this build fetches from buckets as well.
-const VERSION: &str = match handle_fleet::location::HAS_OBJECT_STORAGE {
-    true => concat!(env!("CARGO_PKG_VERSION"), " (with object storage)"),
-    false => concat!(env!("CARGO_PKG_VERSION"), " (without object storage)"),
-};
-
 /// Fetches the sets of a publisher into a directory, from which handled and handle-gateway serve
 /// them.
 ///
@@ -32,7 +26,7 @@ const VERSION: &str = match handle_fleet::location::HAS_OBJECT_STORAGE {
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-fetch",
-    version = VERSION,
+    version = handle_fleet::location::VERSION,
     max_term_width = 100,
     after_help = "Examples:
   handle-fetch file:///mnt/sets/mine ./set

@@ -110,7 +110,13 @@ pub fn open(url: &FleetUrl, config: &StorageConfig) -> Result<Arc<dyn FleetStore
 }
 
 /// Whether this build can use object storage.
-pub const HAS_OBJECT_STORAGE: bool = cfg!(feature = "object-storage");
+const HAS_OBJECT_STORAGE: bool = cfg!(feature = "object-storage");
+
+/// What `--version` of a program prints that ships or fetches: whether it can use buckets as well.
+pub const VERSION: &str = match HAS_OBJECT_STORAGE {
+    true => concat!(env!("CARGO_PKG_VERSION"), " (with object storage)"),
+    false => concat!(env!("CARGO_PKG_VERSION"), " (without object storage)"),
+};
 
 #[cfg(feature = "object-storage")]
 fn open_bucket(

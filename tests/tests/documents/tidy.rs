@@ -307,6 +307,8 @@ fn crates_depend_on_what_the_code_map_lists() {
 /// The packages that a package is built from, itself included.
 fn dependency_tree(package: &str) -> BTreeSet<String> {
     let mut tree = Command::new(env!("CARGO"));
+    // That of the package alone, also where the features of these tests are those of all packages.
+    tree.env_remove("CARGO_UNSTABLE_FEATURE_UNIFICATION").env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
     tree.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal,build"]);
     let output = tree.args(["--prefix", "none", "--format", "{p}", "--package", package]).output().unwrap();
     assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
@@ -334,16 +336,40 @@ fn the_data_process_links_no_store_no_client_and_no_http_framework() {
     assert!(foreign.is_empty(), "handled links {foreign:?}");
     // Each name is that of a package which other processes have.
     let all: BTreeSet<_> =
-        ["handle-fetch", "handle-gateway", "handle-cli"].map(dependency_tree).into_iter().flatten().collect();
+        ["handle-admin", "handle-gateway"].map(dependency_tree).into_iter().flatten().collect();
     assert!(FOREIGN.iter().all(|name| all.contains(*name)));
 }
 
 #[test]
-fn a_plain_handle_fetch_has_no_client_of_object_storage() {
-    let tree = dependency_tree("handle-fetch");
-    for foreign in ["object_store", "reqwest", "hyper"] {
-        assert!(!tree.contains(foreign), "handle-fetch links {foreign}");
+fn plain_builds_of_handle_fetch_and_hdl_have_no_client_of_object_storage() {
+    for package in ["handle-fetch", "handle-cli"] {
+        let tree = dependency_tree(package);
+        for foreign in ["object_store", "reqwest", "hyper"] {
+            assert!(!tree.contains(foreign), "{package} links {foreign}");
+        }
     }
+}
+
+#[test]
+fn hdl_links_no_process_and_no_load_generator() {
+    const FOREIGN: [&str; 9] = [
+        "handle-admin",
+        "handle-cache",
+        "handle-fetch",
+        "handle-gateway",
+        "handle-lab",
+        "handle-loadgen",
+        "handle-net",
+        "handle-server",
+        "handle-source",
+    ];
+    let linked = dependency_tree("handle-cli");
+    assert!(linked.contains("handle-cli") && linked.contains("handle-client"), "{linked:?}");
+    let foreign: Vec<_> = FOREIGN.iter().filter(|name| linked.contains(**name)).collect();
+    assert!(foreign.is_empty(), "hdl links {foreign:?}");
+    let all: BTreeSet<_> =
+        ["handle-lab", "handle-admin", "handle-fetch"].map(dependency_tree).into_iter().flatten().collect();
+    assert!(FOREIGN.iter().all(|name| all.contains(*name)));
 }
 
 #[test]
