@@ -557,8 +557,8 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    /// Publishes the changes up to `last` and those since, unless others may follow shortly. Returns
-    /// what to wait for.
+    /// Publishes the changes up to `last` and those since, unless others may follow shortly.
+    /// Returns what to wait for.
     fn publish_when_due(&mut self, last: u64) -> IdleWait {
         let position = self.engine.position();
         if let Some(published) = position {
