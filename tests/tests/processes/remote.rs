@@ -193,7 +193,6 @@ fn an_unreachable_service_delays_only_its_own_identities_and_only_for_a_bounded_
     };
     let server = here.start(&there, |config| {
         config.remote.timeout_ms = 200;
-        config.remote.requests = 1;
         // Longer than the test takes on any machine.
         config.remote.backoff_ms = 3_600_000;
     });
@@ -247,37 +246,18 @@ fn failed_secrets_do_not_lock_out_public_keys_and_cached_keys_stay_usable() {
 }
 
 #[test]
-fn remote_lookups_are_limited_at_a_time_and_per_request() {
+fn remote_lookups_are_limited_per_request() {
     let (here, there) = plans();
-    let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
+    // More than are looked up for one request.
+    let groups: Vec<_> = (1..=20).map(|at| admin(100 + at, at, "20.2/who")).collect();
     let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
-    let server = here.start(&there, |config| {
-        config.remote.queries_per_request = 4;
-        config.remote.requests = 1;
-        config.remote.timeout_ms = 60_000;
-    });
-    {
-        let _there = there.start(&here, |_| ());
-        let (code, text) =
-            create(server.address(), "10.1/new", identity(9, "20.2/nobody", private("admin_rsa")));
-        assert_eq!(code, Code::INVALID_ADMIN);
-        assert!(text.contains("more to look up than is looked up"), "{text}");
-        let refused = server.server().shared().service.remote().unwrap().counts().refused;
-        assert_eq!(refused, 1, "the limit of lookups ends the decision");
-    }
-    // The only slot is taken by a waiting lookup, so the next request is refused immediately.
-    let silent = std::net::TcpListener::bind(there.address).unwrap();
-    let address = server.address();
-    std::thread::scope(|scope| {
-        let attempt =
-            |handle: &'static str| create(address, handle, identity(300, "20.2/who", private("admin_rsa")));
-        let waits = scope.spawn(move || attempt("10.9/one"));
-        let (held, _) = silent.accept().unwrap();
-        let (code, text) = attempt("10.9/two");
-        assert_eq!(code, Code::SERVER_BUSY, "{text}");
-        drop((held, silent));
-        assert_eq!(waits.join().unwrap().0, Code::INVALID_ADMIN);
-    });
+    let server = here.start(&there, |config| config.remote.timeout_ms = 60_000);
+    let _there = there.start(&here, |_| ());
+    let (code, text) = create(server.address(), "10.1/new", identity(9, "20.2/nobody", private("admin_rsa")));
+    assert_eq!(code, Code::INVALID_ADMIN);
+    assert!(text.contains("more to look up than is looked up"), "{text}");
+    let refused = server.server().shared().service.remote().unwrap().counts().refused;
+    assert_eq!(refused, 1, "the limit of lookups ends the decision");
 }
 
 #[test]
@@ -286,8 +266,6 @@ fn a_source_whose_services_are_silent_does_not_take_the_lookups_of_others() {
     let groups: Vec<_> = (1..=9).map(|at| admin(100 + at, at, "20.2/who")).collect();
     let here = ServicesPlan { records: vec![("0.NA/10.1", groups)], ..here };
     let server = here.start(&there, |config| {
-        // A quarter is for one source.
-        config.remote.requests = 8;
         config.remote.timeout_ms = 10_000;
     });
     let _silent = std::net::TcpListener::bind(there.address).unwrap();
@@ -295,10 +273,12 @@ fn a_source_whose_services_are_silent_does_not_take_the_lookups_of_others() {
     std::thread::scope(|scope| {
         let attempt =
             |handle: &'static str| create(address, handle, identity(300, "20.2/who", private("admin_rsa")));
-        let waiting = ["10.9/one", "10.9/two"].map(|handle| scope.spawn(move || attempt(handle)));
-        until("two requests wait", || elsewhere.asking() == 2);
+        // A quarter is for one source.
+        let handles = ["10.9/one", "10.9/two", "10.9/three", "10.9/four"];
+        let waiting = handles.map(|handle| scope.spawn(move || attempt(handle)));
+        until("four requests wait", || elsewhere.asking() == 4);
         let since = Instant::now();
-        let (code, text) = attempt("10.9/three");
+        let (code, text) = attempt("10.9/five");
         assert_eq!(code, Code::SERVER_BUSY, "{text}");
         assert!(since.elapsed() < Duration::from_secs(8), "it has not waited like the others");
         waiting.into_iter().for_each(|it| drop(it.join().unwrap()));

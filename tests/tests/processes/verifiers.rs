@@ -241,18 +241,6 @@ fn a_verifier_that_answers_with_an_error_is_asked_again() {
     assert_eq!(counts(&here).recently_silent, 0);
 }
 
-#[test]
-fn with_a_backoff_of_0_failures_are_not_remembered() {
-    let (here, address) = here(|config| config.backoff_ms = 0);
-    for behavior in [VerifierBehavior::Nothing, VerifierBehavior::Truth(Version::CURRENT)] {
-        let verifier = Verifier::start(address, behavior);
-        let (code, _) = create(&mut client(&here, SECRET), "10.1/new");
-        assert_eq!(code == Code::SUCCESS, behavior != VerifierBehavior::Nothing, "{behavior:?}");
-        assert_eq!(verifier.shown(), [0x22], "{behavior:?}");
-    }
-    assert_eq!(counts(&here).recently_silent, 0);
-}
-
 /// Asks a server to verify an answer with a key of `handle`; returns the code and a summary.
 fn ask_to_verify(address: SocketAddr, version: Version, flags: OpFlags, handle: &str) -> (Code, String) {
     let identity = Reference { handle: handle.as_bytes(), index: 300 };
