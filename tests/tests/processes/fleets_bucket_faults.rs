@@ -34,15 +34,16 @@ fn a_download_continues_where_connections_were_cut() {
     assert!(chunks >= 10, "{chunks} chunks");
     let requests = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&requests);
-    // Every third chunk is cut.
+    // Of each attempt, the reads after the third are cut, and so are their repetitions.
     fleet.bucket().set_faults(move |request: &BucketRequest| match request.reads(".layer") {
-        true if counted.fetch_add(1, Ordering::Relaxed) % 3 == 2 => CutAfter(1000),
+        true if counted.fetch_add(1, Ordering::Relaxed) >= 3 => CutAfter(1000),
         _ => Nothing,
     });
     let (mut attempts, mut received) = (0, 0);
     let mut resumed = 0;
     loop {
         // Each attempt is one of a new process.
+        requests.store(0, Ordering::Relaxed);
         let mut fetcher = fleet.fetcher(None);
         let fetched = fetcher.fetch(RUNS);
         received += fetcher.counters().layer_bytes.get();
@@ -50,7 +51,7 @@ fn a_download_continues_where_connections_were_cut() {
         attempts += 1;
         match fetched {
             Ok(FetchOutcome::Published) => break,
-            // An attempt whose first chunk is cut, one of three, keeps nothing.
+            // An attempt whose first chunk is cut, one of four, keeps nothing.
             Err(FetchError::Store(_)) => assert!(attempts < chunks * 10, "{received} of {len} bytes"),
             other => panic!("{other:?}"),
         }
