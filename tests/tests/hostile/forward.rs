@@ -5,16 +5,21 @@
 
 use handle_auth::PrivateKey;
 use handle_auth::challenge::answer_with_key;
+use handle_daemon::settings;
 use handle_proto::wire::admin::HandleBody;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Header, Message, MessageBuf, Reply, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode as Code, Version};
+use handle_server::Server;
+use handle_server::config::Config;
 use handle_tests::client::{TestClient, exchange, exchange_over_tcp};
+use handle_tests::daemon::ask;
 use handle_tests::forwarding::{code, exchange_all, listed_names, message};
 use handle_tests::process::{succeed, until};
 use handle_tests::service_directory::InitialisedService;
+use serde_json::Value as Json;
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -23,7 +28,6 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const CERTIFIED: OpFlags = OpFlags(OpFlags::PLAIN_REQUEST.0 | OpFlags::CERTIFY.0);
-const FORWARD: &str = "socket = \"run/forward\"\n";
 
 fn list() -> Vec<u8> {
     let body = HandleBody { handle: b"0.NA/10.1045" };
@@ -54,18 +58,22 @@ fn answer(service: &InitialisedService, challenge: &[u8]) -> Vec<u8> {
     MessageBuf::request(&envelope, &header, &Request::AnswerChallenge(answer)).unsigned().unwrap()
 }
 
-/// A service whose `handled` has these settings of forwarding in addition to those of `hdl init`.
-fn service_with(settings: &str) -> InitialisedService {
-    let service = InitialisedService::make();
-    let file = service.path("site/handled.toml");
-    let text = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(text.matches(FORWARD).count(), 1, "no section for forwarding");
-    std::fs::write(&file, text.replace(FORWARD, &format!("{FORWARD}{settings}"))).unwrap();
-    service
+/// Starts a `handled` in this process, with the configuration of the service and other constants of
+/// forwarding.
+fn start_handled(service: &InitialisedService, change: impl FnOnce(&mut Config)) -> Server {
+    let mut config: Config = settings::file::read(&service.path("site/handled.toml")).unwrap();
+    config.workers = 1;
+    config.allow_root = true;
+    change(&mut config);
+    Server::start(&config).unwrap()
+}
+
+fn stats(service: &InitialisedService) -> Json {
+    ask(&service.path("site/run/handled.sock"), "stats")
 }
 
 fn event(service: &InitialisedService, name: &str) -> u64 {
-    let stats = service.handled.as_ref().unwrap().ask("stats");
+    let stats = stats(service);
     stats["slow"]["forward"][name].as_u64().unwrap_or_else(|| panic!("{name} in {stats}"))
 }
 
@@ -95,9 +103,11 @@ fn certified_code(service: &InitialisedService) -> Code {
 
 #[test]
 fn a_hanging_handle_admin_only_delays_forwarded_requests() {
-    let mut service = service_with("timeout_ms = 1000\nbackoff_ms = 2000\nrequests_per_source = 4\n");
+    let mut service = InitialisedService::make();
     service.start_admin();
-    service.start_handled();
+    let _handled = start_handled(&service, |Config { forward, .. }| {
+        (forward.timeout_ms, forward.backoff_ms, forward.requests_per_source) = (1000, 2000, 4);
+    });
     assert_eq!(code(&exchange_over_tcp(service.queries, &list()).unwrap()), Code::AUTHENTICATION_NEEDED);
     service.admin.as_ref().unwrap().signal("STOP");
     let queries = service.queries;
@@ -134,9 +144,11 @@ fn a_hanging_handle_admin_only_delays_forwarded_requests() {
 
 #[test]
 fn forged_answers_to_challenges_only_use_their_own_places() {
-    let mut service = service_with("requests_per_source = 2\ndatagrams = 1\n");
+    let mut service = InitialisedService::make();
     service.start_admin();
-    service.start_handled();
+    let _handled = start_handled(&service, |Config { forward, .. }| {
+        (forward.requests_per_source, forward.datagrams) = (2, 1);
+    });
     let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
     let correct = answer(&service, &challenge);
     // Challenge numbers that handle-admin may have assigned, over UDP, without waiting for answers.
@@ -153,7 +165,7 @@ fn forged_answers_to_challenges_only_use_their_own_places() {
     // The forged answers come from the same address, and may use all of its places for a moment.
     until("certified queries are answered", || certified_code(&service) == Code::SUCCESS);
     until("all requests are finished", || {
-        let stats = service.handled.as_ref().unwrap().ask("stats");
+        let stats = stats(&service);
         stats["slow"]["requests_waiting"] == 0 && stats["slow"]["forward"]["waiting"] == 0
     });
     resolve_many(&service);
@@ -187,7 +199,7 @@ fn long_listings_are_complete_and_slow_readers_delay_nobody() {
     // More bytes than the kernel buffers for a connection that is not read.
     const COUNT: usize = 8_000;
     let long = "N".repeat(1500);
-    let mut service = service_with("listings = 1\n");
+    let mut service = InitialisedService::make();
     let mut lines = String::new();
     for n in 0..COUNT {
         let value = r#"{"index":1,"type":"URL","data":{"format":"string","value":"https://example.org/"}}"#;
@@ -196,7 +208,7 @@ fn long_listings_are_complete_and_slow_readers_delay_nobody() {
     std::fs::write(service.path("records.jsonl"), lines).unwrap();
     succeed(service.hdl(["import", "site/store.redb", "records.jsonl"]));
     service.start_admin();
-    service.start_handled();
+    let _handled = start_handled(&service, |config| config.forward.listings = 1);
     let challenge = exchange_over_tcp(service.queries, &list()).unwrap();
     let mut slow = TcpStream::connect(service.queries).unwrap();
     slow.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
