@@ -75,7 +75,12 @@ impl SourceRates {
     /// for them, too.
     pub fn charge_at_rate(&self, address: IpAddr, now: Instant, rate: SourceRate, events: u32) {
         let bits = if address.is_ipv4() { rate.ipv4_bits } else { rate.ipv6_bits };
-        self.with_buckets(Network::new(address, bits), |buckets, source| {
+        self.charge_key(Network::new(address, bits), now, rate, events);
+    }
+
+    /// The same for the source that is identified by `key`.
+    pub fn charge_key(&self, key: impl Hash, now: Instant, rate: SourceRate, events: u32) {
+        self.with_buckets(key, |buckets, source| {
             let bucket = &mut buckets[bucket_of(buckets, source)];
             let after_ns = rate.interval_ns.saturating_mul(events.into());
             bucket.full_at_ns = bucket.full_at_ns.max(self.nanoseconds(now)).saturating_add(after_ns);

@@ -152,6 +152,8 @@ reasons! {
     RateLimited = "rate_limited", ERROR, b"";
     /// The templates of the handle are invalid, or exceed their limits.
     TemplateFailed = "template_failed", ERROR, b"The templates of this handle cannot be applied.";
+    /// The templates of the prefix have used up the time that they may take.
+    TemplatesCostly = "templates_costly", SERVER_BUSY, b"The templates of this prefix take too much time; ask again later.";
     /// The publisher has not renewed its statement about the set for too long.
     StaleSet = "stale_set", SERVER_BUSY, b"The records of this server are out of date; ask another server.";
     /// The stored record is damaged.

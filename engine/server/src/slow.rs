@@ -19,6 +19,7 @@ pub(crate) mod shard;
 pub mod signer;
 mod start;
 pub mod stats;
+mod template_times;
 mod work;
 
 use crate::config::Config;
@@ -46,6 +47,7 @@ use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use template_times::TemplateTimes;
 
 /// How often expired sessions are removed. An expired session is not found before that either.
 const SESSIONS_EXPIRE: Duration = Duration::from_secs(60);
@@ -79,6 +81,8 @@ pub struct SlowPath {
     config: SlowConfig,
     counters: Box<[CachePadded<SlowCounters>]>,
     random: RandomNumbers,
+    /// Time of templates by prefix.
+    template_times: TemplateTimes,
     shutdown: Arc<Shutdown>,
     started: Instant,
     /// Closed when the threads that maintain sessions are to stop.
@@ -147,6 +151,7 @@ impl SlowPath {
             counters: (0..slow.threads).map(|_| CachePadded::default()).collect(),
             config: slow,
             random: kernel_random,
+            template_times: TemplateTimes::new(),
             shutdown: Arc::clone(shutdown),
             started: Instant::now(),
             stop: (Mutex::new(Some(sender)), receiver),

@@ -14,6 +14,7 @@ use super::stats::processor_time;
 use crate::sessions::ServerSessions;
 use crate::sessions::sealer::{refusing, too_long};
 use crate::state::ServerState;
+use crate::templates::SetTemplates;
 use handle_auth::VerifyError;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
@@ -35,8 +36,8 @@ use handle_proto::{Permissions, ResponseCode, Value, Version};
 use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators};
 use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, NotLocal, RefusalReason, ReplyParts, SlowPathRequest, SortingRoom,
-    WireReply as _, answer_message, refuse_stream,
+    AnswerContext, AnswerOutcome, MayCompute as _, NotLocal, RefusalReason, ReplyParts, SlowPathRequest,
+    SortingRoom, WireReply as _, answer_message, refuse_stream,
 };
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
@@ -345,7 +346,7 @@ impl JobContext<'_> {
             return self.ask_source(context, slow);
         }
         let Some(templates) = &self.missing_handles.templates else { return slow.not_computed(context) };
-        let (bytes, count) = match templates.compute(context, slow.handle()) {
+        let (bytes, count) = match self.apply_templates(templates, context, slow.handle()) {
             Ok(BuildOutcome::Values { bytes, count }) => (bytes, count),
             Ok(BuildOutcome::NotFound) => return slow.not_computed(context),
             Err(refused) => return slow.refuse(context, refused),
@@ -373,7 +374,7 @@ impl JobContext<'_> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
         let templates = self.missing_handles.templates.as_ref();
-        match templates.map(|templates| templates.compute(context, handle)) {
+        match templates.map(|templates| self.apply_templates(templates, context, handle)) {
             Some(Ok(BuildOutcome::Values { bytes, .. })) => {
                 self.counters.computed.add(1);
                 *room = bytes;
@@ -382,6 +383,17 @@ impl JobContext<'_> {
             Some(Ok(BuildOutcome::NotFound)) | None => Err(challenged.not_computed(context)),
             Some(Err(refused)) => Err(challenged.refuse(context, refused)),
         }
+    }
+
+    /// The values that the templates compute, within the time that they may take.
+    fn apply_templates(
+        &self,
+        templates: &SetTemplates,
+        context: &AnswerContext<'_, MappedFile>,
+        handle: &[u8],
+    ) -> Result<BuildOutcome, RefusalReason> {
+        let Some(base) = templates.base_of(handle) else { return Ok(BuildOutcome::NotFound) };
+        self.path.template_times.limit(base, || templates.compute(context, handle))
     }
 
     /// Challenges the sender of the request. RFC 3652 section 3.5.1.
