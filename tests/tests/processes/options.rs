@@ -1,6 +1,7 @@
 //! What single options of the programs change, each compared with the same command without it.
 
 use handle_admin::mirror::position::{DumpProgress, MirrorPosition};
+use handle_formats::bundle::{BundleLimits, SiteBundle};
 use handle_proto::ResponseCode;
 use handle_snapshot::set::read_manifest;
 use handle_store::{Store, StoreConfig};
@@ -9,6 +10,8 @@ use handle_tests::process::{fail, hdl, run, succeed, until};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::Value as Json;
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixListener;
 
 /// Both forms of the command, while `handle-admin` runs and while it does not.
 #[test]
@@ -161,4 +164,87 @@ fn punctuation_around_a_reference_is_left_out_with_lenient_only() {
     let exact = run(hdl(["reference", written]));
     let shown = String::from_utf8_lossy(&exact.stdout).into_owned();
     assert!(!shown.contains("hdl:10.1000/182\n"), "{shown}");
+}
+
+#[test]
+fn the_contact_of_init_is_in_the_bundle_for_the_registry() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut init = hdl(["init", "site", "--prefix", "10.1045", "--address", "192.0.2.1", "--plain"]);
+    init.args(["--contact-name", "Ann Other", "--contact-phone", "+1 555 0100"]);
+    succeed({
+        init.current_dir(directory.path());
+        init
+    });
+    let bundle = fs::read(directory.path().join("site/sitebndl.zip")).unwrap();
+    let limits = BundleLimits { entries: 8, unpacked_bytes: 1 << 20 };
+    let contact = SiteBundle::read(&bundle, limits).unwrap().contact;
+    assert_eq!((&*contact.name, &*contact.phone), ("Ann Other", "+1 555 0100"));
+}
+
+#[test]
+fn records_are_sorted_in_the_directory_that_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let records = directory.path().join("records.jsonl");
+    fs::write(&records, "{\"handle\":\"10.1/a\",\"values\":[]}\n").unwrap();
+    let compare = |place: &str| {
+        let mut compare = hdl(["reconcile"]);
+        compare.args([&records, &records]).arg("--temp-dir").arg(directory.path().join(place));
+        compare
+    };
+    let (code, error) = fail(compare("missing"));
+    assert!(code == 1 && error.contains("cannot write to ") && error.contains("missing"), "{error}");
+    fs::create_dir(directory.path().join("there")).unwrap();
+    succeed(compare("there"));
+    assert_eq!(fs::read_dir(directory.path().join("there")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn steps_are_shipped_unless_they_have_no_length() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    for (place, options) in [("with", &[][..]), ("without", &["--steps-len", "0"])] {
+        for round in 0..2 {
+            let line = |n: usize| {
+                format!(
+                    "{{\"handle\":\"10.1/{n}\",\"values\":[{{\"index\":1,\"type\":\"URL\",\"data\":\"x\"}}]}}\n"
+                )
+            };
+            fs::write(path("records"), (round..200).map(line).collect::<String>()).unwrap();
+            let mut publish = hdl(["snapshot", "publish"]);
+            publish
+                .arg(path(&format!("{place}-set")))
+                .arg(path("records"))
+                .args((round > 0).then_some("--delta"));
+            succeed(publish);
+            let mut ship = hdl(["ship"]);
+            ship.arg(path(&format!("{place}-set")))
+                .arg(format!("file://{}", path(place).display()))
+                .args(options);
+            succeed(ship);
+        }
+        let names = fs::read_dir(path(place)).unwrap().map(|entry| entry.unwrap().file_name());
+        let has_steps = names.into_iter().any(|name| name.to_string_lossy().ends_with(".steps"));
+        assert_eq!(has_steps, options.is_empty(), "{place}");
+    }
+}
+
+/// A process with a control socket, which notes one command.
+#[test]
+fn as_many_names_are_asked_for_as_count_says() {
+    for (options, expected) in [(&["--count", "3"][..], "cache-top 3"), (&[], "cache-top 20")] {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("control.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let process = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut line = String::new();
+            BufReader::new(&stream).read_line(&mut line).unwrap();
+            stream.write_all(b"{\"ok\":true,\"names\":[],\"samples\":0}\n").unwrap();
+            line.trim().to_owned()
+        });
+        let mut top = hdl(["cache", "top", "--json", "--socket"]);
+        top.arg(&socket).args(options);
+        let output = run(top);
+        assert_eq!(process.join().unwrap(), expected, "{output:?}");
+    }
 }
