@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn refusing_stale_sets_needs_a_maximum_age() {
         let config = PublishersConfig { refuse_stale: true, ..PublishersConfig::default() };
-        assert!(config.check().is_err());
+        let error = config.check().unwrap_err().to_string();
+        assert!(error.contains("age_max_s"), "{error}");
         PublishersConfig { age_max_s: 1, ..config }.check().unwrap();
     }
 

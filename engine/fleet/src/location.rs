@@ -187,7 +187,8 @@ mod tests {
             assert!(matches!(parse(bucket), Ok(FleetUrl::Bucket(_))), "{bucket}");
         }
         for wrong in ["", "ftp://host/path", "file://host/path", "s3://b/p?x=1", "s3://b/p#x", "://"] {
-            assert!(parse(wrong).is_err(), "{wrong}");
+            let error = parse(wrong).unwrap_err();
+            assert!(matches!(error, LocationError::Url(..)), "{wrong}: {error}");
         }
         let error = parse("s3://user:hunter2@bucket/").unwrap_err().to_string();
         assert!(error.contains("credentials belong into a file") && !error.contains("hunter2"), "{error}");

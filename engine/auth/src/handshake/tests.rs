@@ -86,13 +86,20 @@ fn messages_come_once_and_in_their_order() {
     for at in 0..8 {
         let mut without = small().to_vec();
         without.remove(at);
-        assert!(SignedHandshake::parse(&joined(&without)).is_err(), "without {at}");
+        let is_order = |messages: &[_]| {
+            let error = SignedHandshake::parse(&joined(messages)).unwrap_err();
+            matches!(
+                error,
+                HandshakeError::Order(_) | HandshakeError::Truncated(_) | HandshakeError::Trailing
+            )
+        };
+        assert!(is_order(&without), "without {at}");
         let mut twice = small().to_vec();
         twice.insert(at, twice[at].clone());
-        assert!(SignedHandshake::parse(&joined(&twice)).is_err(), "twice {at}");
+        assert!(is_order(&twice), "twice {at}");
         let mut swapped = small().to_vec();
         swapped.swap(at, (at + 1) % 8);
-        assert!(SignedHandshake::parse(&joined(&swapped)).is_err(), "swapped {at}");
+        assert!(is_order(&swapped), "swapped {at}");
         for code in [0, 3, 4, 15, 20, 22, 254] {
             let mut other = small();
             other[at].0 = code;

@@ -209,7 +209,8 @@ mod tests {
             assert!(check(good, key_file.clone()).is_ok(), "{good}");
         }
         for wrong in ["admin.example", ":2643", "admin:", "admin:70000"] {
-            assert!(check(wrong, key_file.clone()).is_err(), "{wrong}");
+            let error = check(wrong, key_file.clone()).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("is {wrong:?}: expected HOST:PORT")), "{error}");
         }
         assert!(check("admin.example:2643", None).unwrap_err().to_string().contains("key_file"));
         let notify = NotifyConfig::default();
