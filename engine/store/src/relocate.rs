@@ -13,7 +13,7 @@
 use super::filling::filling_order;
 use super::log::LogEntry;
 use super::removal_keys::{LastChange, RemovalKey, RemovalKind};
-use super::tables::{ALL_KEYS, StoreEngine, StoreTable, WriteTables, names, number_in};
+use super::tables::{ALL_KEYS, SnapshotTables, StoreEngine, StoreTable, WriteTables, names, number_in};
 use super::transaction::Transaction;
 use super::{Store, StoreConfig, StoreError, StoreRecords as _, StoreSnapshot};
 use handle_proto::name::PREFIX_RECORDS;
@@ -112,8 +112,8 @@ pub struct StoreMove<'s> {
 type TableSum = (u64, u64);
 
 impl<'s> StoreMove<'s> {
-    /// Begins a move to a place where there is nothing yet, or goes on with one that was
-    /// interrupted.
+    /// Begins a move to a place where there is nothing yet or a store that was never used, or goes
+    /// on with one that was interrupted.
     ///
     /// # Errors
     /// When the place has another store, or cannot be written.
@@ -130,8 +130,13 @@ impl<'s> StoreMove<'s> {
                     let number = tables.get(StoreTable::Meta, name.as_bytes())?;
                     Ok::<_, StoreError>(number.map_or(0, |number| number_in(&number)))
                 };
+                let is_used = number(names::LAST_ID)? > 0
+                    || has_rows(&tables, StoreTable::Records)?
+                    || has_rows(&tables, StoreTable::Homed)?;
                 match CopyState::from_number(number(names::COPY_STATE)?) {
-                    None => return Err(StoreError::Exists(path)),
+                    None if is_used => return Err(StoreError::Exists(path)),
+                    // A move was interrupted right after it had made the store.
+                    None => write(&engine, |tables| put_state(tables, Some(CopyState::Copying)))?,
                     Some(CopyState::Copying) => {}
                     Some(_) if number(names::IDENTITY)? == from.identity() => {}
                     Some(_) => return Err(StoreError::OtherCopy),
@@ -384,6 +389,11 @@ fn write(
         Ok(()) => begun.commit(),
         Err(error) => begun.abort().and(Err(error)),
     }
+}
+
+fn has_rows(tables: &SnapshotTables, table: StoreTable) -> Result<bool, StoreError> {
+    let mut rows = tables.rows(table, ALL_KEYS, |_, _| Ok(()))?;
+    rows.next().transpose().map(|row| row.is_some())
 }
 
 fn put_state(tables: &mut WriteTables<'_>, state: Option<CopyState>) -> Result<(), StoreError> {

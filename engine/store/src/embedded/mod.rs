@@ -29,15 +29,32 @@ pub(crate) struct EmbeddedStore {
 
 impl EmbeddedStore {
     /// Makes a new file with empty tables.
+    ///
+    /// It gets its name once it is a store, so that a process that is killed meanwhile leaves
+    /// nothing that a later attempt refuses.
     pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        // The file contains values that only administrators may read.
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&config.file);
-        made.map_err(|error| match error.kind() {
+        let exists = |error: std::io::Error| match error.kind() {
             ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
             _ => error.into(),
-        })?;
-        let database = builder(config).create(&config.file)?;
+        };
+        if config.file.symlink_metadata().is_ok() {
+            return Err(StoreError::Exists(config.file.clone()));
+        }
+        let mut new = config.file.clone().into_os_string();
+        new.push(".new");
+        // Left by a process that was killed.
+        if let Err(error) = std::fs::remove_file(&new)
+            && error.kind() != ErrorKind::NotFound
+        {
+            return Err(error.into());
+        }
+        // The file contains values that only administrators may read.
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(exists)?;
+        let database = builder(config).create(&new)?;
         schema::begin(&database, folds)?;
+        // A link does not replace what another process has made meanwhile.
+        std::fs::hard_link(&new, &config.file).map_err(exists)?;
+        std::fs::remove_file(&new)?;
         sync_directory(&config.file)?;
         Ok(Self::new(database, config))
     }
@@ -150,6 +167,19 @@ fn sync_directory(file: &Path) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_store_that_was_half_made_is_made_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = StoreConfig::at(&directory.path().join("store"));
+        let new = directory.path().join("store.new");
+        std::fs::write(&new, "half").unwrap();
+        drop(EmbeddedStore::create(&config, true).unwrap());
+        assert!(!new.exists() && EmbeddedStore::open(&config).is_ok());
+        let exists = EmbeddedStore::create(&config, true).unwrap_err();
+        assert!(matches!(exists, StoreError::Exists(_)), "{exists}");
+        assert!(!new.exists());
+    }
 
     #[test]
     fn free_pages_are_written_below_the_limit() {

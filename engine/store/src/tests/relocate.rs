@@ -8,6 +8,7 @@ over_engines! {
     a_move_goes_on_after_an_interruption_and_after_an_import,
     changes_during_a_move_are_in_the_copy_or_refused,
     a_place_with_another_store_is_refused,
+    a_move_that_was_killed_when_it_had_made_the_store_begins_again,
 }
 
 /// An engine that is not `engine`, if it is installed; the other one gets tested from there.
@@ -168,10 +169,21 @@ fn changes_during_a_move_are_in_the_copy_or_refused(engine: TestEngine) {
     assert_eq!(content(&moved), content(&store));
 }
 
+fn a_move_that_was_killed_when_it_had_made_the_store_begins_again(engine: TestEngine) {
+    let (Some((_place, store)), Some((to, made))) = (new_store(engine), new_store(engine)) else { return };
+    fill(&store);
+    drop(made);
+    let mut moving = StoreMove::begin(&store, &to.config).unwrap();
+    while moving.step(|_| true).unwrap() != Some(0) {}
+    moving.finish().unwrap();
+    assert_eq!(content(&Store::open(&to.config).unwrap()), content(&store));
+}
+
 fn a_place_with_another_store_is_refused(engine: TestEngine) {
     let (Some((_place, store)), Some((other, third))) = (new_store(engine), new_store(engine)) else {
         return;
     };
+    third.home(b"10.3").unwrap();
     drop(third);
     let refused = StoreMove::begin(&store, &other.config).unwrap_err();
     assert!(matches!(refused, StoreError::Exists(_)), "{refused}");
