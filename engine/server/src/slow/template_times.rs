@@ -43,10 +43,11 @@ impl TemplateTimes {
         base: &[u8],
         apply: impl FnOnce() -> Result<T, RefusalReason>,
     ) -> Result<T, RefusalReason> {
-        let prefix_len = Handle(base).naming_authority().len();
+        let prefix_len = Handle(base).slash_at().unwrap_or(base.len());
         let base = fold::folded(base);
-        // A base is longer than its prefix, so they have different keys.
-        let keys = [(&base[..], BASE_RATE), (&base[..prefix_len], PREFIX_RATE)];
+        // A base may be the prefix itself, so the zero byte tells their keys apart.
+        let prefix = [b"\0", &base[..prefix_len]].concat();
+        let keys = [(&base[..], BASE_RATE), (&prefix[..], PREFIX_RATE)];
         for (key, rate) in keys {
             self.0.check_key(key, Instant::now(), rate).map_err(|_| RefusalReason::TemplatesCostly)?;
         }
@@ -92,5 +93,12 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(spend(b"10.3/a", Duration::from_micros(300)), Ok(()));
         }
+        // A delimiter that begins with a slash: the base is the prefix.
+        for base in [&b"1"[..], b"86", b"10.4", b"10.1045"] {
+            assert_eq!(spend(base, costly), Ok(()));
+        }
+        let refused = (0..100).find_map(|_| spend(b"10.4", costly).err());
+        assert_eq!(refused, Some(RefusalReason::TemplatesCostly));
+        assert_eq!(spend(b"10.4/a", Duration::ZERO), Ok(()), "the prefix has time left");
     }
 }
