@@ -112,7 +112,7 @@ pub struct StoreMove<'s> {
 type TableSum = (u64, u64);
 
 impl<'s> StoreMove<'s> {
-    /// Begins a move to a place where there is nothing yet or a store that was never used, or goes
+    /// Begins a move to a place where there is nothing yet or a file that was never used, or goes
     /// on with one that was interrupted.
     ///
     /// # Errors
@@ -134,8 +134,9 @@ impl<'s> StoreMove<'s> {
                     || has_rows(&tables, StoreTable::Records)?
                     || has_rows(&tables, StoreTable::Homed)?;
                 match CopyState::from_number(number(names::COPY_STATE)?) {
-                    None if is_used => return Err(StoreError::Exists(path)),
-                    // A move was interrupted right after it had made the store.
+                    // A database may be in use by another process.
+                    None if is_used || to.is_in_database() => return Err(StoreError::Exists(path)),
+                    // A move was interrupted right after it had made the file.
                     None => write(&engine, |tables| put_state(tables, Some(CopyState::Copying)))?,
                     Some(CopyState::Copying) => {}
                     Some(_) if number(names::IDENTITY)? == from.identity() => {}

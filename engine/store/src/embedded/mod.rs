@@ -12,8 +12,11 @@ pub(crate) use tables::{EmbeddedRecord, EmbeddedSnapshot, EmbeddedTables};
 use super::{StoreConfig, StoreError};
 use guard::guarded;
 use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
+use rustix::io::Errno;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -31,32 +34,44 @@ impl EmbeddedStore {
     /// Makes a new file with empty tables.
     ///
     /// It gets its name once it is a store, so that a process that is killed meanwhile leaves
-    /// nothing that a later attempt refuses.
+    /// nothing that a later attempt refuses; except on file systems without unnamed files.
     pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        let exists = |error: std::io::Error| match error.kind() {
-            ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
-            _ => error.into(),
-        };
         if config.file.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(config.file.clone()));
         }
-        let mut new = config.file.clone().into_os_string();
-        new.push(".new");
-        // Left by a process that was killed.
-        if let Err(error) = std::fs::remove_file(&new)
-            && error.kind() != ErrorKind::NotFound
-        {
-            return Err(error.into());
-        }
         // The file contains values that only administrators may read.
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(exists)?;
-        let database = builder(config).create(&new)?;
-        schema::begin(&database, folds)?;
-        // A link does not replace what another process has made meanwhile.
-        std::fs::hard_link(&new, &config.file).map_err(exists)?;
-        std::fs::remove_file(&new)?;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let unnamed = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let database = match rustix::fs::open(directory_of(&config.file), unnamed, mode) {
+            Ok(descriptor) => {
+                let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+                let database = builder(config).create_file(descriptor.into())?;
+                schema::begin(&database, folds)?;
+                // A link does not replace what another process has made meanwhile.
+                match linkat(CWD, link, CWD, &config.file, AtFlags::SYMLINK_FOLLOW) {
+                    Ok(()) => Some(database),
+                    Err(Errno::EXIST) => return Err(StoreError::Exists(config.file.clone())),
+                    Err(_) => None,
+                }
+            }
+            Err(_) => None,
+        };
+        let database = database.map_or_else(|| Self::create_at_once(config, folds), Ok)?;
         sync_directory(&config.file)?;
         Ok(Self::new(database, config))
+    }
+
+    /// Makes a file that has its name from the beginning.
+    fn create_at_once(config: &StoreConfig, folds: bool) -> Result<Database, StoreError> {
+        let mut options = OpenOptions::new();
+        let made = options.read(true).write(true).create_new(true).mode(0o600).open(&config.file);
+        let file = made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => StoreError::Exists(config.file.clone()),
+            _ => error.into(),
+        })?;
+        let database = builder(config).create_file(file)?;
+        schema::begin(&database, folds)?;
+        Ok(database)
     }
 
     /// Makes empty tables in memory.
@@ -158,27 +173,51 @@ fn builder(config: &StoreConfig) -> redb::Builder {
     builder
 }
 
+fn directory_of(file: &Path) -> &Path {
+    file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Makes the name of a new file durable.
 fn sync_directory(file: &Path) -> Result<(), StoreError> {
-    let directory = file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(directory).and_then(|it| it.sync_all()).map_err(StoreError::from)
+    std::fs::File::open(directory_of(file)).and_then(|it| it.sync_all()).map_err(StoreError::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
-    fn a_store_that_was_half_made_is_made_again() {
+    fn a_file_gets_its_name_when_it_is_a_store() {
         let directory = tempfile::tempdir().unwrap();
         let config = StoreConfig::at(&directory.path().join("store"));
-        let new = directory.path().join("store.new");
-        std::fs::write(&new, "half").unwrap();
-        drop(EmbeddedStore::create(&config, true).unwrap());
-        assert!(!new.exists() && EmbeddedStore::open(&config).is_ok());
-        let exists = EmbeddedStore::create(&config, true).unwrap_err();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // What a process would leave that is killed in this moment.
+            let sees = scope.spawn(|| {
+                let is_there = || std::fs::read_dir(directory.path()).unwrap().next().is_some();
+                while !is_there() && !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                let copy = StoreConfig::at(&directory.path().with_extension("copy"));
+                std::fs::copy(&config.file, &copy.file).unwrap();
+                assert!(EmbeddedStore::open(&copy).is_ok());
+                std::fs::remove_file(&copy.file).unwrap();
+            });
+            for at in 0..2 {
+                let made = EmbeddedStore::create(&config, true);
+                assert_eq!(made.is_ok(), at == 0, "{made:?}");
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            sees.join().unwrap();
+        });
+        let mode = config.file.metadata().unwrap().permissions().mode();
+        assert_eq!((mode & 0o777, EmbeddedStore::open(&config).is_ok()), (0o600, true));
+        std::fs::remove_file(&config.file).unwrap();
+        drop(EmbeddedStore::create_at_once(&config, true).unwrap());
+        assert!(EmbeddedStore::open(&config).is_ok());
+        let exists = EmbeddedStore::create_at_once(&config, true).unwrap_err();
         assert!(matches!(exists, StoreError::Exists(_)), "{exists}");
-        assert!(!new.exists());
     }
 
     #[test]
