@@ -138,13 +138,18 @@ impl GatewayLimits {
     /// Bounds of the bytes of bodies.
     #[must_use]
     pub const fn bodies(&self) -> BodyLimits {
-        BodyLimits { bytes: self.bodies_bytes, per_source: self.bodies_bytes / 4 }
+        let (quarter, one) = (self.bodies_bytes / 4, self.body_bytes);
+        // A body of the allowed length is received wherever there is room for one.
+        let per_source = if quarter < one { one } else { quarter };
+        BodyLimits { bytes: self.bodies_bytes, per_source }
     }
 
     /// Bounds of the bytes of answers, and of their speed.
     #[must_use]
     pub fn answers(&self) -> AnswerLimits {
-        let bytes = BodyLimits { bytes: self.answers_bytes, per_source: self.answers_bytes / 8 };
+        // What an answer takes before its length is known is less.
+        let per_source = (self.answers_bytes / 8).max(1 << 20);
+        let bytes = BodyLimits { bytes: self.answers_bytes, per_source };
         AnswerLimits { bytes, stall: self.transfer_time() }
     }
 

@@ -75,7 +75,7 @@ impl SlowConfig {
             iterations_max: self.pbkdf2_iterations,
             key_bits_min: self.pbkdf2_key_bits_min,
             key_bits_max: self.pbkdf2_key_bits_max,
-            work_max: self.pbkdf2_iterations / 5 * 8,
+            work_max: self.pbkdf2_iterations.saturating_add(self.pbkdf2_iterations / 5 * 3),
         }
     }
 }
