@@ -165,7 +165,9 @@ fn keep(
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
         let before = (state.epoch(), state.status());
-        let pause = note(&mut state.lock(), task, host, length, lease.hold(above));
+        // The state is not locked while the database is asked.
+        let turn = lease.hold(above);
+        let pause = note(&mut state.lock(), task, host, length, turn);
         if before != (state.epoch(), state.status()) {
             changed();
         }

@@ -62,7 +62,8 @@ use tokio::sync::watch;
 /// Time between two attempts to publish changes that cannot be published yet, as during a dump of a
 /// primary, and between two looks at what another process publishes of them.
 const PENDING_INTERVAL: Duration = Duration::from_millis(20);
-/// Time between two looks at the set of another process while no change is pending.
+/// Time between two looks at the set of another process while no change is pending, and between two
+/// of the status while publishing is held.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of queued commands.
 const COMMANDS_MAX: usize = 16;
@@ -391,7 +392,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
     fn run(mut self) {
         loop {
             // Reset before everything that it announces is read.
-            self.events.has_event.store(false, Ordering::Release);
+            self.events.has_event.swap(false, Ordering::AcqRel);
             if self.shared.stop.load(Ordering::Relaxed) {
                 break;
             }
@@ -467,8 +468,12 @@ impl<S: Storage + 'static> PublisherThread<S> {
         let last = self.store.last_id();
         if !self.leads() {
             self.tell();
-            let interval = if self.is_pending() { PENDING_INTERVAL } else { FOLLOW_INTERVAL };
-            return IdleWait { past: last, deadline: Instant::now() + interval };
+            let (past, interval) = match self.is_pending() {
+                // Not sooner after each of many commits.
+                true => (u64::MAX, PENDING_INTERVAL),
+                false => (last, FOLLOW_INTERVAL),
+            };
+            return IdleWait { past, deadline: Instant::now() + interval };
         }
         self.start_jobs();
         if Instant::now() >= self.prune_at {
@@ -524,7 +529,8 @@ impl<S: Storage + 'static> PublisherThread<S> {
             match std::thread::Builder::new().name("merge".to_owned()).spawn(run) {
                 Ok(thread) => self.workers.push(JobWorker { number, has_ended, thread }),
                 Err(error) => {
-                    let _ = self.engine.finish(number, Err(error.into()), now_unix_ms());
+                    let finished = self.engine.finish(number, Err(error.into()), now_unix_ms());
+                    self.note(finished, false);
                     break;
                 }
             }
@@ -565,7 +571,10 @@ impl<S: Storage + 'static> PublisherThread<S> {
             let since = self.published_at.map_or(Duration::MAX, |at| at.elapsed());
             let left = self.config.interval().saturating_sub(since);
             if last <= published {
-                return IdleWait { past: published, deadline: self.prune_at };
+                // A rebuild may wait for the end of a dump, which no commit announces.
+                let is_waiting = self.is_pending() && self.workers.is_empty();
+                let deadline = if is_waiting { Instant::now() + PENDING_INTERVAL } else { self.prune_at };
+                return IdleWait { past: published, deadline };
             }
             if last - published < self.config.changes_max && !left.is_zero() {
                 // One commit before the one that makes so many changes.
@@ -578,8 +587,9 @@ impl<S: Storage + 'static> PublisherThread<S> {
             // A merge may be due.
             return IdleWait { past: last, deadline: Instant::now() };
         }
-        let deadline = if self.is_pending() { Instant::now() + PENDING_INTERVAL } else { self.prune_at };
-        IdleWait { past: last, deadline }
+        // While publishing is held, only the status follows the store.
+        let interval = if self.is_pending() { PENDING_INTERVAL } else { FOLLOW_INTERVAL };
+        IdleWait { past: u64::MAX, deadline: Instant::now() + interval }
     }
 
     /// Publishes the changes; returns whether there were any.
