@@ -45,7 +45,10 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         Ok(http_question) => http_question,
         Err(message) => return bad(ResponseCode::PROTOCOL_ERROR, &message),
     };
-    match Caller::of(state, request).await {
+    let caller = Caller::of(state, request).await;
+    // `handle-admin` may have been asked about the caller.
+    time.iter_mut().for_each(ReadTime::go_on);
+    match caller {
         Caller::Refused(response) => return response,
         // Callers see all values that they may read, unless they ask for the public ones.
         Caller::Identity(identity) if request.parameters.flag("publicOnly") != Some(true) => {

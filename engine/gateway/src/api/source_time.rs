@@ -18,6 +18,8 @@ const SOURCE_RATE: SourceRate =
     SourceRate { interval_ns: 500_000, burst: 1000, ipv4_bits: 32, ipv6_bits: 64 };
 /// Time after which a request of a source beyond its rate asks again whether it may go on.
 pub(super) const RATE_PAUSE: Duration = Duration::from_millis(5);
+/// The longest pause: many requests of a source may wait.
+const RATE_PAUSE_MAX: Duration = Duration::from_millis(200);
 /// Indexes and types that a plain request may name. Twice as many take less than 10 microseconds
 /// more with a record of 2,000 values.
 const PLAIN_SELECTION: usize = 16;
@@ -47,8 +49,10 @@ impl ReadTime {
         if named.take(PLAIN_SELECTION + 1).count() <= PLAIN_SELECTION {
             return None;
         }
+        let mut pause = RATE_PAUSE;
         while take_turn(state, source).is_err() {
-            tokio::time::sleep(RATE_PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(RATE_PAUSE_MAX);
         }
         Some(Self { source, begun: Instant::now() })
     }
