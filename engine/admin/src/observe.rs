@@ -196,7 +196,7 @@ handle_daemon::metrics! {
     fn source_metrics<'s>(RecordSources), "handle_admin_source_" {
         /// Requests for records of a source, by result: `found`, `absent` if there is no such
         /// handle, `cached` answers; and without an answer, `busy` because of `outstanding`,
-        /// `paused` because of `failures`, `late` after `timeout_ms`, `unreachable`, `refused` by
+        /// `paused` after five failures, `late` after `timeout_ms`, `unreachable`, `refused` by
         /// the source, `too_long`, or `invalid` because an answer breaks the contract.
         counter requests [source, result] = |sources| {
             MetricSeries::by_labels(sources.iter().flat_map(|source| {

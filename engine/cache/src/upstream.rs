@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 /// Waits for an answer after each datagram to a server, in milliseconds. A server that was silent
 /// and has returned is to be asked about every name within two seconds. So no wait is longer, and
-/// the last is short: a question that fails is asked again only `upstream.failure_ms` later.
+/// the last is short: a question that fails is asked again only a second later.
 const UDP_RETRY_MS: [u32; 3] = [500, 1500, 500];
 
 /// The directory of a deployed client below the home of its user.

@@ -440,7 +440,7 @@ impl TcpConnections {
             StreamRest::Unreadable if unanswered.is_empty() => {
                 let rest = &input[at..];
                 let refused = match Envelope::split(rest) {
-                    // The message is well-formed, but longer than `tcp.request_bytes`.
+                    // The message is well-formed, but longer than a request may be.
                     Ok((envelope, _)) if envelope.message_len <= MESSAGE_LEN_MAX => RefusalReason::TooLong,
                     _ => RefusalReason::Malformed,
                 };

@@ -55,9 +55,7 @@ impl fmt::Display for SourceError {
             Self::Unreachable(why) => write!(f, "cannot be reached: {why}"),
             Self::Refused(why) => write!(f, "refused to answer: {why}"),
             Self::Conflict => f.write_str("another transaction has changed the same record"),
-            Self::TooLong => {
-                f.write_str("the answer is longer than `answer_bytes`, or no record can be so long")
-            }
+            Self::TooLong => f.write_str("the answer is longer than 1 MiB, or no record can be so long"),
             Self::Invalid(why) => write!(f, "the answer breaks the contract: {why}"),
             Self::Stopped => f.write_str("this process stops"),
         }

@@ -2,7 +2,7 @@
 //! input, in any order.
 //!
 //! - The program is started at once, and again after a pause whenever it ends. The pause grows from
-//!   a tenth of a second to `pause_ms`. Questions fail at once in between.
+//!   a tenth of a second to five seconds. Questions fail at once in between.
 //! - It is killed, with all processes of its group, when it breaks the contract: a line that is too
 //!   long, is no answer, or answers no question; and when it hangs, which means that a question has
 //!   waited for `timeout_ms` while no line has come at all.

@@ -59,7 +59,7 @@ impl fmt::Display for PullError {
             Self::SlowListing => f.write_str("the listing takes longer than six hours; nothing is deleted"),
             Self::UnnamedRecords(count) => write!(
                 f,
-                "the listing has {count} lines longer than `answer_bytes` that do not begin with their handle; \
+                "the listing has {count} lines longer than 1 MiB that do not begin with their handle; \
                  nothing is deleted"
             ),
             Self::NoProgress => f.write_str("a page says that more follows, and names no new place"),

@@ -33,7 +33,7 @@ use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that are read at once, and maximum length of the head of a plain request.
-/// `limits.header_bytes` is never less.
+/// The bound of longer heads is never less.
 const INPUT_LEN: usize = 8192;
 /// Bytes of answers after which they are sent.
 const OUTPUT_LEN: usize = 16 << 10;

@@ -30,7 +30,7 @@ settings! {
         /// Requests forwarded at a time; each occupies a thread.
         requests: usize = 8;
         /// Requests that are forwarded or waiting, listings included: eight turns; never more than
-        /// half of `slow.queue_requests`. One more gets RC 3.
+        /// half of the requests that may wait for the slow path. One more gets RC 3.
         queue_requests: usize = 64;
         /// Of these, from one IPv4 address or IPv6 /64. At most a quarter of all are from one /24
         /// or /48.

@@ -78,7 +78,7 @@ impl ServerError {
 
     pub(super) fn timeout(server: Arc<str>, doing: &str) -> Self {
         let mut error = Self::new(server, doing, "no answer in time".to_owned());
-        error.hint = "raise `timeout_ms` in the settings, if the server is slow";
+        error.hint = "the server is overloaded, or a lock is held there: look into `pg_stat_activity`";
         (error.is_lost, error.is_late) = (true, true);
         error
     }
