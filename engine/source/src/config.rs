@@ -119,8 +119,8 @@ settings! {
         restart timeout_ms: u32 = 2000, 10..=120_000;
         /// Set this when the source can answer more requests at a time, or must get fewer: requests
         /// at a time, with those that wait for the answer to another one about the same handle; one
-        /// more gets RC 3. A source that hangs keeps as many threads waiting, and `handled` forwards
-        /// eight requests at a time.
+        /// more gets RC 3. A source that hangs keeps as many threads waiting, and `handled`
+        /// forwards eight requests at a time.
         restart outstanding: usize = 4, 1..=256;
         /// Set this when changes in the source should be visible sooner, or when it should be asked
         /// less: time for which a record is kept here; 0 to ask each time. The answer that there is

@@ -46,7 +46,7 @@ impl RegistrationConfig {
     /// Undecided requests that a source may have.
     #[must_use]
     pub const fn pending_per_source(&self) -> usize {
-        let (asked, most) = (self.forms_per_hour.div_ceil(3) as usize, self.requests / 4);
+        let (asked, most) = (self.forms_per_hour.div_ceil(3) as usize, self.requests.div_ceil(3));
         if asked < most { asked } else { most }
     }
 }
