@@ -98,8 +98,9 @@ settings! {
         /// Set this when longer records or messages are sent: most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
         /// Set this when memory is short, or many long bodies come at a time: bytes of all bodies
-        /// of requests that are being received or answered, a quarter of them from one source (an
-        /// IPv4 address, or a /64 of IPv6). A request that needs more gets status 503.
+        /// of requests that are being received or answered, a quarter of them, or one body if that
+        /// is more, from one source (an IPv4 address, or a /64 of IPv6). A request that needs more
+        /// gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
         /// Set this when a proxy in front keeps its connections open for longer without a request:
         /// time for the head of a request, and between two requests of a connection.

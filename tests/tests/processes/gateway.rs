@@ -120,7 +120,10 @@ fn bad_requests_are_refused_and_harm_nothing() {
 
 #[test]
 fn bodies_that_do_not_end_take_bounded_memory_for_each_source() {
-    let served = gateway(|config| config.limits.bodies_bytes = 4 << 20);
+    let served = gateway(|config| {
+        config.limits.body_bytes = 1 << 20;
+        config.limits.bodies_bytes = 4 << 20;
+    });
     let address = served.address();
     let message = "Content-Type: application/x-hdl-message\r\nAccept: application/x-hdl-message\r\n";
     let head =
