@@ -3,8 +3,8 @@
 //! Whoever owns a namespace decides what its answers cost, and anybody may ask for them. An answer
 //! is bounded, but holds up every other request of the slow path until it is finished. So answers
 //! that cost more than usual are made at a rate: those over one base, which may have a namespace of
-//! its own, and all of a prefix, whose namespace applies to any base. Other bases of the prefix
-//! have their answers beside a costly one.
+//! its own, and all of a prefix, whose namespace applies to any base. While one base is refused,
+//! other bases of its prefix are still answered.
 
 use super::stats::processor_time;
 use handle_daemon::source_rates::{SourceRate, SourceRates};
