@@ -169,6 +169,7 @@ impl Outbox {
         self.destinations.clear();
     }
 
+    #[inline]
     fn write(
         &mut self,
         len_max: usize,

@@ -17,6 +17,7 @@ pub fn folded(bytes: &[u8]) -> Vec<u8> {
 
 /// Whether `a` and `b` fold to the same bytes.
 #[must_use]
+#[inline]
 pub const fn eq(a: &[u8], b: &[u8]) -> bool {
     a.eq_ignore_ascii_case(b)
 }

@@ -40,6 +40,7 @@ pub struct Handle<'a>(pub &'a [u8]);
 impl<'a> Handle<'a> {
     /// Offset of the first slash, if there is one.
     #[must_use]
+    #[inline]
     pub fn slash_at(self) -> Option<usize> {
         self.0.iter().position(|&byte| byte == b'/')
     }

@@ -188,6 +188,7 @@ impl<'a> Value<'a> {
 /// An empty `requested` selects nothing, and nothing selects an empty type. Shown by
 /// `hashing.jsonl`, kind `type_match`.
 #[must_use]
+#[inline]
 pub fn type_matches(requested: &[u8], kind: &[u8]) -> bool {
     match requested.split_last() {
         None => false,

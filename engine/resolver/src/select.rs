@@ -48,6 +48,7 @@ impl<'a> ValueFilter<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn selects(&self, value: &Value<'_>) -> bool {
         match self {
             Self::All => true,

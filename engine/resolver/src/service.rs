@@ -63,6 +63,7 @@ impl ServiceFacts<'_> {
 
     /// Whether `handle` hashes to this server. RFC 3652 section 3.1.3.
     #[must_use]
+    #[inline]
     pub fn has(&self, handle: Handle<'_>) -> bool {
         self.servers_count <= 1
             || handle.server_at(self.hash_option, self.servers_count) == Some(self.server_at)

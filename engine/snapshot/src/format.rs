@@ -95,6 +95,7 @@ pub fn fold_key(handle: &mut [u8], folds: bool) {
 
 /// The hash by which keys are ordered and found.
 #[must_use]
+#[inline]
 pub fn hash_key(seed: u64, key: &[u8]) -> u64 {
     xxh3_64_with_seed(key, seed)
 }

@@ -30,12 +30,14 @@ impl<'a> Cursor<'a> {
 
     /// The bytes not read yet.
     #[must_use]
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         &self.bytes[self.at..]
     }
 
     /// The bytes read since offset `start`.
     #[must_use]
+    #[inline]
     pub fn since(&self, start: usize) -> &'a [u8] {
         &self.bytes[start..self.at]
     }
@@ -62,6 +64,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn array<const N: usize>(&mut self, field: Field) -> Result<&'a [u8; N], DecodeError> {
         let array = self.bytes[self.at..].first_chunk().ok_or(self.truncated(field))?;
         self.at += N;
@@ -72,6 +75,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn bytes(&mut self, len: usize, field: Field) -> Result<&'a [u8], DecodeError> {
         let bytes = self.bytes[self.at..].get(..len).ok_or(self.truncated(field))?;
         self.at += len;
@@ -82,6 +86,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When none is left.
+    #[inline]
     pub fn u8(&mut self, field: Field) -> Result<u8, DecodeError> {
         self.array::<1>(field).map(|&[byte]| byte)
     }
@@ -90,6 +95,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u16(&mut self, field: Field) -> Result<u16, DecodeError> {
         self.array(field).map(|&bytes| u16::from_be_bytes(bytes))
     }
@@ -98,6 +104,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u32(&mut self, field: Field) -> Result<u32, DecodeError> {
         self.array(field).map(|&bytes| u32::from_be_bytes(bytes))
     }
@@ -106,6 +113,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn i32(&mut self, field: Field) -> Result<i32, DecodeError> {
         self.array(field).map(|&bytes| i32::from_be_bytes(bytes))
     }
@@ -114,6 +122,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When fewer are left.
+    #[inline]
     pub fn u64(&mut self, field: Field) -> Result<u64, DecodeError> {
         self.array(field).map(|&bytes| u64::from_be_bytes(bytes))
     }
@@ -122,6 +131,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When the length is negative or exceeds what is left.
+    #[inline]
     pub fn string(&mut self, field: Field) -> Result<&'a [u8], DecodeError> {
         let start = *self;
         let len = self.u32(field)? as usize;
@@ -132,6 +142,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// When the count is not allowed, or the items cannot fit into what is left.
+    #[inline]
     pub fn count(&mut self, item_len_min: usize, field: Field) -> Result<usize, DecodeError> {
         let start = *self;
         let count = self.u32(field)? as usize;

@@ -121,6 +121,7 @@ impl Envelope {
     ///
     /// It is not the version of the request; shown by `conversations.jsonl`, category `versions`.
     #[must_use]
+    #[inline]
     pub fn answer_version(&self) -> Version {
         self.effective_suggested().min(Version::CURRENT)
     }

@@ -85,6 +85,7 @@ impl Header {
 
     /// The encoding.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[0..4].copy_from_slice(&self.op_code.0.to_be_bytes());

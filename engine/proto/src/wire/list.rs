@@ -19,6 +19,7 @@ impl<'a> Indexes<'a> {
     ///
     /// # Errors
     /// When the count is not allowed or does not fit.
+    #[inline]
     pub fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
         let count = cursor.count(4, Field::Indexes)?;
         let (indexes, _) = cursor.bytes(count * 4, Field::Indexes)?.as_chunks();
@@ -57,6 +58,7 @@ impl<'a> Indexes<'a> {
 
     /// Whether the list has `index`.
     #[must_use]
+    #[inline]
     pub fn has(self, index: i32) -> bool {
         self.0.contains(&index.to_be_bytes())
     }
@@ -88,6 +90,7 @@ macro_rules! counted_list {
             ///
             /// # Errors
             /// When the count is not allowed or does not fit, or an item does not decode.
+            #[inline]
             pub fn decode(cursor: &mut Cursor<'a>) -> Result<Self, DecodeError> {
                 let count = cursor.count($len_min, Field::$field)?;
                 let start = cursor.at();

@@ -27,6 +27,7 @@ pub fn u64(out: &mut Vec<u8>, number: u64) {
 /// # Panics
 /// From 4 GiB on, which no message reaches.
 #[must_use]
+#[inline]
 pub fn len(len: usize) -> u32 {
     u32::try_from(len).expect("messages end at 256 KiB")
 }

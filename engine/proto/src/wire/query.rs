@@ -47,6 +47,7 @@ impl<'a> Query<'a> {
     /// Whether `value` is in either list, which takes as many comparisons as the lists are long. If
     /// both lists are empty, every value is requested, but none is listed.
     #[must_use]
+    #[inline]
     pub fn lists(&self, value: &Value<'_>) -> bool {
         self.indexes.has(value.index)
             || self.types.iter().any(|requested| type_matches(requested, value.kind))
