@@ -138,7 +138,7 @@ def haproxy(service, health_port):
         "127.0.0.1:8000": f"127.0.0.1:{service.port}",
         "bind :443": f"bind 127.0.0.1:{port}",
         "/etc/haproxy/hdl.pem": here / "hdl.pem",
-        "check port 9103": f"check port {health_port}",
+        "check port 9643": f"check port {health_port}",
     })
     # The defaults of Debian, and a log with the requests alone.
     configuration = f"""

@@ -28,6 +28,8 @@ pub enum TestNeed {
     Node,
     /// A browser without a screen.
     Chromium,
+    /// `promtool` of Prometheus.
+    Promtool,
     /// `moto_server`, an S3 that somebody else wrote.
     Moto,
     /// The user of the test is root.
@@ -55,7 +57,7 @@ struct NeedRow {
 }
 
 /// All needs. Everything without an exemption is installed by `.ci/run`.
-const ROWS: [NeedRow; 14] = [
+const ROWS: [NeedRow; 15] = [
     required(TestNeed::Postgres, "PostgreSQL", "apt-get install postgresql"),
     required(TestNeed::Pebble, "pebble", "apt-get install pebble"),
     required(TestNeed::Python, "python3", "apt-get install python3"),
@@ -63,6 +65,7 @@ const ROWS: [NeedRow; 14] = [
     required(TestNeed::Strace, "strace", "apt-get install strace"),
     required(TestNeed::Node, "node", "apt-get install nodejs"),
     required(TestNeed::Chromium, "Chromium", "apt-get install chromium-headless-shell"),
+    required(TestNeed::Promtool, "promtool", "apt-get install prometheus"),
     required(TestNeed::Valgrind, "valgrind", "apt-get install valgrind"),
     required(TestNeed::Root, "root", "run the tests as root"),
     exempt(TestNeed::Moto, "moto_server", "pip install 'moto[server]'", "Debian has no package of it"),

@@ -1,5 +1,6 @@
 //! Documents agree with the programs, and the source files with the rules of `CONTRIBUTING.md`.
 
+mod alerts;
 mod commands;
 mod configuration;
 mod metrics;

@@ -72,11 +72,12 @@ fn named<'t>(text: &'t str, prefix: &str) -> BTreeSet<&'t str> {
 }
 
 #[test]
-fn the_dashboard_and_the_alerts_ask_for_declared_metrics_of_the_cache_and_the_fetcher() {
+fn the_dashboard_and_the_alerts_ask_for_declared_metrics() {
     let operations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations");
     for (prefix, groups) in [
         ("handle_cache_", handle_cache::metrics::metric_groups()),
         ("handle_fetch_", handle_fetch::observe::metric_groups()),
+        ("handle_admin_", handle_admin::observe::metric_groups()),
     ] {
         let rows = groups.iter().flat_map(|group| &group.rows);
         let declared: BTreeSet<String> = rows
