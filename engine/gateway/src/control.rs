@@ -1,6 +1,6 @@
 //! The commands of `handle-gateway` on its control socket.
 
-use crate::acme::state::AcmeState;
+use crate::acme::AcmeState;
 use crate::counters::GatewayCounters;
 use crate::reload::reload;
 use crate::request_log::RequestLogFormat;

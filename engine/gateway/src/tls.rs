@@ -10,7 +10,7 @@ pub mod client_certificate;
 pub mod config;
 pub mod trust;
 
-use crate::acme::state::AcmeState;
+use crate::acme::AcmeState;
 use crate::callers::CallerNonce;
 use anyhow::{Context as _, ensure};
 use arc_swap::ArcSwap;

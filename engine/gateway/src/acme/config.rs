@@ -1,14 +1,14 @@
 //! The settings of certificates by ACME.
 
+use anyhow::Context as _;
 use data_encoding::BASE64URL_NOPAD;
-use handle_auth::file::OpenError;
+use handle_auth::file::open_secret_file;
 use handle_daemon::settings;
 use handle_daemon::settings::{SettingError, SettingRule, SettingType};
 use hyper::Uri;
 use instant_acme::ExternalAccountKey;
 use rustls::pki_types::DnsName;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
@@ -44,21 +44,6 @@ settings! {
         /// Set this when `external_account_id` is set: the file with the key of that account, in
         /// base64url. Only its owner may have access to it.
         restart external_account_key: Option<PathBuf> = None;
-    } constants {
-        /// Time before the expiry of a certificate at which it is renewed, but at most half of its
-        /// validity: a third of the usual 90 days, in which an operator can mend what fails.
-        renew_before_h: u32 = 720;
-        /// Pause after a failed order, which doubles with each further failure: authorities allow
-        /// few failures in an hour.
-        retry_s_min: u32 = 120;
-        /// Longest pause between two orders that fail: four attempts in a day.
-        retry_s_max: u32 = 21_600;
-        /// Time for one request to the authority.
-        request_ms: u32 = 30_000;
-        /// Time for a whole order, with the checks of all names.
-        order_s: u32 = 300;
-        /// Most bytes of an answer of the authority: a chain of certificates has some KiB.
-        answer_bytes: usize = 1 << 20;
     }
 }
 
@@ -89,12 +74,12 @@ const DOMAINS_MAX: usize = 100;
 const DOMAINS: SettingRule<Vec<String>> = SettingRule {
     words: "at most 100 DNS names without wildcards",
     check: |domains| {
-        if domains.len() > DOMAINS_MAX {
-            return Err(format!("has {} names: it may have {DOMAINS_MAX}", domains.len()));
-        }
         let is_name = |name: &String| DnsName::try_from(name.as_str()).is_ok() && !name.ends_with('.');
         match domains.iter().find(|name| !is_name(name)) {
             Some(name) => Err(format!("has {name:?}: not a DNS name without wildcards")),
+            None if domains.len() > DOMAINS_MAX => {
+                Err(format!("has {} names: it may have {DOMAINS_MAX}", domains.len()))
+            }
             None => Ok(()),
         }
     },
@@ -133,26 +118,6 @@ fn what_orders_need(acme: &AcmeConfig) -> Result<(), SettingError> {
     Err(SettingError::Together(why.to_owned()))
 }
 
-/// Why the key of an external account cannot be used.
-#[derive(Debug)]
-pub enum ExternalAccountError {
-    /// The file cannot be read.
-    File(OpenError),
-    /// The file has no key.
-    Encoding(PathBuf),
-}
-
-impl fmt::Display for ExternalAccountError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(error) => error.fmt(f),
-            Self::Encoding(path) => write!(f, "{} has no key in base64url", path.display()),
-        }
-    }
-}
-
-impl std::error::Error for ExternalAccountError {}
-
 impl AcmeConfig {
     /// Whether the certificate comes by ACME.
     #[must_use]
@@ -165,14 +130,14 @@ impl AcmeConfig {
     ///
     /// # Errors
     /// When its file cannot be read.
-    pub fn external_account(&self) -> Result<Option<ExternalAccountKey>, ExternalAccountError> {
+    pub fn external_account(&self) -> anyhow::Result<Option<ExternalAccountKey>> {
         let (Some(id), Some(path)) = (&self.external_account_id, &self.external_account_key) else {
             return Ok(None);
         };
-        let text = handle_auth::file::open_secret_file(path).map_err(ExternalAccountError::File)?;
+        let text = open_secret_file(path)?;
         let digits = text.trim_ascii().strip_suffix(b"=").unwrap_or(text.trim_ascii());
-        let key = BASE64URL_NOPAD.decode(digits).map(Zeroizing::new);
-        let key = key.map_err(|_| ExternalAccountError::Encoding(path.clone()))?;
+        let key = BASE64URL_NOPAD.decode(digits).ok().map(Zeroizing::new);
+        let key = key.with_context(|| format!("{} has no key in base64url", path.display()))?;
         Ok(Some(ExternalAccountKey::new(id.clone(), &key)))
     }
 }
@@ -224,11 +189,12 @@ mod tests {
             ..AcmeConfig::default()
         };
         assert!(AcmeConfig::default().external_account().unwrap().is_none());
-        assert!(matches!(config.external_account(), Err(ExternalAccountError::File(_))));
+        let error = || config.external_account().err().unwrap().to_string();
+        assert!(error().contains("No such file"), "{}", error());
         handle_auth::file::create_secret_file(&path, b"b10lLJs8l1GPIzsLP0s6pMt8O0XVGnfT\n").unwrap();
         assert!(config.external_account().unwrap().is_some());
         std::fs::remove_file(&path).unwrap();
         handle_auth::file::create_secret_file(&path, b"not base64").unwrap();
-        assert!(matches!(config.external_account(), Err(ExternalAccountError::Encoding(_))));
+        assert!(error().contains("no key in base64url"), "{}", error());
     }
 }
