@@ -1,9 +1,9 @@
 //! `hdl`: resolves and administers handles, keeps stores, builds and publishes snapshots, and
 //! decodes messages.
 //!
-//! [`main`] has the names of the commands, calls the module of each, and maps outcomes to exit
-//! codes. Some modules have several commands (`service` has `site` and `check`), and others are
-//! shared by commands (`input`).
+//! `commands!` has a row for each command, and [`main`] maps outcomes to exit codes. Some modules
+//! have several commands (`service` has `site` and `check`), and others are shared by commands
+//! (`input`).
 //!
 //! What is public here is what `handle-lab` has in common with `hdl`: how lines, tables, errors and
 //! answers are printed, and the questions to control sockets and servers.
@@ -26,6 +26,7 @@ mod batch;
 mod cache;
 mod changes;
 mod client;
+mod completions;
 pub mod control;
 mod dump;
 pub mod exchange;
@@ -53,7 +54,7 @@ mod snapshot;
 mod store;
 pub mod style;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use handle_client::administration::{AskError, SessionFailure};
 use std::process::ExitCode;
 
@@ -83,48 +84,51 @@ struct Args {
     color: style::ColorArgs,
 }
 
-#[derive(Subcommand, Debug)]
-enum Command {
-    /// Resolve handles through the responsible service or a given server.
-    Resolve(Box<resolve::Args>),
-    Reference(reference::Args),
-    Site(service::Args),
-    Root(root::Args),
-    Check(service::check::Args),
-    /// Create all files that handled and handle-admin need to start.
-    Init(Box<init::Args>),
-    Handle(Box<handle::Args>),
-    /// Run the operations of a batch file.
-    Batch(Box<batch::Args>),
-    /// Generate, convert and show keys.
-    Key(key::Args),
-    Import(Box<store::import::Args>),
-    Export(store::export::Args),
-    Find(find::Args),
-    Changes(changes::Args),
-    Reconcile(Box<reconcile::Args>),
-    /// Manage the store of handle-admin.
-    Store(store::Args),
-    /// Build, publish, verify and inspect snapshots.
-    Snapshot(snapshot::Args),
-    Ship(Box<ship::Args>),
-    /// Prove that a record is, or is not, in a published set.
-    Prove(proof::ProveArgs),
-    /// Verify a proof with the public key of the publisher.
-    VerifyProof(proof::VerifyArgs),
-    /// Show the progress of a mirror, compare it with its primaries, or make it the primary.
-    Mirror(mirror::Args),
-    /// Decode protocol messages.
-    Message(message::Args),
-    Control(control::Args),
-    /// Show and remove what a running handle-cache knows.
-    Cache(cache::Args),
-    /// Print completions for a shell.
-    #[command(after_help = "Example:\n  hdl completions bash > /etc/bash_completion.d/hdl")]
-    Completions {
-        /// The shell.
-        shell: clap_complete::Shell,
-    },
+/// Makes the commands of their rows: name, arguments with the help in their documentation, and
+/// function.
+macro_rules! commands {
+    ($($name:ident($arguments:ty) => $run:path;)+) => {
+        #[derive(Subcommand, Debug)]
+        enum Command {
+            $($name(Box<$arguments>),)+
+        }
+
+        impl Command {
+            fn run(&self) -> anyhow::Result<ExitOutcome> {
+                match self {
+                    $(Self::$name(args) => $run(args),)+
+                }
+            }
+        }
+    };
+}
+
+// In the order of the help.
+commands! {
+    Resolve(resolve::Args) => resolve::run;
+    Reference(reference::Args) => reference::run;
+    Site(service::Args) => service::run;
+    Root(root::Args) => root::run;
+    Check(service::check::Args) => service::check::run;
+    Init(init::Args) => init::run;
+    Handle(handle::Args) => handle::run;
+    Batch(batch::Args) => batch::run;
+    Key(key::Args) => key::run;
+    Import(store::import::Args) => store::import::run;
+    Export(store::export::Args) => store::export::run;
+    Find(find::Args) => find::run;
+    Changes(changes::Args) => changes::run;
+    Reconcile(reconcile::Args) => reconcile::run;
+    Store(store::Args) => store::run;
+    Snapshot(snapshot::Args) => snapshot::run;
+    Ship(ship::Args) => ship::run;
+    Prove(proof::ProveArgs) => proof::prove;
+    VerifyProof(proof::VerifyArgs) => proof::verify;
+    Mirror(mirror::Args) => mirror::run;
+    Message(message::Args) => message::run;
+    Control(control::Args) => control::run;
+    Cache(cache::Args) => cache::run;
+    Completions(completions::Args) => completions::run;
 }
 
 /// The result of a command, as an exit code. Usage errors are 2.
@@ -168,33 +172,7 @@ pub fn main() -> ExitCode {
         Err(error) => return usage_error(&error),
     };
     args.color.choose();
-    let done = match args.command {
-        Command::Resolve(args) => resolve::run(&args),
-        Command::Init(args) => init::run(&args),
-        Command::Handle(args) => handle::run(&args),
-        Command::Batch(args) => batch::run(&args),
-        Command::Key(args) => key::run(&args),
-        Command::Import(args) => store::import::run(&args),
-        Command::Export(args) => store::export::run(&args),
-        Command::Find(args) => find::run(&args),
-        Command::Changes(args) => changes::run(&args),
-        Command::Reconcile(args) => reconcile::run(&args),
-        Command::Store(args) => store::run(&args),
-        Command::Snapshot(args) => snapshot::run(args),
-        Command::Ship(args) => ship::run(&args),
-        Command::Prove(args) => proof::prove(&args),
-        Command::VerifyProof(args) => proof::verify(&args),
-        Command::Mirror(args) => mirror::run(&args),
-        Command::Message(args) => message::run(&args),
-        Command::Control(args) => control::run(&args),
-        Command::Cache(args) => cache::run(&args),
-        Command::Reference(args) => reference::run(&args),
-        Command::Site(args) => service::run(&args),
-        Command::Root(args) => root::run(&args),
-        Command::Check(args) => service::check::run(&args),
-        Command::Completions { shell } => Ok(print_completions(shell)),
-    };
-    exit_code("hdl", done)
+    exit_code("hdl", args.command.run())
 }
 
 /// Prints why the command line of a program was not parsed, and returns the exit code. Ends the
@@ -247,13 +225,6 @@ fn outcome_of(error: &anyhow::Error) -> ExitOutcome {
     }
 }
 
-fn print_completions(shell: clap_complete::Shell) -> ExitOutcome {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "hdl", &mut script);
-    output::lines(String::from_utf8_lossy(&script).trim_end());
-    ExitOutcome::Good
-}
-
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
     kind == Some(std::io::ErrorKind::BrokenPipe)
@@ -262,6 +233,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -210,20 +210,20 @@ struct GetArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: Args) -> anyhow::Result<ExitOutcome> {
-    match args.command {
-        Command::Build(args) => build(&args),
-        Command::Publish(args) => publish(&args),
-        Command::Merge(args) => merge(&args),
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
+    match &args.command {
+        Command::Build(args) => build(args),
+        Command::Publish(args) => publish(args),
+        Command::Merge(args) => merge(args),
         Command::Verify(args) => {
-            let done = verify_all(&args);
+            let done = verify_all(args);
             if let (true, Err(error)) = (args.json, &done) {
                 output::error_as_json(&format!("{error:#}"));
             }
             done
         }
-        Command::Inspect(args) => inspect(&args),
-        Command::Get(args) => get(&args),
+        Command::Inspect(args) => inspect(args),
+        Command::Get(args) => get(args),
     }
 }
 
