@@ -35,21 +35,13 @@ pub fn value(bytes: &[u8]) {
     assert_eq!(value.is_public(), value.permissions.has(Permissions::PUBLIC_READ));
     assert!(value.is_a(value.kind));
     assert_eq!(type_matches(value.kind, value.kind), !value.kind.is_empty());
-    let mut again = Vec::new();
-    match Data::decode(value.kind, value.data) {
-        Data::Admin(admin) => admin.encode(&mut again),
-        Data::Vlist(vlist) => vlist.encode(&mut again),
-        Data::Site(site) => site.encode(&mut again),
-        Data::PublicKey(key) => {
-            assert_eq!(PublicKey::decode(&key.to_bytes()), Ok(key));
-            again.extend_from_slice(value.data);
-        }
-        Data::SecretKey(secret) => again.extend_from_slice(secret.0),
-        Data::Service(handle) | Data::Alias(handle) => again.extend_from_slice(handle.0),
-        Data::Namespace(data) | Data::Opaque(data) => again.extend_from_slice(data),
-        other => panic!("a kind of data without a property: {other:?}"),
+    let (data, mut again) = (Data::decode(value.kind, value.data), Vec::new());
+    data.encode(&mut again);
+    match data {
+        // Deployed servers ignore bytes after a key.
+        Data::PublicKey(key) => assert_eq!(PublicKey::decode(&again), Ok(key)),
+        _ => assert_eq!(again, value.data),
     }
-    assert_eq!(again, value.data);
     json::prints_and_reads(&value);
 }
 

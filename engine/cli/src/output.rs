@@ -2,12 +2,12 @@
 
 use crate::style::{self, Paint, paint};
 use comfy_table::presets;
-use handle_proto::data::{self, Data};
+use handle_proto::data::Data;
 use handle_proto::printable::{Printable, PrintableLines};
 use handle_proto::value::Ttl;
 use handle_proto::{Handle, Value};
 use serde_json::Value as Json;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
@@ -149,17 +149,7 @@ pub(crate) fn values<'a>(values: impl IntoIterator<Item = Value<'a>>) -> TextTab
 
 /// Describes the data of a value on one line, according to its type.
 pub(crate) fn describe(kind: &[u8], bytes: &[u8]) -> String {
-    let text = match Data::decode(kind, bytes) {
-        Data::Admin(admin) => format!("{} may {}", admin.reference, admin.permissions),
-        Data::Vlist(group) => group.0.iter().map(|member| member.to_string()).collect::<Vec<_>>().join(", "),
-        Data::Site(site) => site_line(&site),
-        Data::PublicKey(key) => format!("{} key, {} bits", key.algorithm(), key.bits()),
-        Data::SecretKey(secret) => format!("secret of {} bytes", secret.0.len()),
-        _ => match data::text(bytes) {
-            Some(text) => text.replace(['\n', '\r', '\t'], " "),
-            None => hex(bytes),
-        },
-    };
+    let text = Data::decode(kind, bytes).to_string();
     short(&text, bytes.len())
 }
 
@@ -185,19 +175,6 @@ pub fn print_json(json: &Json) {
 /// JSON on one line, for files and buffers; `println!` accepts JSON directly.
 pub(crate) fn json_line(json: &Json) -> String {
     PrintableLines(json).to_string()
-}
-
-fn site_line(site: &data::Site<'_>) -> String {
-    let role = if site.is_primary() { "primary" } else { "secondary" };
-    let mut line = format!("{role} site, serial {}, protocol {}", site.serial, site.protocol);
-    for server in site.servers {
-        let _ = write!(line, "; server {} at {}:", server.id, server.address);
-        for interface in server.interfaces.iter() {
-            let protocol = interface.protocol.name().unwrap_or("?");
-            let _ = write!(line, " {protocol}/{}", interface.port_number);
-        }
-    }
-    line
 }
 
 /// Prints an error as JSON to standard output, for scripts that requested JSON.

@@ -5,13 +5,11 @@ use crate::local_record::{LocalRecord, NotLocal, find_local};
 use crate::service::AnswerContext;
 use arrayvec::ArrayVec;
 use handle_proto::data::admin::names;
+use handle_proto::data::kind::HS_VLIST;
 use handle_proto::data::vlist::Vlist;
 use handle_proto::limit::VLIST_EXPANSION_MAX;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, fold};
-
-/// Type of values that hold groups.
-const HS_VLIST: &[u8] = b"HS_VLIST";
 
 /// The administrators in the configuration, in addition to those of each handle.
 #[derive(Clone, Copy, Debug, Default)]

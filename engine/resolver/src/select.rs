@@ -3,12 +3,13 @@
 
 use crate::refusal::RefusalReason;
 use crate::service::AnswerContext;
+use handle_proto::data::kind;
 use handle_proto::limit::QUERY_COMPARISONS_MAX;
 use handle_proto::wire::query::{Query, SortedQuery};
 use handle_proto::{Value, fold};
 
 /// Types whose values name the service that has the records of derived prefixes.
-const DELEGATION: [&[u8]; 3] = [b"HS_SITE.PREFIX", b"HS_NA_DELEGATE", b"HS_SERV.PREFIX"];
+const DELEGATION: [&[u8]; 3] = [kind::HS_SITE_PREFIX, kind::HS_NA_DELEGATE, kind::HS_SERV_PREFIX];
 
 pub(crate) fn delegates(kind: &[u8]) -> bool {
     DELEGATION.iter().any(|delegation| fold::eq(kind, delegation))

@@ -17,15 +17,13 @@ use crate::request::ParsedRequest;
 use crate::select::{SelectedValues, ValueFilter};
 use crate::service::{AnswerContext, ServiceFacts};
 use handle_proto::data::admin::{Admin, AdminPermissions};
+use handle_proto::data::kind::HS_ADMIN;
 use handle_proto::name::SITE_STATUS;
 use handle_proto::wire::Envelope;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::query::Query;
 use handle_proto::{Handle, OpCode, OpFlags, Permissions, ResponseCode, Value, Version, fold};
 use handle_snapshot::EncodedRecord;
-
-/// Type of values that grant administrators permissions on a handle.
-const HS_ADMIN: &[u8] = b"HS_ADMIN";
 
 /// The reason why a request goes to the slow path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,10 @@
 use crate::language::{Template, TemplateReader, TooDeep};
 use crate::limit::{CompileBudget, XML_LEN_MAX, XML_NODES_MAX, XML_TOTAL_LEN_MAX, has_few_attributes};
 use crate::pattern::InvalidPattern;
+use handle_proto::data::kind::HS_NAMESPACE;
 use handle_proto::{Value, fold};
 use roxmltree::{Document, Node, ParsingOptions};
 use std::fmt;
-
-/// Type of values that hold namespaces.
-pub(crate) const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
 
 /// A parsed namespace with compiled patterns.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 //! HS_NAMESPACE: the parts of its XML for people.
 
-use crate::namespace::{HS_NAMESPACE, NamespaceError, with_root};
+use crate::namespace::{NamespaceError, with_root};
+use handle_proto::data::kind::HS_NAMESPACE;
 use handle_proto::{Value, fold};
 use roxmltree::Node;
 

@@ -7,3 +7,4 @@ mod metrics;
 mod pages;
 mod settings;
 mod tidy;
+mod types;

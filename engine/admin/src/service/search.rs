@@ -6,6 +6,7 @@ use crate::audit::AuditLine;
 use crate::index::config::IndexConfig;
 use crate::operation::{OperationDecision, OperationRefusal, Requester};
 use handle_daemon::bulk::BulkSearch;
+use handle_proto::data::PREDEFINED_TYPES;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::printable::Printable;
 use handle_proto::wire::Request;
@@ -71,16 +72,13 @@ impl HandleSearch<'_> {
     }
 }
 
-/// Types of common values without an index, by which a search may be narrowed.
-const COMMON_TYPES: [&[u8]; 6] = [b"URL", b"EMAIL", b"DESC", b"URN", b"INET_HOST", b"CHECKSUM"];
-
-/// Whether a parameter names a type: one with an index, one that is common or predefined, or one
+/// Whether a parameter names a type: one with an index, one that is predefined, or one
 /// that is registered under a handle. Anything else is more likely a parameter of another server,
 /// for which nothing would be found.
 fn is_type(name: &[u8], config: &IndexConfig) -> bool {
     let is = |kind: &[u8]| fold::eq(kind, name);
     config.types.iter().any(|kind| is(kind.as_bytes()))
-        || COMMON_TYPES.iter().any(|kind| is(kind))
+        || PREDEFINED_TYPES.iter().any(|predefined| is(predefined.name))
         || fold::starts_with(name, b"HS_")
         || name.contains(&b'/')
 }

@@ -14,6 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use handle_client::administration::{AskError, ClientIdentity};
 use handle_formats::batch::{BatchBlock, BatchOperation, BatchValue, HomeBlock};
 use handle_formats::input::{InputStream, OperationReader};
+use handle_proto::data::DataFormat;
 use handle_proto::fold;
 use log::{BatchLog, EarlierResults, LoggedResult as Verdict};
 use report::BatchReport;
@@ -125,7 +126,8 @@ impl Args {
 /// Whether a record is created that gives nobody a right.
 fn is_plain_creation(operation: &BatchOperation) -> bool {
     let has_rights = |value: &BatchValue| {
-        ["HS_PUBKEY", "HS_SECKEY", "HS_VLIST"].iter().any(|kind| value.kind.starts_with(kind))
+        let format = DataFormat::of(value.kind.as_bytes());
+        matches!(format, DataFormat::PublicKey | DataFormat::SecretKey | DataFormat::Vlist)
     };
     matches!(operation, BatchOperation::Create(_, values) if !values.iter().any(has_rights))
 }

@@ -1,19 +1,13 @@
 //! Values given as arguments and as JSON.
 
-use crate::{UsageError, key, secret};
+use crate::{UsageError, key};
 use anyhow::{Context as _, bail, ensure};
-use handle_proto::data::{Admin, AdminPermissions, is_a};
+use handle_proto::data::DataFormat;
 use handle_proto::json::{Json, data_from_text, entered_value_from_json, site_from_json};
 use handle_proto::value::{Ttl, Value};
-use handle_proto::wire::list::Reference;
-use handle_proto::wire::put;
 use handle_proto::{Permissions, ValueBuf, Values};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-
-/// Default permissions of the administrator of a record: everything except list handles and create
-/// or delete derived prefixes.
-const OWNER: &str = "011111110011";
 
 /// The values of a command.
 #[derive(clap::Args, Debug)]
@@ -54,14 +48,14 @@ impl ValueArgs {
         let (index, kind, data) = split(text).map_err(UsageError)?;
         let bytes = match data.strip_prefix('@') {
             Some(path) => from_file(kind, Path::new(path))?,
-            None => from_text(kind, data)
-                .map_err(|error| UsageError(format!("the value {index}:{kind}=...: {error:#}")))?,
+            None => data_from_text(kind.as_bytes(), data)
+                .map_err(|error| UsageError(format!("the value {index}:{kind}=...: {error}")))?,
         };
         let mut value = Value::new(index, kind.as_bytes(), &bytes);
         value.ttl = Ttl::relative(self.ttl);
         value.permissions = match &self.permissions {
             Some(bits) => permissions(bits)?,
-            None if is_a(kind.as_bytes(), b"HS_SECKEY") => Permissions(0x0c),
+            None if DataFormat::of(kind.as_bytes()) == DataFormat::SecretKey => Permissions(0x0c),
             None => Permissions::DEFAULT,
         };
         Ok((&value).into())
@@ -95,46 +89,17 @@ fn permissions(bits: &str) -> anyhow::Result<Permissions> {
     Ok(Permissions(u8::from_str_radix(bits, 2)?))
 }
 
-/// Parses data by type: administrators and groups have a short form, sites and keys are JSON, and
-/// all other data is text.
-fn from_text(kind: &str, text: &str) -> anyhow::Result<Vec<u8>> {
-    let kind = kind.as_bytes();
-    let mut data = Vec::new();
-    if is_a(kind, b"HS_ADMIN") {
-        let (bits, admin) = match text.split_once(':') {
-            Some((bits, rest)) if bits.len() == AdminPermissions::COUNT => (bits, rest),
-            _ => (OWNER, text),
-        };
-        let permissions = AdminPermissions::parse(bits).with_context(|| {
-            format!("invalid administrator permissions {bits:?}: expected twelve bits, from list handles to create handles")
-        })?;
-        let (index, handle) = secret::reference(admin)?;
-        Admin::new(permissions, handle.as_bytes(), index).encode(&mut data);
-    } else if is_a(kind, b"HS_VLIST") {
-        let members = text.split(';').map(str::trim).filter(|member| !member.is_empty());
-        let members = members.map(secret::reference).collect::<Result<Vec<_>, _>>()?;
-        put::count(&mut data, members.len());
-        for (index, handle) in members {
-            Reference { handle: handle.as_bytes(), index }.encode(&mut data);
-        }
-    } else {
-        data = data_from_text(kind, text)?;
-    }
-    Ok(data)
-}
-
 /// Reads data from a file: keys in any form, secrets without the newline at their end, sites also
 /// as JSON, all other data as it is.
 pub(crate) fn from_file(kind: &str, path: &Path) -> anyhow::Result<Vec<u8>> {
-    if is_a(kind.as_bytes(), b"HS_PUBKEY") {
-        return key::public_record(path);
-    }
-    if is_a(kind.as_bytes(), b"HS_SECKEY") {
-        return Ok(handle_auth::open_text_secret(path)?.to_vec());
+    let format = DataFormat::of(kind.as_bytes());
+    match format {
+        DataFormat::PublicKey => return key::public_record(path),
+        DataFormat::SecretKey => return Ok(handle_auth::open_text_secret(path)?.to_vec()),
+        _ => {}
     }
     let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let is_site = is_a(kind.as_bytes(), b"HS_SITE") || is_a(kind.as_bytes(), b"HS_NA_DELEGATE");
-    if is_site && bytes.trim_ascii_start().starts_with(b"{") {
+    if format == DataFormat::Site && bytes.trim_ascii_start().starts_with(b"{") {
         let json = serde_json::from_slice(&bytes).with_context(|| format!("in {}", path.display()))?;
         return Ok(site_from_json(&json)
             .with_context(|| format!("in {}", path.display()))?
@@ -171,7 +136,7 @@ fn from_json(path: &Path) -> anyhow::Result<Vec<ValueBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use handle_proto::data::Vlist;
+    use handle_proto::data::{Admin, Vlist};
 
     fn args(values: &[&str]) -> ValueArgs {
         let values = values.iter().map(|&value| value.to_owned()).collect();
@@ -207,7 +172,7 @@ mod tests {
         for (text, bits) in
             [("300:10/a:b", 0x07f3), ("111111111111:300:10/a:b", 0x0fff), ("000000000001:300:10/a:b", 1)]
         {
-            let data = from_text("hs_admin", text).unwrap();
+            let data = data_from_text(b"hs_admin", text).unwrap();
             let admin = Admin::decode(&data).unwrap();
             assert_eq!(
                 (admin.permissions.0, admin.reference.to_string().as_str()),
@@ -215,7 +180,7 @@ mod tests {
                 "{text}"
             );
         }
-        let data = from_text("HS_VLIST", "300:10/a; 301:10/b;").unwrap();
+        let data = data_from_text(b"HS_VLIST", "300:10/a; 301:10/b;").unwrap();
         let members: Vec<_> =
             Vlist::decode(&data).unwrap().0.iter().map(|member| member.to_string()).collect();
         assert_eq!(members, ["300:10/a", "301:10/b"]);

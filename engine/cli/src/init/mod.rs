@@ -17,7 +17,7 @@ use handle_auth::file::create_secret_file;
 use handle_auth::{generate, keyfile};
 use handle_daemon::clock::now_unix_ms;
 use handle_formats::bundle;
-use handle_proto::data::{Admin, AdminPermissions};
+use handle_proto::data::{Admin, AdminPermissions, kind};
 use handle_proto::json::site_to_json;
 use handle_proto::value::Value;
 use handle_proto::wire::list::Reference;
@@ -249,18 +249,21 @@ fn make_records(args: &Args, prefix: &str, site: &[u8], keys: &FirstKeys<'_>) ->
         data
     };
     let (by_key, by_secret) = (named(KEY_INDEX), named(SECRET_INDEX));
-    let admin = Value::new(ADMIN_INDEX, b"HS_ADMIN", &by_key);
+    let admin = Value::new(ADMIN_INDEX, kind::HS_ADMIN, &by_key);
     let indexes = [KEY_INDEX].into_iter().chain(keys.secret.map(|_| SECRET_INDEX));
     let members: Vec<_> = indexes.map(|index| Reference { handle: key_handle.as_bytes(), index }).collect();
     let mut group = Vec::new();
     put::count(&mut group, members.len());
     members.iter().for_each(|member| member.encode(&mut group));
-    let mut of_prefix =
-        vec![Value::new(SITE_INDEX, b"HS_SITE", site), admin, Value::new(GROUP_INDEX, b"HS_VLIST", &group)];
-    let mut of_keys = vec![admin, Value::new(KEY_INDEX, b"HS_PUBKEY", keys.public)];
+    let mut of_prefix = vec![
+        Value::new(SITE_INDEX, kind::HS_SITE, site),
+        admin,
+        Value::new(GROUP_INDEX, kind::HS_VLIST, &group),
+    ];
+    let mut of_keys = vec![admin, Value::new(KEY_INDEX, kind::HS_PUBKEY, keys.public)];
     if let Some(secret) = keys.secret {
-        of_prefix.push(Value::new(SECRET_ADMIN_INDEX, b"HS_ADMIN", &by_secret));
-        let secret = Value::new(SECRET_INDEX, b"HS_SECKEY", secret);
+        of_prefix.push(Value::new(SECRET_ADMIN_INDEX, kind::HS_ADMIN, &by_secret));
+        let secret = Value::new(SECRET_INDEX, kind::HS_SECKEY, secret);
         of_keys.push(Value { permissions: SECRET_PERMISSIONS, ..secret });
     }
     let prefix_handle = format!("0.NA/{prefix}");

@@ -7,7 +7,9 @@ use crate::redirect::redirect_target;
 use data_encoding::HEXUPPER;
 use handle_client::reference;
 use handle_proto::data::site::{InterfaceKind, Server};
-use handle_proto::data::{self, Admin, AdminPermissions, Data, PublicKey, Site, kind};
+use handle_proto::data::{
+    self, Admin, AdminPermissions, Data, PREDEFINED_TYPES, PredefinedType, PublicKey, Site, kind,
+};
 use handle_proto::printable::{Printable, is_unprintable};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, HashOption, Permissions, Value};
@@ -16,18 +18,6 @@ use sha2::{Digest, Sha256};
 /// Most characters of text, and bytes of other data, that a page shows of one value.
 const TEXT_LEN_MAX: usize = 16 << 10;
 const BYTES_LEN_MAX: usize = 512;
-
-/// Types with records that explain them.
-const EXPLAINED: [&[u8]; 8] = [
-    kind::URL,
-    kind::EMAIL,
-    kind::URN,
-    kind::HS_ADMIN,
-    kind::HS_SITE,
-    kind::HS_PUBKEY,
-    kind::HS_ALIAS,
-    kind::HS_NAMESPACE,
-];
 
 /// One row of the table of values.
 pub(super) struct ValueView {
@@ -125,10 +115,16 @@ fn kind_link(name: &[u8], frame: &PageFrame<'_>) -> HandleLink {
     if name.contains(&b'/') {
         return link(name, frame);
     }
-    match EXPLAINED.iter().any(|known| data::is_a(name, known)) {
+    match PredefinedType::find(name).is_some_and(|predefined| predefined.is_explained) {
         true => HandleLink { text, path: link(&[b"0.TYPE/", name].concat(), frame).path },
         false => HandleLink { text, path: String::new() },
     }
+}
+
+/// The names of the types that forms for new values offer.
+pub(super) fn offered_types() -> impl Iterator<Item = &'static str> {
+    let offered = PREDEFINED_TYPES.iter().filter(|predefined| predefined.is_offered);
+    offered.filter_map(|predefined| str::from_utf8(predefined.name).ok())
 }
 
 impl ValueView {

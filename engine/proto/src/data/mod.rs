@@ -1,13 +1,14 @@
 //! The predefined types: the meaning of a value's data. RFC 3651 section 3.2.
 //!
-//! Each type is a view over the data, and encodes to the same bytes. Data that do not decode as
-//! their type stay opaque bytes.
+//! [`PREDEFINED_TYPES`] has a row for each. Each format is a view over the data, and encodes to the
+//! same bytes. Data that do not decode as their type stay opaque bytes.
 
 pub mod admin;
 pub mod key;
 pub mod keyfile;
 pub mod site;
 pub mod site_build;
+mod types;
 pub mod vlist;
 
 pub use admin::{Admin, AdminPermissions};
@@ -15,57 +16,14 @@ pub use key::{PrivateKey, PrivateKeyBuf, PublicKey};
 pub use keyfile::KeyFile;
 pub use site::{Site, SiteBuf};
 pub use site_build::{ServerBuilder, SiteBuilder};
+pub use types::{DataFormat, PREDEFINED_TYPES, PredefinedType, kind};
 pub use vlist::Vlist;
 
 use crate::error::{DecodeError, Field};
 use crate::fold;
 use crate::name::Handle;
-
-/// The names of the predefined types.
-pub mod kind {
-    /// Administrator of a handle.
-    pub const HS_ADMIN: &[u8] = b"HS_ADMIN";
-    /// Group of administrators.
-    pub const HS_VLIST: &[u8] = b"HS_VLIST";
-    /// Site record.
-    pub const HS_SITE: &[u8] = b"HS_SITE";
-    /// Site record with IPv6 addresses, which old clients ignore.
-    pub const HS_SITE_6: &[u8] = b"HS_SITE.6";
-    /// Site record of the service that has the records of derived prefixes.
-    pub const HS_SITE_PREFIX: &[u8] = b"HS_SITE.PREFIX";
-    /// Legacy name of [`HS_SITE_PREFIX`].
-    pub const HS_NA_DELEGATE: &[u8] = b"HS_NA_DELEGATE";
-    /// Handle of a record with the site records of a prefix.
-    pub const HS_SERV: &[u8] = b"HS_SERV";
-    /// Handle of a record with the site records of the service for derived prefixes.
-    pub const HS_SERV_PREFIX: &[u8] = b"HS_SERV.PREFIX";
-    /// Alias: the handle that this one stands for.
-    pub const HS_ALIAS: &[u8] = b"HS_ALIAS";
-    /// Description of a prefix, in XML.
-    pub const HS_NAMESPACE: &[u8] = b"HS_NAMESPACE";
-    /// Public key of an administrator.
-    pub const HS_PUBKEY: &[u8] = b"HS_PUBKEY";
-    /// Secret of an administrator.
-    pub const HS_SECKEY: &[u8] = b"HS_SECKEY";
-    /// Signature over values, as a JWS.
-    pub const HS_SIGNATURE: &[u8] = b"HS_SIGNATURE";
-    /// Certificate for signatures, as a JWS.
-    pub const HS_CERT: &[u8] = b"HS_CERT";
-    /// Defined in the RFC, but not deployed.
-    pub const HS_PRIMARY: &[u8] = b"HS_PRIMARY";
-    /// Uniform resource locator.
-    pub const URL: &[u8] = b"URL";
-    /// Uniform resource name.
-    pub const URN: &[u8] = b"URN";
-    /// Mail address.
-    pub const EMAIL: &[u8] = b"EMAIL";
-    /// Host name.
-    pub const INET_HOST: &[u8] = b"INET_HOST";
-    /// Description.
-    pub const DESC: &[u8] = b"DESC";
-    /// Locations to choose from, in XML.
-    pub const LOCATIONS: &[u8] = b"10320/loc";
-}
+use alloc::vec::Vec;
+use core::fmt::{self, Write as _};
 
 /// The decoded data of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,29 +61,54 @@ impl<'a> Data<'a> {
     /// # Errors
     /// When the type has a format that the data do not have.
     pub fn try_decode(kind: &[u8], data: &'a [u8]) -> Result<Self, DecodeError> {
-        // Most values have another type, which the first byte or two of it show.
-        if !fold::starts_with(kind, b"HS_") {
-            return Ok(Self::Opaque(data));
+        match DataFormat::of(kind) {
+            DataFormat::Admin => Admin::decode(data).map(Self::Admin),
+            DataFormat::Vlist => Vlist::decode(data).map(Self::Vlist),
+            DataFormat::Site => Site::decode(data).map(Self::Site),
+            DataFormat::PublicKey => PublicKey::decode(data).map(Self::PublicKey),
+            DataFormat::SecretKey => Ok(Self::SecretKey(Secret(data))),
+            DataFormat::Service => named(data).map(Self::Service),
+            DataFormat::Alias => named(data).map(Self::Alias),
+            DataFormat::Namespace => Ok(Self::Namespace(data)),
+            DataFormat::Opaque => Ok(Self::Opaque(data)),
         }
-        let is_a = |name: &[u8]| is_a(kind, name);
-        if is_a(kind::HS_ADMIN) {
-            Admin::decode(data).map(Self::Admin)
-        } else if is_a(kind::HS_SITE) || is_a(kind::HS_NA_DELEGATE) {
-            Site::decode(data).map(Self::Site)
-        } else if is_a(kind::HS_VLIST) {
-            Vlist::decode(data).map(Self::Vlist)
-        } else if is_a(kind::HS_PUBKEY) {
-            PublicKey::decode(data).map(Self::PublicKey)
-        } else if is_a(kind::HS_SECKEY) {
-            Ok(Self::SecretKey(Secret(data)))
-        } else if is_a(kind::HS_SERV) {
-            named(data).map(Self::Service)
-        } else if is_a(kind::HS_ALIAS) {
-            named(data).map(Self::Alias)
-        } else if is_a(kind::HS_NAMESPACE) {
-            Ok(Self::Namespace(data))
-        } else {
-            Ok(Self::Opaque(data))
+    }
+
+    /// Appends the data that decode as these. Bytes after a key are not kept.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Admin(admin) => admin.encode(out),
+            Self::Vlist(vlist) => vlist.encode(out),
+            Self::Site(site) => site.encode(out),
+            Self::PublicKey(key) => key.encode(out),
+            Self::SecretKey(secret) => out.extend_from_slice(secret.0),
+            Self::Service(handle) | Self::Alias(handle) => out.extend_from_slice(handle.0),
+            Self::Namespace(data) | Self::Opaque(data) => out.extend_from_slice(data),
+        }
+    }
+}
+
+/// What the data say, on one line for people. Secrets are not shown.
+impl fmt::Display for Data<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Admin(admin) => write!(f, "{} may {}", admin.reference, admin.permissions),
+            Self::Vlist(group) => group.0.iter().enumerate().try_for_each(|(at, member)| {
+                f.write_str(if at > 0 { ", " } else { "" })?;
+                write!(f, "{member}")
+            }),
+            Self::Site(site) => site.summarize(f),
+            Self::PublicKey(key) => write!(f, "{} key, {} bits", key.algorithm(), key.bits()),
+            Self::SecretKey(secret) => write!(f, "secret of {} bytes", secret.0.len()),
+            Self::Service(Handle(data))
+            | Self::Alias(Handle(data))
+            | Self::Namespace(data)
+            | Self::Opaque(data) => match text(data) {
+                Some(text) => text
+                    .chars()
+                    .try_for_each(|c| f.write_char(if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c })),
+                None => data.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            },
         }
     }
 }
@@ -148,8 +131,8 @@ fn named(data: &[u8]) -> Result<Handle<'_>, DecodeError> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret<'a>(pub &'a [u8]);
 
-impl core::fmt::Debug for Secret<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} bytes", self.0.len())
     }
 }

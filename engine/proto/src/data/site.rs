@@ -125,6 +125,20 @@ impl<'a> Site<'a> {
         self.servers.iter().nth(self.server_at(handle)?)
     }
 
+    /// Writes what an operator looks for: role, serial number, servers and their interfaces.
+    pub(super) fn summarize(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = if self.is_primary() { "primary" } else { "secondary" };
+        write!(f, "{role} site, serial {}, protocol {}", self.serial, self.protocol)?;
+        for server in self.servers {
+            write!(f, "; server {} at {}:", server.id, server.address)?;
+            for interface in server.interfaces.iter() {
+                let protocol = interface.protocol.name().unwrap_or("?");
+                write!(f, " {protocol}/{}", interface.port_number)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the site accepts changes of records.
     #[must_use]
     pub const fn is_primary(&self) -> bool {

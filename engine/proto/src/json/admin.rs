@@ -86,6 +86,28 @@ fn wrong() -> JsonError {
     JsonError::new("not twelve characters 0 or 1")
 }
 
+/// Permissions of an administrator whose text names none: everything except listing handles, and
+/// creating or deleting derived prefixes.
+const OWNER: AdminPermissions = AdminPermissions(0b0111_1111_0011);
+
+/// Reads `INDEX:HANDLE`, with twelve bits of permissions and a colon in front unless they are those
+/// of the owner of a record.
+pub(super) fn from_text(text: &str) -> Option<Vec<u8>> {
+    let (permissions, identity) = match text.split_once(':') {
+        Some((bits, rest)) if bits.len() == AdminPermissions::COUNT => (AdminPermissions::parse(bits)?, rest),
+        _ => (OWNER, text),
+    };
+    let Reference { handle, index } = reference_from_text(identity)?;
+    let mut data = Vec::new();
+    Admin::new(permissions, handle, index).encode(&mut data);
+    Some(data)
+}
+
+/// A reference with a handle that can exist.
+fn reference_from_text(text: &str) -> Option<Reference<'_>> {
+    Reference::parse(text.trim()).filter(|reference| reference.handle.contains(&b'/'))
+}
+
 /// The JSON of a group; `None` if a handle is not UTF-8, and so could not be read back.
 pub(super) fn vlist_to_json(vlist: Vlist<'_>) -> Option<Json> {
     vlist.0.iter().all(|entry| str::from_utf8(entry.handle).is_ok()).then(|| references_to_json(vlist.0))
@@ -97,6 +119,16 @@ pub(super) fn vlist_from_json(json: &Json) -> Result<Vec<u8>> {
     put::count(&mut data, references.len());
     references.iter().for_each(|reference| reference.encode(&mut data));
     Ok(data)
+}
+
+/// Reads references with semicolons between them, and perhaps one at the end.
+pub(super) fn vlist_from_text(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end().strip_suffix(';').unwrap_or(text);
+    let members: Vec<Reference<'_>> = text.split(';').map(reference_from_text).collect::<Option<_>>()?;
+    let mut data = Vec::new();
+    put::count(&mut data, members.len());
+    members.iter().for_each(|member| member.encode(&mut data));
+    Some(data)
 }
 
 pub(super) fn references_to_json(references: References<'_>) -> Json {

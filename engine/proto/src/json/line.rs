@@ -6,7 +6,7 @@
 
 use super::value::{EncodedReferences, Format, permissions, ttl_text};
 use super::{Json, JsonError, Reading, admin, record_from_json_dated, time};
-use crate::data::Admin;
+use crate::data::{Admin, DataFormat};
 use crate::value::{Permissions, Ttl, Value};
 use crate::wire::list::Reference;
 use alloc::borrow::Cow;
@@ -278,7 +278,9 @@ fn read_data<'de, A: MapAccess<'de>>(
             let Text(text) = map.next_value()?;
             format.read_text(text).map_err(Error::custom)
         }
-        Some(Format::Admin) => map.next_value::<AdminLine<'_>>().map(|admin| Cow::Owned(admin.encode())),
+        Some(Format::Typed(form)) if form.format == DataFormat::Admin => {
+            map.next_value::<AdminLine<'_>>().map(|admin| Cow::Owned(admin.encode()))
+        }
         Some(format) => {
             let json: Json = map.next_value()?;
             format.read(&json, Reading::Documented).map(Cow::Owned).map_err(Error::custom)

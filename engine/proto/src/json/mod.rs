@@ -17,6 +17,7 @@
 
 mod admin;
 mod error;
+mod forms;
 mod key;
 mod line;
 mod message;
@@ -35,7 +36,9 @@ pub use serde_json::Value as Json;
 pub use site::{keep_unknown, site_from_json, site_to_json};
 pub use text::{text, write_string, write_value};
 pub use text_form::{data_from_text, entered_value_from_json};
-pub use value::{data_from_json, data_to_json, value_from_json, value_from_json_as, value_to_json};
+pub use value::{
+    data_from_json, data_to_json, json_format, value_from_json, value_from_json_as, value_to_json,
+};
 
 use crate::value::{Value, ValueBuf};
 use alloc::borrow::Cow;

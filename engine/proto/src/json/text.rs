@@ -1,5 +1,6 @@
 //! JSON as text: of trees, and of values without a tree.
 
+use super::forms::JsonForm;
 use super::value::data_to_json;
 use super::{Json, admin, time};
 use crate::data::{self, Admin, Data};
@@ -64,8 +65,8 @@ fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
             out.extend((0..12).rev().map(|bit| if bits >> bit & 1 == 1 { '1' } else { '0' }));
             out.push_str("\"}}");
         }
-        Data::Admin(_) | Data::Vlist(_) | Data::Site(_) | Data::PublicKey(_) => {
-            out.push_str(&text(&data_to_json(kind, bytes)));
+        data if !matches!(data, Data::Opaque(_)) && JsonForm::of(kind).is_some() => {
+            out.push_str(&text(&data_to_json(kind, bytes)))
         }
         _ => match data::text(bytes) {
             Some(text) => {

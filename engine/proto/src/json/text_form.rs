@@ -4,33 +4,14 @@
 //! A server stores whatever bytes it gets, and an administrator that is stored as text is none. So
 //! where people enter values, text of these types is parsed or refused.
 
+use super::forms::JsonForm;
 use super::read::Result;
-use super::value::{Format, data_from_json, value_from_json};
+use super::value::{data_from_json, value_from_json};
 use super::{Json, JsonError, Reading};
-use crate::data::{Admin, AdminPermissions, Data, is_a, kind};
+use crate::data::Data;
 use crate::value::{Value, ValueBuf};
-use crate::wire::list::Reference;
-use crate::wire::put;
-use alloc::borrow::ToOwned as _;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
-
-/// Permissions of an administrator whose text form names none: everything except listing handles,
-/// and creating or deleting derived prefixes.
-const OWNER: AdminPermissions = AdminPermissions(0b0111_1111_0011);
-
-/// The format of the data of type `kind`; `None` for types whose data may be any text.
-fn format_of(kind: &[u8]) -> Option<Format> {
-    let is_a = |name| is_a(kind, name);
-    match () {
-        () if is_a(kind::HS_ADMIN) => Some(Format::Admin),
-        () if is_a(kind::HS_VLIST) => Some(Format::Vlist),
-        () if is_a(kind::HS_SITE) || is_a(kind::HS_NA_DELEGATE) => Some(Format::Site),
-        () if is_a(kind::HS_PUBKEY) => Some(Format::Key),
-        () => None,
-    }
-}
 
 /// Reads a value as [`value_from_json`] does, but data of a predefined type that are given as text
 /// have to be a text form of the type.
@@ -51,7 +32,7 @@ pub fn entered_value_from_json(json: &Json) -> Result<ValueBuf> {
         _ => None,
     };
     let view = value.view();
-    match text.filter(|_| format_of(view.kind).is_some()) {
+    match text.filter(|_| JsonForm::of(view.kind).is_some()) {
         None => Ok(value),
         Some(text) => {
             let data = data_from_text(view.kind, text).map_err(|error| error.within("data"))?;
@@ -63,71 +44,29 @@ pub fn entered_value_from_json(json: &Json) -> Result<ValueBuf> {
 /// The data of type `kind` that `text` stands for: JSON of the format of the type. For HS_ADMIN,
 /// `300:10.1/admin` will do as well, with twelve bits of permissions and a colon in front if they
 /// are not those of the owner of a record; for HS_VLIST, such references with semicolons between
-/// them. Data of other types are the text.
+/// them, and perhaps one at the end. Data of other types are the text.
 ///
 /// # Errors
 /// When the text is no form of the type.
 pub fn data_from_text(kind: &[u8], text: &str) -> Result<Vec<u8>> {
-    let Some(format) = format_of(kind) else { return Ok(text.as_bytes().to_vec()) };
+    let Some(form) = JsonForm::of(kind) else { return Ok(text.as_bytes().to_vec()) };
+    let refused = || JsonError::new(form.expected);
     let trimmed = text.trim();
     if trimmed.starts_with(['{', '[']) {
         let json: Json = serde_json::from_str(trimmed)
-            .map_err(|error| JsonError::new(format!("{}, and not JSON: {error}", no_form(kind))))?;
+            .map_err(|error| JsonError::new(format!("{}, and not JSON: {error}", form.expected)))?;
         let data = match json.get("format").is_some() && json.get("value").is_some() {
             true => data_from_json(&json, Reading::Documented),
-            false => format.read(&json, Reading::Documented),
+            false => (form.read)(&json, Reading::Documented),
         }?;
         // All members of a site have defaults, but a site without servers is none.
         return match Data::decode(kind, &data) {
-            Data::Site(site) if site.servers.is_empty() => Err(refused(kind)),
-            Data::Opaque(_) => Err(refused(kind)),
+            Data::Site(site) if site.servers.is_empty() => Err(refused()),
+            Data::Opaque(_) => Err(refused()),
             _ => Ok(data),
         };
     }
-    let mut data = Vec::new();
-    match format {
-        Format::Admin => {
-            let bits = trimmed.split_once(':').filter(|(bits, _)| bits.len() == AdminPermissions::COUNT);
-            let (permissions, identity) = match bits {
-                Some((bits, rest)) => (AdminPermissions::parse(bits).ok_or_else(|| refused(kind))?, rest),
-                None => (OWNER, trimmed),
-            };
-            let Reference { handle, index } = reference(identity).ok_or_else(|| refused(kind))?;
-            Admin::new(permissions, handle, index).encode(&mut data);
-        }
-        Format::Vlist => {
-            let members: Option<Vec<Reference<'_>>> = trimmed.split(';').map(reference).collect();
-            let members = members.ok_or_else(|| refused(kind))?;
-            put::count(&mut data, members.len());
-            members.iter().for_each(|member| member.encode(&mut data));
-        }
-        _ => return Err(refused(kind)),
-    }
-    Ok(data)
-}
-
-/// A reference with a handle that can exist.
-fn reference(text: &str) -> Option<Reference<'_>> {
-    Reference::parse(text.trim()).filter(|reference| reference.handle.contains(&b'/'))
-}
-
-fn refused(kind: &[u8]) -> JsonError {
-    JsonError::new(no_form(kind))
-}
-
-/// What is expected of text of the type.
-fn no_form(kind: &[u8]) -> String {
-    let expected = match format_of(kind) {
-        Some(Format::Admin) => {
-            "not an administrator: expected {\"handle\":...,\"index\":...,\"permissions\":...}, or BITS:INDEX:HANDLE"
-        }
-        Some(Format::Vlist) => {
-            "not a list of values: expected [{\"handle\":...,\"index\":...}], or INDEX:HANDLE;INDEX:HANDLE"
-        }
-        Some(Format::Site) => "not a site: expected its JSON, or the format base64",
-        _ => "not a public key: expected a JWK, or the format base64",
-    };
-    expected.to_owned()
+    (form.read_text)(trimmed).ok_or_else(refused)
 }
 
 #[cfg(test)]
@@ -159,7 +98,7 @@ mod tests {
             json!({ "handle": "0.NA/20.500.1", "index": 0, "permissions": "111111111111" })
         );
         let members = json!([{ "handle": "1/a", "index": 300 }, { "handle": "1/b", "index": 0 }]);
-        for text in ["300:1/a; 1/b", &members.to_string()] {
+        for text in ["300:1/a; 1/b", "300:1/a;1/b; ", &members.to_string()] {
             assert_eq!(shown("HS_VLIST", text)["value"], members, "{text}");
         }
         let jwk = json!({ "kty": "RSA", "n": "wQ", "e": "AQAB" });

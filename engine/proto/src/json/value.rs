@@ -1,11 +1,13 @@
 //! Values as JSON.
 
+use super::forms::JsonForm;
 use super::read::{self, Result};
-use super::{Json, JsonError, Reading, admin, key, lossy, object, site, time};
+use super::{Json, JsonError, Reading, admin, lossy, object, time};
 use crate::data::{self, Data};
 use crate::value::{Permissions, Ttl, Value, ValueBuf};
 use crate::wire::list::{Reference, References};
 use alloc::borrow::Cow;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use data_encoding::BASE64;
@@ -41,18 +43,20 @@ pub fn value_to_json(value: &Value<'_>) -> Json {
 /// base64.
 #[must_use]
 pub fn data_to_json(kind: &[u8], data: &[u8]) -> Json {
-    let typed = match Data::decode(kind, data) {
-        Data::Admin(admin) => admin::to_json(&admin).map(|json| ("admin", json)),
-        Data::Vlist(vlist) => admin::vlist_to_json(vlist).map(|json| ("vlist", json)),
-        Data::Site(site) => Some(("site", site::site_to_json(&site))),
-        Data::PublicKey(key) => key::public_key_to_jwk(&key).map(|json| ("key", json)),
-        _ => None,
-    };
+    let form = JsonForm::of(kind);
+    let typed = form.and_then(|form| Some((form.name, (form.write)(&Data::decode(kind, data))?)));
     let (format, value) = typed.unwrap_or_else(|| match data::text(data) {
         Some(text) => ("string", text.into()),
         None => ("base64", BASE64.encode(data).into()),
     });
     object([("format", format.into()), ("value", value)])
+}
+
+/// The member `format` of the JSON of data of type `kind`; `None` if they are text or bytes, which
+/// have the format `string` or `base64`.
+#[must_use]
+pub fn json_format(kind: &[u8]) -> Option<&'static str> {
+    JsonForm::of(kind).map(|form| form.name)
 }
 
 /// Reads a value.
@@ -135,33 +139,22 @@ pub fn data_from_json(json: &Json, reading: Reading) -> Result<Vec<u8>> {
 }
 
 /// The format of the data of a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Format {
     String,
     Base64,
     Hex,
-    Admin,
-    Vlist,
-    Site,
-    Key,
+    Typed(&'static JsonForm),
 }
 
 impl Format {
     /// The format with that name, in any ASCII case. `values.jsonl`, `json/30`.
     pub(super) fn parse(name: &str) -> Result<Self> {
-        const NAMES: [(&str, Format); 7] = [
-            ("string", Format::String),
-            ("admin", Format::Admin),
-            ("base64", Format::Base64),
-            ("key", Format::Key),
-            ("site", Format::Site),
-            ("vlist", Format::Vlist),
-            ("hex", Format::Hex),
-        ];
-        let found = NAMES.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
-        found
-            .map(|(_, format)| format)
-            .ok_or_else(|| JsonError::new("not one of string, base64, hex, admin, vlist, site and key"))
+        const TEXTS: [(&str, Format); 3] =
+            [("string", Format::String), ("base64", Format::Base64), ("hex", Format::Hex)];
+        let text = TEXTS.into_iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let found = text.map(|(_, format)| format).or_else(|| JsonForm::named(name).map(Self::Typed));
+        found.ok_or_else(|| JsonError::new(format!("not one of string, base64, hex{}", JsonForm::names())))
     }
 
     pub(super) fn read(self, json: &Json, reading: Reading) -> Result<Vec<u8>> {
@@ -169,10 +162,7 @@ impl Format {
             Self::String | Self::Base64 | Self::Hex => {
                 self.read_text(Cow::Borrowed(read::string(json)?)).map(Cow::into_owned)
             }
-            Self::Admin => admin::from_json(json, reading),
-            Self::Vlist => admin::vlist_from_json(json),
-            Self::Site => site::site_from_json(json).map(crate::data::SiteBuf::into_bytes),
-            Self::Key => key::public_key_from_jwk(json),
+            Self::Typed(form) => (form.read)(json, reading),
         }
     }
 
