@@ -23,7 +23,7 @@ use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Body, Envelope, Message};
 use handle_snapshot::format::{Sha256Sum, checksum};
 use handle_snapshot::set::manifest::{LayerEntry, MANIFEST_FIRST_LINE, Manifest, ManifestSeal};
-use handle_snapshot::writer::layer_digest;
+use handle_snapshot::verify::layer_digest;
 use handle_snapshot::{Layer, NameRule};
 use handle_tests::vectors::{bytes, document, hex, load};
 use serde_json::Value as Json;

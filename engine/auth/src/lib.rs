@@ -11,7 +11,7 @@
 //! - [`source`], [`cost`], [`fair`]: the source of a request, what it costs, and which request is
 //!   next.
 //! - [`agreement`], [`session`]: the keys of sessions, and the encryption of messages in them.
-//! - [`generate`]: new keys.
+//! - `generate` (feature `generate`): new keys.
 //! - [`keyfile`], [`pem`], [`mod@file`]: keys on disk, encrypted or not, and files that only their
 //!   owner may read.
 //! - [`publisher`]: keys that sign published sets.
@@ -77,6 +77,7 @@ mod dsa;
 pub mod error;
 pub mod fair;
 pub mod file;
+#[cfg(feature = "generate")]
 pub mod generate;
 pub mod handshake;
 pub mod kdf;

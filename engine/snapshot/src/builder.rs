@@ -1,9 +1,9 @@
 //! Builds one layer file from records in any order, in bounded memory.
 
-use crate::encode::{Encoder, RecordRefusal, tombstone};
+use crate::encode::{Encoder, tombstone};
 use crate::format::{KEY_LEN_MAX, LayerHeader, RECORD_ALIGN, RECORD_HEAD_LEN, RecordHead, hash_key};
 use crate::merge::{Head, Merge, Source};
-use crate::record::EncodedRecord;
+use crate::record::{EncodedRecord, RecordRefusal};
 use crate::writer::{BUFFER_LEN, BuildError, HomedPrefixes, LayerOptions, LayerWriter};
 use handle_proto::Value;
 use std::boxed::Box;

@@ -1,58 +1,12 @@
-//! Encodes one record, or reports why it cannot be stored.
+//! Encodes one record.
 
 use crate::format::{
     KEY_LEN_MAX, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_LEN_MAX, RECORD_SUM_LEN, RECORD_TOMBSTONE, RecordHead,
     VALUES_COUNT_MAX, VALUES_LEN_MAX, fold_key, record_sum,
 };
-use core::fmt;
+use crate::record::RecordRefusal;
 use handle_proto::{Value, limit};
 use std::vec::Vec;
-
-/// Why a record cannot be stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum RecordRefusal {
-    /// The handle has no slash. Such a name is stored as `0.NA/` and the name.
-    NoSlash,
-    /// The handle is too long.
-    HandleLen(usize),
-    /// There are too many values.
-    ValuesCount,
-    /// All values together do not fit into a message.
-    ValuesLen,
-    /// An index is zero or negative.
-    Index(i32),
-    /// Two values have the same index.
-    IndexTwice(i32),
-    /// A value has too many references.
-    ReferencesCount {
-        /// The index of the value.
-        index: i32,
-        /// The number of references.
-        count: usize,
-    },
-}
-
-impl fmt::Display for RecordRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSlash => f.write_str("the handle has no slash"),
-            Self::HandleLen(len) => {
-                write!(f, "the handle has {len} bytes; at most {KEY_LEN_MAX} are allowed")
-            }
-            Self::ValuesCount => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
-            Self::ValuesLen => write!(f, "the values take more than {VALUES_LEN_MAX} bytes together"),
-            Self::Index(index) => write!(f, "index {index} is not greater than zero"),
-            Self::IndexTwice(index) => write!(f, "two values have index {index}"),
-            Self::ReferencesCount { index, count } => {
-                let max = limit::REFERENCES_COUNT_MAX;
-                write!(f, "the value with index {index} has {count} references; at most {max} are allowed")
-            }
-        }
-    }
-}
-
-impl core::error::Error for RecordRefusal {}
 
 /// Encodes records, and reuses its buffers.
 #[derive(Debug, Default)]

@@ -3,11 +3,12 @@
 //! - [`format`]: the layout of a layer file. No other module knows an offset.
 //! - [`reader`]: one layer over borrowed bytes. [`record`]: what a lookup returns. [`homed`]: the
 //!   prefixes that a layer answers for. [`records`]: several layers as one, newest first.
-//! - `builder`, `set`, `verify`, `map` (feature `std`): from records to a published directory, and
-//!   back.
-//! - `tree`, `proof` (feature `std`): the Merkle tree over the records of a set, whose root is in
+//! - `set`, `verify`, `map` (feature `std`): a published directory, opened, checked and mapped.
+//! - `builder`, `set::publisher` (feature `build`): from records to a published directory. What
+//!   serves records does not enable this feature.
+//! - `tree`, `proof` (feature `build`): the Merkle tree over the records of a set, whose root is in
 //!   the MANIFEST, and proofs that a record is or is not in the set.
-//! - `increment`, `set::steps` (feature `std`): what a layer has beyond layers of an earlier set,
+//! - `increment`, `set::steps` (feature `build`): what a layer has beyond layers of an earlier set,
 //!   with which others that have those layers build it again.
 //!
 //! The modules of the first two lines need neither an allocator nor an operating system, and they
@@ -16,7 +17,7 @@
 //! `docs/snapshot-format.md` documents the layout.
 //!
 //! ```
-//! # #[cfg(feature = "std")] {
+//! # #[cfg(feature = "build")] {
 //! use handle_proto::Value;
 //! use handle_snapshot::{
 //!     Builder, HomedPrefixes, Layer, LayerOptions, RecordSet, fold_key, hash_key,
@@ -84,60 +85,58 @@
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod builder;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod comparison;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 mod encode;
 pub mod format;
 pub mod homed;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod increment;
 mod index;
 #[cfg(feature = "std")]
 mod lines;
 #[cfg(feature = "std")]
 pub mod map;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 mod merge;
 #[cfg(feature = "std")]
 pub mod names;
 pub mod prefetch;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod proof;
 pub mod reader;
 pub mod record;
 pub mod records;
 #[cfg(feature = "std")]
 pub mod set;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod tree;
 #[cfg(feature = "std")]
 pub mod verify;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub mod writer;
 
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub use builder::{BuildProgress, Builder};
-#[cfg(feature = "std")]
-pub use encode::RecordRefusal;
 pub use format::{OpenError, Sha256Sum, fold_key, hash_key};
 pub use homed::{ANCESTORS_MAX, HomedTable};
 #[cfg(feature = "std")]
 pub use map::{LoadMode, MappedFile};
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub use merge::{MergeProgress, merge};
 #[cfg(feature = "std")]
 pub use names::NameRule;
 pub use reader::{CorruptRecord, Layer, Trust};
-pub use record::EncodedRecord;
+pub use record::{EncodedRecord, RecordRefusal};
 pub use records::{RecordSet, StagedLookup};
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub use set::publisher::SetPublisher;
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub use set::stager::{LayerPlace, Stager};
 #[cfg(feature = "std")]
 pub use set::{PublishedSet, SetError};
-#[cfg(feature = "std")]
+#[cfg(feature = "build")]
 pub use writer::{BuildError, HomedPrefixes, LayerOptions, LayerWriter};

@@ -1,7 +1,11 @@
 //! One record: its key, its public values as one run, and its other values.
 
-use crate::format::{POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead, record_sum};
-use handle_proto::Value;
+use crate::format::{
+    KEY_LEN_MAX, POSITION_LEN, RECORD_ALIGN, RECORD_HEAD_LEN, RECORD_TOMBSTONE, RecordHead, VALUES_COUNT_MAX,
+    VALUES_LEN_MAX, record_sum,
+};
+use core::fmt;
+use handle_proto::{Value, limit};
 
 /// A record, borrowed from its layer. Its lengths are checked; its values are not.
 #[derive(Clone, Copy, Debug)]
@@ -278,3 +282,49 @@ impl<'a> Iterator for ValuesInOrder<'a> {
 fn has_its_checksum(record: &[u8]) -> bool {
     record.first_chunk().is_some_and(|head| RecordHead::decode(head).sum == record_sum(record))
 }
+
+/// Why a record cannot be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RecordRefusal {
+    /// The handle has no slash. Such a name is stored as `0.NA/` and the name.
+    NoSlash,
+    /// The handle is too long.
+    HandleLen(usize),
+    /// There are too many values.
+    ValuesCount,
+    /// All values together do not fit into a message.
+    ValuesLen,
+    /// An index is zero or negative.
+    Index(i32),
+    /// Two values have the same index.
+    IndexTwice(i32),
+    /// A value has too many references.
+    ReferencesCount {
+        /// The index of the value.
+        index: i32,
+        /// The number of references.
+        count: usize,
+    },
+}
+
+impl fmt::Display for RecordRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSlash => f.write_str("the handle has no slash"),
+            Self::HandleLen(len) => {
+                write!(f, "the handle has {len} bytes; at most {KEY_LEN_MAX} are allowed")
+            }
+            Self::ValuesCount => write!(f, "there are more than {VALUES_COUNT_MAX} values"),
+            Self::ValuesLen => write!(f, "the values take more than {VALUES_LEN_MAX} bytes together"),
+            Self::Index(index) => write!(f, "index {index} is not greater than zero"),
+            Self::IndexTwice(index) => write!(f, "two values have index {index}"),
+            Self::ReferencesCount { index, count } => {
+                let max = limit::REFERENCES_COUNT_MAX;
+                write!(f, "the value with index {index} has {count} references; at most {max} are allowed")
+            }
+        }
+    }
+}
+
+impl core::error::Error for RecordRefusal {}

@@ -4,22 +4,34 @@
 //! in one step, so a reader sees either the old set or the new one, complete, also after a power
 //! failure.
 
+#[cfg(feature = "build")]
 mod fence;
 pub mod freshness;
+#[cfg(feature = "build")]
 mod history;
 pub mod last_served;
 pub mod manifest;
+#[cfg(feature = "build")]
 pub mod publisher;
+#[cfg(feature = "build")]
 mod rebuild;
+#[cfg(feature = "build")]
 mod replica;
+#[cfg(feature = "build")]
 pub mod stager;
 pub mod statement;
+#[cfg(feature = "build")]
 pub mod steady_file;
+#[cfg(feature = "build")]
 pub mod steps;
+#[cfg(feature = "build")]
 pub mod storage;
+#[cfg(feature = "build")]
 mod tree;
 
+#[cfg(feature = "build")]
 pub use replica::LayerChecks;
+#[cfg(feature = "build")]
 pub use tree::SetTree;
 
 use crate::format::{OpenError, Sha256Sum};
@@ -27,12 +39,14 @@ use crate::map::{AccessPattern, LoadMode, MappedFile};
 use crate::names::NameRule;
 use crate::reader::{Layer, Trust};
 use crate::records::RecordSet;
-use crate::verify::{self, LayerFault, VerifyReport};
-use crate::writer::{BuildError, layer_digest};
+use crate::verify::{self, LayerFault, VerifyReport, layer_digest};
+#[cfg(feature = "build")]
+use crate::writer::BuildError;
 use core::fmt;
 use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
 use std::boxed::Box;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::string::String;
 use std::vec::Vec;
@@ -78,6 +92,7 @@ pub enum SetErrorKind {
     /// A layer is damaged.
     Fault(LayerFault),
     /// The new layer was not built.
+    #[cfg(feature = "build")]
     Build(BuildError),
     /// The new layer does not fit the set.
     Refused(&'static str),
@@ -137,6 +152,7 @@ impl fmt::Display for SetError {
                 write!(f, "{path}: the layer has another seed or case rule than the newest layer")
             }
             SetErrorKind::Fault(fault) => write!(f, "{path}: {fault}"),
+            #[cfg(feature = "build")]
             SetErrorKind::Build(error) => write!(f, "{path}: {error}"),
             SetErrorKind::Refused(why) => write!(f, "{path}: {why}"),
             SetErrorKind::Unsigned => {
@@ -231,6 +247,7 @@ impl PublishedSet {
     ///
     /// # Errors
     /// When the generation is not kept, or the set is not complete.
+    #[cfg(feature = "build")]
     pub fn open_generation(dir: &Path, how: LoadMode, generation: u64) -> Result<Self, SetError> {
         let published = read_manifest(dir)?;
         let manifest = match published.generation == generation {
@@ -444,8 +461,15 @@ impl PublishedSet {
 /// # Errors
 /// When there is none, or it is damaged.
 pub fn read_manifest(dir: &Path) -> Result<Manifest, SetError> {
-    parse_manifest(dir, storage::read_small(&dir.join(MANIFEST), MANIFEST_LEN_MAX))?
+    parse_manifest(dir, read_small(&dir.join(MANIFEST), MANIFEST_LEN_MAX))?
         .ok_or_else(|| SetError::new(dir, SetErrorKind::NotPublished))
+}
+
+/// Reads a small file, at most one byte more than `len_max`.
+fn read_small(path: &Path, len_max: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(len_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn parse_manifest(dir: &Path, bytes: io::Result<Vec<u8>>) -> Result<Option<Manifest>, SetError> {

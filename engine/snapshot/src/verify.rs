@@ -1,12 +1,11 @@
 //! The full check of a layer, made once before it goes live.
 
-use crate::encode::RecordRefusal;
 use crate::format::{
-    BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, SECTION_ALIGN,
-    VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket, bucket_sum, buckets_for, checksum, hash_key,
+    BASE_AT, BASE_BITS, BUCKET_LEN, BUCKET_SLOTS, BUCKET_SUM_MASK, KEY_LEN_MAX, LayerHeader, SECTION_ALIGN,
+    Sha256Sum, VALUES_COUNT_MAX, VALUES_LEN_MAX, bucket, bucket_sum, buckets_for, checksum, hash_key,
 };
 use crate::reader::Layer;
-use crate::record::EncodedRecord;
+use crate::record::{EncodedRecord, RecordRefusal};
 use core::fmt;
 use core::ops::{ControlFlow, Range};
 use handle_proto::{Handle, Value, limit};
@@ -493,4 +492,11 @@ fn homed<B: AsRef<[u8]>>(layer: &Layer<B>, section: &[u8]) -> Result<Option<u64>
     let entries_len = entries.len() - prefixes.rest().len();
     slots(index, header.homed_buckets, count, entries_len as u64)?;
     Ok(Some(count))
+}
+
+/// The digest that names a layer in a manifest: that of its header, which has the digest of
+/// everything behind it.
+#[must_use]
+pub fn layer_digest(header: &LayerHeader) -> Sha256Sum {
+    Sha256Sum(Sha256::digest(header.encode()).into())
 }

@@ -1,6 +1,5 @@
 //! Writes one layer file from records in order.
 
-use crate::encode::RecordRefusal;
 use crate::format::{
     BASE_AT, BASE_BITS, BASE_GOES_ON, BUCKET_LEN, BUCKET_SLOTS, DISTANCES_AT, FLAG_FOLDS, FLAG_HOMED,
     FLAG_WITHIN, HEADER_LEN, KEY_LEN_MAX, LAYER_LEN_MAX, LayerHeader, PROBE_BUCKETS_MAX, RECORD_ALIGN,
@@ -8,7 +7,7 @@ use crate::format::{
 };
 use crate::homed::{ANCESTORS_MAX, HomedTable};
 use crate::reader::CorruptRecord;
-use crate::record::EncodedRecord;
+use crate::record::{EncodedRecord, RecordRefusal};
 use core::fmt;
 use handle_proto::{Handle, fold};
 use sha2::{Digest as _, Sha256};

@@ -304,16 +304,37 @@ fn crates_depend_on_what_the_code_map_lists() {
     assert!(count > 10, "rows are missing in the code map");
 }
 
-/// The packages that a package is built from, itself included.
-fn dependency_tree(package: &str) -> BTreeSet<String> {
+/// The lines of `cargo tree` about a package, itself included.
+fn tree_lines(package: &str, edges: &str) -> Vec<String> {
     let mut tree = Command::new(env!("CARGO"));
     // That of the package alone, also where the features of these tests are those of all packages.
     tree.env_remove("CARGO_UNSTABLE_FEATURE_UNIFICATION").env_remove("CARGO_RESOLVER_FEATURE_UNIFICATION");
-    tree.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", "normal,build"]);
+    tree.current_dir(root()).args(["tree", "--locked", "--offline", "--edges", edges]);
     let output = tree.args(["--prefix", "none", "--format", "{p}", "--package", package]).output().unwrap();
     assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The packages that a package is built from, itself included.
+fn dependency_tree(package: &str) -> BTreeSet<String> {
+    let lines = tree_lines(package, "normal,build");
+    lines.iter().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn processes_that_serve_sets_can_neither_build_them_nor_make_keys() {
+    const BUILDS_SETS: &str = r#"handle-snapshot feature "build""#;
+    const MAKES_KEYS: &str = r#"handle-auth feature "generate""#;
+    let has = |package: &str, feature: &str| {
+        let lines = tree_lines(package, "normal,build,features");
+        assert!(lines.iter().any(|line| line.starts_with("handle-snapshot feature \"std\"")), "{lines:?}");
+        lines.iter().any(|line| line.starts_with(feature))
+    };
+    for package in ["handle-server", "handle-cache", "handle-gateway"] {
+        assert!(!has(package, BUILDS_SETS), "{package} can build sets");
+        assert!(!has(package, MAKES_KEYS), "{package} can make keys");
+    }
+    assert!(has("handle-admin", BUILDS_SETS) && has("handle-cli", MAKES_KEYS));
 }
 
 #[test]

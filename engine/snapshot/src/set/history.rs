@@ -6,8 +6,8 @@
 
 use super::manifest::{MANIFEST, MANIFEST_LEN_MAX, Manifest};
 use super::publisher::SetPublisher;
-use super::storage::{Storage, read_small};
-use super::{SetError, SetErrorKind, check_alike, parse_manifest};
+use super::storage::Storage;
+use super::{SetError, SetErrorKind, check_alike, parse_manifest, read_small};
 use crate::names::NameRule;
 use std::format;
 use std::io;

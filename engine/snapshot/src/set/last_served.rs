@@ -3,7 +3,7 @@
 
 use super::manifest::Manifest;
 use super::statement::{STATEMENT_LEN_MAX, SetStatement, SignedStatement};
-use super::{SetError, SetErrorKind, storage};
+use super::{SetError, SetErrorKind, read_small};
 use std::borrow::ToOwned as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -42,7 +42,7 @@ impl LastServedFile {
     /// # Errors
     /// When it cannot be read, or has something else in it.
     pub fn open(path: &Path) -> Result<Self, SetError> {
-        let stored = match storage::read_small(path, STATEMENT_LEN_MAX) {
+        let stored = match read_small(path, STATEMENT_LEN_MAX) {
             Ok(bytes) => {
                 let signed = SignedStatement::parse(&bytes);
                 let signed = signed.ok_or_else(|| SetError::new(path, SetErrorKind::NotAStatement))?;

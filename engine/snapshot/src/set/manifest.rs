@@ -80,7 +80,7 @@ pub struct LayerEntry {
     pub file: String,
     /// Bytes of the file.
     pub len: u64,
-    /// Digest of its content; see [`layer_digest`](crate::writer::layer_digest).
+    /// Digest of its content; see [`layer_digest`](crate::verify::layer_digest).
     pub digest: Sha256Sum,
 }
 

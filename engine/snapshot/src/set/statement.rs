@@ -7,7 +7,7 @@
 //! This crate has no keys: the caller signs and verifies.
 
 use super::manifest::{MANIFEST, Manifest};
-use super::{SetError, SetErrorKind, storage};
+use super::{SetError, SetErrorKind, read_small};
 use crate::format::Sha256Sum;
 use crate::lines::{LineReader, hex_text, parse_hex};
 use crate::names::NameRule;
@@ -208,7 +208,7 @@ impl AcceptedPublishers {
     /// The statement in the HEARTBEAT, if it is about the same set, valid and not too far ahead of
     /// the clock; otherwise that of the MANIFEST.
     fn newest(&self, dir: &Path, signed: &SignedStatement, now_unix_ms: u64) -> NewestStatement {
-        let bytes = storage::read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
+        let bytes = read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
         let heartbeat = bytes.ok().and_then(|bytes| SignedStatement::parse(&bytes));
         let is_renewal = |heartbeat: &SignedStatement| {
             let (old, new) = (&signed.statement, &heartbeat.statement);
@@ -249,7 +249,7 @@ pub const fn ahead_ms(signed_unix_ms: u64, now_unix_ms: u64) -> u64 {
 #[must_use]
 pub fn newest_statement(dir: &Path, manifest: &Manifest) -> Option<SignedStatement> {
     let published = manifest.statement()?;
-    let bytes = storage::read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
+    let bytes = read_small(&dir.join(HEARTBEAT), STATEMENT_LEN_MAX);
     let heartbeat = bytes.ok().and_then(|bytes| SignedStatement::parse(&bytes));
     let is_same = |it: &SignedStatement| {
         it.statement.set == published.statement.set && it.statement.signer == published.statement.signer

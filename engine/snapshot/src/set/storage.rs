@@ -1,10 +1,11 @@
 //! The few file operations that publishing needs, as a trait, so that tests can stop after each.
 
 use super::fence::PublisherFence;
+use super::read_small;
 use crate::map::{AccessPattern, LoadMode, MappedFile};
 use core::ops::Range;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
-use std::io::{self, Read as _, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::string::String;
@@ -178,13 +179,6 @@ fn is_locked(tried: Result<(), TryLockError>) -> io::Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
-}
-
-/// Reads a small file, at most one byte more than `len_max`.
-pub(crate) fn read_small(path: &Path, len_max: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(len_max as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 impl Storage for DiskStorage {
