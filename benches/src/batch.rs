@@ -11,7 +11,7 @@ const END: &[u8] = b"\r\n0\r\n\r\n";
 /// Start of an object with the values of a record.
 const FOUND: &[u8] = b"\"responseCode\":1,";
 /// Longest wait for a part of an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection to a gateway.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl BatchClient {
     pub fn connect(to: SocketAddr) -> std::io::Result<Self> {
         let stream = TcpStream::connect(to)?;
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         Ok(Self { stream, answer: Vec::new() })
     }
 
@@ -47,11 +47,11 @@ impl BatchClient {
         let begun = Instant::now();
         self.stream.write_all(request.as_bytes())?;
         self.answer.clear();
-        let mut room = [0; 1 << 16];
+        let mut buffer = [0; 1 << 16];
         while !self.answer.ends_with(END) {
-            let len = self.stream.read(&mut room)?;
+            let len = self.stream.read(&mut buffer)?;
             ensure!(len > 0, "the gateway closed the connection: {}", self.start());
-            self.answer.extend_from_slice(&room[..len]);
+            self.answer.extend_from_slice(&buffer[..len]);
             // An answer to a whole request that is refused has no chunks.
             ensure!(self.answer.starts_with(b"HTTP/1.1 200"), "refused: {}", self.start());
         }

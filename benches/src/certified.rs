@@ -150,7 +150,7 @@ pub fn ask(
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(to)?;
     socket.set_read_timeout(Some(LOST_AFTER))?;
-    let (mut next, mut room, mut count) = (0, [0; 600], 0);
+    let (mut next, mut buffer, mut count) = (0, [0; 600], 0);
     let mut send = || {
         next += 1;
         socket.send(requests.get((next - 1) % requests.len()))
@@ -160,9 +160,9 @@ pub fn ask(
     }
     let (start, used_before) = (Instant::now(), used()?);
     while start.elapsed() < duration {
-        match socket.recv(&mut room) {
+        match socket.recv(&mut buffer) {
             Ok(len) => {
-                let (envelope, rest) = Envelope::split(&room[..len])?;
+                let (envelope, rest) = Envelope::split(&buffer[..len])?;
                 if envelope.sequence > 0 {
                     continue;
                 }

@@ -58,11 +58,11 @@ impl DelayedServer {
 
     /// Takes the requests that have come. Returns whether there were any.
     fn receive(&mut self) -> anyhow::Result<bool> {
-        let mut room = [0; 1500];
+        let mut buffer = [0; 1500];
         for count in 0..RECEIVE_MAX {
-            match self.socket.recv_from(&mut room) {
+            match self.socket.recv_from(&mut buffer) {
                 Ok((len, from)) => {
-                    if let Some(answer) = answer(&room[..len]) {
+                    if let Some(answer) = answer(&buffer[..len]) {
                         self.waiting.push_back((Instant::now() + self.delay, from, answer));
                     }
                 }
@@ -121,12 +121,12 @@ mod tests {
             let serving = scope.spawn(|| server.serve(&stop));
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            let (begun, mut room) = (Instant::now(), [0; 1500]);
+            let (begun, mut buffer) = (Instant::now(), [0; 1500]);
             socket.send_to(b"noise", address).unwrap();
             socket.send_to(&request(b"10.1/a", RequestKind::Plain, 7), address).unwrap();
-            let len = socket.recv(&mut room).unwrap();
+            let len = socket.recv(&mut buffer).unwrap();
             assert!(begun.elapsed() >= Duration::from_millis(50));
-            assert!(crate::flood::is_success(&room[..len]));
+            assert!(crate::flood::is_success(&buffer[..len]));
             stop.store(true, Ordering::Relaxed);
             serving.join().unwrap().unwrap();
         });

@@ -3,7 +3,7 @@
 
 use handle_net::Datapath;
 
-use crate::serve::PATIENCE_MAX;
+use crate::serve::TIMEOUT_MAX;
 
 /// Length of the header of a query or answer.
 const HEAD_LEN: usize = 12;
@@ -58,7 +58,7 @@ impl DnsResponder {
     /// # Errors
     /// When the datapath fails.
     pub fn turn(&mut self, path: &mut dyn Datapath) -> std::io::Result<()> {
-        let batch = path.wait(PATIENCE_MAX)?;
+        let batch = path.wait(TIMEOUT_MAX)?;
         if batch.inbox.is_empty() {
             return Ok(());
         }
@@ -66,8 +66,8 @@ impl DnsResponder {
             for query in datagram.segments() {
                 let query = &query[..question_end(query)];
                 let len = self.answer_len.max(query.len() + RECORD_LEN + 1);
-                // The outbox has room for more than a batch.
-                let _ = batch.outbox.push(datagram.peer, len, |room| answer(query, room));
+                // The outbox has capacity for more than a batch.
+                let _ = batch.outbox.push(datagram.peer, len, |buffer| answer(query, buffer));
             }
         }
         path.flush().map(drop)
@@ -86,10 +86,10 @@ fn question_end(query: &[u8]) -> usize {
     (at + QUESTION_LEN).min(query.len())
 }
 
-/// Fills `room` with the answer to `query`, which ends with its question. Input too short for a
+/// Fills `buffer` with the answer to `query`, which ends with its question. Input too short for a
 /// query is copied unchanged.
-fn answer(query: &[u8], room: &mut [u8]) -> usize {
-    let (question, record) = room.split_at_mut(query.len());
+fn answer(query: &[u8], buffer: &mut [u8]) -> usize {
+    let (question, record) = buffer.split_at_mut(query.len());
     question.copy_from_slice(query);
     if query.len() < HEAD_LEN + 1 + QUESTION_LEN {
         return query.len();
@@ -107,7 +107,7 @@ fn answer(query: &[u8], room: &mut [u8]) -> usize {
         string.fill(b'x');
         string[0] = u8::try_from(string.len() - 1).unwrap_or(0);
     }
-    room.len()
+    buffer.len()
 }
 
 #[cfg(test)]
@@ -119,13 +119,14 @@ mod tests {
         let query = query(&["000000001", "bench"], 0x1234);
         assert_eq!(query.len(), HEAD_LEN + 10 + 6 + 1 + QUESTION_LEN);
         for len in [180, 512] {
-            let mut room = vec![0; len];
-            assert_eq!(answer(&query, &mut room), len);
-            assert!(is_success(&room) && !is_success(&query));
-            assert_eq!((&room[..2], &room[HEAD_LEN..query.len()]), (&query[..2], &query[HEAD_LEN..]));
+            let mut buffer = vec![0; len];
+            assert_eq!(answer(&query, &mut buffer), len);
+            assert!(is_success(&buffer) && !is_success(&query));
+            assert_eq!((&buffer[..2], &buffer[HEAD_LEN..query.len()]), (&query[..2], &query[HEAD_LEN..]));
             // The strings of the record end where it does.
-            let data_len = usize::from(u16::from_be_bytes([room[query.len() + 10], room[query.len() + 11]]));
-            let mut data = &room[query.len() + RECORD_LEN..];
+            let data_len =
+                usize::from(u16::from_be_bytes([buffer[query.len() + 10], buffer[query.len() + 11]]));
+            let mut data = &buffer[query.len() + RECORD_LEN..];
             assert_eq!(data.len(), data_len);
             while let [string_len, rest @ ..] = data {
                 data = &rest[usize::from(*string_len)..];
@@ -143,9 +144,9 @@ mod tests {
         query[11] = 1;
         query.extend([0, 0, 41, 4, 0xd0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(question_end(&query), len);
-        let mut room = [0; 180];
-        assert_eq!(answer(&query[..len], &mut room), 180);
-        assert_eq!((&room[6..12], room[len]), (&[0, 1, 0, 0, 0, 0][..], 0xc0));
+        let mut buffer = [0; 180];
+        assert_eq!(answer(&query[..len], &mut buffer), 180);
+        assert_eq!((&buffer[6..12], buffer[len]), (&[0, 1, 0, 0, 0, 0][..], 0xc0));
         for cut in 0..len {
             assert!(question_end(&query[..cut]) <= cut);
         }

@@ -174,11 +174,11 @@ impl<'r> Flood<'r> {
         Ok(totals)
     }
 
-    /// Puts the next train into the outbox and returns its number of requests. `None` if `room` is
-    /// less than the longest train.
-    fn push_train(&mut self, to: SocketAddr, room: usize) -> Option<usize> {
+    /// Puts the next train into the outbox and returns its number of requests. `None` if `capacity`
+    /// is less than the longest train.
+    fn push_train(&mut self, to: SocketAddr, capacity: usize) -> Option<usize> {
         let Shape { peers, train_min, train_max, .. } = self.shape;
-        if room < train_max {
+        if capacity < train_max {
             return None;
         }
         let count = train_min + self.random.below_usize(train_max - train_min + 1);
@@ -187,8 +187,8 @@ impl<'r> Flood<'r> {
         let group = self.order.group(&mut self.random);
         for _ in 0..count {
             let request = self.requests.get(self.order.next(group));
-            let copy = |room: &mut [u8]| {
-                room.copy_from_slice(request);
+            let copy = |buffer: &mut [u8]| {
+                buffer.copy_from_slice(request);
                 request.len()
             };
             // The outbox holds a whole window.

@@ -109,10 +109,10 @@ impl<'r> PacedClient<'r> {
             let now = now_ns();
             let due = ((now as f64 / step_ns) as u64 + 1).min(count);
             for number in times.sent..due.min(times.sent + SEND_MAX as u64) {
-                let place = number as usize % UNDER_WAY_MAX;
-                self.due_ns[place] = (number as f64 * step_ns) as u64;
+                let slot = number as usize % UNDER_WAY_MAX;
+                self.due_ns[slot] = (number as f64 * step_ns) as u64;
                 let request = self.requests.get(number as usize % self.requests.len());
-                push(&mut *self.path, to, number, request, place as u32);
+                push(&mut *self.path, to, number, request, slot as u32);
                 times.sent = number + 1;
             }
             if let Some(background) = &background
@@ -132,8 +132,8 @@ impl<'r> PacedClient<'r> {
                     times.background += 1;
                     continue;
                 }
-                let place = id as usize % UNDER_WAY_MAX;
-                let due_ns = std::mem::replace(&mut self.due_ns[place], u64::MAX);
+                let slot = id as usize % UNDER_WAY_MAX;
+                let due_ns = std::mem::replace(&mut self.due_ns[slot], u64::MAX);
                 if let Some(elapsed) = now.checked_sub(due_ns) {
                     times.response.saturating_record(elapsed);
                 }
@@ -149,9 +149,9 @@ impl<'r> PacedClient<'r> {
 /// Puts `request` into the outbox with request id `id`; `number` selects the source address.
 fn push(path: &mut dyn Datapath, to: SocketAddr, number: u64, request: &[u8], id: u32) {
     let from = Ipv4Addr::from_bits(Ipv4Addr::new(127, 1, 0, 1).to_bits() + number as u32 % PEERS);
-    let copy = |room: &mut [u8]| {
-        room.copy_from_slice(request);
-        room[REQUEST_ID_AT..REQUEST_ID_AT + 4].copy_from_slice(&id.to_be_bytes());
+    let copy = |buffer: &mut [u8]| {
+        buffer.copy_from_slice(request);
+        buffer[REQUEST_ID_AT..REQUEST_ID_AT + 4].copy_from_slice(&id.to_be_bytes());
         request.len()
     };
     // The outbox holds all requests of one send.

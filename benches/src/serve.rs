@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Longest wait for a datagram; after it, a server checks whether it should stop.
-pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(20);
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_millis(20);
 
 /// Returns the path of this program and the name of the running command, to start both again.
 ///
@@ -209,22 +209,22 @@ impl EchoServer {
     /// # Errors
     /// When the datapath fails.
     pub fn turn(&mut self, path: &mut dyn Datapath) -> std::io::Result<()> {
-        let batch = path.wait(PATIENCE_MAX)?;
+        let batch = path.wait(TIMEOUT_MAX)?;
         if batch.inbox.is_empty() {
             return Ok(());
         }
         for datagram in batch.inbox.iter() {
             for request in datagram.segments() {
                 let len = self.len.unwrap_or_else(|| noted_answer_len(request));
-                let copy = |room: &mut [u8]| {
-                    room.copy_from_slice(&self.answer[..len]);
+                let copy = |buffer: &mut [u8]| {
+                    buffer.copy_from_slice(&self.answer[..len]);
                     // The client recognises an answer by the request id.
-                    if let (Some(id), Some(place)) = (request.get(8..12), room.get_mut(8..12)) {
-                        place.copy_from_slice(id);
+                    if let (Some(id), Some(id_bytes)) = (request.get(8..12), buffer.get_mut(8..12)) {
+                        id_bytes.copy_from_slice(id);
                     }
                     len
                 };
-                // The outbox has room for more than a batch.
+                // The outbox has capacity for more than a batch.
                 let _ = batch.outbox.push(datagram.peer, len, copy);
             }
         }

@@ -27,10 +27,10 @@ pub fn open(to: SocketAddr) -> anyhow::Result<(i32, MacKey)> {
     socket.connect(to)?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;
     socket.send(&message.unsigned().context("the message is too long")?)?;
-    let mut room = [0; 600];
+    let mut buffer = [0; 600];
     // The answer is unsigned and fits into one datagram.
-    let len = socket.recv(&mut room)?;
-    let (envelope, rest) = Envelope::split(&room[..len])?;
+    let len = socket.recv(&mut buffer)?;
+    let (envelope, rest) = Envelope::split(&buffer[..len])?;
     let Body::Reply(Reply { response: Response::Session(answer), .. }) =
         Message::decode(rest)?.decode_body(envelope.version)?
     else {

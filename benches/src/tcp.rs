@@ -54,7 +54,7 @@ pub struct TcpFlood<'p> {
     connections: Vec<BenchConnection>,
     window: usize,
     code: [u8; 4],
-    room: Box<[u8]>,
+    buffer: Box<[u8]>,
 }
 
 struct BenchConnection {
@@ -100,7 +100,7 @@ impl<'p> TcpFlood<'p> {
             connections: (0..connections_count).map(connect).collect::<std::io::Result<_>>()?,
             window,
             code: code.to_be_bytes(),
-            room: vec![0; READ_LEN].into_boxed_slice(),
+            buffer: vec![0; READ_LEN].into_boxed_slice(),
         })
     }
 
@@ -116,7 +116,7 @@ impl<'p> TcpFlood<'p> {
             let mut moved = 0;
             for connection in &mut self.connections {
                 moved += connection.send(self.requests, self.window)?;
-                moved += connection.receive(&mut self.room, self.code, &mut totals)?;
+                moved += connection.receive(&mut self.buffer, self.code, &mut totals)?;
             }
             if moved == 0 {
                 self.wait()?;
@@ -165,16 +165,21 @@ impl BenchConnection {
     }
 
     /// Receives available answers; returns the bytes received.
-    fn receive(&mut self, room: &mut [u8], code: [u8; 4], totals: &mut FloodTotals) -> anyhow::Result<usize> {
+    fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        code: [u8; 4],
+        totals: &mut FloodTotals,
+    ) -> anyhow::Result<usize> {
         let begun = self.begun.len();
-        room[..begun].copy_from_slice(&self.begun);
-        let len = match self.stream.read(&mut room[begun..]) {
+        buffer[..begun].copy_from_slice(&self.begun);
+        let len = match self.stream.read(&mut buffer[begun..]) {
             Ok(0) => anyhow::bail!("the server closed a connection"),
             Ok(len) => len,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(0),
             Err(error) => return Err(error.into()),
         };
-        let all = &room[..begun + len];
+        let all = &buffer[..begun + len];
         let mut at = self.skip;
         while let Some(head) = all.get(at..at + RESPONSE_CODE_AT + 4) {
             let message_len = u32::from_be_bytes([head[16], head[17], head[18], head[19]]);
@@ -227,11 +232,11 @@ impl Crowd {
     /// # Errors
     /// When a connection is closed or not answered.
     pub fn exchange(&mut self, request: &[u8]) -> std::io::Result<()> {
-        let mut room = [0; 4096];
+        let mut buffer = [0; 4096];
         for stream in &mut self.idle {
             stream.set_read_timeout(Some(Duration::from_secs(10)))?;
             stream.write_all(request)?;
-            if stream.read(&mut room)? == 0 {
+            if stream.read(&mut buffer)? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }

@@ -93,12 +93,12 @@ fn service() -> Arc<AdminService> {
                 permissions: Permissions::ADMIN_READ,
                 ..Value::new(index, b"HS_SECKEY", data)
             };
-            let mut room = Vec::new();
+            let mut buffer = Vec::new();
             let keys = [secret(1, SECRETS[0]), secret(2, SECRETS[1])];
-            transaction.put(b"10.1/ADMIN", Values::build(keys, &mut room))?;
+            transaction.put(b"10.1/ADMIN", Values::build(keys, &mut buffer))?;
             let admin = Value::new(100, b"HS_ADMIN", &all);
-            transaction.put(b"0.NA/10.1", Values::build([admin], &mut room))?;
-            transaction.put(b"10.1/B", Values::build([Value::new(100, b"HS_ADMIN", &one)], &mut room))
+            transaction.put(b"0.NA/10.1", Values::build([admin], &mut buffer))?;
+            transaction.put(b"10.1/B", Values::build([Value::new(100, b"HS_ADMIN", &one)], &mut buffer))
         })
         .expect("the store accepts the change");
     let site = SiteRecord::parse(SITE, None).expect("the site record parses");
@@ -139,13 +139,13 @@ fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Req
 impl OperationSpec {
     /// Encodes the message with this request.
     fn message(&self, handle: &[u8], minor: u8, flags: u8, request_id: i32) -> Option<Vec<u8>> {
-        let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
+        let (mut values_buffer, mut indexes_buffer) = (Vec::new(), Vec::new());
         let mut values = |specs: &[ValueSpec]| {
             let kinds: [&[u8]; 4] = [b"URL", b"HS_ADMIN", b"HS_ADMIN.x", b""];
             for spec in specs {
                 let kind = kinds[usize::from(spec.kind) % kinds.len()];
                 let value = Value::new(i32::from(spec.index % 8), kind, &spec.data);
-                Value { permissions: Permissions(spec.permissions), ..value }.encode(&mut values_room);
+                Value { permissions: Permissions(spec.permissions), ..value }.encode(&mut values_buffer);
             }
         };
         let count = match self {
@@ -155,12 +155,12 @@ impl OperationSpec {
             }
             _ => 0,
         };
-        let values = Values::from_encoded(count, &values_room).ok()?;
+        let values = Values::from_encoded(count, &values_buffer).ok()?;
         let indexes = match self {
             Self::Remove(indexes) | Self::Resolve(indexes) => indexes.as_slice(),
             _ => &[],
         };
-        let indexes = Indexes::build(indexes.iter().map(|&index| i32::from(index % 8)), &mut indexes_room);
+        let indexes = Indexes::build(indexes.iter().map(|&index| i32::from(index % 8)), &mut indexes_buffer);
         let request = match self {
             Self::Create(_) => Request::CreateHandle(HandleValues { handle, values }),
             Self::Add(_) => Request::AddValue(HandleValues { handle, values }),

@@ -94,7 +94,7 @@ pub fn lookup(bytes: &[u8]) {
         let mut client = Client::new(root(&key));
         client.limits =
             LookupLimits { requests_max: REQUESTS_MAX, timeout_ms: 30_000, ..LookupLimits::default() };
-        client.patience.tcp_ms = 2_000;
+        client.timeout.tcp_ms = 2_000;
         let mut question = Question::all(b"10.1045/july95-arms");
         question.wants.certified = certified;
         let options = LookupOptions { aliases_max: 3, trace: true, ..LookupOptions::default() };

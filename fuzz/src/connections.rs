@@ -30,7 +30,7 @@ struct ConnectionModel {
     /// All bytes that it received.
     received: Vec<u8>,
     /// Bytes that it accepts before it has to read.
-    room: usize,
+    capacity: usize,
     /// Bytes that wait until the peer reads.
     unsent: usize,
     reads: bool,
@@ -69,8 +69,8 @@ impl ConnectionActions for Wires {
         let model = self.get(id).ok_or(ConnectionGone)?;
         assert!(!model.closed, "bytes are sent after the end");
         model.received.extend_from_slice(bytes);
-        let taken = if model.unsent > 0 { 0 } else { model.room.min(bytes.len()) };
-        model.room -= taken;
+        let taken = if model.unsent > 0 { 0 } else { model.capacity.min(bytes.len()) };
+        model.capacity -= taken;
         model.unsent += bytes.len() - taken;
         Ok(model.unsent)
     }
@@ -175,7 +175,7 @@ fn run<B: AsRef<[u8]>>(
                 opened += 1;
                 let id = StreamId::new(u32::try_from(at).unwrap_or_default(), generation);
                 let model = ConnectionModel {
-                    room: usize::from(amount) * 64,
+                    capacity: usize::from(amount) * 64,
                     reads: true,
                     peer: amount % 2,
                     ..ConnectionModel::default()
@@ -276,15 +276,15 @@ fn run<B: AsRef<[u8]>>(
     assert_eq!(values["tcp_dropped_bug"], 0);
 }
 
-/// Lets the peer read: the waiting bytes are delivered, and the peer accepts `room` more.
+/// Lets the peer read: the waiting bytes are delivered, and the peer accepts `capacity` more.
 fn read<B: AsRef<[u8]>>(
     tcp: &mut TcpConnections,
     id: StreamId,
-    room: usize,
+    capacity: usize,
     turn: &mut ConnectionTurn<'_, '_, B, Wires>,
 ) {
     let model = turn.wire.get(id).expect("the connection is open");
-    model.room = room;
+    model.capacity = capacity;
     if std::mem::take(&mut model.unsent) == 0 {
         return;
     }

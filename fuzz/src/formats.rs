@@ -32,8 +32,8 @@ fn entries(bytes: &[u8], len: usize) -> Option<Vec<String>> {
     let form = InputForm::recognise(&mut stream).ok()??;
     let mut reader = InputReader::new(stream, form).ok()?;
     let mut found = Vec::new();
-    while let Some((place, entry)) = reader.next().ok()? {
-        found.push(format!("{place}: {entry:?}"));
+    while let Some((position, entry)) = reader.next().ok()? {
+        found.push(format!("{position}: {entry:?}"));
     }
     Some(found)
 }
@@ -42,10 +42,10 @@ fn entries(bytes: &[u8], len: usize) -> Option<Vec<String>> {
 struct PieceReader(VecDeque<Vec<u8>>);
 
 impl Read for PieceReader {
-    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         let Some(mut piece) = self.0.pop_front() else { return Ok(0) };
-        let len = piece.len().min(room.len());
-        room[..len].copy_from_slice(&piece[..len]);
+        let len = piece.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&piece[..len]);
         if len < piece.len() {
             self.0.push_front(piece.split_off(len));
         }
@@ -53,8 +53,8 @@ impl Read for PieceReader {
     }
 }
 
-fn blocks(bytes: &[u8], room: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
-    let blocks = BatchReader::new(BufReader::with_capacity(room, bytes));
+fn blocks(bytes: &[u8], capacity: usize) -> Vec<Result<BatchBlock, InvalidBlock>> {
+    let blocks = BatchReader::new(BufReader::with_capacity(capacity, bytes));
     blocks.map(|block| block.expect("reading from memory does not fail")).collect()
 }
 
@@ -69,8 +69,8 @@ pub fn site_bundle(bytes: &[u8]) {
     assert_eq!(encoded, site.as_bytes());
     let again = archive(site.as_bytes(), administrator_key, contact).expect("short entries");
     // Numbers and escapes can be longer in their only form than they were.
-    let roomy = BundleLimits { unpacked_bytes: 4 * limits.unpacked_bytes, ..limits };
-    assert_eq!(SiteBundle::read(&again, roomy).as_ref(), Ok(&bundle));
+    let generous = BundleLimits { unpacked_bytes: 4 * limits.unpacked_bytes, ..limits };
+    assert_eq!(SiteBundle::read(&again, generous).as_ref(), Ok(&bundle));
     let exact = BundleLimits { entries: 3, unpacked_bytes: 0 };
     assert!(SiteBundle::read(&again, exact).is_err(), "the limit is ignored");
 }
@@ -114,8 +114,8 @@ fn strings(json: &Json) -> Option<&Vec<Json>> {
     json.as_array().filter(|list| list.iter().all(Json::is_string))
 }
 
-fn items(bytes: &[u8], room: usize) -> Option<Vec<String>> {
-    let mut export = Export::new(BufReader::with_capacity(room, bytes));
+fn items(bytes: &[u8], capacity: usize) -> Option<Vec<String>> {
+    let mut export = Export::new(BufReader::with_capacity(capacity, bytes));
     let mut items = Vec::new();
     while let Some(item) = export.next().ok()? {
         items.push(match item {
@@ -138,8 +138,8 @@ pub fn sql_dump(bytes: &[u8]) {
     }
 }
 
-fn rows(bytes: &[u8], room: usize) -> Option<Vec<Item>> {
-    let mut dump = Dump::new(BufReader::with_capacity(room, bytes));
+fn rows(bytes: &[u8], capacity: usize) -> Option<Vec<Item>> {
+    let mut dump = Dump::new(BufReader::with_capacity(capacity, bytes));
     let mut items = Vec::new();
     while let Some(item) = dump.next().ok()? {
         items.push(item);

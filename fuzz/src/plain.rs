@@ -44,8 +44,8 @@ pub fn plain_head(bytes: &[u8]) {
 fn check(head: &PlainHead<'_>, bytes: &[u8]) {
     let text = str::from_utf8(bytes).expect("plain heads are ASCII");
     assert!(!text.replace("\r\n", "").bytes().any(|byte| byte.is_ascii_control()), "{text:?}");
-    let mut room = [httparse::EMPTY_HEADER; HEADERS_MAX];
-    let mut request = httparse::Request::new(&mut room);
+    let mut buffer = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut buffer);
     assert_eq!(request.parse(bytes), Ok(httparse::Status::Complete(bytes.len())), "{text:?}");
     let method = if head.is_head { "HEAD" } else { "GET" };
     assert_eq!((request.method, request.path, request.version), (Some(method), Some(head.target), Some(1)));

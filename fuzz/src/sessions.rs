@@ -79,7 +79,7 @@ fn message(number: u8, version: Version) -> Vec<u8> {
 /// Removes from the list what the table evicts for a session of `source`: the oldest unproven
 /// session of the same source or of all; if all are proven, the one that is idle for longest.
 /// Proven sessions are evicted only for the same source.
-fn make_room(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
+fn evict_for(table: &SessionTable, plain: &mut Vec<SessionModel>, source: u8, now_s: u32) {
     while let Some(at) = plain.iter().position(|one| table.find(one.number.into(), now_s).is_none()) {
         let evicted = plain.remove(at);
         let older = &plain[..at];
@@ -153,7 +153,7 @@ pub fn session_table(bytes: &[u8]) {
                 if expected.is_err() {
                     continue;
                 }
-                make_room(&table, &mut plain, source, now_s);
+                evict_for(&table, &mut plain, source, now_s);
                 plain.push(SessionModel {
                     number,
                     source,

@@ -16,15 +16,15 @@ pub fn train(input: &[u8]) {
     assert_eq!(Inbox::new(&[train, train]).datagrams_count(), 2 * plain.len());
     // The outbox gets the train, and then the single datagrams.
     let mut outbox = Outbox::new(2 * plain.len(), 2 * bytes.len());
-    let copy = |bytes: &[u8], room: &mut [u8]| {
-        room[..bytes.len()].copy_from_slice(bytes);
+    let copy = |bytes: &[u8], buffer: &mut [u8]| {
+        buffer[..bytes.len()].copy_from_slice(bytes);
         bytes.len()
     };
     outbox
-        .push_train(peer, segment_len.max(1), bytes.len(), |room| copy(bytes, room))
+        .push_train(peer, segment_len.max(1), bytes.len(), |buffer| copy(bytes, buffer))
         .expect("the outbox has room");
     for segment in &plain {
-        outbox.push(peer, segment.len(), |room| copy(segment, room)).expect("the outbox has room");
+        outbox.push(peer, segment.len(), |buffer| copy(segment, buffer)).expect("the outbox has room");
     }
     assert_eq!(outbox.len(), 2 * plain.len());
     for (i, segment) in plain.iter().chain(&plain).enumerate() {

@@ -153,7 +153,7 @@ impl ReassemblyModel {
         if !self.pending.contains_key(&key) {
             let len = envelope.message_len as usize;
             if len > LIMITS.bytes_max {
-                return Err(FragmentRefusal::NoRoom);
+                return Err(FragmentRefusal::NoCapacity);
             }
             while self.pending.keys().filter(|(of, _)| *of == sender).count()
                 >= LIMITS.messages_per_sender_max

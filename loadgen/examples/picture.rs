@@ -39,10 +39,10 @@ fn main() -> anyhow::Result<()> {
         .spawn()
         .with_context(|| format!("cannot start {program}"))?;
     let mut parser = vt100::Parser::new(rows, columns, 0);
-    let (mut picture, mut room, mut terminal) = (None, [0; 4096], File::from(terminal));
+    let (mut picture, mut buffer, mut terminal) = (None, [0; 4096], File::from(terminal));
     // Reading a pseudo-terminal whose other end is closed is an error.
-    while let Ok(len @ 1..) = terminal.read(&mut room) {
-        parser.process(&room[..len]);
+    while let Ok(len @ 1..) = terminal.read(&mut buffer) {
+        parser.process(&buffer[..len]);
         let screen = parser.screen();
         if screen.alternate_screen() && !screen.contents().trim().is_empty() {
             picture = Some(svg(screen));

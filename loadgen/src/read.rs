@@ -104,7 +104,7 @@ impl<'a> StoppableFile<'a> {
 }
 
 impl Read for StoppableFile<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             if (self.go_on)().is_break() {
                 return Err(io::Error::other(Error::Stopped));
@@ -112,7 +112,7 @@ impl Read for StoppableFile<'_> {
             match poll(&mut [PollFd::new(&self.file, PollFlags::IN)], Some(&Self::WAIT)) {
                 Ok(0) | Err(Errno::INTR) => {}
                 // If waiting fails, the read reports why.
-                Ok(_) | Err(_) => return self.file.read(room),
+                Ok(_) | Err(_) => return self.file.read(buffer),
             }
         }
     }

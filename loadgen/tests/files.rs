@@ -54,10 +54,10 @@ fn server() -> String {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        let mut room = [0; 600];
-        while let Ok((len, from)) = socket.recv_from(&mut room) {
-            room[27] = 100;
-            let _ = socket.send_to(&room[..len], from);
+        let mut buffer = [0; 600];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            buffer[27] = 100;
+            let _ = socket.send_to(&buffer[..len], from);
         }
     });
     address
@@ -268,10 +268,10 @@ fn a_silent_server_ends_the_first_pass() {
 fn capture() -> Vec<u8> {
     let mut sampler = RequestSampler::new(1, 1);
     sampler.offer(b"10.1/a");
-    let mut room = [0; 512];
-    let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
+    let mut buffer = [0; 512];
+    let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut buffer);
     let half = |number: usize| u16::try_from(number).unwrap().to_be_bytes();
-    let udp = [&half(12345)[..], &half(2641), &half(len + 8), &[0, 0], &room[..len]].concat();
+    let udp = [&half(12345)[..], &half(2641), &half(len + 8), &[0, 0], &buffer[..len]].concat();
     let head = [
         &[0x45, 0][..],
         &half(20 + udp.len()),

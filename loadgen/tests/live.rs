@@ -18,10 +18,10 @@ fn server() -> String {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        let mut room = [0; 600];
-        while let Ok((len, from)) = server.recv_from(&mut room) {
-            room[27] = 1;
-            let _ = server.send_to(&room[..len], from);
+        let mut buffer = [0; 600];
+        while let Ok((len, from)) = server.recv_from(&mut buffer) {
+            buffer[27] = 1;
+            let _ = server.send_to(&buffer[..len], from);
         }
     });
     target
@@ -67,11 +67,11 @@ impl TerminalSession {
 
     /// Waits until `is_seen` accepts the screen; returns whether it did before the end.
     fn look(&mut self, is_seen: impl Fn(&str) -> bool) -> bool {
-        let mut room = [0; 4096];
+        let mut buffer = [0; 4096];
         // Reading a pseudo-terminal whose other end is closed is an error.
-        while let Ok(len @ 1..) = self.terminal.read(&mut room) {
-            self.bytes.extend(&room[..len]);
-            self.parser.process(&room[..len]);
+        while let Ok(len @ 1..) = self.terminal.read(&mut buffer) {
+            self.bytes.extend(&buffer[..len]);
+            self.parser.process(&buffer[..len]);
             if self.parser.screen().alternate_screen() {
                 self.live = self.parser.screen().contents();
                 if is_seen(&self.live) {

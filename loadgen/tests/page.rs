@@ -24,20 +24,20 @@ const WIDTHS: [u32; 2] = [390, 1600];
 /// The smallest legible letters, in pixels.
 const LETTERS_MIN: f64 = 10.0;
 /// Long enough for a browser on a loaded machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Does a run, and returns the paths of its JSON and of its page.
 fn run_in(dir: &Path) -> (PathBuf, PathBuf) {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        let (mut room, mut number) = ([0; 600], 0u8);
-        while let Ok((len, from)) = server.recv_from(&mut room) {
+        let (mut buffer, mut number) = ([0; 600], 0u8);
+        while let Ok((len, from)) = server.recv_from(&mut buffer) {
             number = number.wrapping_add(1);
             // Some of everything: answers of three kinds, and sometimes none.
-            room[27] = [1, 1, 1, 100, 200][usize::from(number % 5)];
+            buffer[27] = [1, 1, 1, 100, 200][usize::from(number % 5)];
             if !number.is_multiple_of(50) {
-                let _ = server.send_to(&room[..len], from);
+                let _ = server.send_to(&buffer[..len], from);
             }
         }
     });
@@ -93,7 +93,7 @@ fn browse(browser: &Path, args: &[String], profile: &Path) -> (String, String) {
         .unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             child.kill().unwrap();
             panic!("{} does not end: {}", browser.display(), std::fs::read_to_string(&err).unwrap());
         }

@@ -89,11 +89,11 @@ impl RunServer {
         let address = socket.local_addr().unwrap();
         let thread = thread::spawn(move || {
             let mut later = VecDeque::<(Instant, Vec<u8>, SocketAddr)>::new();
-            let (mut number, mut room) = (0, [0; 600]);
+            let (mut number, mut buffer) = (0, [0; 600]);
             while !stop.load(Ordering::Relaxed) {
-                match socket.recv_from(&mut room) {
+                match socket.recv_from(&mut buffer) {
                     Ok((len, from)) => {
-                        for (delay, bytes) in answer(number, from, &room[..len]) {
+                        for (delay, bytes) in answer(number, from, &buffer[..len]) {
                             if delay.is_zero() {
                                 socket.send_to(&bytes, from).unwrap();
                             } else {
@@ -215,7 +215,7 @@ fn a_closed_loop_counts_as_exactly(choice: DatapathChoice) {
     let report = run_reporting(&options);
     let accounts = &report.accounts;
     assert_eq!(accounts.scheduled, accounts.sent);
-    let of_each_20 = |place| accounts.sent.saturating_sub(place).div_ceil(20);
+    let of_each_20 = |at| accounts.sent.saturating_sub(at).div_ceil(20);
     assert_eq!((accounts.lost, accounts.late), (of_each_20(0), of_each_20(2)), "{report}");
     assert_eq!(accounts.malformed, of_each_20(3), "{report}");
     assert_eq!(accounts.duplicates, 2 * of_each_20(1), "{report}");

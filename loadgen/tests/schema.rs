@@ -73,10 +73,10 @@ fn web_server() -> String {
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
         for stream in listener.incoming() {
-            let (mut stream, mut room) = (stream.unwrap(), [0; 600]);
+            let (mut stream, mut buffer) = (stream.unwrap(), [0; 600]);
             let answer = b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n";
             thread::spawn(move || {
-                while stream.read(&mut room).is_ok_and(|len| len > 0) && stream.write_all(answer).is_ok() {}
+                while stream.read(&mut buffer).is_ok_and(|len| len > 0) && stream.write_all(answer).is_ok() {}
             });
         }
     });
@@ -88,10 +88,10 @@ fn every_member_of_every_report_is_documented_and_no_other() {
     let server = UdpSocket::bind("127.0.0.1:0").unwrap();
     let target = server.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        let mut room = [0; 600];
-        while let Ok((len, from)) = server.recv_from(&mut room) {
-            room[27] = 100;
-            let _ = server.send_to(&room[..len], from);
+        let mut buffer = [0; 600];
+        while let Ok((len, from)) = server.recv_from(&mut buffer) {
+            buffer[27] = 100;
+            let _ = server.send_to(&buffer[..len], from);
         }
     });
     let dir = tempfile::tempdir().unwrap();

@@ -208,8 +208,8 @@ fn answer(request: &[u8]) -> Vec<u8> {
     let response_code = match url(handle) {
         None => ResponseCode::HANDLE_NOT_FOUND,
         Some(url) => {
-            let mut room = Vec::new();
-            let values = Values::build([Value::new(1, b"URL", &url)], &mut room);
+            let mut buffer = Vec::new();
+            let values = Values::build([Value::new(1, b"URL", &url)], &mut buffer);
             QueryAnswer { handle, values }.encode(&mut body);
             ResponseCode::SUCCESS
         }

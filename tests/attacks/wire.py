@@ -8,10 +8,10 @@ import ssl
 import struct
 import time
 
-PATIENCE_S = 20
+TIMEOUT_S = 20
 
 
-def connect(port, source, timeout=PATIENCE_S):
+def connect(port, source, timeout=TIMEOUT_S):
     stream = socket.create_connection(("127.0.0.1", port), timeout, (source, 0))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return stream

@@ -15,7 +15,7 @@ PREFIX = "20.500.1"
 # The administrator of the prefix, as value of its record, and the secret key.
 IDENTITY = f"300:0.NA/{PREFIX}"
 SECRET = "open sesame"
-PATIENCE_S = 20
+TIMEOUT_S = 20
 # Where `/help.html` leads.
 HELP = "https://example.org/help"
 
@@ -143,7 +143,7 @@ tls.key = "{here}/key.pem"
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def wait(self, condition):
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             if time.monotonic() > deadline or any(it.poll() is not None for it in self.processes):
                 logs = [path.read_text() for path in self.directory.glob("*.log")]

@@ -28,7 +28,7 @@ import subprocess
 import sys
 import time
 
-from service import PATIENCE_S, ROOT, Service, free_port, text
+from service import TIMEOUT_S, ROOT, Service, free_port, text
 
 PREFIX = "10.1"
 VECTORS = ROOT / "tests" / "vectors" / "smuggling.jsonl"
@@ -82,7 +82,7 @@ class Proxy:
         path.write_text(configuration)
         output = open(self.log, "a")
         self.process = subprocess.Popen([*command, path], stdout=output, stderr=output)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not is_open(port):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.process.kill()
@@ -196,7 +196,7 @@ class Client:
 
     def answer(self):
         """The next answer, as status and record."""
-        self.stream.settimeout(PATIENCE_S)
+        self.stream.settimeout(TIMEOUT_S)
         while not (split := split_answer(self.received)):
             data = self.stream.recv(65536)
             if not data:

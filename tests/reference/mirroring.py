@@ -10,7 +10,7 @@ from records import starting_records
 from services import JAVA, REFERENCE, Ours, Reference, reference_program
 
 # The time in which a mirror asks again, with room for a loaded machine.
-PATIENCE_S = 150
+TIMEOUT_S = 150
 
 
 class Mirror:
@@ -85,7 +85,7 @@ def homed_at(service):
 
 def waits_for(question, expected):
     """Repeats a question until the answer is as expected; returns the last answer."""
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + TIMEOUT_S
     while (found := question()) != expected and time.monotonic() < until:
         time.sleep(1)
     return found

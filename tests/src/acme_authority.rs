@@ -23,7 +23,7 @@ use tempfile::TempDir;
 /// The programs of the Debian package `pebble`.
 const PROGRAMS: [&str; 2] = ["pebble", "pebble-challtestsrv"];
 /// Time for a connection of a test.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Whether Pebble is installed. If not, the test is reported as left out.
 #[must_use]
@@ -188,7 +188,7 @@ pub fn connect(
     let name = ServerName::try_from(name).expect("a name");
     let connection = ClientConnection::new(Arc::clone(client), name).map_err(io::Error::other)?;
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut stream = StreamOwned::new(connection, stream);
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
@@ -289,9 +289,9 @@ fn reply(
     ended: &AtomicBool,
 ) -> io::Result<()> {
     stream.sock.set_read_timeout(Some(Duration::from_millis(50)))?;
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     loop {
-        match stream.read(&mut room) {
+        match stream.read(&mut buffer) {
             Ok(0) => return Ok(()),
             Ok(_) => break,
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
@@ -308,11 +308,11 @@ fn reply(
         FalseAnswer::Endless => {
             stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
             while !ended.load(Ordering::Relaxed) {
-                stream.write_all(&room)?;
+                stream.write_all(&buffer)?;
             }
         }
         FalseAnswer::Silence => loop {
-            match stream.read(&mut room) {
+            match stream.read(&mut buffer) {
                 Ok(0) => return Ok(()),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Ok(()),
                 _ if ended.load(Ordering::Relaxed) => return Ok(()),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The header line that refers to the certificate.
 pub const BY_CERTIFICATE: &str = "Authorization: Handle clientCert=\"true\"\r\n";
 /// The attribute `UID` of a subject.
@@ -130,7 +130,7 @@ impl CertificateConnection {
     #[must_use]
     pub fn open_after(first: &[u8], address: SocketAddr, shown: Option<&ClientCertificate>) -> Self {
         let mut stream = TcpStream::connect(address).expect("a connection");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         stream.write_all(first).expect("the first bytes are sent");
         let config = client_config(&rustls::version::TLS12, shown);
         let name = ServerName::try_from("localhost").expect("a name");
@@ -145,15 +145,15 @@ impl CertificateConnection {
     pub fn ask(&mut self, method: &str, target: &str, headers: &str, body: &str) -> HttpAnswer {
         self.send(method, target, headers, body);
         let mut bytes = Vec::new();
-        let mut room = [0; 4096];
+        let mut buffer = [0; 4096];
         loop {
             if let Some((_, rest)) = HttpAnswer::split(&bytes, method == "HEAD") {
                 assert_eq!(rest, b"", "one answer");
                 return described(method, target, &bytes);
             }
-            match self.0.read(&mut room) {
+            match self.0.read(&mut buffer) {
                 Ok(0) => panic!("{target}: no whole answer: {}", String::from_utf8_lossy(&bytes)),
-                Ok(len) => bytes.extend_from_slice(&room[..len]),
+                Ok(len) => bytes.extend_from_slice(&buffer[..len]),
                 Err(error) => panic!("{target}: {error}: {}", String::from_utf8_lossy(&bytes)),
             }
         }

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 /// Time limit for an answer; on loopback it takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client of one server.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl TestClient {
         let any: SocketAddr = if server.is_ipv4() { ([0; 4], 0).into() } else { ([0u16; 8], 0).into() };
         let socket = UdpSocket::bind(any).expect("a socket");
         socket.connect(server).expect("an address on loopback");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
         Self { socket, request_id: 0 }
     }
 
@@ -97,7 +97,7 @@ pub fn exchange_over_tcp(server: SocketAddr, message: &[u8]) -> Option<Vec<u8>> 
 /// If the connection has no timeouts.
 #[must_use]
 pub fn exchange_on(mut stream: TcpStream, message: &[u8]) -> Option<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream.write_all(message).ok()?;
     let mut answer = vec![0; Envelope::LEN];
     stream.read_exact(&mut answer).ok()?;
@@ -115,14 +115,14 @@ fn receive(socket: &UdpSocket, request_id: i32) -> Option<Vec<u8>> {
         bytes_max: 1 << 20,
         age_ms_max: u64::MAX,
     });
-    let mut room = [0; 2048];
+    let mut buffer = [0; 2048];
     loop {
-        let len = socket.recv(&mut room).ok()?;
-        let (envelope, _) = Envelope::split(&room[..len]).expect("an envelope");
+        let len = socket.recv(&mut buffer).ok()?;
+        let (envelope, _) = Envelope::split(&buffer[..len]).expect("an envelope");
         if envelope.request_id != request_id {
             continue;
         }
-        match fragments.accept((), &room[..len], 0).expect("a fragment that fits") {
+        match fragments.accept((), &buffer[..len], 0).expect("a fragment that fits") {
             ReassemblyOutcome::Incomplete => {}
             ReassemblyOutcome::Whole(message) => return Some(message.to_vec()),
             ReassemblyOutcome::Complete(message) => return Some(message),

@@ -180,7 +180,7 @@ impl TestFleet {
     /// Empty directories, and a directory as the store.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If there is no capacity for them.
     #[must_use]
     pub fn new() -> Self {
         let fleet =
@@ -192,7 +192,7 @@ impl TestFleet {
     /// Empty directories, and object storage as the store.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If there is no capacity for them.
     #[must_use]
     pub fn over_s3() -> Self {
         let fleet = Self::new();
@@ -210,7 +210,7 @@ impl TestFleet {
         self.bucket.as_ref().expect("object storage")
     }
 
-    /// The place of the store, as programs get it.
+    /// The location of the store, as programs get it.
     #[must_use]
     pub fn url(&self) -> String {
         match self.bucket {

@@ -116,10 +116,10 @@ impl Drop for ForgerServer {
 
 impl ForgerState {
     fn run(&self, sockets: &ForgerSockets) {
-        let (mut room, mut earlier, mut questions) = ([0; 2048], VecDeque::new(), 0_u64);
+        let (mut buffer, mut earlier, mut questions) = ([0; 2048], VecDeque::new(), 0_u64);
         while !self.ends.load(Ordering::Relaxed) {
-            let Ok((len, from)) = sockets.main.recv_from(&mut room) else { continue };
-            let request = &room[..len];
+            let Ok((len, from)) = sockets.main.recv_from(&mut buffer) else { continue };
+            let request = &buffer[..len];
             let Some(honest) = answer(request, TRUE_DATA, |_, _| {}) else { continue };
             questions += 1;
             if !self.is_honest.load(Ordering::Relaxed) {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A gateway and the directory of its files.
 pub struct GatewayServer {
@@ -261,7 +261,7 @@ pub fn connect_over_tls(address: SocketAddr) -> StreamOwned<ClientConnection, Tc
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -273,7 +273,7 @@ fn connect(address: SocketAddr) -> TcpStream {
 #[must_use]
 pub fn exchange(address: SocketAddr, request: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     // A server that refuses a request may close before it has read all of it.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();

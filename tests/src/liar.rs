@@ -68,10 +68,10 @@ impl LiarServer {
             let stop = Arc::clone(&stop);
             move || {
                 let mut forger = AnswerForger { truth, key, lie, first: None };
-                let mut room = [0; 2048];
+                let mut buffer = [0; 2048];
                 while !stop.load(Ordering::Relaxed) {
-                    let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-                    for datagram in forger.answer(&room[..len]) {
+                    let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+                    for datagram in forger.answer(&buffer[..len]) {
                         let _ = socket.send_to(&datagram, from);
                     }
                 }

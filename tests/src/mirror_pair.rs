@@ -219,10 +219,10 @@ impl RecordAdministrator {
         data: &str,
         permissions: Permissions,
     ) -> Option<(ResponseCode, String)> {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         let first = Value::new(1, b"URL", data.as_bytes());
         let second = Value { permissions, ..Value::new(2, b"EMAIL", data.as_bytes()) };
-        let values = Values::build([first, second], &mut room);
+        let values = Values::build([first, second], &mut buffer);
         self.ask(&Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values }))
     }
 

@@ -57,10 +57,10 @@ impl MutatorState {
     }
 
     fn run(&self, socket: &UdpSocket, mut random: StdRng) {
-        let mut room = [0; 2048];
+        let mut buffer = [0; 2048];
         while !self.ends.load(Ordering::Relaxed) {
-            let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-            let request = &room[..len];
+            let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+            let request = &buffer[..len];
             let (Some(handle), Some(mut answer)) =
                 (handle_of(request), answer(request, TRUE_DATA, |_, _| {}))
             else {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time that the server has to recover.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts a server in the directory `$1` with the programs in `$2`. It runs until its standard
 /// input is closed, so also when the process of the test is killed, and then removes the directory.
@@ -122,7 +122,7 @@ impl PostgresServer {
             // A test that ends this connection waits for the error.
             let is_ended = error.contains("due to administrator command");
             let recovers = !is_ended && RECOVERS.iter().any(|why| error.contains(why));
-            assert!(recovers && begun.elapsed() < PATIENCE, "{statement}: {error}");
+            assert!(recovers && begun.elapsed() < TIMEOUT, "{statement}: {error}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

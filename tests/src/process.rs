@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Timeout for every step of a program in a test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The path of the program `name` of package `package`, built with the profile of this test.
 ///
@@ -123,7 +123,7 @@ impl RunningProcess {
     /// # Panics
     /// If the process does not exit in time.
     pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.0.try_wait().expect("a child of ours") {
                 return status.code();
@@ -147,7 +147,7 @@ impl Drop for RunningProcess {
 /// # Panics
 /// If it does not become true in time.
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(5));

@@ -51,9 +51,9 @@ struct BackendState {
 struct BackendRecords {
     /// Bodies by handle, in upper case.
     bodies: BTreeMap<String, String>,
-    /// Handles in the order of their changes. The place in it is the cursor.
+    /// Handles in the order of their changes. The position in it is the cursor.
     changes: Vec<String>,
-    /// Changes before this place are not told any more.
+    /// Changes before this cursor are not told any more.
     changes_begin: usize,
 }
 
@@ -120,9 +120,9 @@ impl RecordBackend {
         self.records().bodies.keys().cloned().collect()
     }
 
-    /// The present place among its changes.
+    /// The present cursor among its changes.
     #[must_use]
-    pub fn place(&self) -> String {
+    pub fn cursor(&self) -> String {
         self.records().changes.len().to_string()
     }
 
@@ -202,8 +202,8 @@ fn answer(stream: &mut TcpStream, handle: &str, behaviour: BackendBehaviour, sta
 /// The page that `question` asks for: `list` or `changes` with their parameters, in upper case; an
 /// error if its changes are not told any more.
 fn page(records: &BackendRecords, question: &str, state: &BackendState) -> Option<Result<String, ()>> {
-    let (name, place) = question.split_once('?').unwrap_or((question, ""));
-    let place = place.split_once('=').map(|(_, place)| place.parse::<usize>().unwrap_or(0));
+    let (name, cursor) = question.split_once('?').unwrap_or((question, ""));
+    let cursor = cursor.split_once('=').map(|(_, cursor)| cursor.parse::<usize>().unwrap_or(0));
     let most = match state.page_lines.load(Ordering::Relaxed) {
         0 => usize::MAX,
         most => most,
@@ -213,7 +213,7 @@ fn page(records: &BackendRecords, question: &str, state: &BackendState) -> Optio
         lines.push_str(line);
         lines.push('\n');
     };
-    let (begin, all) = match (name, place) {
+    let (begin, all) = match (name, cursor) {
         ("LIST", begin) => {
             let begin = begin.unwrap_or(0);
             records.bodies.values().skip(begin).take(most).for_each(|body| add(body));

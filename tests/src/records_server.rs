@@ -98,13 +98,13 @@ pub fn serve_messages(
     mut stream: TcpStream,
     mut answer: impl FnMut(&[u8]) -> Option<Vec<u8>>,
 ) -> std::io::Result<()> {
-    let (mut bytes, mut room) = (Vec::new(), vec![0; 1 << 16]);
+    let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
     loop {
-        let len = stream.read(&mut room)?;
+        let len = stream.read(&mut buffer)?;
         if len == 0 {
             return Ok(());
         }
-        bytes.extend_from_slice(&room[..len]);
+        bytes.extend_from_slice(&buffer[..len]);
         while let Ok(StreamFront::Message(message, after)) = split(&bytes, limit::MESSAGE_LEN_MAX) {
             let Some(answer) = answer(message) else { return Ok(()) };
             let after = after.to_vec();

@@ -34,7 +34,7 @@ pub struct TestReceiver<'k> {
     /// The version of requests.
     pub version: Version,
     /// Time for each read.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 /// An item of a stream, as text: `update 7 10.1/A [..]` for transactions.
@@ -118,15 +118,14 @@ impl TestReceiver<'_> {
     /// If the server does not answer.
     pub fn begin(&self, request: &Request<'_>) -> Result<StreamConnection, ResponseCode> {
         let first = self.first_message(request);
-        let (_, challenge) =
-            StreamConnection::request(self.server, &first, self.patience).expect("an answer");
+        let (_, challenge) = StreamConnection::request(self.server, &first, self.timeout).expect("an answer");
         let (_, reply) = reply_of(&challenge);
         if reply.code != ResponseCode::AUTHENTICATION_NEEDED {
             return Err(reply.code);
         }
         let second = self.second_message(&challenge);
         let (connection, answer) =
-            StreamConnection::request(self.server, &second, self.patience).expect("an answer");
+            StreamConnection::request(self.server, &second, self.timeout).expect("an answer");
         match reply_of(&answer).1.code {
             ResponseCode::SUCCESS => Ok(connection),
             code => Err(code),

@@ -100,8 +100,8 @@ impl ServicesPlan {
         let mut bulk = store.bulk(config.file.parent().expect("a directory"), 1 << 20);
         self.prefixes.iter().for_each(|prefix| bulk.home(prefix.as_bytes()));
         for (handle, values) in &self.records {
-            let mut room = Vec::new();
-            let values = Values::build(values.iter().map(ValueBuf::view), &mut room);
+            let mut buffer = Vec::new();
+            let values = Values::build(values.iter().map(ValueBuf::view), &mut buffer);
             bulk.add(handle.as_bytes(), values).expect("room for records");
         }
         bulk.finish(|_| ()).expect("a store with records");
@@ -128,10 +128,10 @@ pub fn admin(at: i32, index: i32, handle: &str) -> ValueBuf {
 /// A value with a group.
 #[must_use]
 pub fn group(at: i32, members: &[(i32, &str)]) -> ValueBuf {
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let members = members.iter().map(|&(index, handle)| Reference { handle: handle.as_bytes(), index });
     let mut data = Vec::new();
-    Vlist(References::build(members, &mut room)).encode(&mut data);
+    Vlist(References::build(members, &mut buffer)).encode(&mut data);
     ValueBuf::from(&Value::new(at, b"HS_VLIST", &data))
 }
 

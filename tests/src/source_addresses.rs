@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A socket with the address `ip` that sends to `server`.
 ///
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub fn udp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind((ip.into(), 0)).expect("an address on loopback");
     socket.connect(server).expect("a server on loopback");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     socket
 }
 
@@ -34,7 +34,7 @@ pub fn tcp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> TcpStream {
     bind(&socket, &SocketAddr::new(ip.into(), 0)).expect("an address on loopback");
     connect(&socket, &server).expect("a connection");
     let stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -45,9 +45,9 @@ pub fn tcp_from(ip: impl Into<IpAddr>, server: SocketAddr) -> TcpStream {
 #[must_use]
 pub fn ask(socket: &UdpSocket, message: &[u8]) -> Vec<u8> {
     send(socket, message);
-    let mut room = [0; 2048];
-    let len = socket.recv(&mut room).expect("an answer");
-    room[..len].to_vec()
+    let mut buffer = [0; 2048];
+    let len = socket.recv(&mut buffer).expect("an answer");
+    buffer[..len].to_vec()
 }
 
 /// Sends `message` without waiting for an answer.

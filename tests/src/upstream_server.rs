@@ -88,13 +88,13 @@ impl UpstreamServer {
         let thread = std::thread::spawn({
             let state = Arc::clone(&state);
             move || {
-                let mut room = [0; 2048];
+                let mut buffer = [0; 2048];
                 while !state.ends.load(Ordering::Relaxed) {
-                    let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
+                    let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
                     state.asked.fetch_add(1, Ordering::Relaxed);
                     let manner = *locked(&state.manner);
                     let from_port = if manner == AnswerManner::OtherPort { &other } else { &socket };
-                    for datagram in state.answer(&room[..len], manner) {
+                    for datagram in state.answer(&buffer[..len], manner) {
                         let _ = from_port.send_to(&datagram, from);
                     }
                 }

@@ -64,7 +64,7 @@ impl VectorSource {
         match std::fs::read_to_string(&path) {
             Ok(text) => Some((path, text)),
             Err(error) if error.kind() == ErrorKind::NotFound && self.is_foreign() => {
-                tell(&format!("skipped: {} does not exist", path.display()));
+                report(&format!("skipped: {} does not exist", path.display()));
                 None
             }
             Err(error) => panic!("cannot read vectors {}: {error}", path.display()),
@@ -149,7 +149,7 @@ pub fn has_server(name: &str, lines: &[Value]) -> bool {
 
 /// Prints a line that the test harness does not capture, because it is the result of a run with
 /// foreign vectors.
-fn tell(line: &str) {
+fn report(line: &str) {
     if is_foreign() {
         // Standard error is closed, so nothing can be reported.
         let _ = writeln!(std::io::stderr(), "{line}");
@@ -236,7 +236,7 @@ impl LineChecks {
             for (kind, names) in kinds {
                 let (count, first) = (names.len(), names[..names.len().min(NAMES_SHOWN_MAX)].join(", "));
                 let more = if count > NAMES_SHOWN_MAX { ", ..." } else { "" };
-                tell(&format!("{test}: {what}: {kind}: {count} of {} lines: {first}{more}", self.checked));
+                report(&format!("{test}: {what}: {kind}: {count} of {} lines: {first}{more}", self.checked));
             }
         }
         let (count, failures) = (self.failures.len(), self.failures.join("\n"));

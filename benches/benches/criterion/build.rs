@@ -2,7 +2,7 @@
 //! so that it can be subtracted.
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::sets;
 
 fn build(c: &mut Criterion) {
@@ -23,8 +23,8 @@ fn build(c: &mut Criterion) {
             });
         });
         group.bench_function(BenchmarkId::new("records_alone", &name), |b| {
-            let mut room = RecordRoom::default();
-            b.iter(|| (0..size).map(|n| generator.record(n, &mut room).handle.len()).sum::<usize>());
+            let mut buffer = RecordBuffer::default();
+            b.iter(|| (0..size).map(|n| generator.record(n, &mut buffer).handle.len()).sum::<usize>());
         });
     }
 }

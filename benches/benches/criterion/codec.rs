@@ -1,7 +1,7 @@
 //! Decoding of requests, encoding of answers, values, sites and records, without lookups and I/O.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::requests::{RequestKind, request};
 use handle_proto::data::site::Site;
 use handle_proto::json::{Json, RecordLine, site_from_json};
@@ -31,9 +31,9 @@ fn decode(c: &mut Criterion) {
 
 fn values(c: &mut Criterion) {
     let mut group = c.benchmark_group("values");
-    let (generator, mut room) =
-        (RecordGenerator::new().expect("the vectors can be read"), RecordRoom::default());
-    let record = generator.record(1, &mut room);
+    let (generator, mut buffer) =
+        (RecordGenerator::new().expect("the vectors can be read"), RecordBuffer::default());
+    let record = generator.record(1, &mut buffer);
     let mut encoded = Vec::new();
     record.values.iter().for_each(|value| value.encode(&mut encoded));
     group.throughput(Throughput::Elements(record.values.len() as u64));

@@ -100,12 +100,12 @@ fn tokio_uring(set: &PublishedSet, core: usize) -> Result<()> {
         for _ in 0..TASKS_COUNT {
             let (socket, set) = (Rc::clone(&socket), Rc::clone(&set));
             tokio_uring::spawn(async move {
-                let (mut room, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
+                let (mut buffer, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
                 loop {
-                    let (received, filled) = socket.recv_from(room).await;
-                    room = filled;
+                    let (received, filled) = socket.recv_from(buffer).await;
+                    buffer = filled;
                     let Ok((len, peer)) = received else { continue };
-                    let answer_len = answer_one(&set, &room[..len], &mut out);
+                    let answer_len = answer_one(&set, &buffer[..len], &mut out);
                     for start in (0..answer_len).step_by(UDP_MESSAGE_LEN_MAX) {
                         let end = answer_len.min(start + UDP_MESSAGE_LEN_MAX);
                         let (_, sent) = socket.send_to(out.slice(start..end), peer).await;
@@ -136,10 +136,10 @@ fn glommio(set: &PublishedSet, core: usize) -> Result<()> {
         for _ in 0..TASKS_COUNT {
             let (socket, set) = (Rc::clone(&socket), Rc::clone(&set));
             let task = spawn_local(async move {
-                let (mut room, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
+                let (mut buffer, mut out) = (vec![0; RECEIVE_LEN], vec![0; ANSWER_LEN_MAX]);
                 loop {
-                    let Ok((len, peer)) = socket.recv_from(&mut room).await else { continue };
-                    let answer_len = answer_one(&set, &room[..len], &mut out);
+                    let Ok((len, peer)) = socket.recv_from(&mut buffer).await else { continue };
+                    let answer_len = answer_one(&set, &buffer[..len], &mut out);
                     for piece in out[..answer_len].chunks(UDP_MESSAGE_LEN_MAX) {
                         // The client repeats lost requests.
                         let _ = socket.send_to(piece, peer).await;

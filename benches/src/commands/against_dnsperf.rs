@@ -218,9 +218,9 @@ impl<'a> Comparison<'a> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
         socket.send_to(query, self.dns.address)?;
-        let mut room = [0; 2048];
-        let len = socket.recv(&mut room).context("the DNS responder does not answer")?;
-        ensure!(dns::is_success(&room[..len]), "the DNS responder answers with an error");
+        let mut buffer = [0; 2048];
+        let len = socket.recv(&mut buffer).context("the DNS responder does not answer")?;
+        ensure!(dns::is_success(&buffer[..len]), "the DNS responder answers with an error");
         ensure!(query.len() == self.args.request_len, "questions have {} bytes", query.len());
         ensure!(len == self.args.answer_len, "answers have {len} bytes: --answer-len is too short");
         Ok(())

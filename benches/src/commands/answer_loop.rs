@@ -5,7 +5,7 @@
 use anyhow::ensure;
 use clap::ValueEnum;
 use handle_benches::answers::{Answerer, BATCH_LEN};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::sets;
 use handle_cache::CacheService;
@@ -102,9 +102,9 @@ fn filled_cache(records: u64, now_unix_s: u32) -> anyhow::Result<CacheService> {
     config.upstream.servers = vec!["127.0.0.1:9".to_owned()];
     config.cache.bytes = usize::try_from(records)? * CACHE_BYTES_EACH + (64 << 20);
     let cache = CacheService::open(&config)?;
-    let (generator, mut room, mut values) = (RecordGenerator::new()?, RecordRoom::default(), Vec::new());
+    let (generator, mut buffer, mut values) = (RecordGenerator::new()?, RecordBuffer::default(), Vec::new());
     for number in 0..records {
-        let record = generator.record(number, &mut room);
+        let record = generator.record(number, &mut buffer);
         values.clear();
         record.values.iter().for_each(|value| value.encode(&mut values));
         let stamp = stamp(RECORD, record.values.iter().copied(), &config.cache.ttl_limits(), now_unix_s);

@@ -1,7 +1,7 @@
 //! Rate and peak memory of `hdl import` into a new store.
 
 use anyhow::{Context as _, ensure};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::usage;
 use handle_proto::json::{record_to_json, text};
 use serde_json::{Value, json};
@@ -62,10 +62,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn write_lines(path: &Path, records: u64) -> anyhow::Result<()> {
-    let (generator, mut room) = (RecordGenerator::new()?, RecordRoom::default());
+    let (generator, mut buffer) = (RecordGenerator::new()?, RecordBuffer::default());
     let mut out = BufWriter::new(File::create(path)?);
     for n in 0..records {
-        let record = generator.record(n, &mut room);
+        let record = generator.record(n, &mut buffer);
         writeln!(out, "{}", text(&record_to_json(record.handle, record.values)))?;
     }
     Ok(out.flush()?)

@@ -1,6 +1,6 @@
-//! A mirror: the time until a new one serves all records, beside copying its files; if told to, the
-//! same for a set that is fetched first; and the time from the acknowledgement of a change at the
-//! primary until `handled` of the mirror answers with it.
+//! A mirror: the time until a new one serves all records, beside copying its files; if asked to,
+//! the same for a set that is fetched first; and the time from the acknowledgement of a change at
+//! the primary until `handled` of the mirror answers with it.
 //!
 //! `hdl init` makes both services, and `handle-admin` runs as in production, one process for each.
 //! The primary accepts changes without authentication, which has no part in the figures.
@@ -35,7 +35,7 @@ const CLIENTS: u64 = 4;
 /// Seconds of changes of which the 99th percentile is reported, besides that of all.
 const PART_S: u64 = 5;
 /// Longest wait for an answer, or for a set.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// Measures a new mirror, and how soon changes are visible at it. Build `hdl` and `handle-admin`
 /// first, with the same profile.
@@ -293,7 +293,7 @@ fn until_published(
     let is_there =
         |set: Manifest| set.handles_count >= records && (fetched.is_none() || set.source != fetched);
     while !read_manifest(&dir.join("snapshot")).is_ok_and(is_there) {
-        ensure!(started.elapsed() < PATIENCE, "{} publishes nothing", dir.display());
+        ensure!(started.elapsed() < TIMEOUT, "{} publishes nothing", dir.display());
         if let Some(status) = process.0.try_wait()? {
             anyhow::bail!("handle-admin of {} has ended: {status}", dir.display());
         }
@@ -356,16 +356,16 @@ fn change(
     (client, started): (u64, Instant),
     sender: &Sender<(u64, u64)>,
 ) -> anyhow::Result<()> {
-    let (generator, mut connection) = (RecordGenerator::new()?, Administrator::new(primary, PATIENCE));
+    let (generator, mut connection) = (RecordGenerator::new()?, Administrator::new(primary, TIMEOUT));
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::OVERWRITE).with(OpFlags::KEEP_CONNECTION);
-    let (mut handle, mut room) = (Vec::new(), Vec::new());
+    let (mut handle, mut buffer) = (Vec::new(), Vec::new());
     for number in (client..args.changes).step_by(usize::try_from(CLIENTS)?) {
         let due = started + Duration::from_secs_f64(number as f64 / args.rate as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         handle.clear();
         generator.handle(changed_record(number, args.records), &mut handle);
         let data = format!("{CHANGED}{number}/").into_bytes();
-        let values = Values::build([Value::new(1, b"URL", &data)], &mut room);
+        let values = Values::build([Value::new(1, b"URL", &data)], &mut buffer);
         let request = Request::CreateHandle(HandleValues { handle: &handle, values });
         let answer = connection.ask(&request, flags)?;
         ensure!(answer.code() == ResponseCode::SUCCESS, "{} {}", answer.code(), answer.text());

@@ -4,7 +4,7 @@ use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
 use handle_benches::lookups::{self, BATCH_LEN, LookupKeys};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::spread::Spread;
 use handle_benches::usage::{self, Usage};
 use handle_benches::{serve, sets};
@@ -140,9 +140,9 @@ fn build(records: u64) -> anyhow::Result<Value> {
     ensure!(header.handles_count == records, "{} of {records} records", header.handles_count);
     let resident = usage::resident_len_max()?;
     // The build includes generating the records, which is measured alone here.
-    let (start, mut room) = (Instant::now(), RecordRoom::default());
+    let (start, mut buffer) = (Instant::now(), RecordBuffer::default());
     for n in 0..records {
-        black_box(generator.record(n, &mut room));
+        black_box(generator.record(n, &mut buffer));
     }
     Ok(json!({
         "seconds": elapsed.as_secs_f64(),

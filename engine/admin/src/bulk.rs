@@ -68,16 +68,16 @@ async fn carry_out(
     config: &Arc<BulkConfig>,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let (service, patience) = (&state.service, Duration::from_millis(config.idle_ms.into()));
-    let begin = receive(&mut stream, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), patience).await?;
+    let (service, timeout) = (&state.service, Duration::from_millis(config.idle_ms.into()));
+    let begin = receive(&mut stream, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), timeout).await?;
     if let Some(BulkRequest::Search(_)) = BulkRequest::decode(&begin) {
-        return search_without_caller(stream, state, begin, patience).await;
+        return search_without_caller(stream, state, begin, timeout).await;
     }
-    let Some(caller) = prove(&mut stream, service, &begin, config, patience).await? else { return Ok(()) };
+    let Some(caller) = prove(&mut stream, service, &begin, config, timeout).await? else { return Ok(()) };
     let caller = Arc::new(caller);
     loop {
         let frame = tokio::select! {
-            frame = receive(&mut stream, FRAME_LEN_MAX, patience) => frame?,
+            frame = receive(&mut stream, FRAME_LEN_MAX, timeout) => frame?,
             _ = stopping.wait_for(|&stops| stops) => return Ok(()),
         };
         let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
@@ -96,8 +96,8 @@ async fn carry_out(
             })
         });
         match carried_out.await?? {
-            Ok(done) => done.send(&mut stream, patience).await?,
-            Err(refusal) => return refuse(&mut stream, &refusal, patience).await,
+            Ok(done) => done.send(&mut stream, timeout).await?,
+            Err(refusal) => return refuse(&mut stream, &refusal, timeout).await,
         }
     }
 }
@@ -109,15 +109,15 @@ enum BulkDone {
 }
 
 impl BulkDone {
-    async fn send(self, stream: &mut UnixStream, patience: Duration) -> io::Result<()> {
+    async fn send(self, stream: &mut UnixStream, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Changed(position, results) => {
-                send(stream, &BulkReply::Results(position, results), patience).await
+                send(stream, &BulkReply::Results(position, results), timeout).await
             }
             Self::Found(found) => {
                 let handles = found.handles.iter().map(Vec::as_slice).collect();
                 let next = found.next.as_deref().unwrap_or_default();
-                send(stream, &BulkReply::Found(handles, next), patience).await
+                send(stream, &BulkReply::Found(handles, next), timeout).await
             }
         }
     }
@@ -128,7 +128,7 @@ async fn search_without_caller(
     mut stream: UnixStream,
     state: &Arc<AdminState>,
     first: Zeroizing<Vec<u8>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
     let mut frame = first;
     loop {
@@ -140,10 +140,10 @@ async fn search_without_caller(
             _ => Err(malformed()),
         });
         match found.await?? {
-            Ok(found) => BulkDone::Found(found).send(&mut stream, patience).await?,
-            Err(refused) => return refuse(&mut stream, &refused.into(), patience).await,
+            Ok(found) => BulkDone::Found(found).send(&mut stream, timeout).await?,
+            Err(refused) => return refuse(&mut stream, &refused.into(), timeout).await,
         }
-        frame = receive(&mut stream, SEARCH_LEN_MAX, patience).await?;
+        frame = receive(&mut stream, SEARCH_LEN_MAX, timeout).await?;
     }
 }
 
@@ -165,12 +165,12 @@ async fn prove(
     service: &Arc<AdminService>,
     begin: &[u8],
     config: &Arc<BulkConfig>,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Option<BulkCaller>> {
     let begin = Zeroizing::new(begin.to_vec());
     let nonce = handle_auth::random();
-    send(stream, &BulkReply::Challenge(nonce), patience).await?;
-    let proof = receive(stream, BEGIN_LEN_MAX, patience).await?;
+    send(stream, &BulkReply::Challenge(nonce), timeout).await?;
+    let proof = receive(stream, BEGIN_LEN_MAX, timeout).await?;
     let (answering, config) = (Arc::clone(service), Arc::clone(config));
     let proven = run(service, move || {
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
@@ -180,30 +180,30 @@ async fn prove(
     });
     match proven.await?? {
         Ok(caller) => {
-            send(stream, &BulkReply::Accepted, patience).await?;
+            send(stream, &BulkReply::Accepted, timeout).await?;
             Ok(Some(caller))
         }
         Err(refusal) => {
-            refuse(stream, &refusal, patience).await?;
+            refuse(stream, &refusal, timeout).await?;
             Ok(None)
         }
     }
 }
 
-async fn refuse(stream: &mut UnixStream, refusal: &BulkRefusal, patience: Duration) -> io::Result<()> {
+async fn refuse(stream: &mut UnixStream, refusal: &BulkRefusal, timeout: Duration) -> io::Result<()> {
     match refusal {
-        BulkRefusal::OtherBody => send(stream, &BulkReply::OtherBody, patience).await,
+        BulkRefusal::OtherBody => send(stream, &BulkReply::OtherBody, timeout).await,
         BulkRefusal::Refused(refused) => {
-            send(stream, &BulkReply::Refused(refused.code, refused.text.as_bytes()), patience).await
+            send(stream, &BulkReply::Refused(refused.code, refused.text.as_bytes()), timeout).await
         }
     }
 }
 
-/// Sends a frame, for which the peer has `patience` to read it.
-async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, patience: Duration) -> io::Result<()> {
+/// Sends a frame, for which the peer has `timeout` to read it.
+async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, timeout: Duration) -> io::Result<()> {
     let mut frame = Vec::new();
     put_frame(&mut frame, |out| reply.encode(out));
-    let sent = tokio::time::timeout(patience, stream.write_all(&frame)).await;
+    let sent = tokio::time::timeout(timeout, stream.write_all(&frame)).await;
     sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
@@ -211,9 +211,9 @@ async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, patience: Duration
 async fn receive(
     stream: &mut UnixStream,
     len_max: usize,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<Zeroizing<Vec<u8>>> {
-    let received = tokio::time::timeout(patience, async {
+    let received = tokio::time::timeout(timeout, async {
         let len = stream.read_u32().await? as usize;
         if len > len_max {
             return Err(io::Error::new(ErrorKind::InvalidData, "a frame is too long"));

@@ -149,8 +149,8 @@ impl CallerSessions {
         found.is_some_and(|known| known.used.len() < limits.sessions && known.used.insert(end))
     }
 
-    /// Starts a session for `identity`, which has been proven with `key`. If there is no room, the
-    /// session that was not used for longest ends, of the identity that has most of them.
+    /// Starts a session for `identity`, which has been proven with `key`. If there is no capacity,
+    /// the session that was not used for longest ends, of the identity that has most of them.
     pub fn begin(
         &mut self,
         id: CallerSessionId,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Timeout for reading a request, and for writing its reply.
-const FRAME_PATIENCE: Duration = Duration::from_secs(5);
+const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Serves the socket until `shutdown` has stopped.
 pub fn serve(socket: ControlSocket, shutdown: &Shutdown, state: Arc<AdminState>) {
@@ -26,8 +26,8 @@ pub fn serve(socket: ControlSocket, shutdown: &Shutdown, state: Arc<AdminState>)
 
 /// Answers the single request of a connection.
 fn talk(client: &UnixStream, state: &AdminState) -> io::Result<()> {
-    client.set_read_timeout(Some(FRAME_PATIENCE))?;
-    client.set_write_timeout(Some(FRAME_PATIENCE))?;
+    client.set_read_timeout(Some(FRAME_TIMEOUT))?;
+    client.set_write_timeout(Some(FRAME_TIMEOUT))?;
     let frame = read_frame(client)?;
     let Some(request) = CallerRequest::decode(&frame) else {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a malformed request"));

@@ -24,7 +24,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::watch;
 
 /// Time in which the request has to arrive.
-const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most bytes of the request.
 const REQUEST_LEN_MAX: u64 = 8192;
 /// Longest wait for a change, after which the log is read again.
@@ -68,11 +68,11 @@ pub fn bind(path: &Path, config: &ChangesConfig) -> anyhow::Result<LocalSocket> 
 /// When the runtime cannot watch the socket.
 pub fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> anyhow::Result<()> {
     let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
-    let patience = Duration::from_millis(state.config().changes.write_ms.into());
+    let timeout = Duration::from_millis(state.config().changes.write_ms.into());
     let (stopping, refuse) = (state.stopping(), move || counting.counters.changes_refused.add());
     socket.serve(stopping, refuse, move |stream, stopping| {
         let state = Arc::clone(&state);
-        async move { feed(stream, state, patience, stopping).await }
+        async move { feed(stream, state, timeout, stopping).await }
     })
 }
 
@@ -80,12 +80,12 @@ pub fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> anyhow::Result<()>
 async fn feed(
     stream: UnixStream,
     state: Arc<AdminState>,
-    patience: Duration,
+    timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let (mut reader, writer) = stream.into_split();
-    let mut feed = Feed { state, writer, patience };
-    let request = tokio::time::timeout(REQUEST_PATIENCE, read_request(&mut reader)).await;
+    let mut feed = Feed { state, writer, timeout };
+    let request = tokio::time::timeout(REQUEST_TIMEOUT, read_request(&mut reader)).await;
     let request = match request.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))? {
         Ok(request) => Arc::new(request),
         Err(why) => return feed.refuse(&FeedRefusal::Request(why)).await,
@@ -116,7 +116,7 @@ async fn read_request(reader: &mut OwnedReadHalf) -> io::Result<Result<FeedReque
 struct Feed {
     state: Arc<AdminState>,
     writer: tokio::net::unix::OwnedWriteHalf,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Feed {
@@ -165,7 +165,7 @@ impl Feed {
     }
 
     async fn send(&mut self, lines: &[u8]) -> io::Result<()> {
-        let sent = tokio::time::timeout(self.patience, self.writer.write_all(lines)).await;
+        let sent = tokio::time::timeout(self.timeout, self.writer.write_all(lines)).await;
         sent.unwrap_or_else(|_| {
             self.state.service.counters.changes_late.add();
             Err(ErrorKind::TimedOut.into())

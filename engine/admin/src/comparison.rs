@@ -42,6 +42,6 @@ fn compared(
     // Each takes 8 bytes for each record, and has a primary read all of them.
     let Ok(_only) = state.comparing.try_lock() else { bail!("another comparison is in progress") };
     let limits = RequestLimits::new(&config.mirror);
-    let patience = Duration::from_secs(seconds.into());
-    compare(mirror.servers(), limits, directory, patience, &|records| progress.tell("compared", records))
+    let timeout = Duration::from_secs(seconds.into());
+    compare(mirror.servers(), limits, directory, timeout, &|records| progress.report("compared", records))
 }

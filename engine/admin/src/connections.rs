@@ -2,7 +2,7 @@
 //! complete before it is answered; every wait has a timeout; and the total size of requests that
 //! are incomplete or waiting to be processed is bounded.
 //!
-//! When all places are taken, a new connection replaces one that makes little use of its place
+//! When all slots are taken, a new connection replaces one that makes little use of its slot
 //! ([`handle_daemon::connections`]). When incomplete requests hold as much memory as allowed, the
 //! oldest are evicted.
 //!
@@ -43,7 +43,7 @@ const ACCEPT_LOG_PAUSE: Duration = Duration::from_secs(1);
 pub struct AdminConnections {
     service: Arc<AdminService>,
     config: RwLock<Arc<TcpConfig>>,
-    /// True once the server has been told to stop.
+    /// True once the server has been asked to stop.
     stopping: watch::Receiver<bool>,
     open: Mutex<OpenConnections>,
     gone: Notify,
@@ -54,26 +54,26 @@ pub struct AdminConnections {
 
 #[derive(Debug)]
 struct OpenConnections {
-    table: ConnectionTable<PlaceId, ConnectionInput>,
+    table: ConnectionTable<SlotId, ConnectionInput>,
     connections_max: usize,
     input_max: usize,
     /// Bytes of requests that are incomplete or waiting, without the free bytes of each.
     input_len: usize,
-    /// Places of closed connections.
+    /// Slots of closed connections.
     free: Vec<usize>,
     turn: u64,
 }
 
-/// A place in the table, and the generation of its connection.
+/// A slot in the table, and the generation of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PlaceId {
+struct SlotId {
     at: usize,
     turn: u64,
 }
 
-impl From<PlaceId> for usize {
-    fn from(place: PlaceId) -> Self {
-        place.at
+impl From<SlotId> for usize {
+    fn from(slot: SlotId) -> Self {
+        slot.at
     }
 }
 
@@ -86,25 +86,25 @@ struct ConnectionInput {
 
 /// Why a connection is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NoRoom {
+enum NoCapacity {
     /// Its source has as many connections as allowed.
     OfSource,
-    /// All places are taken by connections with requests that are arriving or being processed.
+    /// All slots are taken by connections with requests that are arriving or being processed.
     Full,
 }
 
 impl OpenConnections {
     /// Removes a connection from the table, and notifies its task.
-    fn evict(&mut self, place: PlaceId) {
-        if let Some(input) = self.forget(place) {
+    fn evict(&mut self, slot: SlotId) {
+        if let Some(input) = self.forget(slot) {
             input.evicted.notify_one();
         }
     }
 
-    fn forget(&mut self, place: PlaceId) -> Option<ConnectionInput> {
-        let input = self.table.remove(place)?;
+    fn forget(&mut self, slot: SlotId) -> Option<ConnectionInput> {
+        let input = self.table.remove(slot)?;
         self.input_len -= input.len;
-        self.free.push(place.at);
+        self.free.push(slot.at);
         Some(input)
     }
 }
@@ -176,8 +176,8 @@ impl AdminConnections {
         self.config().requests.saturating_sub(self.work.available_permits())
     }
 
-    /// Waits until there are no connections, for at most `patience`.
-    pub async fn none_left(&self, patience: Duration) {
+    /// Waits until there are no connections, for at most `timeout`.
+    pub async fn none_left(&self, timeout: Duration) {
         let none = async {
             loop {
                 let gone = self.gone.notified();
@@ -187,7 +187,7 @@ impl AdminConnections {
                 gone.await;
             }
         };
-        if timeout(patience, none).await.is_err() {
+        if tokio::time::timeout(timeout, none).await.is_err() {
             tracing::warn!(connections = self.count(), "connections are closed");
         }
     }
@@ -208,55 +208,55 @@ impl AdminConnections {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Takes a place for `peer`, if necessary that of another connection.
-    fn enter(&self, peer: SocketAddr) -> Result<(PlaceId, Arc<Notify>), NoRoom> {
+    /// Takes a slot for `peer`, if necessary that of another connection.
+    fn enter(&self, peer: SocketAddr) -> Result<(SlotId, Arc<Notify>), NoCapacity> {
         let mut open = self.open();
-        if !open.table.has_room_for(peer) {
-            return Err(NoRoom::OfSource);
+        if !open.table.has_capacity_for(peer) {
+            return Err(NoCapacity::OfSource);
         }
         while open.table.len() >= open.connections_max {
-            let place = open.table.evictable(self.now_ms()).ok_or(NoRoom::Full)?;
-            open.evict(place);
+            let slot = open.table.evictable(self.now_ms()).ok_or(NoCapacity::Full)?;
+            open.evict(slot);
             self.counters().connections_evicted.add();
         }
         open.turn += 1;
         let at = open.free.pop().unwrap_or(open.table.len());
-        let place = PlaceId { at, turn: open.turn };
+        let slot = SlotId { at, turn: open.turn };
         let input = ConnectionInput::default();
         let evicted = Arc::clone(&input.evicted);
-        open.table.insert(place, peer, self.now_ms(), input);
-        Ok((place, evicted))
+        open.table.insert(slot, peer, self.now_ms(), input);
+        Ok((slot, evicted))
     }
 
     /// Evicts a connection that may be evicted, because there are no descriptors; false if there is
     /// none.
     fn free_one(&self) -> bool {
         let mut open = self.open();
-        let Some(place) = open.table.evictable(self.now_ms()) else { return false };
-        open.evict(place);
+        let Some(slot) = open.table.evictable(self.now_ms()) else { return false };
+        open.evict(slot);
         self.counters().connections_evicted.add();
         true
     }
 
-    /// Records what a connection waits for from now on; false if its place was given to another
+    /// Records what a connection waits for from now on; false if its slot was given to another
     /// connection.
-    fn wait(&self, place: PlaceId, wait: ConnectionWait) -> bool {
+    fn wait(&self, slot: SlotId, wait: ConnectionWait) -> bool {
         let mut open = self.open();
-        open.table.wait_for(place, wait, self.now_ms());
+        open.table.wait_for(slot, wait, self.now_ms());
         if wait != ConnectionWait::Reading {
-            let len = open.table.get_mut(place).map_or(0, |connection| std::mem::take(&mut connection.len));
+            let len = open.table.get_mut(slot).map_or(0, |connection| std::mem::take(&mut connection.len));
             open.input_len -= len;
         }
-        open.table.get(place).is_some()
+        open.table.get(slot).is_some()
     }
 
     /// Reserves memory for a request of which `len` bytes are buffered, if necessary by evicting
-    /// older incomplete requests; false if there is none, or if the place was given to another
+    /// older incomplete requests; false if there is none, or if the slot was given to another
     /// connection.
-    fn hold(&self, place: PlaceId, len: usize) -> bool {
+    fn hold(&self, slot: SlotId, len: usize) -> bool {
         let len = len.saturating_sub(INPUT_FREE_LEN);
         let mut open = self.open();
-        let Some(connection) = open.table.get_mut(place) else { return false };
+        let Some(connection) = open.table.get_mut(slot) else { return false };
         let before = std::mem::replace(&mut connection.len, len);
         open.input_len = open.input_len - before + len;
         while open.input_len > open.input_max {
@@ -265,7 +265,7 @@ impl AdminConnections {
             };
             open.evict(oldest);
             self.counters().connections_evicted.add();
-            if oldest == place {
+            if oldest == slot {
                 return false;
             }
         }
@@ -274,50 +274,50 @@ impl AdminConnections {
 
     /// Counts `len` bytes of an answer that are kept until the client reads them; false if its
     /// source, or all sources together, would leave too many unread.
-    fn keep_unread(&self, place: PlaceId, len: usize) -> bool {
+    fn keep_unread(&self, slot: SlotId, len: usize) -> bool {
         let in_force = self.service.in_force();
         let mut open = self.open();
-        open.table.set_unread(place, len);
+        open.table.set_unread(slot, len);
         open.table.unread_len() <= UNREAD_MAX
-            && (in_force.exempt.contains(open.table.address_of(place))
-                || open.table.is_unread_within(place, UNREAD_PER_SOURCE))
+            && (in_force.exempt.contains(open.table.address_of(slot))
+                || open.table.is_unread_within(slot, UNREAD_PER_SOURCE))
     }
 
-    fn leave(&self, place: PlaceId) {
-        self.open().forget(place);
+    fn leave(&self, slot: SlotId) {
+        self.open().forget(slot);
         self.gone.notify_one();
     }
 }
 
-/// The place of a connection; released when dropped.
-struct ConnectionPlace<'s> {
+/// The slot of a connection; released when dropped.
+struct ConnectionSlot<'s> {
     connections: &'s Arc<AdminConnections>,
-    place: PlaceId,
+    slot: SlotId,
     evicted: Arc<Notify>,
 }
 
-impl ConnectionPlace<'_> {
+impl ConnectionSlot<'_> {
     fn wait(&self, wait: ConnectionWait) -> bool {
-        self.connections.wait(self.place, wait)
+        self.connections.wait(self.slot, wait)
     }
 
     fn hold(&self, len: usize) -> bool {
-        self.connections.hold(self.place, len)
+        self.connections.hold(self.slot, len)
     }
 }
 
 /// The bytes of an answer that are kept until the client reads them.
-struct UnreadAnswer<'p>(&'p ConnectionPlace<'p>);
+struct UnreadAnswer<'p>(&'p ConnectionSlot<'p>);
 
 impl Drop for UnreadAnswer<'_> {
     fn drop(&mut self) {
-        self.0.connections.keep_unread(self.0.place, 0);
+        self.0.connections.keep_unread(self.0.slot, 0);
     }
 }
 
-impl Drop for ConnectionPlace<'_> {
+impl Drop for ConnectionSlot<'_> {
     fn drop(&mut self) {
-        self.connections.leave(self.place);
+        self.connections.leave(self.slot);
     }
 }
 
@@ -364,7 +364,7 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
             }
         };
         let counters = connections.counters();
-        let (place, evicted) = match connections.enter(source) {
+        let (slot, evicted) = match connections.enter(source) {
             Ok(entered) => entered,
             Err(why) => {
                 tracing::debug!(%source, ?why, "a connection was refused");
@@ -375,7 +375,7 @@ pub async fn serve(listener: TcpListener, connections: Arc<AdminConnections>) {
         counters.connections.add();
         let connections = Arc::clone(&connections);
         tokio::spawn(async move {
-            let held = ConnectionPlace { connections: &connections, place, evicted };
+            let held = ConnectionSlot { connections: &connections, slot, evicted };
             if let Err(error) = talk(stream, source, &held).await {
                 tracing::debug!(%error, %source, "a connection went away");
             }
@@ -393,11 +393,11 @@ enum ReadOutcome {
     Bad(OperationRefusal),
     /// The server is stopping.
     Stop,
-    /// The place was given to another connection.
+    /// The slot was given to another connection.
     Evicted,
 }
 
-async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionPlace<'_>) -> io::Result<()> {
+async fn talk(mut stream: TcpStream, source: SocketAddr, held: &ConnectionSlot<'_>) -> io::Result<()> {
     let connections = held.connections;
     let tcp = connections.config();
     // Each answer is complete when it is written, so there is nothing to coalesce.
@@ -460,9 +460,9 @@ async fn stream_to(
     }
 }
 
-/// Answers a message on a thread that may block. `None` if the place was given to another
+/// Answers a message on a thread that may block. `None` if the slot was given to another
 /// connection first, or if the work panicked, which the log shows.
-async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionPlace<'_>) -> Option<ReplyMessages> {
+async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionSlot<'_>) -> Option<ReplyMessages> {
     // Until processing starts, a request can be evicted like an incomplete one.
     let permit = tokio::select! {
         permit = held.connections.work.acquire() => permit,
@@ -485,7 +485,7 @@ async fn work(message: Vec<u8>, source: SocketAddr, held: &ConnectionPlace<'_>) 
 /// Waits for a message.
 async fn arrive(
     stream: &mut TcpStream,
-    held: &ConnectionPlace<'_>,
+    held: &ConnectionSlot<'_>,
     is_first: bool,
 ) -> io::Result<ReadOutcome> {
     const SHORT: OperationRefusal =
@@ -545,7 +545,7 @@ async fn arrive(
 /// them. The buffer grows as bytes arrive, so a false length costs nothing.
 async fn body(
     stream: &mut TcpStream,
-    held: &ConnectionPlace<'_>,
+    held: &ConnectionSlot<'_>,
     envelope: &[u8],
     len: usize,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -554,11 +554,11 @@ async fn body(
     message.extend_from_slice(envelope);
     while message.len() < whole {
         if message.len() == message.capacity() {
-            let room = whole.min(2 * message.len());
-            if !held.hold(room) {
+            let capacity = whole.min(2 * message.len());
+            if !held.hold(capacity) {
                 return Ok(None);
             }
-            message.reserve_exact(room - message.len());
+            message.reserve_exact(capacity - message.len());
         }
         let free = (message.capacity() - message.len()).min(whole - message.len());
         if (&mut *stream).take(free as u64).read_buf(&mut message).await? == 0 {
@@ -570,7 +570,7 @@ async fn body(
 
 /// Sends one message of an answer. What the kernel does not accept at once is kept until the client
 /// reads it, or is dropped with the connection when too much is kept already.
-async fn send(stream: &mut TcpStream, bytes: &[u8], held: &ConnectionPlace<'_>) -> io::Result<()> {
+async fn send(stream: &mut TcpStream, bytes: &[u8], held: &ConnectionSlot<'_>) -> io::Result<()> {
     let connections = held.connections;
     let accepted = match stream.try_write(bytes) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
@@ -580,7 +580,7 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], held: &ConnectionPlace<'_>) 
         return Ok(());
     }
     let _unread = UnreadAnswer(held);
-    if !connections.keep_unread(held.place, bytes.len()) {
+    if !connections.keep_unread(held.slot, bytes.len()) {
         connections.counters().connections_unread.add();
         return Err(io::ErrorKind::OutOfMemory.into());
     }
@@ -593,14 +593,14 @@ async fn send(stream: &mut TcpStream, bytes: &[u8], held: &ConnectionPlace<'_>) 
 
 /// Closes so that the answer arrives: remaining input is discarded, since closing with unread input
 /// would make the kernel reset the connection and drop the answer.
-async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionPlace<'_>) -> io::Result<()> {
+async fn close(mut stream: TcpStream, tcp: &TcpConfig, held: &ConnectionSlot<'_>) -> io::Result<()> {
     if !held.wait(ConnectionWait::Closing) {
         return Ok(());
     }
     stream.shutdown().await?;
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     let drained = async {
-        while stream.read(&mut room).await? > 0 {}
+        while stream.read(&mut buffer).await? > 0 {}
         io::Result::Ok(())
     };
     tokio::select! {

@@ -27,7 +27,7 @@ const NICE: u8 = 10;
 /// Work up to this cost is done at once: handing it to another thread takes as long.
 const CHEAP: Units = cost::SIGNATURE_CHECK;
 /// Time that a request waits for its work, for the case of a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The threads for costly work, and their queue.
 pub struct CostlyWork {
@@ -61,7 +61,7 @@ impl fmt::Debug for CostlyWork {
 }
 
 impl CostlyWork {
-    /// Starts the threads. Sources in `exempt` may use all places of the queue.
+    /// Starts the threads. Sources in `exempt` may use all permits of the queue.
     ///
     /// # Errors
     /// When the kernel refuses to start a thread.
@@ -101,13 +101,13 @@ impl CostlyWork {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Sets the sources that may use all places of the queue.
+    /// Sets the sources that may use all permits of the queue.
     pub fn set_exempt(&self, exempt: SourceList) {
         self.state().shares.set_exempt(exempt);
     }
 
     /// Does `work`, which costs `cost`, on behalf of `origin`, and blocks until it is done. `None`
-    /// if the queue has no place for it.
+    /// if the queue has no permit for it.
     pub fn run<T: Send + 'static>(
         &self,
         origin: RequestOrigin,
@@ -133,7 +133,7 @@ impl CostlyWork {
         state.jobs.push(origin, CostlyJob { origin, cost, run, waiter });
         drop(state);
         self.more.notify_one();
-        receiver.recv_timeout(PATIENCE).ok()
+        receiver.recv_timeout(TIMEOUT).ok()
     }
 
     /// Processes queued work until the queue is closed.
@@ -156,7 +156,7 @@ impl CostlyWork {
             state = self.state();
             state.shares.leave(origin);
             state.jobs.charge(origin, cost, self.now_ms());
-            // The place is freed before the waiting thread continues: its client may ask again.
+            // The permit is freed before the waiting thread continues: its client may ask again.
             if let Ok(hand_over) = done {
                 hand_over();
             }
@@ -174,7 +174,7 @@ impl CostlyWork {
     }
 
     /// The work done or in progress, in [units](handle_auth::cost), the number of requests refused
-    /// for lack of a place, and the number of requests that wait.
+    /// for lack of a permit, and the number of requests that wait.
     #[must_use]
     pub fn counts(&self) -> (u64, u64, usize) {
         let waiting = self.state().jobs.len();

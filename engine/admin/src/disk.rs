@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Free space of one file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DiskRoom {
+pub struct DiskSpace {
     /// What is written there: `store`, `publish` or `audit`.
     pub of: &'static str,
     /// The directory.
@@ -21,7 +21,7 @@ pub struct DiskRoom {
 
 /// Checks the file systems of the store, the published set and the audit log.
 #[must_use]
-pub fn rooms(config: &Config) -> Vec<DiskRoom> {
+pub fn spaces(config: &Config) -> Vec<DiskSpace> {
     let directory = |file: &Path| match file.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
@@ -31,14 +31,14 @@ pub fn rooms(config: &Config) -> Vec<DiskRoom> {
         ("publish", config.publish.directory.clone()),
         ("audit", config.audit.as_deref().map(directory)),
     ];
-    let room = |(of, directory): (&'static str, Option<PathBuf>)| {
+    let space = |(of, directory): (&'static str, Option<PathBuf>)| {
         let directory = directory?;
         let free_bytes =
             rustix::fs::statvfs(&directory).ok().map(|it| it.f_bavail.saturating_mul(it.f_frsize));
         let is_low = free_bytes.is_some_and(|free| free < config.limits.disk_free_bytes as u64);
-        Some(DiskRoom { of, directory, free_bytes, is_low })
+        Some(DiskSpace { of, directory, free_bytes, is_low })
     };
-    directories.into_iter().filter_map(room).collect()
+    directories.into_iter().filter_map(space).collect()
 }
 
 /// The result of the last check.
@@ -49,12 +49,13 @@ pub struct DiskWatch {
 
 impl DiskWatch {
     /// Checks again, and logs differences.
-    pub fn look(&self, config: &Config) -> Vec<DiskRoom> {
-        let rooms = rooms(config);
-        let is_low = rooms.iter().any(|room| room.is_low);
+    pub fn look(&self, config: &Config) -> Vec<DiskSpace> {
+        let spaces = spaces(config);
+        let is_low = spaces.iter().any(|space| space.is_low);
         if self.was_low.swap(is_low, Ordering::Relaxed) != is_low {
             if is_low {
-                for DiskRoom { of, directory, free_bytes, .. } in rooms.iter().filter(|room| room.is_low) {
+                for DiskSpace { of, directory, free_bytes, .. } in spaces.iter().filter(|space| space.is_low)
+                {
                     let directory = directory.display();
                     tracing::warn!(of, %directory, free_bytes, "a disk is nearly full (`limits.disk_free_bytes`)");
                 }
@@ -62,7 +63,7 @@ impl DiskWatch {
                 tracing::info!("all disks have enough free space again");
             }
         }
-        rooms
+        spaces
     }
 }
 
@@ -77,11 +78,12 @@ mod tests {
         config.store.file = directory.path().join("store");
         config.audit = Some("audit.jsonl".into());
         config.limits.disk_free_bytes = 0;
-        let of = |rooms: &[DiskRoom]| rooms.iter().map(|room| (room.of, room.is_low)).collect::<Vec<_>>();
-        assert_eq!(of(&rooms(&config)), [("store", false), ("audit", false)]);
-        assert!(rooms(&config)[0].free_bytes.is_some());
+        let of =
+            |spaces: &[DiskSpace]| spaces.iter().map(|space| (space.of, space.is_low)).collect::<Vec<_>>();
+        assert_eq!(of(&spaces(&config)), [("store", false), ("audit", false)]);
+        assert!(spaces(&config)[0].free_bytes.is_some());
         config.limits.disk_free_bytes = usize::MAX;
         config.publish.directory = Some(directory.path().join("none"));
-        assert_eq!(of(&rooms(&config)), [("store", true), ("publish", false), ("audit", true)]);
+        assert_eq!(of(&spaces(&config)), [("store", true), ("publish", false), ("audit", true)]);
     }
 }

@@ -35,7 +35,7 @@ impl FreeDrivers {
     pub(crate) fn new(client: &Arc<Client>, count: usize, exempt: SourceList) -> Self {
         let free = bounded(count);
         for _ in 0..count {
-            // The channel has room for every driver, and both ends exist.
+            // The channel has capacity for every driver, and both ends exist.
             let _ = free.0.send(BlockingDriver::new(Arc::clone(client)));
         }
         Self { free, count, shares: Mutex::new(Shares::new(count, exempt)) }
@@ -86,7 +86,7 @@ impl DerefMut for TakenDriver<'_> {
 impl Drop for TakenDriver<'_> {
     fn drop(&mut self) {
         if let Some(driver) = self.driver.take() {
-            // The driver returns to the channel it came from, which has room.
+            // The driver returns to the channel it came from, which has capacity.
             let _ = self.drivers.free.0.try_send(driver);
         }
         self.drivers.shares().leave(self.origin);

@@ -5,8 +5,8 @@
 //! A thread takes and renews a lease. The task goes on only until the end of the lease as this
 //! process knows it, which is not later than the end in the database. A process that is stopped
 //! between looking at the clock and writing is kept from publishing by the fence of the directory
-//! and by the conditions of the place to which sets are shipped, and from following by the position
-//! of the mirror, which has the epoch of the lease.
+//! and by the conditions of the location to which sets are shipped, and from following by the
+//! position of the mirror, which has the epoch of the lease.
 
 use handle_daemon::threads;
 use handle_store::{LeaseHolder, LeaseTurn, StoreError, StoreLease};

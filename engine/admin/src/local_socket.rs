@@ -97,8 +97,8 @@ impl LocalSocket {
                     continue;
                 };
                 let (user, is_allowed) = self.user_of(&stream);
-                let place = Arc::clone(&connections).try_acquire_owned();
-                let (true, Ok(place)) = (is_allowed, place) else {
+                let permit = Arc::clone(&connections).try_acquire_owned();
+                let (true, Ok(permit)) = (is_allowed, permit) else {
                     refuse();
                     // Any local user may cause this if the file lets in all users.
                     if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
@@ -109,7 +109,7 @@ impl LocalSocket {
                 };
                 let served = serve(stream, stopping.clone());
                 tokio::spawn(async move {
-                    let _place = place;
+                    let _permit = permit;
                     if let Err(error) = served.await {
                         tracing::debug!(%error, "a connection of {peer} ended");
                     }

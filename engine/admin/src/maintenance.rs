@@ -42,8 +42,8 @@ pub async fn check_disks(state: Arc<AdminState>) {
         let checked = Arc::clone(&state);
         let check = tokio::task::spawn_blocking(move || {
             let audit = &checked.service.audit;
-            let rooms = checked.disks.look(&checked.config());
-            audit.set_disk_low(rooms.iter().any(|room| room.of == "audit" && room.is_low));
+            let spaces = checked.disks.look(&checked.config());
+            audit.set_disk_low(spaces.iter().any(|space| space.of == "audit" && space.is_low));
             audit.summarise_if_due();
         });
         count_bug(&state, &check.await);

@@ -4,7 +4,7 @@
 
 use crate::costly::CostlyWork;
 use crate::counters::AdminCounters;
-use crate::disk::DiskRoom;
+use crate::disk::DiskSpace;
 use crate::mirror::status::mirror_metrics;
 use crate::publish::{NoticeCounters, notice_metrics, publisher_metrics, ship_metrics};
 use crate::pull::status::pull_metrics;
@@ -29,7 +29,7 @@ impl ScrapeSource for AdminState {
         ScrapeLimits {
             connections: observe.http_connections,
             header_len_max: observe.http_header_bytes,
-            patience: Duration::from_millis(observe.http_timeout_ms.into()),
+            timeout: Duration::from_millis(observe.http_timeout_ms.into()),
         }
     }
 
@@ -48,8 +48,8 @@ impl ScrapeSource for AdminState {
         }
         self.liveness()?;
         let took = self.health.look(&self.service.store)?;
-        let low = self.disks.look(&self.config()).into_iter().filter(|room| room.is_low);
-        let low: String = low.map(|room| format!("; the disk of {} is nearly full", room.of)).collect();
+        let low = self.disks.look(&self.config()).into_iter().filter(|space| space.is_low);
+        let low: String = low.map(|space| format!("; the disk of {} is nearly full", space.of)).collect();
         Ok(format!("ready: written and read back in {took:?}{low}"))
     }
 }
@@ -115,7 +115,7 @@ struct MetricsReading<'s> {
     challenges: ChallengeCounts,
     /// Units of costly work done, requests refused, and requests waiting.
     costly: (u64, u64, usize),
-    disks: Vec<DiskRoom>,
+    disks: Vec<DiskSpace>,
 }
 
 impl<'s> MetricsReading<'s> {
@@ -134,8 +134,8 @@ impl<'s> MetricsReading<'s> {
     }
 
     /// A number of each disk where it is known, labelled by the directory on it.
-    fn disks<N: Into<MetricNumber>>(&self, number: fn(&DiskRoom) -> Option<N>) -> MetricSeries {
-        MetricSeries::by_label(self.disks.iter().filter_map(|room| Some((room.of, number(room)?))))
+    fn disks<N: Into<MetricNumber>>(&self, number: fn(&DiskSpace) -> Option<N>) -> MetricSeries {
+        MetricSeries::by_label(self.disks.iter().filter_map(|space| Some((space.of, number(space)?))))
     }
 }
 

@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP opens the audit log
 /// again and reloads the configuration.
 ///
-/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+/// Exit codes: 0 stopped on request, 1 failed, 2 configuration or usage.
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-admin",

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Time between two lines of progress.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A client that is told of the progress.
+/// A client that is notified of the progress.
 pub(crate) struct ProgressLines<'c> {
     client: &'c UnixStream,
     state: &'c AdminState,
@@ -25,7 +25,7 @@ impl<'c> ProgressLines<'c> {
 
     /// Sends the client a number, if it is time to. Returns false if the command has to end: the
     /// server stops, or the client is gone.
-    pub(crate) fn tell(&self, what: &str, number: u64) -> bool {
+    pub(crate) fn report(&self, what: &str, number: u64) -> bool {
         if self.last.get().is_some_and(|last| last.elapsed() < INTERVAL) {
             return true;
         }

@@ -1,4 +1,5 @@
-//! Moving the store to another place while the server runs: a conversation on the control socket.
+//! Moving the store to another location while the server runs: a conversation on the control
+//! socket.
 //!
 //! The client sends one line and reads lines with the progress until the last one, which has `ok`.
 //! When it closes the connection, or the server stops, the copy stays for another move.
@@ -53,10 +54,10 @@ fn relocate(
         return Err("the store is being moved already".to_owned());
     };
     let text = |error: StoreError| error.to_string();
-    let mut moving = StoreMove::begin(store, &place(state, &command.to)).map_err(text)?;
+    let mut moving = StoreMove::begin(store, &target_config(state, &command.to)).map_err(text)?;
     loop {
-        let behind = moving.step(|records| progress.tell("copied", records)).map_err(text)?;
-        let Some(behind) = behind.filter(|_| progress.tell("behind", behind.unwrap_or(0))) else {
+        let behind = moving.step(|records| progress.report("copied", records)).map_err(text)?;
+        let Some(behind) = behind.filter(|_| progress.report("behind", behind.unwrap_or(0))) else {
             return Err("the move was interrupted; another one goes on with the copy".to_owned());
         };
         if behind <= BEHIND_MAX {
@@ -79,8 +80,8 @@ fn relocate(
     }
 }
 
-/// The settings of the new place: those of this store, but for the place.
-fn place(state: &AdminState, to: &str) -> StoreConfig {
+/// The settings of the new location: those of this store, but for the location.
+fn target_config(state: &AdminState, to: &str) -> StoreConfig {
     let (mut config, named) = (state.config().store.clone(), StoreConfig::at(Path::new(to)));
     config.postgres.url = named.postgres.url;
     config.file = named.file;

@@ -59,7 +59,7 @@ impl RemoteConfig {
             requests_max: REQUESTS_MAX,
             ..LookupLimits::default()
         };
-        client.patience.tcp_ms = self.timeout_ms;
+        client.timeout.tcp_ms = self.timeout_ms;
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
             bytes_max: self.cache_bytes,
@@ -337,13 +337,13 @@ impl RemoteInquiry<'_> {
     pub fn verdict(&mut self, request: &VerificationRequest<'_>) -> Result<RemoteVerdict, RemoteFailure> {
         let purpose = InterfacePurpose { kind: InterfaceKind::QUERY, primary_only: false };
         let certified = self.services.config.certified;
-        let patience = Duration::from_millis(self.services.config.timeout_ms.into());
+        let timeout = Duration::from_millis(self.services.config.timeout_ms.into());
         let outcome = self.with_driver(request.identity.handle, InquiryKind::Verdict, |driver, ends| {
             let servers = driver.servers(request.identity.handle, purpose, certified);
             let servers = servers.map_err(RemoteFailure::Lookup)?;
             let servers = &servers[..servers.len().min(VERIFIERS_MAX)];
-            let outcome = first_verdict(servers, ends, patience, |server, patience| {
-                verdict_of(server, request, certified, patience)
+            let outcome = first_verdict(servers, ends, timeout, |server, timeout| {
+                verdict_of(server, request, certified, timeout)
             });
             outcome.map_err(|why| {
                 if is_usual_work(request.signed_response) { why } else { RemoteFailure::NoVerdict }
@@ -380,9 +380,9 @@ impl RemoteInquiry<'_> {
         about: InquiryKind,
         ask: impl FnOnce(&mut BlockingDriver, Instant) -> Result<T, RemoteFailure>,
     ) -> Result<T, RemoteFailure> {
-        let patience = Duration::from_millis(self.services.config.timeout_ms.into());
+        let timeout = Duration::from_millis(self.services.config.timeout_ms.into());
         let now = Instant::now();
-        let ends = *self.ends.get_or_insert(now + patience);
+        let ends = *self.ends.get_or_insert(now + timeout);
         let left = self.questions_left.checked_sub(1).filter(|_| now < ends).ok_or(RemoteFailure::Enough)?;
         self.questions_left = left;
         let handle = Handle(handle);
@@ -444,10 +444,10 @@ enum VerifierReply {
 fn first_verdict<S>(
     servers: &[S],
     ends: Instant,
-    patience: Duration,
+    timeout: Duration,
     mut ask: impl FnMut(&S, Duration) -> VerifierReply,
 ) -> Result<RemoteVerdict, RemoteFailure> {
-    let had_time = ends.saturating_duration_since(Instant::now()) >= patience / 2;
+    let had_time = ends.saturating_duration_since(Instant::now()) >= timeout / 2;
     let mut has_reply = false;
     for (server, left_count) in servers.iter().zip((1..=servers.len()).rev()) {
         let share =
@@ -468,9 +468,9 @@ fn verdict_of(
     server: &ServerTarget,
     request: &VerificationRequest<'_>,
     certified: bool,
-    patience: Duration,
+    timeout: Duration,
 ) -> VerifierReply {
-    let mut client = Administrator::new(server.address, patience);
+    let mut client = Administrator::new(server.address, timeout);
     if certified {
         let Ok(key) = PublicKey::from_record(&server.public_key) else { return VerifierReply::Nothing };
         client.require_signatures(key);
@@ -593,29 +593,29 @@ mod tests {
 
     #[test]
     fn each_verifier_gets_an_equal_share_of_the_time() {
-        let patience = Duration::from_secs(60);
+        let timeout = Duration::from_secs(60);
         let verdict = RemoteVerdict { is_right: true, verifier: Version::CURRENT };
         let ends_in = |left| Instant::now() + left;
         let mut shares = Vec::new();
-        let outcome = first_verdict(&[1, 2, 3], ends_in(patience), patience, |&server, share| {
+        let outcome = first_verdict(&[1, 2, 3], ends_in(timeout), timeout, |&server, share| {
             shares.push(share.as_secs_f64().round());
             if server == 3 { VerifierReply::Verdict(verdict) } else { VerifierReply::Nothing }
         });
         assert_eq!((outcome, shares), (Ok(verdict), vec![20.0, 30.0, 60.0]));
         let verdict_within = |left, replies: [fn() -> VerifierReply; 2]| {
-            first_verdict(&replies, ends_in(left), patience, |reply, _| reply())
+            first_verdict(&replies, ends_in(left), timeout, |reply, _| reply())
         };
         let (silent, unclear) = (|| VerifierReply::Nothing, || VerifierReply::Something);
-        assert_eq!(verdict_within(patience, [silent, silent]), Err(RemoteFailure::NoVerifier));
-        assert_eq!(verdict_within(patience, [silent, unclear]), Err(RemoteFailure::NoVerdict));
+        assert_eq!(verdict_within(timeout, [silent, silent]), Err(RemoteFailure::NoVerifier));
+        assert_eq!(verdict_within(timeout, [silent, unclear]), Err(RemoteFailure::NoVerdict));
         assert_eq!(
-            verdict_within(patience / 4, [silent, silent]),
+            verdict_within(timeout / 4, [silent, silent]),
             Err(RemoteFailure::NoVerdict),
             "not enough time"
         );
-        let patience = Duration::from_millis(10);
-        let outcome = first_verdict(&[1, 2], ends_in(patience), patience, |_, _| {
-            std::thread::sleep(patience);
+        let timeout = Duration::from_millis(10);
+        let outcome = first_verdict(&[1, 2], ends_in(timeout), timeout, |_, _| {
+            std::thread::sleep(timeout);
             VerifierReply::Nothing
         });
         assert_eq!(outcome, Err(RemoteFailure::NoVerdict), "the second was not asked");

@@ -5,7 +5,7 @@
 //! - [`decision`]: whether a receiver can continue, or has to request all records.
 //! - [`source`]: the items of a stream, read from one snapshot of the store, in bounded memory.
 //! - [`stream`]: the bytes of a stream, with signatures if it is signed.
-//! - `places`: limits on the number of streams at a time.
+//! - `permits`: limits on the number of streams at a time.
 //! - [`send`]: sends a stream to a receiver that may be slow.
 //! - [`tls`]: TLS with the server key, which protects most streams.
 //! - [`relay`]: messages that `handle-gateway` relays from HTTP.
@@ -13,7 +13,7 @@
 
 pub mod config;
 pub mod decision;
-mod places;
+mod permits;
 pub mod receivers;
 pub mod relay;
 pub mod send;
@@ -31,7 +31,7 @@ use handle_proto::wire::replication_stream::{
 };
 use handle_proto::{HashOption, Version};
 use handle_store::{StoreError, StoreRecords as _, StoreSnapshot};
-use places::StreamPlaces;
+use permits::StreamPermits;
 use receivers::{ReceiverKey, Receivers};
 use rustls::ServerConfig;
 use source::{DumpPosition, DumpSource, ReceiverShare, StreamSource, TransactionSource};
@@ -60,7 +60,7 @@ pub struct Replication {
     config: ReplicationConfig,
     key: Arc<PrivateKey>,
     tls: Option<Arc<ServerConfig>>,
-    places: Arc<StreamPlaces>,
+    permits: Arc<StreamPermits>,
     receivers: Arc<Receivers>,
 }
 
@@ -106,8 +106,8 @@ impl Replication {
     /// Signs streams with `key`, and encrypts them with `tls`, which has the same key.
     #[must_use]
     pub fn new(config: &ReplicationConfig, key: Arc<PrivateKey>, tls: Option<Arc<ServerConfig>>) -> Self {
-        let places = Arc::new(StreamPlaces::new(config.streams, config.streams_per_identity()));
-        Self { config: config.clone(), key, tls, places, receivers: Arc::default() }
+        let permits = Arc::new(StreamPermits::new(config.streams, config.streams_per_identity()));
+        Self { config: config.clone(), key, tls, permits, receivers: Arc::default() }
     }
 
     /// The progress of each receiver.
@@ -119,7 +119,7 @@ impl Replication {
     /// The number of streams that are being sent.
     #[must_use]
     pub fn streams_count(&self) -> usize {
-        self.places.count()
+        self.permits.count()
     }
 
     /// Limits on the time of a stream.
@@ -143,7 +143,7 @@ impl Replication {
     /// Begins the stream that answers `request` from `snapshot`.
     ///
     /// # Errors
-    /// When there is no place for it, the request is invalid, or the store cannot be read.
+    /// When there is no permit for it, the request is invalid, or the store cannot be read.
     pub fn begin(
         &self,
         request: &StreamRequest<'_>,
@@ -164,12 +164,12 @@ impl Replication {
             }
             _ => return Err(NoStream::Invalid("The request is not about replication.")),
         };
-        let place = self.places.take(&request.identity).ok_or(NoStream::Busy)?;
+        let permit = self.permits.take(&request.identity).ok_or(NoStream::Busy)?;
         let protection = self.protection(request.version, route);
         let key = (protection == StreamProtection::Signed).then(|| Arc::clone(&self.key));
         let tls = self.tls.as_ref().filter(|_| protection == StreamProtection::Tls);
         let receivers = Arc::clone(&self.receivers);
-        Ok(ReplicationStream::new(source, protection, key, tls.cloned(), (place, receivers)))
+        Ok(ReplicationStream::new(source, protection, key, tls.cloned(), (permit, receivers)))
     }
 
     /// All records, or those after `start`.

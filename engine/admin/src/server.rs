@@ -44,7 +44,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// Time that connections get to finish when the server stops.
-const GOODBYE_PATIENCE: Duration = Duration::from_secs(10);
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running server.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Server {
         &self.shared
     }
 
-    /// Whether the server should end: it was told to stop, or a part has failed.
+    /// Whether the server should end: it was asked to stop, or a part has failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.shared.is_draining() || self.failure().is_some()
@@ -194,9 +194,9 @@ impl Server {
     /// Answers the requests being processed, and ends.
     pub fn stop(self) {
         self.shared.drain();
-        self.runtime.block_on(self.shared.connections.none_left(GOODBYE_PATIENCE));
+        self.runtime.block_on(self.shared.connections.none_left(GOODBYE_TIMEOUT));
         drop(self.helpers);
-        self.runtime.shutdown_timeout(GOODBYE_PATIENCE);
+        self.runtime.shutdown_timeout(GOODBYE_TIMEOUT);
         self.shared.service.audit.summarise();
         self.shared.service.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {
@@ -396,7 +396,7 @@ fn share_challenges(state: &AdminState, shutdown: &Shutdown) {
     }
 }
 
-/// Starts the task that tells machines of new sets. Called inside the runtime.
+/// Starts the task that notifies machines of new sets. Called inside the runtime.
 fn serve_notices(state: &Arc<AdminState>, listener: Option<TcpListener>) -> anyhow::Result<()> {
     let config = state.config();
     let (Some(listener), Some(file), Some(publisher)) =

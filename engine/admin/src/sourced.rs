@@ -57,11 +57,11 @@ impl SourceFacts {
 
     /// Where a change of the record of `key` is made.
     #[must_use]
-    pub fn place_of_change(&self, key: &[u8]) -> ChangePlace<'_> {
+    pub fn destination_of_change(&self, key: &[u8]) -> ChangeDestination<'_> {
         match (self.records.get(key), self.source(key)) {
-            (Some(_), Some(source)) if source.is_writable() => ChangePlace::Source(source),
-            (Some(Some(_)), _) => ChangePlace::Nowhere,
-            _ => ChangePlace::Store,
+            (Some(_), Some(source)) if source.is_writable() => ChangeDestination::Source(source),
+            (Some(Some(_)), _) => ChangeDestination::Nowhere,
+            _ => ChangeDestination::Store,
         }
     }
 
@@ -90,7 +90,7 @@ impl SourceFacts {
 
 /// Where a change is made.
 #[derive(Clone, Copy, Debug)]
-pub enum ChangePlace<'s> {
+pub enum ChangeDestination<'s> {
     /// In the store: it has the record, or no source has it.
     Store,
     /// At this source.
@@ -197,9 +197,9 @@ mod tests {
         facts.records.insert(b"10.1/A".to_vec(), Some(RecordBuf::unlogged(Values::EMPTY)));
         facts.records.insert(b"10.1/B".to_vec(), None);
         assert!(has(&facts, b"10.1/A") && !has(&facts, b"10.1/B") && !facts.take_incomplete());
-        assert!(matches!(facts.place_of_change(b"10.1/A"), ChangePlace::Nowhere));
+        assert!(matches!(facts.destination_of_change(b"10.1/A"), ChangeDestination::Nowhere));
         for key in [&b"10.1/B"[..], b"10.1/STORED", b"10.2/OTHER"] {
-            assert!(matches!(facts.place_of_change(key), ChangePlace::Store));
+            assert!(matches!(facts.destination_of_change(key), ChangeDestination::Store));
         }
         assert!(facts.with(b"10.1/A", None).records[&b"10.1/A"[..]].is_none());
         for at in facts.records.len()..RECORDS_MAX {

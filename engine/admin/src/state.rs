@@ -104,13 +104,13 @@ impl AdminState {
         &self.shutdown
     }
 
-    /// Whether the server has been told to stop.
+    /// Whether the server has been asked to stop.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.stop.borrow()
     }
 
-    /// Completes when the server has been told to stop.
+    /// Completes when the server has been asked to stop.
     #[must_use]
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()

@@ -4,8 +4,8 @@
 //! An unauthenticated sender makes the server keep a challenge, and over UDP its address may be
 //! forged. So a challenge is kept for a short time, a source at its limit loses its own oldest
 //! challenge, and a full table loses the oldest of all. Only part of a source's challenges may be
-//! for datagrams. Beyond that, the sender is told to use TCP, where addresses cannot be forged, and
-//! nothing is kept.
+//! for datagrams. Beyond that, the sender is asked to use TCP, where addresses cannot be forged,
+//! and nothing is kept.
 
 use crate::challenge::CoveredBytes;
 use crate::digest::Digest;
@@ -27,7 +27,7 @@ pub struct ChallengeLimits {
     /// Most challenges to one source: an IPv4 address, or a /64 of IPv6. A further one displaces
     /// its oldest.
     pub per_source_max: usize,
-    /// Most of these for datagrams. Beyond it, and beyond half of the table, senders are told to
+    /// Most of these for datagrams. Beyond it, and beyond half of the table, senders are asked to
     /// use TCP. `None` if they cannot.
     pub datagrams_per_source_max: Option<usize>,
     /// Milliseconds for which a challenge can be answered.
@@ -71,7 +71,7 @@ pub struct SessionChallenge {
 /// Why a request is not challenged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChallengeRefusal {
-    /// Too many challenges for datagrams wait: the sender is told to use TCP.
+    /// Too many challenges for datagrams wait: the sender is asked to use TCP.
     OverTcp,
     /// The request alone exceeds the limit of bytes.
     TooLong,
@@ -90,7 +90,7 @@ pub struct ChallengeCounts {
     pub expired: u64,
     /// Challenges dropped early, to make room for newer ones.
     pub displaced: u64,
-    /// Requests in datagrams whose senders were told to use TCP.
+    /// Requests in datagrams whose senders were asked to use TCP.
     pub sent_to_tcp: u64,
 }
 
@@ -206,7 +206,7 @@ impl Challenges {
         let is_free = |id: &i32| *id > 0 && !self.waiting.contains_key(id);
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let id = id.ok_or(ChallengeRefusal::NoNumber)?;
-        self.make_room_of_source(origin.ip);
+        self.evict_of_source(origin.ip);
         self.keep(id, origin, challenge, false, now_ms);
         Ok(id)
     }
@@ -270,7 +270,7 @@ impl Challenges {
     }
 
     /// Drops the oldest challenge to the source of `ip` if the source is at its limit.
-    fn make_room_of_source(&mut self, ip: IpAddr) {
+    fn evict_of_source(&mut self, ip: IpAddr) {
         let source = source::of(ip);
         while let Some(of_source) = self.of_source.get_mut(&source)
             && of_source.count >= self.limits.per_source_max

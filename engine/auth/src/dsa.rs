@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 const SIZES: [(usize, usize); 4] = [(1024, 160), (2048, 224), (2048, 256), (3072, 256)];
 const ACCEPTED: &str = "1024/160, 2048/224, 2048/256 or 3072/256 bits";
 const INCONSISTENT: KeyError = KeyError::Inconsistent { algorithm: "DSA" };
-/// Most bytes of a signature: two integers of 33 bytes, and room for lengths in the long form.
+/// Most bytes of a signature: two integers of 33 bytes, and capacity for lengths in the long form.
 const SIGNATURE_LEN_MAX: usize = 96;
 
 /// A private key.

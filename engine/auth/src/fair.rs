@@ -106,7 +106,7 @@ impl<T> FairQueue<T> {
         self.update(&SourceFlow { is_connected: !flow.is_connected, ..*flow });
     }
 
-    /// Puts a flow in its place in the order.
+    /// Puts a flow at its position in the order.
     fn update(&mut self, flow: &SourceFlow) {
         let first = self.flows.get(flow).and_then(|items| items.front()).map(|(number, _)| *number);
         self.order.update(flow, first, self.ledger.spent_by(flow));
@@ -220,12 +220,12 @@ impl SourceLedger {
     }
 }
 
-/// Counts the places of a bounded resource by source. With 8 places or more, a source gets at most
-/// a quarter, its widest network half, and datagrams three quarters, so that no sender takes all of
-/// them.
+/// Counts the permits of a bounded resource by source. With 8 permits or more, a source gets at
+/// most a quarter, its widest network half, and datagrams three quarters, so that no sender takes
+/// all of them.
 #[derive(Debug)]
 pub struct Shares {
-    places: usize,
+    permits: usize,
     taken: usize,
     datagrams: usize,
     of_network: HashMap<(bool, IpAddr), usize>,
@@ -235,36 +235,36 @@ pub struct Shares {
 }
 
 /// Work that was done for the datagrams of a network in the last seconds, above which it gets few
-/// places: half a second of a processor.
+/// permits: half a second of a processor.
 const SPENT_MAX: f64 = 2_000_000.0;
-/// Part of the places that such a network gets.
+/// Part of the permits that such a network gets.
 const SPENT_PART: usize = 256;
 
 impl Shares {
-    /// A resource of `places` places. Sources in `exempt` may take all of them.
+    /// A resource of `permits` permits. Sources in `exempt` may take all of them.
     #[must_use]
-    pub fn new(places: usize, exempt: SourceList) -> Self {
+    pub fn new(permits: usize, exempt: SourceList) -> Self {
         let spent = SourceLedger::default();
-        Self { places, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt, spent }
+        Self { permits, taken: 0, datagrams: 0, of_network: HashMap::new(), exempt, spent }
     }
 
-    /// Changes the sources that may take all places.
+    /// Changes the sources that may take all permits.
     pub fn set_exempt(&mut self, exempt: SourceList) {
         self.exempt = exempt;
     }
 
     fn most(&self, quarters: usize) -> usize {
-        if self.places < 8 { self.places } else { self.places * quarters / 4 }
+        if self.permits < 8 { self.permits } else { self.permits * quarters / 4 }
     }
 
-    /// The widest network of `origin` and its source, each with the number of places that it may
+    /// The widest network of `origin` and its source, each with the number of permits that it may
     /// take.
     fn networks(&self, origin: RequestOrigin) -> [((bool, IpAddr), usize); 2] {
         let [wide, _, source] = networks_of(origin.ip);
         [((true, wide), self.most(2)), ((false, source), self.most(1))]
     }
 
-    /// Takes a place for `origin`; false if there is none for it.
+    /// Takes a permit for `origin`; false if there is none for it.
     pub fn enter(&mut self, origin: RequestOrigin) -> bool {
         let networks = self.networks(origin);
         let taken = |network: &(bool, IpAddr)| self.of_network.get(network).copied().unwrap_or(0);
@@ -272,7 +272,7 @@ impl Shares {
             (origin.is_connected || self.datagrams < self.most(3))
                 && networks.iter().all(|(network, most)| taken(network) < *most)
         };
-        if self.taken >= self.places || !(self.exempt.contains(origin.ip) || has_share()) {
+        if self.taken >= self.permits || !(self.exempt.contains(origin.ip) || has_share()) {
             return false;
         }
         self.taken += 1;
@@ -284,14 +284,14 @@ impl Shares {
     }
 
     /// Like [`enter`](Self::enter), for a resource whose work is [charged](Self::charge): datagrams
-    /// from a network that has had much of it get few places, because their senders may be forged.
-    /// Whoever has such an address gets places by connecting.
+    /// from a network that has had much of it get few permits, because their senders may be forged.
+    /// Whoever has such an address gets permits by connecting.
     pub fn enter_charged(&mut self, origin: RequestOrigin, now_ms: u64) -> bool {
         let flow = SourceFlow::of(origin);
         let is_over = !origin.is_connected
             && !self.exempt.contains(origin.ip)
             && self.spent.spent_lately(&flow, now_ms) > SPENT_MAX;
-        let few = (self.places / SPENT_PART).max(1);
+        let few = (self.permits / SPENT_PART).max(1);
         let taken = || self.of_network.get(&(true, flow.networks[0])).copied().unwrap_or(0);
         !(is_over && taken() >= few) && self.enter(origin)
     }
@@ -303,7 +303,7 @@ impl Shares {
         }
     }
 
-    /// Returns the place that `origin` took.
+    /// Returns the permit that `origin` took.
     pub fn leave(&mut self, origin: RequestOrigin) {
         self.taken -= 1;
         self.datagrams -= usize::from(!origin.is_connected);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_whose_datagrams_have_cost_much_gets_few_places_for_a_while() {
+    fn a_network_whose_datagrams_have_cost_much_gets_few_permits_for_a_while() {
         let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
         let mut shares = Shares::new(1024, exempt);
         let dear = datagram("192.0.2.1");
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn no_source_takes_all_places() {
+    fn no_source_takes_all_permits() {
         let exempt = SourceList::parse(&["203.0.113.0/24".to_owned()]).unwrap();
         let mut shares = Shares::new(16, exempt);
         let mut entered = |origin: RequestOrigin| (0..100).take_while(|_| shares.enter(origin)).count();

@@ -138,7 +138,7 @@ impl MacKey {
     }
 
     /// Replaces the credential of `message`, which begins with its envelope, by a MAC with the
-    /// counter `counter`. Does not allocate if `message` has room for about 100 more bytes.
+    /// counter `counter`. Does not allocate if `message` has capacity for about 100 more bytes.
     ///
     /// # Errors
     /// When `message` is not a message. It is then unchanged.
@@ -292,9 +292,9 @@ mod tests {
             let message = Message::decode(rest).unwrap();
             assert_eq!((message.covered, message.credential), (&covered[..], &plain[..]), "2.{minor}");
             assert_eq!(ready.verify(&sealed_envelope, &message).unwrap().counter, 3, "2.{minor}");
-            let room = sealed.capacity();
+            let capacity = sealed.capacity();
             ready.seal(&mut sealed, 4).unwrap();
-            assert_eq!(sealed.capacity(), room, "2.{minor}: without allocation");
+            assert_eq!(sealed.capacity(), capacity, "2.{minor}: without allocation");
             let message = Message::decode(&sealed[Envelope::LEN..]).unwrap();
             assert_eq!(message.decode_credential().unwrap().unwrap().counter, 4, "2.{minor}");
             let mut forged = sealed.clone();

@@ -26,7 +26,7 @@ pub(crate) const COMMANDS: [CommandHelp; 5] = [
     ("cache-top COUNT", "the names that are asked for most, from a sample of the answers"),
 ];
 
-/// Names that `cache-top` shows unless told otherwise.
+/// Names that `cache-top` shows unless another number is given.
 const TOP_COUNT: usize = 20;
 
 /// Runs `command`; `None` if it is not of the cache.

@@ -132,7 +132,7 @@ settings! {
         /// Of `questions`, one source and one prefix may each take one of so many equal parts, and
         /// of `relays` one source, rounded up; 1 for no limit.
         shares: usize = 8;
-        /// Longest time that a question waits for its turn. Then the client is told to ask again
+        /// Longest time that a question waits for its turn. Then the client is asked to ask again
         /// later.
         turn_ms: u32 = 2000;
         /// Time for which a failed question is not asked again; 0 to ask it every time.

@@ -20,7 +20,7 @@ pub const NOTIFIED: u8 = 4;
 pub const LINKED: u8 = 8;
 
 /// Longest key that is made on the stack.
-const KEY_ROOM: usize = 512;
+const KEY_CAPACITY: usize = 512;
 /// Offset of the kind of TTL in a value; its seconds follow.
 const TTL_AT: usize = 8;
 /// Offset of the type of a value, which follows its permissions.
@@ -99,9 +99,9 @@ pub fn with_folded<T>(handle: &[u8], with: impl FnOnce(&[u8]) -> T) -> T {
 
 /// Calls `with` with `name`, whose first `folds_len` bytes are folded.
 fn with_folded_start<T>(name: &[u8], folds_len: usize, with: impl FnOnce(&[u8]) -> T) -> T {
-    let mut room = [0; KEY_ROOM];
+    let mut buffer = [0; KEY_CAPACITY];
     let mut longer;
-    let folded = match room.get_mut(..name.len()) {
+    let folded = match buffer.get_mut(..name.len()) {
         Some(folded) => {
             folded.copy_from_slice(name);
             folded
@@ -225,15 +225,15 @@ fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
 /// The offsets of the seconds of all relative TTLs in the encoded `values`; `None` if these are not
 /// whole.
 pub(crate) fn relative_seconds(values: &[u8]) -> Option<Vec<usize>> {
-    let (mut at, mut places) = (0, Vec::new());
+    let (mut at, mut positions) = (0, Vec::new());
     while at < values.len() {
         let end = value_end(values, at)?;
         if values[at + TTL_AT] == Ttl::RELATIVE {
-            places.push(at + TTL_AT + 1);
+            positions.push(at + TTL_AT + 1);
         }
         at = end;
     }
-    Some(places)
+    Some(positions)
 }
 
 /// Sets the relative TTL of each of the encoded `values`, as far as they are whole. RFC 3651

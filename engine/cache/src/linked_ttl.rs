@@ -21,14 +21,14 @@ const DISTANCE_MAX: usize = (1 << (u32::BITS - SECONDS_BITS)) - 1;
 /// are not whole.
 #[must_use]
 pub(crate) fn link(values: &mut [u8]) -> bool {
-    let Some(places) = relative_seconds(values) else { return false };
+    let Some(positions) = relative_seconds(values) else { return false };
     let seconds = |at: usize| values[at..].first_chunk().map_or(u32::MAX, |field| u32::from_be_bytes(*field));
     let is_near = |pair: &[usize]| pair[1] - pair[0] <= DISTANCE_MAX;
-    let fits = places.first() == Some(&FIRST_AT)
-        && places.iter().all(|&at| seconds(at) <= SECONDS_MASK)
-        && places.windows(2).all(is_near);
-    for (nth, &at) in places.iter().enumerate().filter(|_| fits) {
-        let distance = places.get(nth + 1).map_or(0, |next| next - at);
+    let fits = positions.first() == Some(&FIRST_AT)
+        && positions.iter().all(|&at| seconds(at) <= SECONDS_MASK)
+        && positions.windows(2).all(is_near);
+    for (nth, &at) in positions.iter().enumerate().filter(|_| fits) {
+        let distance = positions.get(nth + 1).map_or(0, |next| next - at);
         #[expect(clippy::cast_possible_truncation, reason = "at most DISTANCE_MAX")]
         if let Some(field) = values[at..].first_chunk_mut() {
             *field = (u32::from_be_bytes(*field) | (distance as u32) << SECONDS_BITS).to_be_bytes();

@@ -55,7 +55,7 @@ handle_daemon::metrics! {
         gauge memory_bytes = |reading| reading.table.bytes_max;
         /// Entries inserted.
         counter insertions = |reading| reading.table.insertions;
-        /// Entries dropped for lack of room.
+        /// Entries dropped for lack of capacity.
         counter evictions = |reading| reading.table.evictions;
     }
 }

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Signals: SIGTERM and SIGINT answer what has arrived and stop; SIGHUP reads the configuration
 /// again, as far as it can change while serving.
 ///
-/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+/// Exit codes: 0 stopped on request, 1 failed, 2 configuration or usage.
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-cache",

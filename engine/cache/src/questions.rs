@@ -239,8 +239,8 @@ impl QuestionThread {
             return Err(QuestionFailure::Again(failure));
         }
         let prefix = fold::folded(Handle(handle).naming_authority());
-        let patience = Duration::from_millis(state.config.upstream.turn_ms.into());
-        let Ok(_turn) = timeout(patience, self.turns.take(origin, prefix)).await else {
+        let turn_timeout = Duration::from_millis(state.config.upstream.turn_ms.into());
+        let Ok(_turn) = timeout(turn_timeout, self.turns.take(origin, prefix)).await else {
             upstream.give_back(handle, key.is_authoritative);
             return Err(QuestionFailure::NoTurn);
         };

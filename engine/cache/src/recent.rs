@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of places; a power of two.
-const PLACES_COUNT: usize = 1 << 12;
+/// Number of slots; a power of two.
+const SLOTS_COUNT: usize = 1 << 12;
 
 /// Hashes of names, each with a time.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub struct RecentNames(Box<[AtomicU64]>);
 
 impl Default for RecentNames {
     fn default() -> Self {
-        Self((0..PLACES_COUNT).map(|_| AtomicU64::new(0)).collect())
+        Self((0..SLOTS_COUNT).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
@@ -23,41 +23,41 @@ const fn tag(hash: u64) -> u64 {
 
 impl RecentNames {
     #[expect(clippy::cast_possible_truncation, reason = "taken modulo the number of places")]
-    fn place(&self, hash: u64) -> &AtomicU64 {
-        &self.0[hash as usize & (PLACES_COUNT - 1)]
+    fn slot(&self, hash: u64) -> &AtomicU64 {
+        &self.0[hash as usize & (SLOTS_COUNT - 1)]
     }
 
     /// The time noted for `hash`, if it is there.
     #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
     pub fn noted_at(&self, hash: u64) -> Option<u32> {
-        let noted = self.place(hash).load(Ordering::Relaxed);
+        let noted = self.slot(hash).load(Ordering::Relaxed);
         (noted != 0 && tag(noted) == tag(hash)).then_some(noted as u32)
     }
 
     /// Notes `hash` at the time `now_unix_s`.
     pub fn note(&self, hash: u64, now_unix_s: u32) {
-        self.place(hash).store(tag(hash) | u64::from(now_unix_s), Ordering::Relaxed);
+        self.slot(hash).store(tag(hash) | u64::from(now_unix_s), Ordering::Relaxed);
     }
 
     /// Notes `hash` unless it was noted less than `pause_s` seconds ago. Of several threads, one is
     /// told that it has noted it.
     pub fn note_once(&self, hash: u64, now_unix_s: u32, pause_s: u32) -> bool {
-        let place = self.place(hash);
-        let noted = place.load(Ordering::Relaxed);
+        let slot = self.slot(hash);
+        let noted = slot.load(Ordering::Relaxed);
         if self.noted_at(hash).is_some_and(|at| now_unix_s.wrapping_sub(at) < pause_s) {
             return false;
         }
         let new = tag(hash) | u64::from(now_unix_s);
-        place.compare_exchange(noted, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        slot.compare_exchange(noted, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Forgets `hash`.
     pub fn forget(&self, hash: u64) {
-        let place = self.place(hash);
-        let noted = place.load(Ordering::Relaxed);
+        let slot = self.slot(hash);
+        let noted = slot.load(Ordering::Relaxed);
         if tag(noted) == tag(hash) {
             // If another name has come here meanwhile, that one stays.
-            let _ = place.compare_exchange(noted, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = slot.compare_exchange(noted, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_displace_another_one_of_its_place() {
+    fn a_name_may_displace_another_one_of_its_slot() {
         let (names, other) = (RecentNames::default(), HASH ^ 1 << 60);
         names.note(HASH, 100);
         names.note(other, 101);

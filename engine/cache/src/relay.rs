@@ -125,11 +125,11 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
     let target = target(state, missing.handle(), (source, envelope.session_id), &request)?;
     envelope.session_id = target.number;
     let sent = [&envelope.to_bytes()[..], rest].concat();
-    let patience = Duration::from_millis(state.config.upstream.timeout_ms.into());
+    let timeout = Duration::from_millis(state.config.upstream.timeout_ms.into());
     let mut servers = target.servers.into_iter();
     let (server, answer) = loop {
         let server = servers.next().ok_or(RefusalReason::NotResolved)?;
-        match ask_over_tcp(server.address, &sent, patience) {
+        match ask_over_tcp(server.address, &sent, timeout) {
             Ok(answer) => break (server, answer.message),
             // Nothing has been sent.
             Err(RawExchangeError::Unconnected(_)) => {}

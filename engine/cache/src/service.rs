@@ -19,7 +19,7 @@ use handle_daemon::settings::reload::{SettingChanges, merged};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::threads;
 use handle_resolver::StagedCacheLookup;
-use handle_server::cache::{CopyRoom, MissingRecord, ServerCache};
+use handle_server::cache::{CopyBuffer, MissingRecord, ServerCache};
 use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, channel};
@@ -105,9 +105,14 @@ impl ServerCache for CacheService {
         }
     }
 
-    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>) {
+    fn find<'c, 'r: 'c>(
+        &self,
+        lookups: &mut [StagedCacheLookup<'c>],
+        now_unix_s: u32,
+        buffer: &CopyBuffer<'r>,
+    ) {
         for lookup in lookups.iter_mut().filter(|lookup| lookup.is_wanted) {
-            lookup.known = self.state.find(lookup, now_unix_s, room);
+            lookup.known = self.state.find(lookup, now_unix_s, buffer);
         }
     }
 

@@ -25,7 +25,7 @@ use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_proto::wire::list::Values;
 use handle_proto::{Handle, fold};
 use handle_resolver::{CachedLookup, StagedCacheLookup};
-use handle_server::cache::{CopyRoom, Resolution};
+use handle_server::cache::{CopyBuffer, Resolution};
 use handle_snapshot::{EncodedRecord, hash_key};
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -246,16 +246,16 @@ impl CacheState {
         stamp.kind == RECORD && stamp.flags & HAS_ABSOLUTE == 0 && expired_s < self.live.load().stale_s
     }
 
-    /// What workers know about the handle of `lookup`. The values are copied to `room`.
+    /// What workers know about the handle of `lookup`. The values are copied to `buffer`.
     #[inline]
     pub(crate) fn find<'r>(
         &self,
         &StagedCacheLookup { handle, hash, slot, .. }: &StagedCacheLookup<'_>,
         now_unix_s: u32,
-        room: &CopyRoom<'r>,
+        buffer: &CopyBuffer<'r>,
     ) -> CachedLookup<'r> {
         let key = (handle.0.len(), |key: &[u8]| is_key_of(key, handle));
-        let found = self.table.find_at(hash, slot, key, |len| room.take(len));
+        let found = self.table.find_at(hash, slot, key, |len| buffer.take(len));
         let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
             return CachedLookup::Unknown;
         };
@@ -314,11 +314,11 @@ impl CacheState {
     /// A copy of what the table has about `handle`.
     fn copy(&self, handle: Handle<'_>) -> Option<(EntryStamp, Vec<u8>)> {
         let (hash, mut copy) = (self.hash(handle), Vec::new());
-        let room = &mut copy;
+        let buffer = &mut copy;
         let found = with_key(handle, |key| {
             self.table.find(hash, key, move |len| {
-                room.resize(len, 0);
-                Some(&mut room[..])
+                buffer.resize(len, 0);
+                Some(&mut buffer[..])
             })
         });
         let TableLookup::Found(CachedEntry { stamp, values, .. }) = found else { return None };

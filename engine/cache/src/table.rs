@@ -19,7 +19,7 @@
 //! - **Shards bound the wait of writers.** Each shard has its rings, its buckets and one lock for
 //!   writers.
 //! - **Memory is in huge pages** where the system has them: a lookup reads the index at one random
-//!   place and a ring at another.
+//!   position and a ring at another.
 
 mod entry;
 mod ghost;
@@ -52,8 +52,8 @@ pub struct CachedRecordTable {
 pub enum TableLookup<'r> {
     /// There is no entry.
     Missing,
-    /// There is an entry, and no room to copy it.
-    NoRoom,
+    /// There is an entry, and no capacity to copy it.
+    NoCapacity,
     /// A copy of the entry.
     Found(CachedEntry<'r>),
 }
@@ -102,7 +102,7 @@ pub struct TableStats {
     pub bytes_max: usize,
     /// Entries inserted since the start.
     pub insertions: u64,
-    /// Entries dropped for lack of room since the start.
+    /// Entries dropped for lack of capacity since the start.
     pub evictions: u64,
 }
 
@@ -152,16 +152,16 @@ impl CachedRecordTable {
         shard.prefetch_entry(hash, slot);
     }
 
-    /// Copies the entry of `key` into the bytes that `room` returns for the length that it is
+    /// Copies the entry of `key` into the bytes that `buffer` returns for the length that it is
     /// given, and counts a use of the entry. While the entry is moved by a writer, it may be
     /// reported as missing.
     pub fn find<'r>(
         &self,
         hash: u64,
         key: &[u8],
-        room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
+        buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        self.find_at(hash, NO_SLOT, (key.len(), |found: &[u8]| found == key), room)
+        self.find_at(hash, NO_SLOT, (key.len(), |found: &[u8]| found == key), buffer)
     }
 
     /// Last step of a lookup: as [`find`](Self::find), for a key of so many bytes that is compared
@@ -172,10 +172,10 @@ impl CachedRecordTable {
         hash: u64,
         slot: usize,
         (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
-        room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
+        buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
         let (shard, hash) = self.shard(hash);
-        shard.find(hash, slot, (key_len, is_key), room)
+        shard.find(hash, slot, (key_len, is_key), buffer)
     }
 
     /// Inserts an entry, in place of the one with the same key. Returns false, and removes that

@@ -1,7 +1,7 @@
 //! The turns of questions: how many are under way at a time, and whose is next.
 //!
-//! A question waits for a place of its client, for a place of its prefix, and then for a turn. One
-//! client and one prefix have a share of the turns, so a client that asks about a service that
+//! A question waits for a permit of its client, for a permit of its prefix, and then for a turn.
+//! One client and one prefix have a share of the turns, so a client that asks about a service that
 //! takes seconds to answer delays its own questions and those about that service. Turns that become
 //! free go to the source for which others have worked least ([`FairQueue`]), so a source with many
 //! questions does not delay one with few.
@@ -24,59 +24,59 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The share of one user of `places`, of which each gets one of `shares` equal parts, rounded up.
-const fn share_of(places: usize, shares: usize) -> usize {
-    places.div_ceil(shares)
+/// The share of one user of `permits`, of which each gets one of `shares` equal parts, rounded up.
+const fn share_of(permits: usize, shares: usize) -> usize {
+    permits.div_ceil(shares)
 }
 
-/// A number of places for each key.
+/// A number of permits for each key.
 #[derive(Debug)]
 pub(crate) struct ShareTable<K: Hash + Eq + Clone> {
-    places: usize,
+    permits: usize,
     used: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
 }
 
-/// The use of a place; or the wait for one, without a permit.
+/// The use of a permit; or the wait for one, without a permit.
 #[derive(Debug)]
-pub(crate) struct SharePlace<K: Hash + Eq + Clone> {
+pub(crate) struct SharePermit<K: Hash + Eq + Clone> {
     key: K,
     used: Arc<Mutex<HashMap<K, Arc<Semaphore>>>>,
     permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<K: Hash + Eq + Clone> ShareTable<K> {
-    pub(crate) fn new(places: usize, shares: usize) -> Self {
-        Self { places: share_of(places, shares), used: Arc::default() }
+    pub(crate) fn new(permits: usize, shares: usize) -> Self {
+        Self { permits: share_of(permits, shares), used: Arc::default() }
     }
 
-    fn begin(&self, key: K) -> (SharePlace<K>, Arc<Semaphore>) {
+    fn begin(&self, key: K) -> (SharePermit<K>, Arc<Semaphore>) {
         let mut used = locked(&self.used);
         let semaphore =
-            used.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.places))).clone();
+            used.entry(key.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.permits))).clone();
         drop(used);
-        (SharePlace { key, used: Arc::clone(&self.used), permit: None }, semaphore)
+        (SharePermit { key, used: Arc::clone(&self.used), permit: None }, semaphore)
     }
 
-    /// Waits for a place of `key`, behind those who came before.
-    async fn take(&self, key: K) -> SharePlace<K> {
-        let (mut place, semaphore) = self.begin(key);
-        place.permit = semaphore.acquire_owned().await.ok();
-        place
+    /// Waits for a permit of `key`, behind those who came before.
+    async fn take(&self, key: K) -> SharePermit<K> {
+        let (mut permit, semaphore) = self.begin(key);
+        permit.permit = semaphore.acquire_owned().await.ok();
+        permit
     }
 
-    /// A place of `key`, if one is free.
-    pub(crate) fn try_take(&self, key: K) -> Option<SharePlace<K>> {
-        let (mut place, semaphore) = self.begin(key);
-        place.permit = Some(semaphore.try_acquire_owned().ok()?);
-        Some(place)
+    /// A permit of `key`, if one is free.
+    pub(crate) fn try_take(&self, key: K) -> Option<SharePermit<K>> {
+        let (mut permit, semaphore) = self.begin(key);
+        permit.permit = Some(semaphore.try_acquire_owned().ok()?);
+        Some(permit)
     }
 }
 
-impl<K: Hash + Eq + Clone> Drop for SharePlace<K> {
+impl<K: Hash + Eq + Clone> Drop for SharePermit<K> {
     fn drop(&mut self) {
         self.permit = None;
         let mut used = locked(&self.used);
-        // Those who use a place or wait for one have another reference.
+        // Those who use a permit or wait for one have another reference.
         if used.get(&self.key).is_some_and(|semaphore| Arc::strong_count(semaphore) == 1) {
             used.remove(&self.key);
         }
@@ -97,8 +97,8 @@ pub(crate) struct QuestionTurns {
 #[derive(Debug)]
 pub(crate) struct QuestionTurn {
     _turn: FreeTurn,
-    _of_prefix: SharePlace<Vec<u8>>,
-    _of_source: Option<SharePlace<IpAddr>>,
+    _of_prefix: SharePermit<Vec<u8>>,
+    _of_source: Option<SharePermit<IpAddr>>,
 }
 
 impl QuestionTurns {

@@ -82,8 +82,8 @@ pub enum UpstreamFailure {
 }
 
 impl UpstreamFailure {
-    /// What clients are told. What does not change by waiting is not told as "too busy": clients
-    /// would ask again and again.
+    /// What clients are told. What does not change by waiting is not reported as "too busy":
+    /// clients would ask again and again.
     #[must_use]
     pub fn reason(&self) -> RefusalReason {
         match self {
@@ -156,8 +156,8 @@ impl UpstreamResolver {
         client.limits = LookupLimits { timeout_ms, requests_max: config.requests, ..LookupLimits::default() };
         client.preferences.forbidden = SourceList::parse(&config.forbidden_networks)
             .map_err(|wrong| anyhow!("`upstream.forbidden_networks`: {wrong}"))?;
-        client.patience.udp_ms = UDP_RETRY_MS.to_vec();
-        client.patience.tcp_ms = client.patience.tcp_ms.min(config.timeout_ms);
+        client.timeout.udp_ms = UDP_RETRY_MS.to_vec();
+        client.timeout.tcp_ms = client.timeout.tcp_ms.min(config.timeout_ms);
         client.cache = Cache::new(CacheLimits { bytes_max: config.service_bytes, ..CacheLimits::default() });
         let target = match servers.is_empty() {
             true => LookupTarget::Responsible,

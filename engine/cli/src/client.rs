@@ -51,10 +51,10 @@ impl ClientArgs {
         let settings = directory.settings()?;
         let mut client = Client::new(self.root(&directory, &settings)?);
         // One silent server must not use up the whole time limit.
-        client.patience.tcp_ms = 10_000;
+        client.timeout.tcp_ms = 10_000;
         // The file is renewed only on request, with `hdl root --refresh`.
         client.renewal.automatic = false;
-        directory.apply(&settings, &mut client.preferences, &mut client.patience)?;
+        directory.apply(&settings, &mut client.preferences, &mut client.timeout)?;
         self.add_overrides(&directory, &mut client.overrides)?;
         if self.tcp {
             client.preferences.protocols = vec![InterfaceProtocol::TCP];

@@ -90,15 +90,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 pub fn ask(socket: &Path, command: &str) -> anyhow::Result<Value> {
     let mut stream = connect(socket)?;
     // A new process may copy its set into memory before it serves; a promotion writes the store.
-    let patience = if command == "restart" || command.starts_with("promote") { 150 } else { 10 };
-    stream.set_read_timeout(Some(Duration::from_secs(patience)))?;
+    let timeout = if command == "restart" || command.starts_with("promote") { 150 } else { 10 };
+    stream.set_read_timeout(Some(Duration::from_secs(timeout)))?;
     writeln!(stream, "{command}")?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).context(UNREAD)?;
     parse(&line)
 }
 
-/// Sends a command whose answer has several lines, and passes those with the progress to `tell`.
+/// Sends a command whose answer has several lines, and passes those with the progress to `report`.
 /// Returns the last one, which has `ok`; `None` if the connection ends before.
 ///
 /// # Errors
@@ -106,7 +106,7 @@ pub fn ask(socket: &Path, command: &str) -> anyhow::Result<Value> {
 pub(crate) fn converse(
     socket: &Path,
     command: &str,
-    mut tell: impl FnMut(&Value),
+    mut report: impl FnMut(&Value),
 ) -> anyhow::Result<Option<Value>> {
     let mut stream = connect(socket)?;
     writeln!(stream, "{command}")?;
@@ -115,7 +115,7 @@ pub(crate) fn converse(
         if answer.get("ok").is_some() || answer.get("error").is_some() {
             return Ok(Some(answer));
         }
-        tell(&answer);
+        report(&answer);
     }
     Ok(None)
 }

@@ -93,13 +93,13 @@ pub fn ask(
 
 /// Sends a request over a new connection, and waits for the answer.
 ///
-/// Returns `None` if there was no answer within `patience`.
+/// Returns `None` if there was no answer within `timeout`.
 pub(crate) fn ask_over_tcp(
     server: SocketAddr,
     request: &OutgoingQuery,
-    patience: Duration,
+    timeout: Duration,
 ) -> anyhow::Result<Option<RawAnswer>> {
-    answered(server, raw_exchange::ask_over_tcp(server, &request.message, patience))
+    answered(server, raw_exchange::ask_over_tcp(server, &request.message, timeout))
 }
 
 /// The answer; `None` if there was none in time. Says what to check where there will not be any.

@@ -16,7 +16,7 @@ pub(crate) struct HomedCollector<'a> {
     below: Option<HomedTable<'a>>,
     is_delta: bool,
     /// Prefixes were given, so the prefixes of the records do not matter.
-    is_told: bool,
+    is_given: bool,
     /// Folded; none of them is in `below`.
     new: BTreeSet<Vec<u8>>,
     /// The number of records that will not be answered from, and the first of them.
@@ -36,7 +36,7 @@ impl<'a> HomedCollector<'a> {
 
     fn new(prefixes: &[String], below: Option<HomedTable<'a>>, is_delta: bool) -> anyhow::Result<Self> {
         let mut gathered =
-            Self { below, is_delta, is_told: !prefixes.is_empty(), new: BTreeSet::new(), outside: None };
+            Self { below, is_delta, is_given: !prefixes.is_empty(), new: BTreeSet::new(), outside: None };
         for prefix in prefixes {
             gathered.home(prefix)?;
         }
@@ -73,7 +73,7 @@ impl<'a> HomedCollector<'a> {
         if self.has(Handle(&key)) {
             return;
         }
-        if self.is_told {
+        if self.is_given {
             self.outside.get_or_insert_with(|| (0, Handle(handle).to_string())).0 += 1;
         } else {
             self.new.insert(fold::folded(Handle(&key).naming_authority()));

@@ -5,7 +5,7 @@
 use anyhow::{Context as _, anyhow, bail};
 use handle_formats::batch::{BatchOperation, BatchValue};
 use handle_formats::input::{
-    InputEntry as FormatsEntry, InputForm, InputPlace as EntryPlace, InputReader, InputStream,
+    InputEntry as FormatsEntry, InputForm, InputPosition as EntryPosition, InputReader, InputStream,
 };
 use handle_proto::wire::list::Values;
 use handle_proto::{Value, ValueBuf};
@@ -23,7 +23,7 @@ const LINE_BITS: u32 = 40;
 /// If this bit is set, the lower bits are the position of the record instead of a line.
 const IS_RECORD: u64 = 1 << (LINE_BITS - 1);
 
-/// What an input has at one place.
+/// What an input has at one position.
 pub(crate) enum InputEntry<'a> {
     /// The record of a handle.
     Record(&'a [u8], Values<'a>),
@@ -38,9 +38,9 @@ pub(crate) enum InputEntry<'a> {
     Refused(Option<&'a str>, String),
 }
 
-/// Room for the records of inputs whose rows of one handle may stand apart.
+/// Where to sort the records of inputs whose rows of one handle may stand apart.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SortingRoom<'a> {
+pub(crate) struct SortingSpace<'a> {
     /// Directory of temporary files.
     pub(crate) temp_dir: &'a Path,
     pub(crate) memory_len: usize,
@@ -100,12 +100,12 @@ impl<'a> RecordInputs<'a> {
     /// whose rows may stand apart come last, in the order of their handles.
     ///
     /// # Errors
-    /// If an input cannot be read or an entry is not one, with file, place and reason; and those of
-    /// `take`.
+    /// If an input cannot be read or an entry is not one, with file, position and reason; and those
+    /// of `take`.
     pub(crate) fn each(
         &self,
         bar: &ProgressBar,
-        room: SortingRoom<'_>,
+        sorting: SortingSpace<'_>,
         mut take: impl FnMut(u64, InputEntry<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let mut parts = None;
@@ -115,11 +115,11 @@ impl<'a> RecordInputs<'a> {
             let read = |error| anyhow!("{}: {error}", path.display());
             let mut reader = InputReader::new(stream, form).map_err(read)?.dated(self.default_timestamp);
             let has_parts = reader.has_parts();
-            while let Some((place, entry)) = reader.next().map_err(read)? {
-                let origin = origin(file_at, place);
+            while let Some((position, entry)) = reader.next().map_err(read)? {
+                let origin = origin(file_at, position);
                 match entry {
                     FormatsEntry::Record(handle, values) if has_parts => {
-                        parts.get_or_insert_with(|| RecordParts::new(room)).add(origin, handle, values)?;
+                        parts.get_or_insert_with(|| RecordParts::new(sorting)).add(origin, handle, values)?;
                     }
                     entry => self.take_entry(origin, entry, &mut take)?,
                 }
@@ -183,31 +183,31 @@ impl<'a> RecordInputs<'a> {
             return take(origin, InputEntry::Refused(handle, why));
         }
         let handle = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
-        bail!("{}: {handle}{why}", self.place(origin))
+        bail!("{}: {handle}{why}", self.position(origin))
     }
 
-    /// The place of an origin as `file:line`, or `file: record N` where records are not lines.
-    pub(crate) fn place(&self, origin: u64) -> InputPlace {
+    /// The position of an origin as `file:line`, or `file: record N` where records are not lines.
+    pub(crate) fn position(&self, origin: u64) -> InputPosition {
         let file_at = usize::try_from(origin >> LINE_BITS).unwrap_or(usize::MAX);
         let file = self.paths.get(file_at).map_or(Path::new("?"), PathBuf::as_path).display();
         let number = origin & (IS_RECORD - 1);
         match origin & IS_RECORD {
-            0 => InputPlace::line(file, number),
-            _ => InputPlace::record(file, number),
+            0 => InputPosition::line(file, number),
+            _ => InputPosition::record(file, number),
         }
     }
 
-    /// Formats an error of the builder, with places instead of origins.
+    /// Formats an error of the builder, with positions instead of origins.
     pub(crate) fn explain(&self, error: BuildError) -> anyhow::Error {
         match error {
             BuildError::Record { handle, origin, why } => {
-                anyhow!("{}: {}: {why}", self.place(origin), handle_proto::Handle(&handle))
+                anyhow!("{}: {}: {why}", self.position(origin), handle_proto::Handle(&handle))
             }
             BuildError::Duplicate { key, origins: [first, second] } => anyhow!(
                 "{}: duplicate handle {}, first at {}",
-                self.place(second),
+                self.position(second),
                 handle_proto::Handle(&key),
-                self.place(first)
+                self.position(first)
             ),
             error => error.into(),
         }
@@ -247,17 +247,17 @@ pub(crate) fn open_bytes(path: &Path) -> anyhow::Result<Box<dyn Read>> {
     Ok(Box::new(File::open(path).with_context(|| format!("cannot open {}", path.display()))?))
 }
 
-fn origin(file_at: usize, place: EntryPlace) -> u64 {
-    let number = match place {
-        EntryPlace::Line(line) => line,
-        EntryPlace::Record(record) => IS_RECORD | record,
+fn origin(file_at: usize, position: EntryPosition) -> u64 {
+    let number = match position {
+        EntryPosition::Line(line) => line,
+        EntryPosition::Record(record) => IS_RECORD | record,
     };
     ((file_at as u64) << LINE_BITS) | number
 }
 
-/// The place of an entry: a line, or the position in a file whose records are not lines.
+/// The position of an entry: a line, or the position in a file whose records are not lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct InputPlace {
+pub(crate) struct InputPosition {
     /// The file, or the server that sent the record.
     pub(crate) file: String,
     /// The line.
@@ -266,7 +266,7 @@ pub(crate) struct InputPlace {
     pub(crate) record: Option<u64>,
 }
 
-impl InputPlace {
+impl InputPosition {
     /// A line.
     fn line(file: impl ToString, line: u64) -> Self {
         Self { file: file.to_string(), line: Some(line), record: None }
@@ -278,7 +278,7 @@ impl InputPlace {
     }
 }
 
-impl fmt::Display for InputPlace {
+impl fmt::Display for InputPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.line, self.record) {
             (Some(line), _) => write!(f, "{}:{line}", self.file),
@@ -315,9 +315,9 @@ impl<'e> RecordPart<'e> {
 }
 
 impl RecordParts {
-    fn new(room: SortingRoom<'_>) -> Self {
-        let sorter = Sorter::new(room.temp_dir, room.memory_len);
-        Self { sorter, folds: room.folds, count: 0, entry: Vec::new() }
+    fn new(sorting: SortingSpace<'_>) -> Self {
+        let sorter = Sorter::new(sorting.temp_dir, sorting.memory_len);
+        Self { sorter, folds: sorting.folds, count: 0, entry: Vec::new() }
     }
 
     fn add(&mut self, origin: u64, handle: &[u8], values: Values<'_>) -> anyhow::Result<()> {
@@ -397,8 +397,8 @@ mod tests {
     #[test]
     fn parts_of_a_record_are_put_together_wherever_they_stand() {
         let directory = tempfile::tempdir().unwrap();
-        let room = SortingRoom { temp_dir: directory.path(), memory_len: 100, folds: true };
-        let mut parts = RecordParts::new(room);
+        let sorting = SortingSpace { temp_dir: directory.path(), memory_len: 100, folds: true };
+        let mut parts = RecordParts::new(sorting);
         let mut add = |origin, handle: &[u8], indexes: &[i32]| {
             let mut encoded = Vec::new();
             let values = indexes.iter().map(|&index| Value::new(index, b"URL", handle));

@@ -114,18 +114,18 @@ pub(crate) fn verify(args: &VerifyArgs) -> anyhow::Result<ExitOutcome> {
     }
     let SignedStatement { statement, .. } = &proof.signed;
     let time = output::unix_time(i64::try_from(statement.signed_unix_ms / 1000).unwrap_or(0));
-    let place = format!("generation {} as of {time}", statement.generation);
+    let shown = format!("generation {} as of {time}", statement.generation);
     let handle = Handle(&proof.path.key);
     match &proof.path.end {
         PathEnd::Present { public_count, public, private } => {
             let more = if private.0 == [0; 32] { "" } else { ", and others that are not public" };
             let count = output::counted(*public_count as u64, "public value", "public values");
-            output::line(format_args!("{handle} is in {place}, with {count}{more}"));
+            output::line(format_args!("{handle} is in {shown}, with {count}{more}"));
             let values = Values::from_encoded(*public_count, public)?;
             output::lines(output::values(values.iter().collect::<Vec<Value<'_>>>()));
         }
         PathEnd::Absent | PathEnd::Other { .. } => {
-            output::line(format_args!("{handle} is not in {place}"));
+            output::line(format_args!("{handle} is not in {shown}"));
         }
     }
     Ok(outcome(&proof))

@@ -268,7 +268,7 @@ impl<'a> ServerClients<'a> {
             let times = &finder.times;
             if let Err(error) = connected {
                 clients.remove(&known);
-                times.note(server.address, finder.patience.tcp_ms, now());
+                times.note(server.address, finder.timeout.tcp_ms, now());
                 refused = Some(anyhow::Error::new(error).context(server.address));
                 continue;
             }

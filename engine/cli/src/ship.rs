@@ -138,7 +138,7 @@ fn follow(args: &Args, mut follower: ShipFollower) -> anyhow::Result<ExitOutcome
             }
             Err(error) if error.is_final() => return Err(error.into()),
             Err(error) => {
-                tell(&error, &mut last_error);
+                report_failure(&error, &mut last_error);
                 std::thread::sleep(RETRY);
             }
         }
@@ -146,7 +146,7 @@ fn follow(args: &Args, mut follower: ShipFollower) -> anyhow::Result<ExitOutcome
 }
 
 /// Prints an error once, not for each attempt.
-fn tell(error: &ShipError, last: &mut Option<String>) {
+fn report_failure(error: &ShipError, last: &mut Option<String>) {
     let text = error.to_string();
     if last.as_ref() != Some(&text) {
         output::error_line(format_args!("{text}; trying again"));

@@ -1,7 +1,7 @@
 //! `hdl snapshot`: builds layer files, publishes sets, and inspects both.
 
 use crate::homed_prefixes::{self, HomedCollector};
-use crate::input::{InputEntry, RecordInputs, SortingRoom};
+use crate::input::{InputEntry, RecordInputs, SortingSpace};
 use crate::secret::PassphraseArgs;
 use crate::share::ShareArgs;
 use crate::store::export::line_of;
@@ -13,7 +13,7 @@ use handle_snapshot::builder::{BuildProgress, Builder};
 use handle_snapshot::map::{LoadMode, MappedFile};
 use handle_snapshot::set::manifest::Manifest;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::set::stager::{LayerPlace, NewLayer};
+use handle_snapshot::set::stager::{LayerPosition, NewLayer};
 use handle_snapshot::set::storage::create_directory;
 use handle_snapshot::set::{PublishedSet, SetError, SetErrorKind, SetTree};
 use handle_snapshot::writer::LayerOptions;
@@ -249,8 +249,8 @@ fn build_layer<W: Write + Seek>(
             writing.set_position(records);
         }
     });
-    let room = SortingRoom { temp_dir, memory_len, folds: options.folds };
-    inputs.each(&reading, room, |origin, entry| {
+    let sorting = SortingSpace { temp_dir, memory_len, folds: options.folds };
+    inputs.each(&reading, sorting, |origin, entry| {
         let added = match entry {
             // Every server of the site homes the prefix of its record.
             InputEntry::Record(handle, _) | InputEntry::Deleted(handle) if !share.has(Handle(handle)) => {
@@ -262,16 +262,16 @@ fn build_layer<W: Write + Seek>(
                 builder.add(origin, &Handle(handle).looked_up(), values)
             }
             InputEntry::Homed(prefix) => {
-                return homed.home_stored(prefix).with_context(|| inputs.place(origin).to_string());
+                return homed.home_stored(prefix).with_context(|| inputs.position(origin).to_string());
             }
             InputEntry::Deleted(handle) if homed.is_delta() => {
                 builder.delete(origin, &Handle(handle).looked_up())
             }
             InputEntry::Deleted(handle) => {
-                let (place, handle) = (inputs.place(origin), Handle(handle));
-                bail!("{place}: {handle}: deletions are allowed only in a delta (--delta)")
+                let (position, handle) = (inputs.position(origin), Handle(handle));
+                bail!("{position}: {handle}: deletions are allowed only in a delta (--delta)")
             }
-            InputEntry::Name(name) => bail!("{}: {name}: a name without a record", inputs.place(origin)),
+            InputEntry::Name(name) => bail!("{}: {name}: a name without a record", inputs.position(origin)),
             // These inputs stop at such a line.
             InputEntry::Refused(..) => return Ok(()),
         };
@@ -331,7 +331,7 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
         merge_when_due(&mut publisher)?;
     }
     let started = std::time::Instant::now();
-    let place = if args.delta { LayerPlace::Delta } else { LayerPlace::Base };
+    let position = if args.delta { LayerPosition::Delta } else { LayerPosition::Base };
     let layer = if let Some(path) = &args.layer {
         let mut source = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let layer = Layer::open(MappedFile::open(path, LoadMode::Map)?)
@@ -344,7 +344,7 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
             )
             .with_context(|| format!("cannot publish {} as a delta of the set", path.display()))?;
         }
-        publisher.stager().stage(place, |mut file, _| {
+        publisher.stager().stage(position, |mut file, _| {
             std::io::copy(&mut source, &mut file)?;
             Ok((file, header))
         })?
@@ -354,7 +354,7 @@ fn publish(args: &PublishArgs) -> anyhow::Result<ExitOutcome> {
             None if args.delta => bail!("{}: no published set, which a delta needs", args.dir.display()),
             _ => fresh_options(&args.records),
         };
-        stage_records(&publisher, args, options, place)?
+        stage_records(&publisher, args, options, position)?
     };
     if !args.delta && !args.allow_removal && publisher.manifest().is_some() {
         confirm_removals(&args.dir, &publisher, &layer)?;
@@ -390,7 +390,7 @@ fn confirm_removals(dir: &Path, publisher: &SetPublisher, new: &NewLayer) -> any
         Ok(())
     })?;
     let Some(first) = first.filter(|_| gone > REMOVALS_MAX && gone > all / 10) else { return Ok(()) };
-    let told = format!(
+    let text = format!(
         "{} of the {} that are published in {} are not in the new set, as {}",
         output::count(gone),
         output::counted(all, "handle", "handles"),
@@ -399,22 +399,22 @@ fn confirm_removals(dir: &Path, publisher: &SetPublisher, new: &NewLayer) -> any
     );
     if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
         bail!(
-            "{told}: to publish it all the same, add --allow-removal; --delta adds records to the published ones"
+            "{text}: to publish it all the same, add --allow-removal; --delta adds records to the published ones"
         );
     }
-    eprint!("hdl: {told}. Publish it? [y/N] ");
+    eprint!("hdl: {text}. Publish it? [y/N] ");
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;
     ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "not published");
     Ok(())
 }
 
-/// Builds in the directory of the set. Errors in the records name their places.
+/// Builds in the directory of the set. Errors in the records name their positions.
 fn stage_records(
     publisher: &SetPublisher,
     args: &PublishArgs,
     options: LayerOptions,
-    place: LayerPlace,
+    position: LayerPosition,
 ) -> anyhow::Result<NewLayer> {
     let prefixes = &args.records.homed;
     let homed = match publisher.records() {
@@ -422,7 +422,7 @@ fn stage_records(
         _ => HomedCollector::base(prefixes)?,
     };
     let mut problem = None;
-    let staged = publisher.stager().stage(place, |file, temp_dir: &Path| {
+    let staged = publisher.stager().stage(position, |file, temp_dir: &Path| {
         build_layer(&args.records, options, homed, temp_dir, file).map_err(|error| {
             problem = Some(error);
             std::io::Error::other("invalid records").into()

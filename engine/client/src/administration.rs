@@ -101,11 +101,11 @@ pub enum StreamAnswer {
 }
 
 impl Administrator {
-    /// A client of `server` that waits at most `patience` for a connection and for each answer.
+    /// A client of `server` that waits at most `timeout` for a connection and for each answer.
     #[must_use]
-    pub fn new(server: SocketAddr, patience: Duration) -> Self {
+    pub fn new(server: SocketAddr, timeout: Duration) -> Self {
         Self {
-            connection: ServerConnection::new(server, patience),
+            connection: ServerConnection::new(server, timeout),
             query_connection: None,
             query_server: None,
             identity: None,
@@ -296,13 +296,13 @@ impl Administrator {
             let Some(server) = server else { return answer };
             self.query_connection = Some(self.connection.sibling(server));
         }
-        self.change_places();
+        self.swap_connections();
         let answer = ask(self);
-        self.change_places();
+        self.swap_connections();
         answer
     }
 
-    fn change_places(&mut self) {
+    fn swap_connections(&mut self) {
         if let Some(other) = &mut self.query_connection {
             std::mem::swap(&mut self.connection, other);
         }

@@ -95,7 +95,7 @@ struct CacheShard {
     /// name.
     table: CacheTable,
     stats: CacheStats,
-    /// The place that is examined next when room is needed.
+    /// The slot that is examined next when capacity is needed.
     hand: usize,
     inserted: u64,
 }
@@ -107,7 +107,7 @@ const SHARDS_MAX: usize = 256;
 /// Fewest bytes of a shard, so that small caches can keep answers of all typical lengths.
 const SHARD_BYTES_MIN: usize = 1 << 20;
 /// Longest key that is made on the stack; most handles are far shorter.
-const KEY_ROOM: usize = 128;
+const KEY_CAPACITY: usize = 128;
 
 impl Cache {
     /// An empty cache.
@@ -269,8 +269,8 @@ impl fmt::Debug for Namer {
 /// Short keys are made without allocation.
 fn with_key<T>(question: &Question, with: impl FnOnce(&[u8]) -> T) -> T {
     let name = &question.handle;
-    let mut room = [0; KEY_ROOM];
-    match room.get_mut(..=name.len()) {
+    let mut buffer = [0; KEY_CAPACITY];
+    match buffer.get_mut(..=name.len()) {
         Some(key) => {
             key[..name.len()].copy_from_slice(name);
             fold::fold(&mut key[..question.handle().folds_len()]);
@@ -326,8 +326,8 @@ impl CacheShard {
         kept.number = self.inserted;
         let name = kept.name;
         let same = self.table.of(name).find(|(_, known)| known.is_to(kept.values_key()));
-        if let Some(place) = same.map(|(place, _)| place) {
-            self.remove(place);
+        if let Some(slot) = same.map(|(slot, _)| slot) {
+            self.remove(slot);
             // It is used again after it has expired.
             kept.note_used();
         } else if self.table.of(name).count() == ENTRIES_MAX
@@ -335,7 +335,7 @@ impl CacheShard {
         {
             self.remove(oldest);
         }
-        self.make_room(bytes_max - needed, now);
+        self.evict_to(bytes_max - needed, now);
         let is_first = self.table.of(name).next().is_none();
         self.stats.handles += u64::from(is_first);
         self.stats.bytes += needed as u64;
@@ -343,28 +343,28 @@ impl CacheShard {
     }
 
     fn forget(&mut self, name: CacheKey) {
-        let places: Vec<usize> = self.table.of(name).map(|(place, _)| place).collect();
-        places.into_iter().for_each(|place| self.remove(place));
+        let slots: Vec<usize> = self.table.of(name).map(|(slot, _)| slot).collect();
+        slots.into_iter().for_each(|slot| self.remove(slot));
         self.table.pack();
     }
 
     /// Examines answers in turn until at most `bytes_max` are taken. An answer that has not expired
     /// is passed over once, and once more if it was used.
-    fn make_room(&mut self, bytes_max: usize, now: ClockReading) {
+    fn evict_to(&mut self, bytes_max: usize, now: ClockReading) {
         while self.stats.bytes > bytes_max as u64 && self.table.len() > 0 {
-            self.hand = if self.hand < self.table.places_count() { self.hand } else { 0 };
-            let place = self.hand;
+            self.hand = if self.hand < self.table.slots_count() { self.hand } else { 0 };
+            let slot = self.hand;
             self.hand += 1;
-            if self.table.at(place).is_some_and(|kept| !kept.is_passed_by(now)) {
-                self.remove(place);
+            if self.table.at(slot).is_some_and(|kept| !kept.is_passed_by(now)) {
+                self.remove(slot);
                 self.stats.evicted += 1;
             }
         }
         self.table.pack();
     }
 
-    fn remove(&mut self, place: usize) {
-        let Some(kept) = self.table.remove(place) else { return };
+    fn remove(&mut self, slot: usize) {
+        let Some(kept) = self.table.remove(slot) else { return };
         self.stats.bytes -= (SLOT_BYTES + kept.memory()) as u64;
         let is_last = self.table.of(kept.name).next().is_none();
         self.stats.handles -= u64::from(is_last);
@@ -682,7 +682,7 @@ mod tests {
     #[test]
     fn long_names_are_found_like_short_names() {
         let cache = cache(1 << 20);
-        for len in [KEY_ROOM - 2, KEY_ROOM - 1, KEY_ROOM, 4 * KEY_ROOM] {
+        for len in [KEY_CAPACITY - 2, KEY_CAPACITY - 1, KEY_CAPACITY, 4 * KEY_CAPACITY] {
             let spelt = |prefix: &str| format!("{prefix}/{}", "x".repeat(len - 2));
             let (known, other) = (spelt("a"), spelt("A"));
             cache.put(&Question::all(known.as_bytes()), &answer(&known, &[value(1, b"URL", 60)]), now(0));

@@ -10,7 +10,7 @@ mod loopback;
 mod tests;
 
 use crate::exchange::{AttemptError, Transmit};
-use crate::flight::{FlightOutcome, FlightPlace};
+use crate::flight::{FlightOutcome, FlightRole};
 use crate::lookup::{Client, Lookup, LookupError, LookupOptions, LookupTarget};
 use crate::plan::{InterfacePurpose, Preferences, ServerTarget, plan};
 use crate::refresh::RenewalGuard;
@@ -29,7 +29,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most bytes of one datagram, or of one read from a connection.
-const ROOM: usize = 1 << 16;
+const BUFFER_LEN: usize = 1 << 16;
 
 /// Time for all servers together to receive that sessions have ended.
 const PARTING: Duration = Duration::from_millis(300);
@@ -42,7 +42,7 @@ const MOMENT: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub struct BlockingDriver {
     client: Arc<Client>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     sockets: Sockets,
 }
 
@@ -135,7 +135,7 @@ fn is_shared(question: &Question, options: &LookupOptions) -> bool {
 }
 
 /// The longest time to wait, rounded up, so that the deadline has passed afterwards.
-fn patience(lookup: &Lookup) -> Duration {
+fn answer_timeout(lookup: &Lookup) -> Duration {
     let left_ms = lookup.poll_timeout().unwrap_or_default().saturating_sub(now().ms);
     Duration::from_millis(left_ms)
 }
@@ -144,7 +144,7 @@ impl BlockingDriver {
     /// A driver for lookups of `client`.
     #[must_use]
     pub fn new(client: Arc<Client>) -> Self {
-        Self { client, room: vec![0; ROOM], sockets: Sockets::default() }
+        Self { client, buffer: vec![0; BUFFER_LEN], sockets: Sockets::default() }
     }
 
     /// Resolves a question, and waits for the outcome.
@@ -175,12 +175,12 @@ impl BlockingDriver {
                 return ResolvedQuestion::from_flight(Ok(answer), question);
             }
             let flight = match client.flights.join(question) {
-                FlightPlace::Lead(lead) => {
+                FlightRole::Lead(lead) => {
                     let resolved = self.ask(question, options);
                     lead.land(resolved.outcome.clone());
                     return resolved;
                 }
-                FlightPlace::Follow(flight) => flight,
+                FlightRole::Follow(flight) => flight,
             };
             let left = deadline.saturating_duration_since(Instant::now());
             match flight.wait(left) {
@@ -245,7 +245,7 @@ impl BlockingDriver {
             // deadline.
             if let Some(ready) = ready(&ways, left) {
                 let mut ready = ready.into_iter();
-                ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.room));
+                ways.retain_mut(|way| !ready.next().unwrap_or(true) || way.says_more(&mut self.buffer));
             }
             if left.is_zero() {
                 return;
@@ -304,7 +304,7 @@ impl BlockingDriver {
         let Some(name) = target.unresolved() else { return vec![target] };
         let client = &self.client;
         let addresses = client.names.get(name, now()).unwrap_or_else(|| {
-            let found = addresses_of(name.to_owned(), Duration::from_millis(client.patience.name_ms.into()));
+            let found = addresses_of(name.to_owned(), Duration::from_millis(client.timeout.name_ms.into()));
             client.names.note(name, &found, now());
             found
         });
@@ -336,7 +336,7 @@ impl BlockingDriver {
                 return outcome;
             }
             if let Some((number, name)) = lookup.poll_name() {
-                let addresses = addresses_of(name, patience(lookup));
+                let addresses = addresses_of(name, answer_timeout(lookup));
                 lookup.handle_addresses(now(), number, &addresses);
             } else if let Some((number, transmit)) = lookup.poll_transmit(now()) {
                 if let Err(error) = self.send(&mut ways, number, &transmit) {
@@ -391,35 +391,35 @@ impl BlockingDriver {
     /// Waits for an event on a socket, at most until the deadline of the lookup, and passes it to
     /// the lookup.
     fn wait(&mut self, lookup: &mut Lookup, ways: &mut [ExchangeSocket]) {
-        let patience = patience(lookup);
-        if patience.is_zero() {
+        let timeout = answer_timeout(lookup);
+        if timeout.is_zero() {
             return;
         }
         // Usually one datagram is waited for, which takes one system call.
         if let [ExchangeSocket { number, socket: Socket::Datagrams(datagrams), .. }] = ways {
-            let received = datagrams.receive(&mut self.room, patience);
-            return hear(lookup, *number, received, &self.room);
+            let received = datagrams.receive(&mut self.buffer, timeout);
+            return hear(lookup, *number, received, &self.buffer);
         }
-        let Some(ready) = ready(ways, patience) else { return };
+        let Some(ready) = ready(ways, timeout) else { return };
         for (way, _) in ways.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
-            way.turn(lookup, &mut self.room);
+            way.turn(lookup, &mut self.buffer);
         }
     }
 }
 
-/// Waits at most `patience`. Returns which sockets are ready, or `None` if the wait was
+/// Waits at most `timeout`. Returns which sockets are ready, or `None` if the wait was
 /// interrupted.
-fn ready(ways: &[ExchangeSocket], patience: Duration) -> Option<Vec<bool>> {
-    let patience = Timespec::try_from(patience).ok()?;
+fn ready(ways: &[ExchangeSocket], timeout: Duration) -> Option<Vec<bool>> {
+    let timeout = Timespec::try_from(timeout).ok()?;
     let mut sockets: Vec<PollFd<'_>> = ways.iter().map(ExchangeSocket::poll_fd).collect();
-    poll(&mut sockets, Some(&patience)).ok()?;
+    poll(&mut sockets, Some(&timeout)).ok()?;
     Some(sockets.iter().map(|socket| !socket.revents().is_empty()).collect())
 }
 
 /// Passes on a datagram, or the error of receiving it.
-fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, room: &[u8]) {
+fn hear(lookup: &mut Lookup, number: u64, received: std::io::Result<usize>, buffer: &[u8]) {
     match received {
-        Ok(len) => lookup.handle_datagram(now(), number, &room[..len]),
+        Ok(len) => lookup.handle_datagram(now(), number, &buffer[..len]),
         Err(error) if is_early(&error) => {}
         Err(_) => lookup.handle_failure(now(), number, AttemptError::Unreachable),
     }
@@ -430,8 +430,8 @@ fn is_early(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }
 
-/// The addresses of a name, from the system's resolver; none if that takes longer than `patience`.
-fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
+/// The addresses of a name, from the system's resolver; none if that takes longer than `timeout`.
+fn addresses_of(name: String, timeout: Duration) -> Vec<IpAddr> {
     // The system's resolver cannot be interrupted, so a thread waits for it as long as it takes.
     let (sender, receiver) = mpsc::channel();
     let look_up = move || {
@@ -440,7 +440,7 @@ fn addresses_of(name: String, patience: Duration) -> Vec<IpAddr> {
         let _ = sender.send(found.unwrap_or_default());
     };
     match std::thread::Builder::new().name("names".to_owned()).spawn(look_up) {
-        Ok(_) => receiver.recv_timeout(patience).unwrap_or_default(),
+        Ok(_) => receiver.recv_timeout(timeout).unwrap_or_default(),
         Err(_) => vec![],
     }
 }
@@ -477,7 +477,7 @@ impl ExchangeSocket {
 
     /// Sends as much as possible over a connection. Returns whether the server has neither answered
     /// nor closed it yet.
-    fn says_more(&mut self, room: &mut [u8]) -> bool {
+    fn says_more(&mut self, buffer: &mut [u8]) -> bool {
         let Socket::Connection { stream, .. } = &mut self.socket else { return false };
         let written = if self.outgoing.is_empty() { Ok(0) } else { stream.write(&self.outgoing) };
         match written {
@@ -485,11 +485,11 @@ impl ExchangeSocket {
             Err(error) if is_early(&error) => {}
             Err(_) => return false,
         }
-        stream.read(room).is_err_and(|error| is_early(&error))
+        stream.read(buffer).is_err_and(|error| is_early(&error))
     }
 
     /// Moves the bytes that can be moved now.
-    fn turn(&mut self, lookup: &mut Lookup, room: &mut [u8]) {
+    fn turn(&mut self, lookup: &mut Lookup, buffer: &mut [u8]) {
         let number = self.number;
         if let Socket::Connection { stream, is_there: is_there @ false } = &mut self.socket {
             if !matches!(stream.take_error(), Ok(None)) {
@@ -500,7 +500,7 @@ impl ExchangeSocket {
         }
         match &mut self.socket {
             // The datagram is there, so this does not wait.
-            Socket::Datagrams(datagrams) => hear(lookup, number, datagrams.receive(room, MOMENT), room),
+            Socket::Datagrams(datagrams) => hear(lookup, number, datagrams.receive(buffer, MOMENT), buffer),
             Socket::Connection { stream, .. } => {
                 if !self.outgoing.is_empty() {
                     match stream.write(&self.outgoing) {
@@ -509,8 +509,8 @@ impl ExchangeSocket {
                         Err(_) => return lookup.handle_failure(now(), number, AttemptError::Ended),
                     }
                 }
-                match stream.read(room) {
-                    Ok(len @ 1..) => lookup.handle_stream(now(), number, &room[..len]),
+                match stream.read(buffer) {
+                    Ok(len @ 1..) => lookup.handle_stream(now(), number, &buffer[..len]),
                     Err(error) if is_early(&error) => {}
                     Ok(0) | Err(_) => lookup.handle_failure(now(), number, AttemptError::Ended),
                 }

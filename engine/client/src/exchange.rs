@@ -180,7 +180,7 @@ pub struct Exchange {
     challenged: Option<Vec<u8>>,
     /// The session of the exchange.
     session: Option<Arc<OpenSession>>,
-    patience: AnswerTimeouts,
+    timeout: AnswerTimeouts,
     began_ms: u64,
     /// Number of times that it was sent.
     sent_count: usize,
@@ -255,7 +255,7 @@ impl Exchange {
         target: ServerTarget,
         head: RequestHead,
         request: &Request<'_>,
-        patience: &AnswerTimeouts,
+        timeout: &AnswerTimeouts,
         now: ClockReading,
     ) -> Result<Self, AttemptError> {
         let envelope = Envelope {
@@ -284,7 +284,7 @@ impl Exchange {
         };
         Ok(Self {
             handle: handle.to_vec(),
-            patience: patience.clone(),
+            timeout: timeout.clone(),
             target,
             head,
             message,
@@ -369,8 +369,8 @@ impl Exchange {
         let goes_on = !self.is_over_datagrams() && self.sent_count > 0;
         if !goes_on {
             let wait_ms = match self.is_over_datagrams() {
-                true => self.patience.udp_ms.get(self.sent_count).copied().unwrap_or_default(),
-                false => self.patience.tcp_ms,
+                true => self.timeout.udp_ms.get(self.sent_count).copied().unwrap_or_default(),
+                false => self.timeout.tcp_ms,
             };
             self.deadline_ms = now.ms.saturating_add(wait_ms.into());
             self.sent_count += 1;
@@ -393,7 +393,7 @@ impl Exchange {
         if now.ms < self.deadline_ms {
             return Ok(());
         }
-        if self.is_over_datagrams() && self.sent_count < self.patience.udp_ms.len() {
+        if self.is_over_datagrams() && self.sent_count < self.timeout.udp_ms.len() {
             self.to_send = true;
             return Ok(());
         }
@@ -561,9 +561,9 @@ mod tests {
         let target = ServerTarget::at("192.0.2.1:2641".parse().unwrap(), InterfaceProtocol::UDP);
         let question = Question::all(b"10.a/x");
         let head = RequestHead::resolution(question.flags(), 7);
-        let patience = AnswerTimeouts::default();
+        let timeout = AnswerTimeouts::default();
         let exchange = question
-            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &patience, now));
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &timeout, now));
         let mut exchange = exchange.unwrap();
         let sent = exchange.poll_transmit(now).unwrap().datagrams;
         let mut echo = sent[0].clone();
@@ -583,9 +583,9 @@ mod tests {
             ..ServerTarget::at("192.0.2.1:2641".parse().unwrap(), protocol)
         };
         let head = RequestHead::resolution(flags, 7);
-        let patience = AnswerTimeouts::default();
+        let timeout = AnswerTimeouts::default();
         let exchange = Question::all(b"10.a/x")
-            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &patience, NOW));
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), &timeout, NOW));
         let mut exchange = exchange.unwrap();
         exchange.poll_transmit(NOW).unwrap();
         exchange

@@ -42,7 +42,7 @@ impl Default for FlightState {
 
 /// The role of a caller.
 #[derive(Debug)]
-pub enum FlightPlace<'a> {
+pub enum FlightRole<'a> {
     /// Make the lookup, and report its outcome.
     Lead(FlightLead<'a>),
     /// Wait for the lookup of another caller.
@@ -60,15 +60,15 @@ pub struct FlightLead<'a> {
 
 impl Flights {
     /// The role of the caller for `question`.
-    pub fn join(&self, question: &Question) -> FlightPlace<'_> {
+    pub fn join(&self, question: &Question) -> FlightRole<'_> {
         let key = (question.handle_key(), question.values_key());
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(flight) = under_way.get(&key) {
-            return FlightPlace::Follow(Arc::clone(flight));
+            return FlightRole::Follow(Arc::clone(flight));
         }
         let flight = Arc::new(Flight::default());
         under_way.insert(key.clone(), Arc::clone(&flight));
-        FlightPlace::Lead(FlightLead { flights: self, key, flight })
+        FlightRole::Lead(FlightLead { flights: self, key, flight })
     }
 }
 
@@ -114,13 +114,12 @@ impl Flight {
         }
     }
 
-    /// Waits for the outcome; `None` if it takes longer than `patience`, or there is none.
+    /// Waits for the outcome; `None` if it takes longer than `timeout`, or there is none.
     #[must_use]
-    pub fn wait(&self, patience: Duration) -> Option<FlightOutcome> {
+    pub fn wait(&self, timeout: Duration) -> Option<FlightOutcome> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .landed
-            .wait_timeout_while(state, patience, |state| matches!(state, FlightState::UnderWay(_)));
+        let waited =
+            self.landed.wait_timeout_while(state, timeout, |state| matches!(state, FlightState::UnderWay(_)));
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         match &*state {
             FlightState::Landed(outcome) => Some(outcome.clone()),
@@ -139,12 +138,12 @@ mod tests {
     #[test]
     fn all_waiting_questions_get_the_answer_of_one_request() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
+        let FlightRole::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
         std::thread::scope(|scope| {
             let waiting: Vec<_> = (0..4)
                 .map(|_| match flights.join(&question) {
-                    FlightPlace::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
-                    FlightPlace::Lead(_) => panic!("a question is in flight"),
+                    FlightRole::Follow(flight) => scope.spawn(move || flight.wait(LONG)),
+                    FlightRole::Lead(_) => panic!("a question is in flight"),
                 })
                 .collect();
             lead.land(Ok(crate::LookupAnswer::new(b"a/b", ResponseCode::SUCCESS, []).into()));
@@ -153,17 +152,17 @@ mod tests {
                 assert_eq!(outcome.unwrap().handle, b"a/b");
             }
         });
-        assert!(matches!(flights.join(&question), FlightPlace::Lead(_)), "and then it is over");
+        assert!(matches!(flights.join(&question), FlightRole::Lead(_)), "and then it is over");
     }
 
     #[test]
     fn a_dropped_leader_is_reported_to_the_waiting() {
         let (flights, question) = (Flights::default(), Question::all(b"a/b"));
-        let FlightPlace::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
-        let FlightPlace::Follow(flight) = flights.join(&question) else { panic!("a question is in flight") };
+        let FlightRole::Lead(lead) = flights.join(&question) else { panic!("no question is in flight yet") };
+        let FlightRole::Follow(flight) = flights.join(&question) else { panic!("a question is in flight") };
         assert!(flight.wait(Duration::ZERO).is_none());
         drop(lead);
         assert!(flight.wait(LONG).is_none());
-        assert!(matches!(flights.join(&Question::all(b"a/c")), FlightPlace::Lead(_)));
+        assert!(matches!(flights.join(&Question::all(b"a/c")), FlightRole::Lead(_)));
     }
 }

@@ -54,7 +54,7 @@ pub struct Client {
     /// The preferences among servers.
     pub preferences: Preferences,
     /// The timeouts for answers.
-    pub patience: AnswerTimeouts,
+    pub timeout: AnswerTimeouts,
     /// The limits of one lookup.
     pub limits: LookupLimits,
     /// Cached answers.
@@ -85,7 +85,7 @@ impl Client {
             renewal: Renewal::default(),
             overrides: Overrides::default(),
             preferences: Preferences::default(),
-            patience: AnswerTimeouts::default(),
+            timeout: AnswerTimeouts::default(),
             limits: LookupLimits::default(),
             cache: Cache::new(CacheLimits::default()),
             times: ServerTimes::new(TIMES_MAX),
@@ -421,7 +421,7 @@ impl Lookup {
             }
             Err(error) => {
                 // The time that a connection might have been waited for.
-                context.client.times.note(exchange.target().address, context.client.patience.tcp_ms, now);
+                context.client.times.note(exchange.target().address, context.client.timeout.tcp_ms, now);
                 let (target, took_ms) = (exchange.target().clone(), exchange.waited_ms(now));
                 query.failed_at(target.address, error);
                 context.note(query.depth(), now, || LookupStep::Failed { target, error, took_ms });

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub const UNREAD_REQUEST_ID: i32 = -1;
 
 /// Bytes received at a time; no datagram is longer.
-const ROOM_LEN: usize = 1 << 16;
+const BUFFER_LEN: usize = 1 << 16;
 
 /// The whole answer of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub fn ask_over_udp(
         bytes_max: MESSAGE_LEN_MAX as usize,
         age_ms_max: UDP_REASSEMBLY_MS.into(),
     });
-    let mut room = vec![0; ROOM_LEN];
+    let mut buffer = vec![0; BUFFER_LEN];
     for wait in waits {
         for fragment in cut(&request) {
             let datagram = [&fragment.envelope, &data[fragment.range]].concat();
@@ -139,8 +139,8 @@ pub fn ask_over_udp(
         let sent = Instant::now();
         while let Some(left) = wait.checked_sub(sent.elapsed()).filter(|left| !left.is_zero()) {
             socket.set_read_timeout(Some(left)).map_err(socket_error(SocketStep::Receive))?;
-            let datagram = match socket.recv(&mut room) {
-                Ok(len) => &room[..len],
+            let datagram = match socket.recv(&mut buffer) {
+                Ok(len) => &buffer[..len],
                 Err(error) if is_late(&error) => break,
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     return Err(RawExchangeError::Refused);
@@ -175,25 +175,24 @@ fn connected_socket(server: SocketAddr) -> Result<UdpSocket, RawExchangeError> {
 }
 
 /// Sends a message, envelope first, over a new connection, and waits for the answer. Connecting and
-/// the answer may each take as long as `patience`, however slowly the bytes arrive.
+/// the answer may each take as long as `timeout`, however slowly the bytes arrive.
 ///
 /// # Errors
 /// When there is no whole answer in time, and those of the operating system.
 pub fn ask_over_tcp(
     server: SocketAddr,
     message: &[u8],
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<RawAnswer, RawExchangeError> {
     let (request, _) = Envelope::split(message)?;
-    let mut stream =
-        TcpStream::connect_timeout(&server, patience).map_err(|error| match is_late(&error) {
-            true => RawExchangeError::Silence,
-            false => RawExchangeError::Unconnected(error),
-        })?;
-    stream.set_write_timeout(Some(patience)).map_err(socket_error(SocketStep::Send))?;
+    let mut stream = TcpStream::connect_timeout(&server, timeout).map_err(|error| match is_late(&error) {
+        true => RawExchangeError::Silence,
+        false => RawExchangeError::Unconnected(error),
+    })?;
+    stream.set_write_timeout(Some(timeout)).map_err(socket_error(SocketStep::Send))?;
     let sent = Instant::now();
     stream.write_all(message).map_err(socket_error(SocketStep::Send))?;
-    let (mut bytes, mut room) = (Vec::new(), vec![0; ROOM_LEN]);
+    let (mut bytes, mut buffer) = (Vec::new(), vec![0; BUFFER_LEN]);
     loop {
         if let StreamFront::Message(message, _) = split(&bytes, MESSAGE_LEN_MAX)? {
             let (envelope, _) = Envelope::split(message)?;
@@ -202,12 +201,12 @@ pub fn ask_over_tcp(
             }
             return Ok(RawAnswer { message: message.to_vec(), took: sent.elapsed(), datagrams_count: 0 });
         }
-        let left = patience.checked_sub(sent.elapsed()).filter(|left| !left.is_zero());
+        let left = timeout.checked_sub(sent.elapsed()).filter(|left| !left.is_zero());
         let left = left.ok_or(RawExchangeError::Silence)?;
         stream.set_read_timeout(Some(left)).map_err(socket_error(SocketStep::Receive))?;
-        match stream.read(&mut room) {
+        match stream.read(&mut buffer) {
             Ok(0) => return Err(RawExchangeError::Closed),
-            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Ok(len) => bytes.extend_from_slice(&buffer[..len]),
             Err(error) if is_late(&error) => return Err(RawExchangeError::Silence),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(RawExchangeError::Reset),

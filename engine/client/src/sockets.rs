@@ -45,7 +45,7 @@ pub(crate) struct Datagrams {
     since: Instant,
     /// Whether a datagram was received since the last request.
     was_heard: bool,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 }
 
 impl Datagrams {
@@ -57,7 +57,7 @@ impl Datagrams {
         let socket = UdpSocket::bind((any, 0))?;
         size_receive_buffer(&socket)?;
         socket.connect(server)?;
-        Ok(Self { socket, server, requests_count: 0, since: now, was_heard: false, patience: None })
+        Ok(Self { socket, server, requests_count: 0, since: now, was_heard: false, timeout: None })
     }
 
     fn is_young(&self, now: Instant) -> bool {
@@ -75,13 +75,13 @@ impl Datagrams {
         self.socket.as_fd()
     }
 
-    /// Waits for a datagram, at most for `patience`.
-    pub(crate) fn receive(&mut self, room: &mut [u8], patience: Duration) -> io::Result<usize> {
-        if self.patience != Some(patience) {
-            self.socket.set_read_timeout(Some(patience))?;
-            self.patience = Some(patience);
+    /// Waits for a datagram, at most for `timeout`.
+    pub(crate) fn receive(&mut self, buffer: &mut [u8], timeout: Duration) -> io::Result<usize> {
+        if self.timeout != Some(timeout) {
+            self.socket.set_read_timeout(Some(timeout))?;
+            self.timeout = Some(timeout);
         }
-        let len = self.socket.recv(room)?;
+        let len = self.socket.recv(buffer)?;
         self.was_heard = true;
         Ok(len)
     }
@@ -130,7 +130,7 @@ impl Sockets {
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_secs(10);
+    const TIMEOUT: Duration = Duration::from_secs(10);
 
     fn server() -> (UdpSocket, SocketAddr) {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -149,7 +149,7 @@ mod tests {
         let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
         if answers {
             server.send_to(b"said", from).unwrap();
-            assert_eq!(datagrams.receive(&mut [0; 8], PATIENCE).unwrap(), 4);
+            assert_eq!(datagrams.receive(&mut [0; 8], TIMEOUT).unwrap(), 4);
         }
         sockets.give_at(datagrams, now);
         from.port()
@@ -170,7 +170,7 @@ mod tests {
         }
         let fits = FRAGMENTS_MAX.min(charged / DATAGRAM_COST);
         for number in 0..fits {
-            assert_eq!(datagrams.receive(&mut [0; 512], PATIENCE).unwrap(), 512, "{number}");
+            assert_eq!(datagrams.receive(&mut [0; 512], TIMEOUT).unwrap(), 512, "{number}");
         }
     }
 

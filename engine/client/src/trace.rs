@@ -178,10 +178,10 @@ fn write_kinds(f: &mut fmt::Formatter<'_>, kinds: &[Vec<u8>]) -> fmt::Result {
     const SHOWN_MAX: usize = 5;
     let mut counted: Vec<(&[u8], usize)> = vec![];
     for kind in kinds {
-        let has_room = counted.len() < SHOWN_MAX;
+        let has_capacity = counted.len() < SHOWN_MAX;
         match counted.iter_mut().find(|(known, _)| *known == kind.as_slice()) {
             Some((_, count)) => *count += 1,
-            None if has_room => counted.push((kind, 1)),
+            None if has_capacity => counted.push((kind, 1)),
             None => {}
         }
     }

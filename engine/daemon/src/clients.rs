@@ -43,10 +43,10 @@ impl Listener for TcpListener {
     }
 }
 
-/// One place among the clients, given back when it is dropped.
-struct ClientPlace(Arc<AtomicUsize>);
+/// One permit among the clients, given back when it is dropped.
+struct ClientPermit(Arc<AtomicUsize>);
 
-impl Drop for ClientPlace {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
@@ -90,10 +90,10 @@ pub(crate) fn serve_clients<L: Listener>(
             reserve = File::open("/dev/null").ok();
         }
         clients.fetch_add(1, Ordering::Relaxed);
-        let (place, talk) = (ClientPlace(Arc::clone(&clients)), Arc::clone(&talk));
+        let (permit, talk) = (ClientPermit(Arc::clone(&clients)), Arc::clone(&talk));
         let thread = std::thread::Builder::new().name(thread_name.to_owned()).spawn(move || {
             talk(stream);
-            drop(place);
+            drop(permit);
         });
         if let Err(error) = thread {
             tracing::warn!(%error, "cannot start the thread {thread_name}");

@@ -95,7 +95,7 @@ impl<I, P> DerefMut for TableConnection<I, P> {
     }
 }
 
-/// Marks the absence of a place.
+/// Marks the absence of a slot.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -111,7 +111,7 @@ struct ConnectionList {
 /// at the same time.
 #[derive(Debug)]
 pub struct ConnectionTable<I, P> {
-    places: Vec<Option<TableConnection<I, P>>>,
+    slots: Vec<Option<TableConnection<I, P>>>,
     lists: [ConnectionList; ConnectionWait::ALL.len()],
     count: usize,
     sources: SourceCounts,
@@ -126,7 +126,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     #[must_use]
     pub fn new(limits: TableLimits) -> Self {
         let mut table = Self {
-            places: Vec::new(),
+            slots: Vec::new(),
             lists: [ConnectionList { first: NONE, last: NONE, count: 0, limit_ms: 0 };
                 ConnectionWait::ALL.len()],
             count: 0,
@@ -154,7 +154,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         if prefixes(&limits) != prefixes(&self.limits) {
             self.sources = SourceCounts::new(limits.source_prefix_v4, limits.source_prefix_v6);
             self.unread = self.sources.clone();
-            for connection in self.places.iter().flatten() {
+            for connection in self.slots.iter().flatten() {
                 self.sources.add(connection.address.into());
                 self.unread.add_number(connection.address.into(), connection.unread_len);
             }
@@ -183,26 +183,26 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     /// The connection `id`, if it is in the table.
     #[must_use]
     pub fn get(&self, id: I) -> Option<&TableConnection<I, P>> {
-        self.places.get(id.into())?.as_ref().filter(|connection| connection.id == id)
+        self.slots.get(id.into())?.as_ref().filter(|connection| connection.id == id)
     }
 
     /// The connection `id`, if it is in the table.
     pub fn get_mut(&mut self, id: I) -> Option<&mut TableConnection<I, P>> {
-        self.places.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
+        self.slots.get_mut(id.into())?.as_mut().filter(|connection| connection.id == id)
     }
 
     /// The connection that has waited longest.
     #[must_use]
     pub fn first(&self, wait: ConnectionWait) -> Option<I> {
         let first = self.lists[wait as usize].first;
-        self.places.get(first as usize)?.as_ref().map(|connection| connection.id)
+        self.slots.get(first as usize)?.as_ref().map(|connection| connection.id)
     }
 
     /// The connection that has waited longest, if its timeout has passed at `now_ms`.
     #[must_use]
     pub fn expired(&self, wait: ConnectionWait, now_ms: u64) -> Option<I> {
         let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
-        let connection = self.places.get(first as usize)?.as_ref()?;
+        let connection = self.slots.get(first as usize)?.as_ref()?;
         (now_ms.saturating_sub(connection.since_ms) >= limit_ms).then_some(connection.id)
     }
 
@@ -210,7 +210,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     #[must_use]
     pub fn next_expiry_ms(&self, wait: ConnectionWait) -> Option<u64> {
         let ConnectionList { first, limit_ms, .. } = self.lists[wait as usize];
-        let connection = self.places.get(first as usize)?.as_ref()?;
+        let connection = self.slots.get(first as usize)?.as_ref()?;
         Some(connection.since_ms.saturating_add(limit_ms))
     }
 
@@ -231,7 +231,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     #[must_use]
     pub fn oldest(&self, wait: ConnectionWait, chosen: impl Fn(&P) -> bool) -> Option<I> {
         let mut at = self.lists[wait as usize].first;
-        while let Some(Some(connection)) = self.places.get(at as usize) {
+        while let Some(Some(connection)) = self.slots.get(at as usize) {
             if chosen(&connection.payload) {
                 return Some(connection.id);
             }
@@ -248,8 +248,8 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
 
     /// Whether the source of `peer` may have one more connection.
     #[must_use]
-    pub fn has_room_for(&self, peer: SocketAddr) -> bool {
-        self.sources.has_room(peer.ip(), self.limits.per_source_max)
+    pub fn has_capacity_for(&self, peer: SocketAddr) -> bool {
+        self.sources.has_capacity(peer.ip(), self.limits.per_source_max)
     }
 
     /// Records how many bytes of answers are kept until the client of a connection reads them.
@@ -276,14 +276,14 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
     /// for the networks around it than these may have.
     #[must_use]
     pub fn is_unread_within(&self, id: I, most: usize) -> bool {
-        self.get(id).is_none_or(|connection| self.unread.has_room_for(connection.address.into(), 0, most))
+        self.get(id).is_none_or(|connection| self.unread.has_capacity_for(connection.address.into(), 0, most))
     }
 
     /// Adds a connection, which waits for its first request.
     pub fn insert(&mut self, id: I, peer: SocketAddr, now_ms: u64, payload: P) {
-        let place = id.into();
-        // A previous connection at this place is closed, or its place would not have been reused.
-        if let Some(Some(old)) = self.places.get(place) {
+        let slot = id.into();
+        // A previous connection at this slot is closed, or its slot would not have been reused.
+        if let Some(Some(old)) = self.slots.get(slot) {
             self.remove(old.id);
         }
         let address = match peer.ip() {
@@ -291,10 +291,10 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
             IpAddr::V6(ip) => ip,
         };
         self.sources.add(address.into());
-        if self.places.len() <= place {
-            self.places.resize_with(place + 1, || None);
+        if self.slots.len() <= slot {
+            self.slots.resize_with(slot + 1, || None);
         }
-        self.places[place] = Some(TableConnection {
+        self.slots[slot] = Some(TableConnection {
             id,
             address,
             wait: ConnectionWait::Idle,
@@ -306,7 +306,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
             payload,
         });
         self.count += 1;
-        self.link(place, ConnectionWait::Idle, now_ms);
+        self.link(slot, ConnectionWait::Idle, now_ms);
     }
 
     /// Changes what a connection waits for, from `now_ms` on.
@@ -322,7 +322,7 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
         self.set_unread(id, 0);
         self.get(id)?;
         self.unlink(id.into());
-        let connection = self.places[id.into()].take()?;
+        let connection = self.slots[id.into()].take()?;
         self.count -= 1;
         self.sources.remove(connection.address.into());
         Some(connection.payload)
@@ -330,29 +330,29 @@ impl<I: Copy + PartialEq + Into<usize>, P> ConnectionTable<I, P> {
 
     fn link(&mut self, at: usize, wait: ConnectionWait, now_ms: u64) {
         let list = &mut self.lists[wait as usize];
-        let Some(Some(connection)) = self.places.get_mut(at) else { return };
+        let Some(Some(connection)) = self.slots.get_mut(at) else { return };
         (connection.wait, connection.since_ms) = (wait, now_ms);
         (connection.before, connection.after) = (list.last, NONE);
-        // Places have 32 bits, as in the id.
-        let place = u32::try_from(at).unwrap_or(NONE);
-        let last = std::mem::replace(&mut list.last, place);
+        // Slots have 32 bits, as in the id.
+        let slot = u32::try_from(at).unwrap_or(NONE);
+        let last = std::mem::replace(&mut list.last, slot);
         list.count += 1;
-        match self.places.get_mut(last as usize) {
-            Some(Some(last)) => last.after = place,
-            _ => list.first = place,
+        match self.slots.get_mut(last as usize) {
+            Some(Some(last)) => last.after = slot,
+            _ => list.first = slot,
         }
     }
 
     fn unlink(&mut self, at: usize) {
-        let Some(Some(connection)) = self.places.get(at) else { return };
+        let Some(Some(connection)) = self.slots.get(at) else { return };
         let (wait, before, after) = (connection.wait, connection.before, connection.after);
         let list = &mut self.lists[wait as usize];
         list.count -= 1;
-        match self.places.get_mut(before as usize) {
+        match self.slots.get_mut(before as usize) {
             Some(Some(connection)) => connection.after = after,
             _ => list.first = after,
         }
-        match self.places.get_mut(after as usize) {
+        match self.slots.get_mut(after as usize) {
             Some(Some(connection)) => connection.before = before,
             _ => list.last = before,
         }
@@ -379,7 +379,7 @@ mod tests {
         linger_ms: 1000,
     };
 
-    /// A place and the generation of its use.
+    /// A slot and the generation of its use.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Id(usize, u32);
 
@@ -443,14 +443,14 @@ mod tests {
         let mut table = table(TableLimits { per_source_max: 2, ..LIMITS });
         insert(&mut table, 0, "192.0.2.1", 0);
         insert(&mut table, 1, "192.0.2.1", 0);
-        assert!(!table.has_room_for(peer("192.0.2.1")));
-        assert!(table.has_room_for(peer("192.0.2.2")), "IPv4 addresses count alone");
+        assert!(!table.has_capacity_for(peer("192.0.2.1")));
+        assert!(table.has_capacity_for(peer("192.0.2.2")), "IPv4 addresses count alone");
         insert(&mut table, 2, "2001:db8::1", 0);
         insert(&mut table, 3, "2001:db8::ffff:1", 0);
-        assert!(!table.has_room_for(peer("2001:db8::2")), "one network");
-        assert!(table.has_room_for(peer("2001:db8:0:1::1")), "another");
+        assert!(!table.has_capacity_for(peer("2001:db8::2")), "one network");
+        assert!(table.has_capacity_for(peer("2001:db8:0:1::1")), "another");
         table.remove(id(3));
-        assert!(table.has_room_for(peer("2001:db8::2")));
+        assert!(table.has_capacity_for(peer("2001:db8::2")));
         table.remove(id(2));
         for at in 0..2 {
             table.remove(id(at));
@@ -476,10 +476,12 @@ mod tests {
             (table.expired(ConnectionWait::Idle, 49), table.expired(ConnectionWait::Idle, 50)),
             (None, Some(id(0)))
         );
-        assert!(table.has_room_for(peer("192.0.2.1")) && table.has_room_for(peer("2001:db8::1")));
+        assert!(table.has_capacity_for(peer("192.0.2.1")) && table.has_capacity_for(peer("2001:db8::1")));
         table.set(change(24, 48));
-        assert!(!table.has_room_for(peer("192.0.2.9")) && !table.has_room_for(peer("2001:db8:0:9::1")));
-        assert!(table.has_room_for(peer("192.0.3.1")) && table.has_room_for(peer("2001:db8:1::1")));
+        assert!(
+            !table.has_capacity_for(peer("192.0.2.9")) && !table.has_capacity_for(peer("2001:db8:0:9::1"))
+        );
+        assert!(table.has_capacity_for(peer("192.0.3.1")) && table.has_capacity_for(peer("2001:db8:1::1")));
         for at in 0..4 {
             table.remove(id(at));
         }
@@ -515,13 +517,13 @@ mod tests {
         let none = TableLimits { per_source_max: 1, source_prefix_v4: 0, source_prefix_v6: 0, ..LIMITS };
         let mut table = table(none);
         insert(&mut table, 0, "192.0.2.1", 0);
-        assert!(!table.has_room_for(peer("198.51.100.1")));
+        assert!(!table.has_capacity_for(peer("198.51.100.1")));
         insert(&mut table, 1, "2001:db8::1", 0);
-        assert!(!table.has_room_for(peer("::1")));
+        assert!(!table.has_capacity_for(peer("::1")));
     }
 
     #[test]
-    fn a_place_is_made_of_who_does_least_with_it() {
+    fn the_slot_of_who_does_least_with_it_is_freed() {
         let mut table = table(LIMITS);
         for at in 0..4 {
             insert(&mut table, at, "192.0.2.1", at as u64);

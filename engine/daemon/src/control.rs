@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time that a client may be silent.
-const LINE_PATIENCE: Duration = Duration::from_secs(5);
+const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent clients.
 const CLIENTS_MAX: usize = 16;
 /// Time that clients have to finish when the process stops.
-const GOODBYE_PATIENCE: Duration = Duration::from_millis(500);
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The command that lists the commands; every process has it.
 const HELP: (&str, &str) = ("help", "this list");
 
@@ -169,7 +169,7 @@ impl ControlSocket {
         clients_max: usize,
         talk: impl Fn(UnixStream) + Send + Sync + 'static,
     ) {
-        let bounds = (move || clients_max, GOODBYE_PATIENCE);
+        let bounds = (move || clients_max, GOODBYE_TIMEOUT);
         serve_clients(&self.listener, "socket-client", shutdown, bounds, move |client: UnixStream| {
             match rustix::net::sockopt::socket_peercred(&client) {
                 Ok(peer) if peer.uid == rustix::process::geteuid() => talk(client),
@@ -181,7 +181,7 @@ impl ControlSocket {
     /// Serves clients until `shutdown` has stopped.
     pub fn serve(mut self, shutdown: &Arc<Shutdown>, commands: &Arc<impl ControlCommands>) {
         let (of_clients, stop) = (Arc::clone(commands), Arc::clone(shutdown));
-        let bounds = (|| CLIENTS_MAX, GOODBYE_PATIENCE);
+        let bounds = (|| CLIENTS_MAX, GOODBYE_TIMEOUT);
         serve_clients(&self.listener, "control-client", shutdown, bounds, move |client| {
             if let Err(error) = talk(&client, &*of_clients, &stop) {
                 tracing::debug!(%error, "a client of the control socket went away");
@@ -204,13 +204,13 @@ impl Drop for ControlSocket {
 /// stops.
 fn talk(mut client: &UnixStream, commands: &impl ControlCommands, shutdown: &Shutdown) -> io::Result<()> {
     client.set_read_timeout(Some(LOOK_INTERVAL))?;
-    client.set_write_timeout(Some(LINE_PATIENCE))?;
+    client.set_write_timeout(Some(LINE_TIMEOUT))?;
     let len_max = commands.line_len_max();
     let mut reader = BufReader::new(client);
     let (mut line, mut since) = (Vec::new(), Instant::now());
-    while !shutdown.is_stopped() && since.elapsed() < LINE_PATIENCE {
-        let room = (len_max - line.len()) as u64;
-        match (&mut reader).take(room).read_until(b'\n', &mut line) {
+    while !shutdown.is_stopped() && since.elapsed() < LINE_TIMEOUT {
+        let capacity = (len_max - line.len()) as u64;
+        match (&mut reader).take(capacity).read_until(b'\n', &mut line) {
             Ok(0) if line.is_empty() => return Ok(()),
             Ok(_) => {}
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,

@@ -72,7 +72,7 @@ impl<E> LineLog<E> {
         }
     }
 
-    /// Queues an entry. Returns whether there was room.
+    /// Queues an entry. Returns whether there was capacity.
     pub fn push(&self, entry: E) -> bool {
         self.queue.push(entry).is_ok()
     }

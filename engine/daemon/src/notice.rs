@@ -1,4 +1,4 @@
-//! Notices of publication: `handle-admin` tells machines of each set, over TCP.
+//! Notices of publication: `handle-admin` notifies machines of each set, over TCP.
 //!
 //! Machine and publisher have the same key. Both prove it with nonces (HMAC-SHA-256), and every
 //! notice has a MAC with its number in the connection. Notices are not encrypted: they have the

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 /// Time in which the kernel stops listing a thread that has ended.
-const ENDING_PATIENCE: Duration = Duration::from_millis(200);
+const ENDING_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The account that a process changes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub fn become_user(user: &str) -> Result<(), PrivilegeError> {
 /// Number of threads. The kernel lists threads for a moment after their end, so this function waits
 /// for that.
 fn threads_count() -> Result<usize, PrivilegeError> {
-    let deadline = Instant::now() + ENDING_PATIENCE;
+    let deadline = Instant::now() + ENDING_TIMEOUT;
     loop {
         let count = std::fs::read_dir("/proc/self/task").or_say("cannot count threads")?.count();
         if count == 1 || Instant::now() >= deadline {

@@ -58,11 +58,11 @@ pub fn follow(published: &impl PublishedDirectory, shutdown: &Shutdown) {
     // The first check is immediate, for sets published before the watch began.
     let mut look_at = Instant::now();
     while !shutdown.is_stopped() {
-        let patience = look_at.saturating_duration_since(Instant::now());
+        let timeout = look_at.saturating_duration_since(Instant::now());
         let seen = match &mut inotify {
-            Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, patience)),
+            Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, timeout)),
             Err(_) => {
-                shutdown.poll(&mut [], Some(patience));
+                shutdown.poll(&mut [], Some(timeout));
                 DirectoryChange::Nothing
             }
         };
@@ -111,13 +111,13 @@ enum DirectoryChange {
     Gone,
 }
 
-/// Waits for an event until `shutdown` or the end of the watcher's patience.
+/// Waits for an event until `shutdown` or the end of the watcher's timeout.
 fn wait_for_events(
     inotify: &mut Inotify,
     events: &mut [u8],
-    (shutdown, patience): (&Shutdown, Duration),
+    (shutdown, timeout): (&Shutdown, Duration),
 ) -> DirectoryChange {
-    if !shutdown.wait_for(inotify.as_fd(), Some(patience)) {
+    if !shutdown.wait_for(inotify.as_fd(), Some(timeout)) {
         return DirectoryChange::Nothing;
     }
     let Ok(events) = inotify.read_events(events) else { return DirectoryChange::Published };

@@ -18,14 +18,14 @@ pub fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Reports that the process is alive. Call this again within half of [`watchdog_patience`].
+/// Reports that the process is alive. Call this again within half of [`watchdog_timeout`].
 pub fn alive() {
     notify(&[NotifyState::Watchdog]);
 }
 
 /// Time after which a silent process is restarted; `None` without a watchdog.
 #[must_use]
-pub fn watchdog_patience() -> Option<Duration> {
+pub fn watchdog_timeout() -> Option<Duration> {
     sd_notify::watchdog_enabled()
 }
 

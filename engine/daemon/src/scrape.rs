@@ -28,14 +28,14 @@ pub struct ScrapeLimits {
     /// Maximum length of the head of a request, in bytes.
     pub header_len_max: usize,
     /// Time of a connection from its first byte to the last one.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl Default for ScrapeLimits {
     /// Few scrapers and probes ask at a time, with short heads, and each is answered within
     /// milliseconds.
     fn default() -> Self {
-        Self { connections: 16, header_len_max: 4096, patience: Duration::from_secs(5) }
+        Self { connections: 16, header_len_max: 4096, timeout: Duration::from_secs(5) }
     }
 }
 
@@ -150,7 +150,7 @@ impl ScrapeEndpoint {
         let clients_max = || if source.is_handed_over() { 0 } else { source.limits().connections };
         // After a takeover, open connections still get an answer; otherwise connections end with
         // the process.
-        let goodbye = source.limits().patience + LINGER;
+        let goodbye = source.limits().timeout + LINGER;
         let (of_clients, stop) = (Arc::clone(source), Arc::clone(shutdown));
         serve_clients(&self.listener, "scrape-client", shutdown, (clients_max, goodbye), move |stream| {
             let is_over = || stop.is_stopped() && !of_clients.is_handed_over();
@@ -170,7 +170,7 @@ struct TimedStream<'s, F> {
 
 impl<F: Fn() -> bool> TimedStream<'_, F> {
     /// Timeout of the next system call. It is short, so that a shutdown of the process is noticed.
-    fn patience(&self) -> io::Result<Duration> {
+    fn timeout(&self) -> io::Result<Duration> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || (self.is_over)() {
             return Err(ErrorKind::TimedOut.into());
@@ -178,10 +178,10 @@ impl<F: Fn() -> bool> TimedStream<'_, F> {
         Ok(left.min(LOOK_INTERVAL))
     }
 
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            self.stream.set_read_timeout(Some(self.patience()?))?;
-            match self.stream.read(room) {
+            self.stream.set_read_timeout(Some(self.timeout()?))?;
+            match self.stream.read(buffer) {
                 Err(error) if is_temporary(&error) => {}
                 read => return read,
             }
@@ -190,7 +190,7 @@ impl<F: Fn() -> bool> TimedStream<'_, F> {
 
     fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            self.stream.set_write_timeout(Some(self.patience()?))?;
+            self.stream.set_write_timeout(Some(self.timeout()?))?;
             match self.stream.write(bytes) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(len) => bytes = &bytes[len..],
@@ -209,18 +209,18 @@ fn is_temporary(error: &io::Error) -> bool {
 /// Reads a request, writes the response, and closes in a way that lets the response arrive.
 fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bool) -> io::Result<()> {
     let limits = source.limits();
-    let mut timed = TimedStream { stream, deadline: Instant::now() + limits.patience, is_over };
-    let (mut head, mut room) = (Vec::new(), [0; 1024]);
+    let mut timed = TimedStream { stream, deadline: Instant::now() + limits.timeout, is_over };
+    let (mut head, mut buffer) = (Vec::new(), [0; 1024]);
     let (response, is_head) = loop {
         match http::parse(&head, limits.header_len_max) {
             Ok(Some(request)) => break (respond(request.path, source), request.is_head),
             Err(bad) => break (HttpResponse::text(bad.status(), bad.status().text()), false),
             Ok(None) => {}
         }
-        let room_len = room.len().min(limits.header_len_max - head.len());
-        match timed.read(&mut room[..room_len])? {
+        let buffer_len = buffer.len().min(limits.header_len_max - head.len());
+        match timed.read(&mut buffer[..buffer_len])? {
             0 => return Err(ErrorKind::UnexpectedEof.into()),
-            len => head.extend_from_slice(&room[..len]),
+            len => head.extend_from_slice(&buffer[..len]),
         }
     };
     source.count_response(response.status);
@@ -231,7 +231,7 @@ fn talk(stream: &TcpStream, source: &impl ScrapeSource, is_over: impl Fn() -> bo
     // Further input is discarded: closing with unread bytes would reset the connection and could
     // lose the response.
     timed.deadline = timed.deadline.min(Instant::now() + LINGER);
-    while timed.read(&mut room).is_ok_and(|len| len > 0) {}
+    while timed.read(&mut buffer).is_ok_and(|len| len > 0) {}
     Ok(())
 }
 
@@ -264,7 +264,7 @@ mod tests {
 
     impl ScrapeSource for Sample {
         fn limits(&self) -> ScrapeLimits {
-            ScrapeLimits { connections: 2, header_len_max: 256, patience: Duration::from_millis(300) }
+            ScrapeLimits { connections: 2, header_len_max: 256, timeout: Duration::from_millis(300) }
         }
 
         fn metrics(&self) -> Result<String, String> {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_clients_take_no_place_for_longer_than_their_time() {
+    fn slow_clients_take_no_permit_for_longer_than_their_time() {
         let endpoint = ScrapeEndpoint::bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = endpoint.address().unwrap();
         let (shutdown, sample) = (Arc::new(Shutdown::new().unwrap()), Arc::new(Sample::default()));

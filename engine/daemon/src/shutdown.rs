@@ -54,13 +54,13 @@ impl Shutdown {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Sleeps until one of `fds` is ready, the process begins to drain, or `patience` is over.
+    /// Sleeps until one of `fds` is ready, the process begins to drain, or `timeout` is over.
     /// While the process drains, it sleeps for a moment at most. A signal ends the sleep early.
-    pub fn poll<'a>(&'a self, fds: &mut [PollFd<'a>], patience: Option<Duration>) {
+    pub fn poll<'a>(&'a self, fds: &mut [PollFd<'a>], timeout: Option<Duration>) {
         let is_draining = self.is_draining();
-        let patience =
-            if is_draining { Some(patience.map_or(DRAIN_LOOK, |it| it.min(DRAIN_LOOK))) } else { patience };
-        let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+        let timeout =
+            if is_draining { Some(timeout.map_or(DRAIN_LOOK, |it| it.min(DRAIN_LOOK))) } else { timeout };
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let polled = if is_draining {
             poll(fds, timeout.as_ref())
         } else {
@@ -78,11 +78,11 @@ impl Shutdown {
         }
     }
 
-    /// Sleeps until `fd` has input, the process begins to drain, or `patience` is over. Returns
+    /// Sleeps until `fd` has input, the process begins to drain, or `timeout` is over. Returns
     /// whether there is input.
-    pub fn wait_for(&self, fd: BorrowedFd<'_>, patience: Option<Duration>) -> bool {
+    pub fn wait_for(&self, fd: BorrowedFd<'_>, timeout: Option<Duration>) -> bool {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        self.poll(&mut fds, patience);
+        self.poll(&mut fds, timeout);
         !fds[0].revents().is_empty()
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Interval at which a process looks whether its work has ended by a failure. It is told of every
-/// other end.
+/// Interval at which a process looks whether its work has ended by a failure. It is notified of
+/// every other end.
 const FAILURE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The signals of this process. From its creation on, signals are kept until they are taken.
@@ -52,7 +52,7 @@ impl Signals {
 
     /// Takes the signals so far. Returns whether one of them was to stop the process; others are
     /// dropped.
-    pub fn is_told_to_stop(&mut self) -> bool {
+    pub fn is_stopping(&mut self) -> bool {
         self.0.pending().any(|signal| signal != SIGHUP)
     }
 

@@ -250,12 +250,12 @@ pub fn differences(server: &Server<'_>, listen: &[SocketAddr], answers: Listener
         }
     }
     for address in listen {
-        let tells = |interface: Interface| {
+        let is_named = |interface: Interface| {
             Some(address.port()) == interface.port()
                 && interface.kind != InterfaceKind::NONE
                 && answers.may_be_behind(interface)
         };
-        if !server.interfaces.iter().any(tells) {
+        if !server.interfaces.iter().any(is_named) {
             found.push(format!(
                 "`listen` has {address}, and the site record tells no client of that port (server {})",
                 server.id
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_and_addresses_that_clients_are_not_told_are_named() {
+    fn ports_and_addresses_that_clients_do_not_get_are_named() {
         let found = differ(&USUAL, &["[::]:2641", "[::]:2700"], QUERIES);
         assert!(
             found.len() == 1 && found[0].contains("[::]:2700") && found[0].contains("tells no client"),

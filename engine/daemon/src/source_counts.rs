@@ -46,14 +46,14 @@ impl SourceCounts {
     /// Whether the source of `address`, which may have `most`, and the networks around it may have
     /// one more.
     #[must_use]
-    pub fn has_room(&self, address: IpAddr, most: usize) -> bool {
-        self.has_room_for(address, 1, most)
+    pub fn has_capacity(&self, address: IpAddr, most: usize) -> bool {
+        self.has_capacity_for(address, 1, most)
     }
 
     /// Whether the source of `address`, which may have `most`, and the networks around it may have
     /// `number` more.
     #[must_use]
-    pub fn has_room_for(&self, address: IpAddr, number: usize, most: usize) -> bool {
+    pub fn has_capacity_for(&self, address: IpAddr, number: usize, most: usize) -> bool {
         self.networks(address).all(|(network, times)| {
             let count = self.counts.get(&network).copied().unwrap_or(0);
             count.saturating_add(number) <= most.saturating_mul(times)
@@ -117,7 +117,7 @@ mod tests {
         let mut admitted = 0;
         // A /48 has 65,536 sources; 300 of one /56, then those of another.
         for source in 0..600 {
-            while counts.has_room(v6(1, source), 10) {
+            while counts.has_capacity(v6(1, source), 10) {
                 counts.add(v6(1, source));
                 admitted += 1;
             }
@@ -127,7 +127,7 @@ mod tests {
         }
         assert_eq!(admitted, 40, "and a /48 four times as many");
         assert_eq!(counts.count(v6(1, 0)), 10);
-        assert!(counts.has_room(v6(2, 0), 10), "another /48");
+        assert!(counts.has_capacity(v6(2, 0), 10), "another /48");
         for (source, count) in [(0, 10), (1, 10), (256, 10), (257, 10)] {
             (0..count).for_each(|_| counts.remove(v6(1, source)));
         }
@@ -139,16 +139,16 @@ mod tests {
         let v4 = |last: u8| IpAddr::from([192, 0, 2, last]);
         let mut counts = SourceCounts::default();
         counts.add(v4(1));
-        assert!(!counts.has_room(v4(1), 1) && counts.has_room(v4(2), 1));
+        assert!(!counts.has_capacity(v4(1), 1) && counts.has_capacity(v4(2), 1));
         let mut all = SourceCounts::new(0, 0);
         all.add(v4(1));
-        assert!(!all.has_room(IpAddr::from([198, 51, 100, 1]), 1), "a prefix of nothing is everybody");
-        assert!(all.has_room(IpAddr::from([0; 16]), 1), "of one protocol");
+        assert!(!all.has_capacity(IpAddr::from([198, 51, 100, 1]), 1), "a prefix of nothing is everybody");
+        assert!(all.has_capacity(IpAddr::from([0; 16]), 1), "of one protocol");
         let mut one = SourceCounts::new(32, 128);
         let v6 = |last: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, last]);
         one.add(v6(1));
-        assert!(!one.has_room(v6(1), 1) && one.has_room(v6(2), 1));
+        assert!(!one.has_capacity(v6(1), 1) && one.has_capacity(v6(2), 1));
         one.add(v6(2));
-        assert!(!one.has_room(v6(3), 1), "twice as many of 120 bits");
+        assert!(!one.has_capacity(v6(3), 1), "twice as many of 120 bits");
     }
 }

@@ -41,9 +41,9 @@ use std::time::{Duration, Instant};
 
 /// Time limit for the new process from receiving the sockets to serving on them; it may have to
 /// read a whole set.
-const SERVING_PATIENCE: Duration = Duration::from_secs(120);
+const SERVING_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for a line from the other process.
-const LINE_PATIENCE: Duration = Duration::from_secs(5);
+const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum bytes of the line that announces the sockets, which takes some tens of bytes for each.
 const LINE_LEN_MAX: u64 = 1 << 20;
 
@@ -236,20 +236,20 @@ fn offer(
             held.iter().filter_map(|held| Some(held.descriptor.as_ref()?.as_fd())).collect();
         descriptors::send(client, &descriptors)?;
         drop(held);
-        read_line(reader, SERVING_PATIENCE, || server.is_draining())?
+        read_line(reader, SERVING_TIMEOUT, || server.is_draining())?
     };
     let reply: TakeoverReply = serde_json::from_str(&line)?;
     Ok(reply.serving)
 }
 
-/// Reads a line from a stream whose read timeout is shorter than `patience`, until `is_over`
-/// returns true or `patience` has passed.
+/// Reads a line from a stream whose read timeout is shorter than `timeout`, until `is_over`
+/// returns true or `timeout` has passed.
 fn read_line(
     reader: &mut impl BufRead,
-    patience: Duration,
+    timeout: Duration,
     is_over: impl Fn() -> bool,
 ) -> std::io::Result<String> {
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     let mut line = Vec::new();
     loop {
         match reader.by_ref().take(LINE_LEN_MAX).read_until(b'\n', &mut line) {
@@ -308,8 +308,8 @@ impl Predecessor {
         mut stream: &UnixStream,
         own: &str,
     ) -> Result<(Vec<SocketAnnouncement>, Vec<OwnedFd>), OfferError> {
-        stream.set_read_timeout(Some(LINE_PATIENCE))?;
-        stream.set_write_timeout(Some(LINE_PATIENCE))?;
+        stream.set_read_timeout(Some(LINE_TIMEOUT))?;
+        stream.set_write_timeout(Some(LINE_TIMEOUT))?;
         stream.write_all(b"take-over\n")?;
         // The line is read byte by byte, because descriptors arrive with the bytes after it and
         // would be lost in a buffered read.
@@ -350,12 +350,12 @@ impl Predecessor {
     /// When the old process still runs but does not agree; this process then has to exit.
     pub fn dismiss(mut self) -> Result<(), TakeoverError> {
         let pid = self.pid;
-        match self.tell() {
+        match self.complete() {
             Ok(()) => {
                 tracing::info!(%pid, "the old process answers its open requests and exits");
                 Ok(())
             }
-            Err(error) if self.exits_within(LINE_PATIENCE) => {
+            Err(error) if self.exits_within(LINE_TIMEOUT) => {
                 tracing::warn!(%pid, %error, "the old process has already exited");
                 Ok(())
             }
@@ -363,21 +363,21 @@ impl Predecessor {
         }
     }
 
-    /// Whether the old process exits within `patience`. One for which its parent has not waited yet
+    /// Whether the old process exits within `timeout`. One for which its parent has not waited yet
     /// has exited as well.
-    fn exits_within(&self, patience: Duration) -> bool {
+    fn exits_within(&self, timeout: Duration) -> bool {
         let Some(exit) = &self.exit else { return test_kill_process(self.pid).is_err() };
         let mut fds = [PollFd::new(exit, PollFlags::IN)];
-        let timeout = Timespec::try_from(patience).ok();
+        let timeout = Timespec::try_from(timeout).ok();
         retry_on_intr(|| poll(&mut fds, timeout.as_ref())).is_ok_and(|ready| ready > 0)
     }
 
-    fn tell(&mut self) -> Result<(), OfferError> {
+    fn complete(&mut self) -> Result<(), OfferError> {
         let reply = serde_json::to_string(&TakeoverReply { serving: std::mem::take(&mut self.taken) })?;
         writeln!(self.stream, "{reply}")?;
         let mut reader = std::io::BufReader::new(&self.stream);
         let answer: serde_json::Value =
-            serde_json::from_str(&read_line(&mut reader, LINE_PATIENCE, || false)?)?;
+            serde_json::from_str(&read_line(&mut reader, LINE_TIMEOUT, || false)?)?;
         if answer["ok"] == true { Ok(()) } else { Err(OfferError::Refused(answer["error"].to_string())) }
     }
 }

@@ -38,9 +38,9 @@ fn table() -> MutexGuard<'static, ThreadTable> {
 
 /// Registration of a thread or task, for as long as it runs.
 #[derive(Debug)]
-struct ThreadPlace(u64);
+struct ThreadRegistration(u64);
 
-impl ThreadPlace {
+impl ThreadRegistration {
     fn enter(name: &str, thread_id: Option<i32>) -> Self {
         let mut table = table();
         table.registered += 1;
@@ -50,7 +50,7 @@ impl ThreadPlace {
     }
 }
 
-impl Drop for ThreadPlace {
+impl Drop for ThreadRegistration {
     fn drop(&mut self) {
         let (mut table, panics) = (table(), std::thread::panicking());
         let Some(at) = table.threads.iter().position(|thread| thread.number == self.0) else { return };
@@ -80,20 +80,20 @@ pub fn spawn<T: Send + 'static>(
 
 /// Runs what this thread is to do as long as the process runs.
 pub fn keep<T>(name: &str, run: impl FnOnce() -> T) -> T {
-    let _place = ThreadPlace::enter(name, this_thread());
+    let _registration = ThreadRegistration::enter(name, this_thread());
     run()
 }
 
 /// Runs a task that is to run as long as the process. A task that its runtime drops has not ended
 /// by a bug.
 pub async fn watch<T>(name: &'static str, task: impl Future<Output = T>) -> T {
-    let _place = ThreadPlace::enter(name, None);
+    let _registration = ThreadRegistration::enter(name, None);
     task.await
 }
 
 /// Registers this thread, of a pool that starts and ends threads, until [`leave`].
 pub fn enter(name: &str) {
-    std::mem::forget(ThreadPlace::enter(name, this_thread()));
+    std::mem::forget(ThreadRegistration::enter(name, this_thread()));
 }
 
 /// Ends the registration of this thread by [`enter`].
@@ -152,9 +152,9 @@ mod tests {
         assert!(polled.is_err());
         // A thread that the kernel no longer has, as after the death of a thread from outside.
         let gone = std::thread::spawn(this_thread).join().unwrap();
-        let place = ThreadPlace::enter("gone", gone);
+        let registration = ThreadRegistration::enter("gone", gone);
         assert_eq!(ended(), ["gone", "panics", "task"]);
         assert_eq!(problem().unwrap(), "ended by a bug, restart the process: gone, panics, task");
-        drop(place);
+        drop(registration);
     }
 }

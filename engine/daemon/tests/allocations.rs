@@ -39,7 +39,7 @@ fn the_way_of_a_mac_allocates_nothing() {
         let plain = message(id, version);
         let mut requests: Vec<Vec<u8>> = vec![plain.clone(); COUNT];
         requests.iter_mut().for_each(|message| seal(&*client, message).unwrap());
-        // With room for the MAC, as a worker has for every answer.
+        // With capacity for the MAC, as a worker has for every answer.
         let mut answer = Vec::with_capacity(plain.len() + 96);
         let mut accepted = 0;
         let taken = measure(|| {

@@ -4,7 +4,7 @@ pub use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::publisher_keys::{PublisherKeyError, read_public};
 use handle_daemon::scrape::ObserveConfig;
 use handle_daemon::settings;
-use handle_fleet::config::PLACE;
+use handle_fleet::config::FLEET_URL_RULE;
 use handle_fleet::{FetchLimits, StorageConfig};
 use handle_snapshot::set::statement::AcceptedPublishers;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ settings! {
     pub struct Config of process without port {
         /// Set this when the process starts without arguments: where the sets of the publisher are.
         /// Required, here or as the first argument.
-        restart url: String = String::new(), PLACE;
+        restart url: String = String::new(), FLEET_URL_RULE;
         /// Set this when the process starts without arguments: the directory of the set, which
         /// `handled` and `handle-gateway` serve. Required, here or as the second argument.
         restart directory: PathBuf = PathBuf::new();

@@ -75,7 +75,7 @@ impl Fetcher {
         let shutdown = Arc::new(Shutdown::new().context("cannot create the shutdown signal")?);
         let counters = Arc::clone(fetcher.counters());
         let state = Arc::new(FetchState::new(config.clone(), hooks, counters, shutdown));
-        tell_set(&state, &fetcher);
+        report_set(&state, &fetcher);
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let mut this = Self { state, http, threads: Vec::new(), work: None };
         if let Some(scrapes) = scrapes {
@@ -128,7 +128,7 @@ impl Fetcher {
         self.http
     }
 
-    /// Whether fetching has ended: the process was told to stop, or fetches once.
+    /// Whether fetching has ended: the process was asked to stop, or fetches once.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.work.as_ref().is_none_or(JoinHandle::is_finished)
@@ -170,7 +170,7 @@ fn run(mut fetcher: SetFetcher, state: &FetchState, inbox: Option<&NoticeInbox>)
         let config = state.config();
         fetcher.set_limits(config.fetch_limits());
         let fetched = fetcher.fetch(&|| state.shutdown.is_draining());
-        tell(state, &fetcher, &fetched, &mut logged);
+        report(state, &fetcher, &fetched, &mut logged);
         if config.once {
             return fetched.map(|_| ());
         }
@@ -192,13 +192,13 @@ fn run(mut fetcher: SetFetcher, state: &FetchState, inbox: Option<&NoticeInbox>)
 }
 
 /// Logs an attempt, and updates the status.
-fn tell(
+fn report(
     state: &FetchState,
     fetcher: &SetFetcher,
     fetched: &Result<FetchOutcome, FetchError>,
     logged: &mut Option<String>,
 ) {
-    tell_set(state, fetcher);
+    report_set(state, fetcher);
     match fetched {
         Ok(outcome) => {
             let mut status = state.lock();
@@ -224,7 +224,7 @@ fn tell(
     }
 }
 
-fn tell_set(state: &FetchState, fetcher: &SetFetcher) {
+fn report_set(state: &FetchState, fetcher: &SetFetcher) {
     let signed_unix_ms = fetcher.statement().map(|it| it.statement.signed_unix_ms);
     state.lock().set = fetcher.manifest().map(|manifest| FetchedSet {
         epoch: manifest.epoch,

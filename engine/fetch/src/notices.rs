@@ -32,10 +32,10 @@ impl NoticeInbox {
         self.noticed.raise();
     }
 
-    /// Waits until `patience` is over, the process stops, or a notice names a later set than
+    /// Waits until `timeout` is over, the process stops, or a notice names a later set than
     /// `current`.
-    pub(crate) fn wait(&self, shutdown: &Shutdown, patience: Duration, current: Option<&Manifest>) {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn wait(&self, shutdown: &Shutdown, timeout: Duration, current: Option<&Manifest>) {
+        let deadline = Instant::now() + timeout;
         let known = current.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
         loop {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Signals: SIGTERM and SIGINT stop; what was downloaded is used after the next start. SIGHUP
 /// reloads the configuration.
 ///
-/// Exit codes: 0 stopped as told or fetched once, 1 failed, 2 configuration or usage.
+/// Exit codes: 0 stopped on request or fetched once, 1 failed, 2 configuration or usage.
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-fetch",

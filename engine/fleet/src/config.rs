@@ -7,8 +7,8 @@ use std::path::PathBuf;
 #[cfg(feature = "object-storage")]
 use std::time::Duration;
 
-/// The place of sets, which may be empty.
-pub const PLACE: SettingRule<String> = SettingRule {
+/// The location of sets, which may be empty.
+pub const FLEET_URL_RULE: SettingRule<String> = SettingRule {
     words: "`file:///DIRECTORY`, `s3://BUCKET/PATH`, `gs://BUCKET/PATH`, `az://CONTAINER/PATH`",
     check: |url| match url.is_empty() {
         true => Ok(()),

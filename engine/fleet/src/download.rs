@@ -102,11 +102,11 @@ impl<'e> PartialLayer<'e> {
         if self.file.metadata()?.len() > self.entry.len {
             return Ok(false);
         }
-        let mut room = vec![0; READ_LEN];
+        let mut buffer = vec![0; READ_LEN];
         loop {
-            match self.file.read(&mut room)? {
+            match self.file.read(&mut buffer)? {
                 0 => return Ok(true),
-                read if self.digest.absorb(self.entry, &room[..read]).is_err() => return Ok(false),
+                read if self.digest.absorb(self.entry, &buffer[..read]).is_err() => return Ok(false),
                 read => self.len += read as u64,
             }
         }

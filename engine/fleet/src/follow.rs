@@ -24,7 +24,7 @@ pub struct ShipRoute {
     pub dir: PathBuf,
     /// The store.
     pub store: Arc<dyn FleetStore>,
-    /// Place of the store, by which the record of what was shipped is found.
+    /// Location of the store, by which the record of what was shipped is found.
     pub url: String,
 }
 

@@ -16,7 +16,7 @@ const OPTION_PREFIXES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
 /// Schemes of object storage.
 const SCHEMES: [&str; 9] = ["s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "https"];
 
-/// The place of a store: `file:///directory`, `s3://bucket/path`, `gs://bucket/path`,
+/// The location of a store: `file:///directory`, `s3://bucket/path`, `gs://bucket/path`,
 /// `az://container/path`, or an `https` URL of one of these. A path without a scheme is a
 /// directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum FleetUrl {
 /// Why a store cannot be opened.
 #[derive(Debug)]
 pub enum LocationError {
-    /// The text is not the place of a store: the text, and why.
+    /// The text is not the location of a store: the text, and why.
     Url(String, &'static str),
     /// The file with credentials cannot be read.
     Credentials(SecretFileError),
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_directories_or_buckets_without_credentials() {
+    fn locations_are_directories_or_buckets_without_credentials() {
         let parse = |text: &str| text.parse::<FleetUrl>();
         assert_eq!(parse("file:///mnt/a%20b").unwrap(), FleetUrl::Directory("/mnt/a b".into()));
         assert_eq!(parse("./sets").unwrap(), FleetUrl::Directory("./sets".into()));

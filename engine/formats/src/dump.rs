@@ -111,7 +111,7 @@ impl<R: BufRead> Dump<R> {
     /// Reads `input`, which has nothing but rows of `handles` with all columns, as `\copy` of psql
     /// writes them.
     pub fn of_rows(input: R) -> Self {
-        let table = DumpTable { is_prefixes: false, form: RowForm::Bare, columns: places(&[], false) };
+        let table = DumpTable { is_prefixes: false, form: RowForm::Bare, columns: positions(&[], false) };
         Self { table: Some(table), ..Self::new(input) }
     }
 
@@ -165,7 +165,7 @@ impl<R: BufRead> Dump<R> {
     /// Takes a row, and returns the item that it completes.
     fn take(&mut self, table: &DumpTable, row: &[DumpField]) -> Result<Option<Item>, DumpError> {
         let line = self.line();
-        let columns = Columns { row, places: &table.columns, line };
+        let columns = Columns { row, positions: &table.columns, line };
         let handle = columns.bytes(0)?;
         if table.is_prefixes {
             return Ok(Some(Item::Homed(handle.to_vec())));
@@ -250,7 +250,7 @@ impl<R: BufRead> Dump<R> {
             self.tokens.end_line()?;
         }
         let form = if is_copy { RowForm::Copy } else { RowForm::Statement };
-        Ok(Some(DumpTable { is_prefixes, form, columns: places(&names, is_prefixes) }))
+        Ok(Some(DumpTable { is_prefixes, form, columns: positions(&names, is_prefixes) }))
     }
 
     /// The next row; `None` after the last one.
@@ -314,7 +314,7 @@ impl<R: BufRead> Dump<R> {
 
 /// The positions of the columns of a table. Without names, the columns are in the order of its
 /// definition.
-fn places(names: &[Vec<u8>], is_prefixes: bool) -> [Option<usize>; COLUMNS.len()] {
+fn positions(names: &[Vec<u8>], is_prefixes: bool) -> [Option<usize>; COLUMNS.len()] {
     std::array::from_fn(|at| {
         if names.is_empty() {
             return Some(at);
@@ -327,13 +327,13 @@ fn places(names: &[Vec<u8>], is_prefixes: bool) -> [Option<usize>; COLUMNS.len()
 /// A row of `handles`, by column.
 struct Columns<'a> {
     row: &'a [DumpField],
-    places: &'a [Option<usize>; COLUMNS.len()],
+    positions: &'a [Option<usize>; COLUMNS.len()],
     line: u64,
 }
 
 impl<'a> Columns<'a> {
     fn field(&self, column: usize) -> Option<&'a [u8]> {
-        self.row.get(self.places[column]?)?.as_deref()
+        self.row.get(self.positions[column]?)?.as_deref()
     }
 
     fn wrong(&self, column: usize) -> DumpError {

@@ -16,7 +16,7 @@ use std::io::BufRead;
 #[derive(Debug)]
 pub struct Export<R> {
     scanner: JsonScanner<R>,
-    place: ExportSection,
+    section: ExportSection,
     /// Homed prefixes that were not returned yet.
     homed: Vec<String>,
 }
@@ -50,7 +50,7 @@ impl<R: BufRead> Export<R> {
 
     /// Reads `input`, whose records have at most `len_max` bytes.
     pub const fn bounded(input: R, len_max: usize) -> Self {
-        Self { scanner: JsonScanner::new(input, len_max), place: ExportSection::Begin, homed: Vec::new() }
+        Self { scanner: JsonScanner::new(input, len_max), section: ExportSection::Begin, homed: Vec::new() }
     }
 
     /// Bytes read so far.
@@ -68,10 +68,10 @@ impl<R: BufRead> Export<R> {
             if let Some(prefix) = self.homed.pop() {
                 return Ok(Some(Item::Homed(prefix)));
             }
-            match self.place {
+            match self.section {
                 ExportSection::Begin => {
                     self.scanner.symbol(b'{', "an object")?;
-                    self.place = ExportSection::Outer;
+                    self.section = ExportSection::Outer;
                     if self.scanner.peek()? != Some(b'}') {
                         self.member()?;
                     }
@@ -79,13 +79,13 @@ impl<R: BufRead> Export<R> {
                 ExportSection::Outer => match self.scanner.bump()? {
                     Some(b',') => self.member()?,
                     Some(b'}') => match self.scanner.bump()? {
-                        None => self.place = ExportSection::End,
+                        None => self.section = ExportSection::End,
                         Some(_) => return Err(JsonTextError::Expected("the end", self.at())),
                     },
                     _ => return Err(JsonTextError::Expected("a comma or a brace", self.at())),
                 },
                 ExportSection::First | ExportSection::Records => {
-                    match (self.scanner.peek()?, self.place == ExportSection::First) {
+                    match (self.scanner.peek()?, self.section == ExportSection::First) {
                         // No comma precedes the first one.
                         (Some(b'"'), true) => return self.record().map(Some),
                         (Some(b','), false) => {
@@ -94,7 +94,7 @@ impl<R: BufRead> Export<R> {
                         }
                         (Some(b'}'), _) => {
                             self.scanner.bump()?;
-                            self.place = ExportSection::Outer;
+                            self.section = ExportSection::Outer;
                         }
                         _ => return Err(JsonTextError::Expected("a record or a brace", self.at())),
                     }
@@ -111,7 +111,7 @@ impl<R: BufRead> Export<R> {
         match self.scanner.text() {
             b"\"handleRecords\"" => {
                 self.scanner.symbol(b'{', "an object of records")?;
-                self.place = ExportSection::First;
+                self.section = ExportSection::First;
             }
             b"\"homedPrefixes\"" => {
                 self.scanner.value(true)?;
@@ -126,7 +126,7 @@ impl<R: BufRead> Export<R> {
 
     /// Reads a member of the records. Its name is repeated in the record.
     fn record(&mut self) -> Result<Item<'_>, JsonTextError> {
-        self.place = ExportSection::Records;
+        self.section = ExportSection::Records;
         self.name()?;
         self.scanner.value(true)?;
         match std::str::from_utf8(self.scanner.text()) {
@@ -151,8 +151,8 @@ mod tests {
     use proptest::prelude::*;
     use std::io::BufReader;
 
-    fn read(text: &[u8], room: usize) -> Result<Vec<String>, JsonTextError> {
-        let mut export = Export::new(BufReader::with_capacity(room, text));
+    fn read(text: &[u8], capacity: usize) -> Result<Vec<String>, JsonTextError> {
+        let mut export = Export::new(BufReader::with_capacity(capacity, text));
         let mut items = Vec::new();
         while let Some(item) = export.next()? {
             items.push(match item {
@@ -175,8 +175,8 @@ mod tests {
             r#"{"handle":"b"}"#,
             "7 ",
         ];
-        for room in [1, 2, 7, 64, 1 << 16] {
-            assert_eq!(read(EXPORT.as_bytes(), room).unwrap(), expected, "{room}");
+        for capacity in [1, 2, 7, 64, 1 << 16] {
+            assert_eq!(read(EXPORT.as_bytes(), capacity).unwrap(), expected, "{capacity}");
         }
     }
 

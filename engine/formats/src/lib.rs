@@ -37,8 +37,8 @@
 //! # Design
 //!
 //! - **Rows of one handle that stand apart are parts of its record.** Databases write rows in the
-//!   order in which they were changed. Putting parts together takes room for all records, so it is
-//!   left to the caller, who has it.
+//!   order in which they were changed. Putting parts together takes memory for all records, so it
+//!   is left to the caller, who has it.
 //! - **Nothing is read twice.** What shows the form of an input is looked at, not taken.
 #![forbid(unsafe_code)]
 

@@ -118,7 +118,7 @@ async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> Ga
             .await;
     }
     let len_max = if request.identity().is_some() { usize::MAX } else { STRANGER_FORM_LEN };
-    let (body, _room) = match read_body(request.state, request.peer.address, body, len_max).await {
+    let (body, _reservation) = match read_body(request.state, request.peer.address, body, len_max).await {
         Ok(read) => read,
         Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
     };

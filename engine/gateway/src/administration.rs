@@ -7,7 +7,7 @@ pub mod config;
 
 use crate::callers::CallerService;
 use crate::failure_series::FailureSeries;
-use crate::places::{PlaceLimits, SourcePlace, SourcePlaces};
+use crate::permits::{PermitLimits, SourcePermit, SourcePermits};
 use anyhow::ensure;
 use config::AdminConfig;
 use handle_auth::PublicKey;
@@ -24,15 +24,15 @@ use std::time::{Duration, Instant};
 impl AdminConfig {
     /// Requests that wait for the service, of all sources and of one.
     #[must_use]
-    pub const fn request_limits(&self) -> PlaceLimits {
-        PlaceLimits { places: self.requests, per_source: self.requests.div_ceil(4) }
+    pub const fn request_limits(&self) -> PermitLimits {
+        PermitLimits { permits: self.requests, per_source: self.requests.div_ceil(4) }
     }
 
     /// Limits on the answers that wait until their change is visible. They wait for longer than
     /// requests do, and take nothing from the service.
     #[must_use]
-    pub const fn visible_waits(&self) -> PlaceLimits {
-        PlaceLimits { places: 16 * self.requests, per_source: 4 * self.requests }
+    pub const fn visible_waits(&self) -> PermitLimits {
+        PermitLimits { permits: 16 * self.requests, per_source: 4 * self.requests }
     }
 
     /// Whether the service is on another host.
@@ -54,8 +54,8 @@ pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
 /// The message for callers if no socket for many changes is configured.
 pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
 
-/// Time after which a request that waits for a place asks for one again.
-const PLACE_PAUSE: Duration = Duration::from_millis(20);
+/// Time after which a request that waits for a permit asks for one again.
+const PERMIT_PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the service did not answer.
 #[derive(Debug)]
@@ -74,15 +74,15 @@ pub struct AdministrationService {
     address: SocketAddr,
     bulk_socket: Option<PathBuf>,
     relay_socket: Option<PathBuf>,
-    patience: Duration,
+    timeout: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
-    places: Arc<SourcePlaces>,
-    limits: PlaceLimits,
+    permits: Arc<SourcePermits>,
+    limits: PermitLimits,
     /// Answers that go on for as long as their clients read them.
-    streams: Arc<SourcePlaces>,
+    streams: Arc<SourcePermits>,
     /// Answers that wait until their change is visible.
-    visible_waits: Arc<SourcePlaces>,
+    visible_waits: Arc<SourcePermits>,
     answer_len_max: usize,
     callers: Option<Arc<CallerService>>,
     failures: FailureSeries,
@@ -108,10 +108,10 @@ impl AdministrationService {
                 key
             }
         };
-        let patience = Duration::from_millis(config.answer_ms.into());
+        let timeout = Duration::from_millis(config.answer_ms.into());
         let limits = config.request_limits();
-        let places = Arc::new(SourcePlaces::default());
-        let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, patience)));
+        let permits = Arc::new(SourcePermits::default());
+        let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, timeout)));
         let answer_len_max = config.answer_bytes;
         let (bulk_socket, relay_socket) = (config.bulk_socket.clone(), config.relay_socket.clone());
         let bulk_path = bulk_socket.as_deref().unwrap_or(Path::new("-"));
@@ -121,9 +121,9 @@ impl AdministrationService {
             address,
             bulk_socket,
             relay_socket,
-            patience,
+            timeout,
             key,
-            places,
+            permits,
             limits,
             streams: Arc::default(),
             visible_waits: Arc::default(),
@@ -149,10 +149,10 @@ impl AdministrationService {
         source: IpAddr,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ServiceError> {
-        let Some(place) = self.places.take(source, self.limits) else { return Err(ServiceError::Busy) };
-        // The place belongs to the work, which goes on when the client has gone away.
+        let Some(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        // The permit belongs to the work, which goes on when the client has gone away.
         let work = move || {
-            let _place = place;
+            let _permit = permit;
             work()
         };
         tokio::task::spawn_blocking(work).await.map_err(|_| ServiceError::Bug)
@@ -178,39 +178,39 @@ impl AdministrationService {
 
     /// Timeout for each answer.
     #[must_use]
-    pub const fn patience(&self) -> Duration {
-        self.patience
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// A place among the requests to the service, for a client at `source`; `None` if all are
+    /// A permit among the requests to the service, for a client at `source`; `None` if all are
     /// taken.
     #[must_use]
-    pub fn place(&self, source: IpAddr) -> Option<SourcePlace> {
-        self.places.take(source, self.limits)
+    pub fn permit(&self, source: IpAddr) -> Option<SourcePermit> {
+        self.permits.take(source, self.limits)
     }
 
-    /// A place among the answers that go on for as long as their clients read them, for a client at
-    /// `source`. There are as many as for requests, which do not wait for clients.
+    /// A permit among the answers that go on for as long as their clients read them, for a client
+    /// at `source`. There are as many as for requests, which do not wait for clients.
     #[must_use]
-    pub fn stream_place(&self, source: IpAddr) -> Option<SourcePlace> {
+    pub fn stream_permit(&self, source: IpAddr) -> Option<SourcePermit> {
         self.streams.take(source, self.limits)
     }
 
-    /// Waits for a place among the requests to the service, for a client at `source`. `None` if
+    /// Waits for a permit among the requests to the service, for a client at `source`. `None` if
     /// there is none for as long as an answer may take.
-    pub async fn wait_for_place(&self, source: IpAddr) -> Option<SourcePlace> {
+    pub async fn wait_for_permit(&self, source: IpAddr) -> Option<SourcePermit> {
         let since = Instant::now();
         loop {
-            match self.place(source) {
-                None if since.elapsed() < self.patience => tokio::time::sleep(PLACE_PAUSE).await,
-                place => return place,
+            match self.permit(source) {
+                None if since.elapsed() < self.timeout => tokio::time::sleep(PERMIT_PAUSE).await,
+                permit => return permit,
             }
         }
     }
 
     /// The answers that wait until their change is visible.
     #[must_use]
-    pub const fn visible_waits(&self) -> &Arc<SourcePlaces> {
+    pub const fn visible_waits(&self) -> &Arc<SourcePermits> {
         &self.visible_waits
     }
 
@@ -222,7 +222,7 @@ impl AdministrationService {
 
     /// A client of the service with this identity.
     fn client(&self, identity: Option<Arc<ClientIdentity>>) -> Administrator {
-        let mut client = Administrator::new(self.address, self.patience);
+        let mut client = Administrator::new(self.address, self.timeout);
         match &self.key {
             Some(key) => {
                 client.require_signatures(key.clone());
@@ -287,10 +287,10 @@ impl AdministrationService {
         source: IpAddr,
         exchange: impl Future<Output = io::Result<T>>,
     ) -> io::Result<T> {
-        let Some(_place) = self.places.take(source, self.limits) else {
+        let Some(_permit) = self.permits.take(source, self.limits) else {
             return Err(ErrorKind::ResourceBusy.into());
         };
-        let exchanged = tokio::time::timeout(self.patience, exchange).await;
+        let exchanged = tokio::time::timeout(self.timeout, exchange).await;
         let exchanged = exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
         match &exchanged {
             Err(error) if is_unreachable(error.kind()) => self.note_failure(error),
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_given_up_keeps_its_place_until_its_work_has_ended() {
+    fn a_request_that_is_given_up_keeps_its_permit_until_its_work_has_ended() {
         let (service, source) = (service(), IpAddr::from([192, 0, 2, 1]));
         let waits = |release: Receiver<()>| assert!(release.recv().is_err());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -370,10 +370,10 @@ mod tests {
             late.ask(source, None, |_| Err::<(), _>(AskError::Late)).await.unwrap_err();
             assert!(!would_log(&late), "it is logged already");
             let full = service();
-            let place = full.place(source).unwrap();
+            let permit = full.permit(source).unwrap();
             let busy = full.exchange(source, fail(ErrorKind::ConnectionRefused)).await.unwrap_err();
             assert_eq!(busy.kind(), ErrorKind::ResourceBusy);
-            drop(place);
+            drop(permit);
             full.exchange(source, fail(ErrorKind::FileTooLarge)).await.unwrap_err();
             assert!(would_log(&full), "neither a full table nor a request that fails is logged");
         });

@@ -1,7 +1,7 @@
 //! Checks of a request before it is routed: the rules of HTTP that hyper does not enforce, and
 //! limits.
 
-use crate::answers::{CountedAnswer, NoRoomForAnswer};
+use crate::answers::{CountedAnswer, NoAnswerCapacity};
 use crate::config::Config;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
@@ -66,7 +66,7 @@ pub fn answer_at_once(
     Ok(response)
 }
 
-/// Counts the bytes of an answer to `source`, and refuses it if there is no room for them.
+/// Counts the bytes of an answer to `source`, and refuses it if there is no capacity for them.
 fn count_bytes(
     state: &GatewayState,
     settings: &Config,
@@ -74,7 +74,7 @@ fn count_bytes(
     mut response: GatewayResponse,
     refused: UncountedRefusal,
 ) -> GatewayResponse {
-    if response.extensions().get::<NoRoomForAnswer>().is_some() {
+    if response.extensions().get::<NoAnswerCapacity>().is_some() {
         return refused.respond(state);
     }
     let ResponseBody::Whole(body) = response.body_mut() else { return response };

@@ -5,7 +5,7 @@
 //! Bytes therefore count from when they are made until their memory is free, whatever part of the
 //! process has them: the body of a response, a queue before it, or the connection below.
 
-use crate::places::{BodyBytes, BodyLimits, BodyRoom};
+use crate::permits::{BodyBytes, BodyLimits, BodyReservation};
 use hyper::body::{Buf, Bytes};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,13 +21,13 @@ pub const STREAM_LEN: usize = 192 << 10;
 /// [`AnswerLimits::stall`].
 pub const MOVED_PER_MS: u64 = 1;
 
-/// Data of the values of an answer from which on it is made only if there is room for them. The
+/// Data of the values of an answer from which on it is made only if there is capacity for them. The
 /// answer is longer than these, and making it costs more than the look.
 pub const LOOKED_LEN: usize = 16 << 10;
 
-/// Marks a response in place of an answer that was not made, because there is no room for it.
+/// Marks a response in place of an answer that was not made, because there is no capacity for it.
 #[derive(Clone, Copy, Debug)]
-pub struct NoRoomForAnswer;
+pub struct NoAnswerCapacity;
 
 /// Limits of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ struct AnswerCount {
 /// What there is of an answer.
 #[derive(Debug)]
 struct HeldBytes {
-    room: BodyRoom,
+    reservation: BodyReservation,
     /// Bytes that are taken at least.
     reserved: usize,
     /// Bytes in parts.
@@ -85,11 +85,11 @@ struct HeldPart {
 
 impl CountedAnswer {
     /// An answer to `source` that takes at least `reserved` bytes of `all`; `None` if there is no
-    /// room for these.
+    /// capacity for these.
     #[must_use]
     pub fn begin(all: &BodyBytes, source: IpAddr, reserved: usize, limits: AnswerLimits) -> Option<Self> {
         let held = HeldBytes {
-            room: all.room(source),
+            reservation: all.reservation(source),
             reserved,
             len: 0,
             kept: 0,
@@ -98,17 +98,17 @@ impl CountedAnswer {
             moved: 0,
         };
         let count = AnswerCount { limits, held: Mutex::new(held), released: Notify::new() };
-        let has_room = count.change(|_| ());
-        has_room.then(|| Self(Arc::new(count)))
+        let has_capacity = count.change(|_| ());
+        has_capacity.then(|| Self(Arc::new(count)))
     }
 
     /// Counts further bytes of the answer.
     ///
     /// # Errors
-    /// The bytes, if there is no room for them.
+    /// The bytes, if there is no capacity for them.
     pub fn count(&self, part: AnswerPart) -> Result<AnswerPart, AnswerPart> {
         let len = if part.is_shared { 0 } else { part.bytes.len() };
-        let has_room = self.0.change(|held| {
+        let has_capacity = self.0.change(|held| {
             held.len += len;
             if held.parts == 0 {
                 (held.since, held.moved) = (Instant::now(), 0);
@@ -117,12 +117,12 @@ impl CountedAnswer {
         });
         // Dropping it counts the bytes out.
         let held = HeldPart { answer: self.clone(), len };
-        if has_room { Ok(AnswerPart { held: Some(held), ..part }) } else { Err(part) }
+        if has_capacity { Ok(AnswerPart { held: Some(held), ..part }) } else { Err(part) }
     }
 
-    /// Notes that there is no room for what is left of the answer.
+    /// Notes that there is no capacity for what is left of the answer.
     pub fn note_refusal(&self) {
-        self.0.held().room.note_refusal();
+        self.0.held().reservation.note_refusal();
     }
 
     /// Whether the client has not taken all parts.
@@ -132,7 +132,7 @@ impl CountedAnswer {
     }
 
     /// Counts `len` bytes in all that the maker of the answer keeps for later parts. Returns false
-    /// if there is no room for them.
+    /// if there is no capacity for them.
     #[must_use]
     pub fn keep(&self, len: usize) -> bool {
         self.0.change(|held| held.kept = len)
@@ -155,13 +155,13 @@ impl AnswerCount {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what there is of the answer. Returns false if there is no room for it.
+    /// Changes what there is of the answer. Returns false if there is no capacity for it.
     fn change(&self, change: impl FnOnce(&mut HeldBytes)) -> bool {
         let mut held = self.held();
         change(&mut held);
         // A longer answer than a source may have is alone there, and counts as that.
         let len = held.reserved.max(ANSWER_LEN + held.len + held.kept).min(self.limits.bytes.per_source);
-        held.room.resize(len, self.limits.bytes)
+        held.reservation.resize(len, self.limits.bytes)
     }
 
     /// When the answer will have moved too little; `None` while no part of it waits.
@@ -184,7 +184,7 @@ impl AnswerCount {
 impl Drop for HeldPart {
     fn drop(&mut self) {
         let count = &self.answer.0;
-        // There is room for less than there was.
+        // There is capacity for less than there was.
         let _ = count.change(|held| {
             held.len -= self.len;
             held.parts -= 1;

@@ -1,7 +1,7 @@
 //! Bodies of requests, collected within bounds.
 
 use crate::connections::request_body::RequestBody;
-use crate::places::{BodyLimits, BodyRoom};
+use crate::permits::{BodyLimits, BodyReservation};
 use crate::state::GatewayState;
 use http_body_util::BodyExt as _;
 use hyper::StatusCode;
@@ -11,22 +11,22 @@ use zeroize::Zeroizing;
 
 /// Reads the body of a request of a client at `source`: at most `len_max` bytes and what
 /// `limits.body_bytes` allows, within the bounds of time and of all bodies together. Its bytes
-/// count as long as the room is kept, which is until they are no longer used for the answer.
+/// count as long as the reservation is kept, which is until they are no longer used for the answer.
 ///
 /// # Errors
-/// The status for a body that is too long, too slow or broken, or for which there is no room.
+/// The status for a body that is too long, too slow or broken, or for which there is no capacity.
 pub(crate) async fn read_body(
     state: &GatewayState,
     source: IpAddr,
     body: RequestBody,
     len_max: usize,
-) -> Result<(Zeroizing<Vec<u8>>, BodyRoom), StatusCode> {
+) -> Result<(Zeroizing<Vec<u8>>, BodyReservation), StatusCode> {
     let settings = state.settings.current_shared();
     let limits = &settings.limits;
     let len_max = len_max.min(limits.body_bytes);
-    let patience = limits.transfer_time();
-    let collected = collect(state.bodies.room(source), body, len_max, limits.bodies());
-    let read = tokio::time::timeout(patience, collected).await;
+    let timeout = limits.transfer_time();
+    let collected = collect(state.bodies.reservation(source), body, len_max, limits.bodies());
+    let read = tokio::time::timeout(timeout, collected).await;
     let read = read.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
     if read.is_err() {
         state.counters.bodies_refused.add();
@@ -34,17 +34,18 @@ pub(crate) async fn read_body(
     read
 }
 
-/// Reads a body: at most `len_max` bytes, for which `room` takes as much as `limits` allow. They
-/// count as long as the room is kept. They may be a secret, so no other copy stays in memory.
+/// Reads a body: at most `len_max` bytes, for which `reservation` takes as much as `limits` allow.
+/// They count as long as the reservation is kept. They may be a secret, so no other copy stays in
+/// memory.
 ///
 /// # Errors
-/// The status for a body that is too long or broken, or for which there is no room.
+/// The status for a body that is too long or broken, or for which there is no capacity.
 pub(crate) async fn collect<B: Body<Data = Bytes> + Unpin>(
-    mut room: BodyRoom,
+    mut reservation: BodyReservation,
     mut body: B,
     len_max: usize,
     limits: BodyLimits,
-) -> Result<(Zeroizing<Vec<u8>>, BodyRoom), StatusCode> {
+) -> Result<(Zeroizing<Vec<u8>>, BodyReservation), StatusCode> {
     let announced = body.size_hint().lower();
     if announced > len_max as u64 {
         return Err(StatusCode::PAYLOAD_TOO_LARGE);
@@ -57,12 +58,12 @@ pub(crate) async fn collect<B: Body<Data = Bytes> + Unpin>(
         if bytes.len() + data.len() > len_max {
             return Err(StatusCode::PAYLOAD_TOO_LARGE);
         }
-        if !room.grow(data.len(), limits) {
+        if !reservation.grow(data.len(), limits) {
             return Err(StatusCode::SERVICE_UNAVAILABLE);
         }
         append(&mut bytes, &data);
     }
-    Ok((bytes, room))
+    Ok((bytes, reservation))
 }
 
 /// Bytes of a body for which there is memory before they have arrived.
@@ -82,26 +83,26 @@ pub(crate) fn append(bytes: &mut Zeroizing<Vec<u8>>, more: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::places::BodyBytes;
+    use crate::permits::BodyBytes;
     use crate::stream::ResponseBody;
 
     #[test]
-    fn a_body_grows_into_memory_that_is_zeroed_and_has_the_room_of_its_source() {
+    fn a_body_grows_into_memory_that_is_zeroed_and_counts_for_its_source() {
         let text = "x".repeat(300_000);
         let all = BodyBytes::default();
         let limits = BodyLimits { bytes: 1 << 20, per_source: text.len() };
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let of_text = || ResponseBody::from(Bytes::from(text.clone()));
-            let room = || all.room([192, 0, 2, 1].into());
-            let (bytes, kept) = collect(room(), of_text(), text.len(), limits).await.unwrap();
+            let reservation = || all.reservation([192, 0, 2, 1].into());
+            let (bytes, kept) = collect(reservation(), of_text(), text.len(), limits).await.unwrap();
             assert!(*bytes == text.as_bytes());
-            let refused = collect(room(), of_text(), text.len(), limits).await;
+            let refused = collect(reservation(), of_text(), text.len(), limits).await;
             assert_eq!(refused.err(), Some(StatusCode::SERVICE_UNAVAILABLE));
             drop(kept);
-            let long = collect(room(), of_text(), text.len() - 1, limits).await;
+            let long = collect(reservation(), of_text(), text.len() - 1, limits).await;
             assert_eq!(long.err(), Some(StatusCode::PAYLOAD_TOO_LARGE));
-            assert!(collect(room(), of_text(), text.len(), limits).await.is_ok());
+            assert!(collect(reservation(), of_text(), text.len(), limits).await.is_ok());
         });
         let mut bytes = Zeroizing::new(Vec::new());
         for part in text.as_bytes().chunks(1000) {

@@ -1,7 +1,7 @@
 //! Bodies that are made in parts, within the bounds of the process, and the tasks that make them.
 
 use crate::answers::{AnswerLimits, CountedAnswer, STREAM_LEN};
-use crate::places::BodyLimits;
+use crate::permits::BodyLimits;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ResponseBody, WAITING_LEN};
 use std::net::IpAddr;

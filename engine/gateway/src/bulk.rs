@@ -50,12 +50,12 @@ pub type RequestKey = (String, [u8; 32]);
 /// When `handle-admin` cannot be reached or refuses.
 pub async fn open(
     path: &Path,
-    patience: Duration,
+    timeout: Duration,
     identity: Arc<ClientIdentity>,
     source: IpAddr,
     key: Option<&RequestKey>,
 ) -> Result<UnixStream, BulkError> {
-    let opened = tokio::time::timeout(patience, async {
+    let opened = tokio::time::timeout(timeout, async {
         let mut stream = UnixStream::connect(path).await?;
         let begin_frame = BulkBegin {
             identity: Reference { handle: &identity.handle, index: identity.index },
@@ -114,9 +114,9 @@ fn prove(
 /// When the connection fails, or `handle-admin` refuses to continue.
 pub async fn receive_results(
     stream: &mut (impl AsyncRead + Unpin),
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<(StorePosition, Vec<BulkResult>), BulkError> {
-    let received = tokio::time::timeout(patience, receive(stream, RESULTS_LEN_MAX)).await;
+    let received = tokio::time::timeout(timeout, receive(stream, RESULTS_LEN_MAX)).await;
     let frame = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
     match BulkReply::decode(&frame) {
         Some(BulkReply::Results(position, results)) => Ok((position, results)),
@@ -142,11 +142,11 @@ pub struct FoundPart {
 /// When the connection fails, or `handle-admin` refuses.
 pub async fn search(
     stream: &mut UnixStream,
-    patience: Duration,
+    timeout: Duration,
     search: BulkSearch<'_>,
 ) -> Result<FoundPart, BulkError> {
     let request = BulkRequest::Search(search);
-    let exchanged = tokio::time::timeout(patience, async {
+    let exchanged = tokio::time::timeout(timeout, async {
         send(stream, |out| request.encode(out)).await?;
         receive(stream, RESULTS_LEN_MAX).await
     });

@@ -61,7 +61,7 @@ impl NonceStart {
 #[derive(Debug)]
 pub struct CallerService {
     socket: PathBuf,
-    patience: Duration,
+    timeout: Duration,
     start: Mutex<Option<NonceStart>>,
     /// Held while a new start is requested.
     request_lock: Arc<tokio::sync::Mutex<()>>,
@@ -69,20 +69,20 @@ pub struct CallerService {
     failures: FailureSeries,
 }
 
-/// Sessions that `handle-admin` has not yet been told to end. One thread at a time tells it.
+/// Sessions that `handle-admin` has not yet been asked to end. One thread at a time tells it.
 #[derive(Debug, Default)]
 struct EndingSessions {
     ids: VecDeque<CallerSessionId>,
-    is_told: bool,
+    is_notified: bool,
 }
 
 impl CallerService {
-    /// The service at `socket`, with the timeout `patience` for each answer.
+    /// The service at `socket`, which has `timeout` for each answer.
     #[must_use]
-    pub fn new(socket: &Path, patience: Duration) -> Self {
+    pub fn new(socket: &Path, timeout: Duration) -> Self {
         let (request_lock, ending) = (Arc::default(), Mutex::default());
         let failures = FailureSeries::new(socket.display());
-        Self { socket: socket.to_owned(), patience, start: Mutex::new(None), request_lock, ending, failures }
+        Self { socket: socket.to_owned(), timeout, start: Mutex::new(None), request_lock, ending, failures }
     }
 
     /// A fresh nonce; `None` when `handle-admin` does not answer.
@@ -208,8 +208,8 @@ impl CallerService {
             return;
         }
         ending.ids.push_back(id);
-        if !ending.is_told {
-            ending.is_told = true;
+        if !ending.is_notified {
+            ending.is_notified = true;
             let service = Arc::clone(self);
             drop(tokio::task::spawn_blocking(move || service.end_waiting()));
         }
@@ -228,7 +228,7 @@ impl CallerService {
             let next = {
                 let mut ending = self.ending();
                 let next = ending.ids.pop_front();
-                ending.is_told = next.is_some();
+                ending.is_notified = next.is_some();
                 next
             };
             let Some(id) = next else { return };
@@ -258,8 +258,8 @@ impl CallerService {
 
     fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
         let stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(self.patience))?;
-        stream.set_write_timeout(Some(self.patience))?;
+        stream.set_read_timeout(Some(self.timeout))?;
+        stream.set_write_timeout(Some(self.timeout))?;
         write_frame(&stream, &request.encode())?;
         let reply: Zeroizing<Vec<u8>> = read_frame(&stream)?;
         CallerReply::decode(&reply).ok_or_else(|| ErrorKind::InvalidData.into())
@@ -304,10 +304,10 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(100)).await;
             assert_eq!(count.load(Ordering::SeqCst), 2, "and for sessions");
             let ending = service.ending();
-            assert!(ending.is_told && ending.ids.len() <= 3, "{ending:?}");
+            assert!(ending.is_notified && ending.ids.len() <= 3, "{ending:?}");
         });
         drop(runtime);
         let ending = service.ending();
-        assert!(!ending.is_told && ending.ids.is_empty(), "no request waits for a service that is gone");
+        assert!(!ending.is_notified && ending.ids.is_empty(), "no request waits for a service that is gone");
     }
 }

@@ -8,7 +8,7 @@ use crate::compression::CompressionConfig;
 use crate::connections::http2::config::Http2Config;
 use crate::connections::stream::ClosingLimits;
 use crate::identifiers::{IdentifierTarget, TARGETS};
-use crate::places::BodyLimits;
+use crate::permits::BodyLimits;
 use crate::proxies::{ProxiesConfig, SchemeHeader};
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
@@ -140,7 +140,7 @@ impl GatewayLimits {
     #[must_use]
     pub const fn bodies(&self) -> BodyLimits {
         let (quarter, one) = (self.bodies_bytes / 4, self.body_bytes);
-        // A body of the allowed length is received wherever there is room for one.
+        // A body of the allowed length is received wherever there is capacity for one.
         let per_source = if quarter < one { one } else { quarter };
         BodyLimits { bytes: self.bodies_bytes, per_source }
     }

@@ -36,7 +36,7 @@ use crate::callers::CallerNonce;
 use crate::config::Config;
 use crate::listeners::ListenerKind;
 use crate::peer::HttpPeer;
-use crate::places::{BodyRoom, PlaceLimits};
+use crate::permits::{BodyReservation, PermitLimits};
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::tls::client_certificate::ShownCertificate;
@@ -119,10 +119,10 @@ impl ServedConnection {
         });
         // Requests that wait for others count as well: a client may send many on one connection,
         // each with a long head.
-        let mut room = self.state.answers.room(source);
+        let mut reservation = self.state.answers.reservation(source);
         let limits = self.state.settings.current().limits.answers();
-        if room.grow(size_of_val(&*answered) + head_len, limits.bytes) {
-            return ResponseFuture::Later { answered, _room: room };
+        if reservation.grow(size_of_val(&*answered) + head_len, limits.bytes) {
+            return ResponseFuture::Later { answered, _reservation: reservation };
         }
         let mut response = refused.respond(&self.state);
         self.state.counters.count_answer(response.status().as_u16());
@@ -182,7 +182,7 @@ enum ResponseFuture<'a> {
     Later {
         answered: Pin<Box<dyn Future<Output = Response<ConnectionBody>> + Send + 'a>>,
         /// What this takes.
-        _room: BodyRoom,
+        _reservation: BodyReservation,
     },
 }
 
@@ -214,17 +214,17 @@ pub async fn serve(
     let is_proxied = is_trusted && settings.proxies.proxy_protocol;
     // A proxy has connections of many clients.
     let per_source = if is_trusted { usize::MAX } else { settings.limits.connections_per_source };
-    // The total is limited by the places of the workers.
-    let limits = |per_source| PlaceLimits { places: usize::MAX, per_source };
+    // The total is limited by the permits of the workers.
+    let limits = |per_source| PermitLimits { permits: usize::MAX, per_source };
     let take = |address, per_source| {
-        let place = state.connections.take(address, limits(per_source));
-        if place.is_none() {
+        let permit = state.connections.take(address, limits(per_source));
+        if permit.is_none() {
             state.counters.connections_refused.add();
         }
-        place
+        permit
     };
-    let mut place = take(address, per_source);
-    if place.is_none() {
+    let mut permit = take(address, per_source);
+    if permit.is_none() {
         return Ok(());
     }
     // Without `TCP_NODELAY`, small answers wait for acknowledgements of the client.
@@ -240,8 +240,8 @@ pub async fn serve(
         false => None,
     };
     if let Some(client) = client {
-        place = take(client, settings.limits.connections_per_source);
-        if place.is_none() {
+        permit = take(client, settings.limits.connections_per_source);
+        if permit.is_none() {
             return Ok(());
         }
     }
@@ -250,7 +250,7 @@ pub async fn serve(
         ListenerKind::Plain => start.serve(stream).await,
         ListenerKind::Certificates => start.serve_with_certificate(stream).await,
     };
-    drop(place);
+    drop(permit);
     ended
 }
 

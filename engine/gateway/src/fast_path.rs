@@ -190,12 +190,12 @@ impl<'p> PlainHandle<'p> {
         self.text.as_bytes()
     }
 
-    /// The name of the record of the prefix, written to `room`.
-    fn prefix_record(self, room: &mut [u8; PREFIX_LEN_MAX + PREFIX_RECORD.len()]) -> &[u8] {
+    /// The name of the record of the prefix, written to `buffer`.
+    fn prefix_record(self, buffer: &mut [u8; PREFIX_LEN_MAX + PREFIX_RECORD.len()]) -> &[u8] {
         let len = PREFIX_RECORD.len() + self.prefix_len;
-        room[..PREFIX_RECORD.len()].copy_from_slice(PREFIX_RECORD);
-        room[PREFIX_RECORD.len()..len].copy_from_slice(&self.bytes()[..self.prefix_len]);
-        &room[..len]
+        buffer[..PREFIX_RECORD.len()].copy_from_slice(PREFIX_RECORD);
+        buffer[PREFIX_RECORD.len()..len].copy_from_slice(&self.bytes()[..self.prefix_len]);
+        &buffer[..len]
     }
 }
 
@@ -241,8 +241,8 @@ impl<'r> RecordQuery<'r> {
         let url = url?;
         let scheme = plain_scheme(url.data)?;
         if set.homes_prefix_records() {
-            let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
-            let prefix = stored_record(&records, &service, handle.prefix_record(&mut room));
+            let mut buffer = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
+            let prefix = stored_record(&records, &service, handle.prefix_record(&mut buffer));
             let mut values = prefix.into_iter().flat_map(|record| record.public_values());
             // Damage is for the general path as well.
             if values.any(|value| value.is_ok_and(|value| is_document(&value))) {
@@ -256,9 +256,9 @@ impl<'r> RecordQuery<'r> {
         Some(RecordRedirect { target: url.data, seconds })
     }
 
-    /// Whether an answer with at least so many bytes is not refused for want of room.
-    fn has_room(self, source: IpAddr, len: usize) -> bool {
-        len < LOOKED_LEN || self.state.answers.has_room(source, len, self.settings.limits.answers().bytes)
+    /// Whether an answer with at least so many bytes is not refused for lack of capacity.
+    fn has_capacity(self, source: IpAddr, len: usize) -> bool {
+        len < LOOKED_LEN || self.state.answers.has_capacity(source, len, self.settings.limits.answers().bytes)
     }
 
     /// The record as JSON.
@@ -266,7 +266,7 @@ impl<'r> RecordQuery<'r> {
     pub fn json(self, handle: PlainHandle<'_>, now_unix_s: u32) -> Option<CacheableBody> {
         let record = stored_record(&self.set.records(), &self.state.reading.service(), handle.bytes())?;
         if let Some(source) = self.counted
-            && !self.has_room(source, record.public_bytes().len())
+            && !self.has_capacity(source, record.public_bytes().len())
         {
             return None;
         }
@@ -329,9 +329,9 @@ mod tests {
     fn most_handles_and_urls_are_plain() {
         for handle in ["10.1045/july95-arms", "20.500.12345/a_b/c.d", "10.1/00000001"] {
             let plain = PlainHandle::of(handle).unwrap();
-            let mut room = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
+            let mut buffer = [0; PREFIX_LEN_MAX + PREFIX_RECORD.len()];
             let (prefix, _) = handle.split_once('/').unwrap();
-            assert_eq!(plain.prefix_record(&mut room), format!("0.NA/{prefix}").as_bytes());
+            assert_eq!(plain.prefix_record(&mut buffer), format!("0.NA/{prefix}").as_bytes());
         }
         for other in ["", "/", "10.1/", "/10.1/a", "hdl.handle.net/10.1/a", "10.1%2Fa", "10.1/a b", "10.1"] {
             assert!(PlainHandle::of(other).is_none(), "{other}");

@@ -36,7 +36,7 @@
 //!   requests per second and on wrong secret keys.
 //! - [`request_log`]: a line for each request.
 //! - [`selection`]: the values that a request names.
-//! - [`places`]: limits by source on connections, requests and questions; [`answers`]: on bytes of
+//! - [`permits`]: limits by source on connections, requests and questions; [`answers`]: on bytes of
 //!   answers that wait for their clients.
 //! - [`visibility`]: when a change is answered.
 //! - [`settings`]: the settings in force, and their reload.
@@ -115,8 +115,8 @@ pub mod outbound;
 pub mod pages;
 pub mod parameters;
 pub mod peer;
+pub mod permits;
 pub mod phase;
-pub mod places;
 pub mod program;
 pub mod proxies;
 pub mod proxy;

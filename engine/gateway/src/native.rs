@@ -7,9 +7,9 @@
 use crate::administration::AdministrationService;
 use crate::body_streams::spawn;
 use crate::peer::HttpPeer;
-use crate::places::{BodyLimits, BodyRoom};
+use crate::permits::{BodyLimits, BodyReservation};
 use crate::refusal::HttpRefusal;
-use crate::reply::{GatewayResponse, no_room, plain, response, set_number};
+use crate::reply::{GatewayResponse, no_capacity, plain, response, set_number};
 use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, PART_LEN, ResponseBody};
@@ -23,7 +23,7 @@ use handle_proto::wire::stream::{StreamFront, split};
 use handle_proto::wire::{Body, Envelope, Header, Message, Request, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode};
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, SortingRoom, WireReply as _, answer_message,
+    AnswerContext, AnswerOutcome, RefusalReason, ReplyParts, SortingBuffer, WireReply as _, answer_message,
     refuse_stream,
 };
 use hyper::header::{self, HeaderMap, HeaderValue};
@@ -35,7 +35,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
 
 /// Maximum length of a message with its envelope.
 pub const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
@@ -104,7 +103,7 @@ pub async fn answer(
                 }
             }
         }
-        _ => answer_here(state, source, message).map_or_else(no_room, respond),
+        _ => answer_here(state, source, message).map_or_else(no_capacity, respond),
     }
 }
 
@@ -176,20 +175,21 @@ fn is_public_query(message: &[u8]) -> bool {
         && !header.flags.has(OpFlags::CERTIFY)
 }
 
-/// The answer of the set, as bytes of one message; `None` if there is no room for it.
+/// The answer of the set, as bytes of one message; `None` if there is no capacity for it.
 fn answer_here(state: &GatewayState, source: IpAddr, message: &[u8]) -> Option<Vec<u8>> {
     let Some(mapped) = &state.reading.set else { return Some(refuse_without_set(state)) };
     let set = mapped.current();
     // Long lists are sorted, as the slow path of `handled` does. A body has at most as many as take
     // milliseconds.
-    let room = SortingRoom::new();
-    let context = AnswerContext::new(set.records(), state.reading.service(), now_unix_s()).sorting_in(&room);
+    let reservation = SortingBuffer::new();
+    let context =
+        AnswerContext::new(set.records(), state.reading.service(), now_unix_s()).sorting_in(&reservation);
     let Ok((envelope, rest)) = Envelope::split(message) else {
         return Some(refuse_unreadable(state, message, true));
     };
     match answer_message(&context, envelope, rest) {
         AnswerOutcome::Reply(reply) | AnswerOutcome::InSession(reply) => {
-            state.has_room_for(source, reply.stream_len()).then(|| encode(&reply))
+            state.has_capacity_for(source, reply.stream_len()).then(|| encode(&reply))
         }
         _ => Some(encode(&refuse_stream(&context, RefusalReason::NotSupported, b""))),
     }
@@ -236,12 +236,13 @@ async fn forward(
     source: IpAddr,
     message: &[u8],
 ) -> io::Result<Vec<u8>> {
-    let (room, limits) = (state.answers.room(source), state.settings.current().limits.answers());
+    let (reservation, limits) =
+        (state.answers.reservation(source), state.settings.current().limits.answers());
     let exchange = async {
         let mut stream = TcpStream::connect(admin.address()).await?;
         stream.set_nodelay(true)?;
         stream.write_all(message).await?;
-        read_answer(&mut stream, admin.answer_len_max(), room, limits.bytes).await
+        read_answer(&mut stream, admin.answer_len_max(), reservation, limits.bytes).await
     };
     admin.exchange(source, exchange).await
 }
@@ -266,12 +267,12 @@ async fn relay(
     peer: HttpPeer,
     message: &[u8],
 ) -> io::Result<RelayedAnswer> {
-    let Some(place) = admin.place(peer.address) else { return Err(ErrorKind::ResourceBusy.into()) };
+    let Some(permit) = admin.permit(peer.address) else { return Err(ErrorKind::ResourceBusy.into()) };
     let route = if is_as_secure(state, peer) { RelayRoute::Https } else { RelayRoute::Http };
     let head = RelayHead { route, source: peer.address, message_len: message.len() };
-    let patience = admin.patience();
+    let timeout = admin.timeout();
     let late = || io::Error::from(ErrorKind::TimedOut);
-    let begun = timeout(patience, async {
+    let begun = tokio::time::timeout(timeout, async {
         let mut stream = UnixStream::connect(socket).await?;
         stream.write_all(&head.encode()).await?;
         stream.write_all(message).await?;
@@ -290,25 +291,25 @@ async fn relay(
     };
     let streamed = ResponseBody::streamed(state, peer.address);
     let (sender, body) = streamed.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
-    // The rest comes as fast as the client reads, so it has no place among the requests.
-    let stream_place = admin.stream_place(peer.address);
-    let stream_place = stream_place.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
-    drop(place);
+    // The rest comes as fast as the client reads, so it has no permit among the requests.
+    let stream_permit = admin.stream_permit(peer.address);
+    let stream_permit = stream_permit.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
+    drop(permit);
     spawn(state, async move {
-        let _place = stream_place;
-        copy(stream, first, sender, patience).await;
+        let _permit = stream_permit;
+        copy(stream, first, sender, timeout).await;
     });
     Ok(RelayedAnswer::Streamed(body))
 }
 
 /// Copies the rest of an answer to the client. The body stays incomplete if `handle-admin` is
-/// silent for longer than `patience`.
-async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, patience: Duration) {
+/// silent for longer than `timeout`.
+async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, timeout: Duration) {
     let mut part = first;
     while sender.send(&part).await.is_ok() {
         // Short parts: while one is sent, others wait.
         part = Vec::with_capacity(PART_LEN);
-        match timeout(patience, stream.read_buf(&mut part)).await {
+        match tokio::time::timeout(timeout, stream.read_buf(&mut part)).await {
             Ok(Ok(0)) => {
                 let _ = sender.finish().await;
                 return;
@@ -330,7 +331,7 @@ fn is_as_secure(state: &GatewayState, peer: HttpPeer) -> bool {
 async fn read_answer(
     stream: &mut TcpStream,
     len_max: usize,
-    mut room: BodyRoom,
+    mut reservation: BodyReservation,
     limits: BodyLimits,
 ) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
@@ -349,8 +350,8 @@ async fn read_answer(
             return Err(ErrorKind::FileTooLarge.into());
         }
         let len = body_at + envelope.message_len as usize;
-        if !room.resize(len.min(limits.per_source), limits) {
-            room.note_refusal();
+        if !reservation.resize(len.min(limits.per_source), limits) {
+            reservation.note_refusal();
             return Err(ErrorKind::ResourceBusy.into());
         }
         answer.resize(len, 0);

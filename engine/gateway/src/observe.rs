@@ -140,8 +140,8 @@ handle_daemon::metrics! {
         counter cache_stale = |upstream| upstream.stale_count();
         /// Questions that were not sent because of a recent failure.
         counter upstream_refused = |upstream| upstream.refused_count();
-        /// Free places for questions to the Handle System.
-        gauge upstream_places = |upstream| upstream.places_left();
+        /// Free permits for questions to the Handle System.
+        gauge upstream_permits = |upstream| upstream.permits_left();
     }
 }
 

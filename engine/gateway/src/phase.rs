@@ -16,7 +16,7 @@ pub enum GatewayPhase {
     Stopping,
 }
 
-/// Tells tasks which phase the gateway has reached.
+/// Notifies tasks which phase the gateway has reached.
 pub type PhaseReceiver = watch::Receiver<GatewayPhase>;
 
 /// The phase of a gateway.

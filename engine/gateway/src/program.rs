@@ -27,7 +27,7 @@ use std::sync::Arc;
 /// Signals: SIGTERM and SIGINT answer the requests under way and stop; SIGHUP reads the
 /// configuration again and takes the published set now.
 ///
-/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+/// Exit codes: 0 stopped on request, 1 failed, 2 configuration or usage.
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handle-gateway",

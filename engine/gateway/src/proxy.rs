@@ -20,7 +20,7 @@ use crate::input::{InputError, InputRules};
 use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
-use crate::places::BodyRoom;
+use crate::permits::BodyReservation;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
@@ -57,7 +57,7 @@ pub async fn answer(
     if parts.method == Method::OPTIONS || !route.has(&parts.method) {
         return route.refuse(&parts.method);
     }
-    let (form, _room) = match read_form(state, peer, parts, body).await {
+    let (form, _reservation) = match read_form(state, peer, parts, body).await {
         Ok(form) => form.unzip(),
         Err(status) => {
             let settings = state.settings.current();
@@ -117,18 +117,18 @@ pub async fn answer(
     .await
 }
 
-/// The fields of the form, if the body has them, and its room.
+/// The fields of the form, if the body has them, and its reservation.
 async fn read_form(
     state: &GatewayState,
     peer: HttpPeer,
     parts: &Parts,
     body: RequestBody,
-) -> Result<Option<(String, BodyRoom)>, StatusCode> {
+) -> Result<Option<(String, BodyReservation)>, StatusCode> {
     if !is_form(parts) {
         return Ok(None);
     }
-    let (form, room) = read_body(state, peer.address, body, FORM_LEN_MAX).await?;
-    Ok(Some((String::from_utf8_lossy(&form).into_owned(), room)))
+    let (form, reservation) = read_body(state, peer.address, body, FORM_LEN_MAX).await?;
+    Ok(Some((String::from_utf8_lossy(&form).into_owned(), reservation)))
 }
 
 /// Whether the body has the fields of the form.

@@ -160,8 +160,8 @@ fn stored_within<'a, const LEN_MAX: usize, B: AsRef<[u8]>>(
 ) -> Option<EncodedRecord<'a>> {
     let handle = Handle(name);
     handle.slash_at().filter(|_| service.has(handle))?;
-    let mut room = [0; LEN_MAX];
-    let key = room.get_mut(..name.len())?;
+    let mut buffer = [0; LEN_MAX];
+    let key = buffer.get_mut(..name.len())?;
     key.copy_from_slice(name);
     fold_key(key, records.folds());
     let hash = hash_key(records.seed(), key);

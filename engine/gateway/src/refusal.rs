@@ -24,7 +24,7 @@ pub enum HttpRefusal {
     /// The body is too long.
     BodyTooLong,
     /// The bodies of all requests together are too long.
-    NoRoom,
+    NoCapacity,
     /// The answers that wait for clients are too long together.
     TooManyAnswers,
     /// The source exceeds its rate of requests.
@@ -48,7 +48,7 @@ impl HttpRefusal {
         match status {
             StatusCode::REQUEST_TIMEOUT => Self::BodyLate,
             StatusCode::PAYLOAD_TOO_LARGE => Self::BodyTooLong,
-            StatusCode::SERVICE_UNAVAILABLE => Self::NoRoom,
+            StatusCode::SERVICE_UNAVAILABLE => Self::NoCapacity,
             _ => Self::Malformed("The body is malformed"),
         }
     }
@@ -59,7 +59,7 @@ impl HttpRefusal {
             Self::HeadLate | Self::BodyLate => PageError::RequestLate,
             Self::HeadTooLong => PageError::HeadTooLong,
             Self::BodyTooLong => PageError::BodyTooLong,
-            Self::NoRoom | Self::TooManyAnswers => PageError::Busy,
+            Self::NoCapacity | Self::TooManyAnswers => PageError::Busy,
             Self::TooMany(_) | Self::TooManySecrets(_) => PageError::TooMany,
         }
     }
@@ -79,7 +79,7 @@ impl HttpRefusal {
             Self::HeadTooLong => "The head of the request is too long",
             Self::BodyLate => "The body did not arrive in time",
             Self::BodyTooLong => "The body is too long",
-            Self::NoRoom => "Too many bodies are being received",
+            Self::NoCapacity => "Too many bodies are being received",
             Self::TooManyAnswers => "Too many answers wait for clients of your network",
             Self::TooMany(_) => "Too many requests came from your network",
             Self::TooManySecrets(_) => "Too many wrong secret keys came from your network",
@@ -88,7 +88,7 @@ impl HttpRefusal {
 
     const fn code(self) -> ResponseCode {
         match self {
-            Self::NoRoom | Self::TooManyAnswers | Self::TooMany(_) | Self::TooManySecrets(_) => {
+            Self::NoCapacity | Self::TooManyAnswers | Self::TooMany(_) | Self::TooManySecrets(_) => {
                 ResponseCode::SERVER_BUSY
             }
             _ => ResponseCode::PROTOCOL_ERROR,
@@ -108,7 +108,7 @@ impl HttpRefusal {
         response_headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         let retry_after_s = match self {
-            Self::NoRoom | Self::TooManyAnswers => Some(settings.upstream.retry_after_s),
+            Self::NoCapacity | Self::TooManyAnswers => Some(settings.upstream.retry_after_s),
             Self::TooMany(RetryAfter { seconds }) | Self::TooManySecrets(RetryAfter { seconds }) => {
                 Some(seconds)
             }
@@ -159,13 +159,13 @@ mod tests {
         }
         let status = |refusal: HttpRefusal| refusal.status().as_u16();
         assert_eq!([HttpRefusal::HeadLate, HttpRefusal::HeadTooLong].map(status), [408, 431]);
-        assert_eq!([HttpRefusal::NoRoom, HttpRefusal::Malformed("x")].map(status), [503, 400]);
+        assert_eq!([HttpRefusal::NoCapacity, HttpRefusal::Malformed("x")].map(status), [503, 400]);
         let limited = HttpRefusal::TooMany(RetryAfter { seconds: 7 }).respond_without_head("/", &settings);
         assert_eq!(
             (limited.status().as_u16(), &limited.headers()[header::RETRY_AFTER]),
             (429, &"7".parse().unwrap())
         );
-        let busy = HttpRefusal::NoRoom.respond_without_head("/", &settings);
+        let busy = HttpRefusal::NoCapacity.respond_without_head("/", &settings);
         assert!(busy.headers().contains_key(header::RETRY_AFTER));
     }
 }

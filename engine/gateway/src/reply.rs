@@ -1,6 +1,6 @@
 //! HTTP responses, and the headers that all of them share.
 
-use crate::answers::{AnswerPart, NoRoomForAnswer};
+use crate::answers::{AnswerPart, NoAnswerCapacity};
 use crate::compression::ContentCoding;
 use crate::config::Config;
 use crate::stream::ResponseBody;
@@ -80,11 +80,11 @@ pub fn empty(status: StatusCode) -> GatewayResponse {
     response
 }
 
-/// Stands for an answer that was not made, because there is no room for it.
+/// Stands for an answer that was not made, because there is no capacity for it.
 #[must_use]
-pub fn no_room() -> GatewayResponse {
+pub fn no_capacity() -> GatewayResponse {
     let mut response = empty(StatusCode::SERVICE_UNAVAILABLE);
-    response.extensions_mut().insert(NoRoomForAnswer);
+    response.extensions_mut().insert(NoAnswerCapacity);
     response
 }
 

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_cut_unless_told_otherwise() {
+    fn addresses_are_cut_unless_configured_otherwise() {
         let whole = RequestLogConfig { whole_addresses: true, ..RequestLogConfig::default() };
         assert!(line(RequestLogFormat::Combined, &entry("/", &whole)).starts_with("192.0.2.77 "));
         let long = entry(&format!("/{}", "a".repeat(5000)), &whole);

@@ -56,7 +56,7 @@ async fn dispatch(
     if parts.method == Method::POST && native::is_asked(&parts.headers) {
         state.counters.native_requests.add();
         return match read_body(state, peer.address, body, native::BODY_LEN_MAX).await {
-            Ok((message, _room)) => native::answer(state, peer, parts.version, &message).await,
+            Ok((message, _reservation)) => native::answer(state, peer, parts.version, &message).await,
             Err(status) => {
                 let settings = state.settings.current();
                 HttpRefusal::of_body(status).respond(path, &parts.headers, &settings)

@@ -5,8 +5,8 @@ use crate::config::Config;
 use crate::counters::GatewayCounters;
 use crate::inputs::GatewaySources;
 use crate::listeners::{ListenerKind, WorkerListener, WorkerListeners};
+use crate::permits::{BodyBytes, SourcePermits};
 use crate::phase::{CurrentPhase, GatewayPhase};
-use crate::places::{BodyBytes, SourcePlaces};
 use crate::registration::Registrations;
 use crate::request_log::{RequestLog, RequestLogEntry};
 use crate::sessions::HttpSessions;
@@ -101,8 +101,8 @@ impl Gateway {
                 started_unix_ms: now_unix_ms(),
             },
             counters: GatewayCounters::default(),
-            connections: Arc::new(SourcePlaces::default()),
-            readers: Arc::new(SourcePlaces::default()),
+            connections: Arc::new(SourcePermits::default()),
+            readers: Arc::new(SourcePermits::default()),
             bodies: BodyBytes::default(),
             answers: BodyBytes::default(),
             tls,
@@ -239,7 +239,7 @@ impl Gateway {
         &self.state
     }
 
-    /// Whether the gateway should end: it was told to stop, or all workers have ended.
+    /// Whether the gateway should end: it was asked to stop, or all workers have ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.state.is_draining() || self.state.running() == 0
@@ -259,7 +259,7 @@ impl Gateway {
         }
         let (stopped, handed_over) = self.state.drain_times();
         let drain_time = if self.state.is_handed_over() { handed_over + stopped } else { stopped };
-        let deadline = Instant::now() + drain_time + STOP_PATIENCE;
+        let deadline = Instant::now() + drain_time + STOP_TIMEOUT;
         let is_over = |workers: &[JoinHandle<()>]| workers.iter().all(JoinHandle::is_finished);
         while !is_over(&self.workers) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
@@ -284,7 +284,7 @@ fn open_scrapes(config: &Config, from: Option<&mut Predecessor>) -> anyhow::Resu
 }
 
 /// Time that workers get to end after their connections.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Drop for Gateway {
     fn drop(&mut self) {

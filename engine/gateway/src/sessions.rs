@@ -146,7 +146,7 @@ impl HttpSessions {
         now: Instant,
     ) -> HttpSession {
         let (mut table, source) = (self.table(), source::of(address));
-        table.make_room(source, limits, now);
+        table.evict_for(source, limits, now);
         let stored = StoredSession { nonce, identity: None, source, started: now, used: now };
         table.sessions.insert(id, stored);
         table.unproven.entry(source).or_default().push_back(id);
@@ -292,7 +292,7 @@ impl SessionTable {
     }
 
     /// Removes what is over, and what has to go for another session without an identity.
-    fn make_room(&mut self, source: IpAddr, limits: &SessionsConfig, now: Instant) {
+    fn evict_for(&mut self, source: IpAddr, limits: &SessionsConfig, now: Instant) {
         while let Some(own) = self.unproven.get(&source)
             && own.len() >= limits.unproven_per_source
             && let Some(&id) = own.front()

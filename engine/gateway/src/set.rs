@@ -31,7 +31,7 @@ pub struct MappedSet {
     verify_new: AtomicBool,
     set: ArcSwap<MappedGeneration>,
     reloads: AtomicU64,
-    /// Tells those who wait for a set that another one is live.
+    /// Notifies those who wait for a set that another one is live.
     loaded: watch::Sender<()>,
     /// The rules for the publisher and the age of sets.
     freshness: SetFreshness,

@@ -3,8 +3,8 @@
 use crate::administration::AdministrationService;
 use crate::answers::LOOKED_LEN;
 use crate::counters::GatewayCounters;
+use crate::permits::{BodyBytes, SourcePermits};
 use crate::phase::{self, CurrentPhase, GatewayPhase, PhaseReceiver};
-use crate::places::{BodyBytes, SourcePlaces};
 use crate::proxy::rules::ProxyRules;
 use crate::registration::Registrations;
 use crate::request_log::RequestLog;
@@ -40,9 +40,9 @@ pub struct GatewayState {
     /// Counters.
     pub counters: GatewayCounters,
     /// Open connections by source.
-    pub connections: Arc<SourcePlaces>,
+    pub connections: Arc<SourcePermits>,
     /// Bodies with many changes that are being read.
-    pub readers: Arc<SourcePlaces>,
+    pub readers: Arc<SourcePermits>,
     /// Bodies of requests that are being received or answered.
     pub bodies: BodyBytes,
     /// Answers that their clients have not taken, and requests under way.
@@ -115,12 +115,12 @@ impl GatewayState {
         self.process.shutdown.drain();
     }
 
-    /// Whether there is room for an answer of `len` bytes or more to `source`; making a short one
-    /// costs less than the look.
+    /// Whether there is capacity for an answer of `len` bytes or more to `source`; making a short
+    /// one costs less than the look.
     #[must_use]
-    pub fn has_room_for(&self, source: IpAddr, len: usize) -> bool {
+    pub fn has_capacity_for(&self, source: IpAddr, len: usize) -> bool {
         let limits = || self.settings.current().limits.answers().bytes;
-        len < LOOKED_LEN || self.answers.has_room(source, len, limits())
+        len < LOOKED_LEN || self.answers.has_capacity(source, len, limits())
     }
 
     /// Whether the process accepts no more connections.
@@ -135,18 +135,18 @@ impl GatewayState {
         self.process.handover.is_done()
     }
 
-    /// Time for connections to finish when the process is told to stop, and after a takeover.
+    /// Time for connections to finish when the process is asked to stop, and after a takeover.
     pub(crate) fn drain_times(&self) -> (Duration, Duration) {
         let limits = &self.settings.current().limits;
         (limits.drain_time(), limits.takeover_drain_time())
     }
 
     /// Waits, while the process drains, for as long as connections may take to finish. A process
-    /// that is told to stop after a takeover waits as when it is told so before.
+    /// that is asked to stop after a takeover waits as when it is told so before.
     pub async fn drain_time_over(&self) {
         let (stopped, handed_over) = self.drain_times();
-        let told = phase::reached(self.phase(), GatewayPhase::Stopping);
-        if tokio::time::timeout(handed_over, told).await.is_ok() {
+        let stopping = phase::reached(self.phase(), GatewayPhase::Stopping);
+        if tokio::time::timeout(handed_over, stopping).await.is_ok() {
             tokio::time::sleep(stopped).await;
         }
     }
@@ -157,7 +157,7 @@ impl GatewayState {
         self.process.phase.has_reached(phase)
     }
 
-    /// Tells a task which phase the process has reached.
+    /// Notifies a task which phase the process has reached.
     #[must_use]
     pub fn phase(&self) -> PhaseReceiver {
         self.process.phase.subscribe()

@@ -11,7 +11,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 pub const PART_LEN: usize = 16 << 10;
 /// Bytes of parts that wait for the client, at which no further part is sent.
 pub const WAITING_LEN: usize = 64 << 10;
-/// Bytes that the maker of a body may keep for later parts without asking whether there is room.
+/// Bytes that the maker of a body may keep for later parts without asking whether there is
+/// capacity.
 pub const KEPT_LEN: usize = 64 << 10;
 const _: () = assert!(WAITING_LEN + KEPT_LEN + 2 * PART_LEN < STREAM_LEN, "reserved from the start");
 
@@ -161,13 +162,13 @@ impl BodySender {
     /// it may keep more.
     ///
     /// # Errors
-    /// When there is no room for them.
+    /// When there is no capacity for them.
     pub fn keep(&self, len: usize) -> Result<bool, ClientGone> {
-        let has_room = self.answer.keep(len);
-        if has_room || len <= KEPT_LEN { Ok(len < KEPT_LEN) } else { Err(self.cut()) }
+        let has_capacity = self.answer.keep(len);
+        if has_capacity || len <= KEPT_LEN { Ok(len < KEPT_LEN) } else { Err(self.cut()) }
     }
 
-    /// Notes that there is no room for the rest of the body.
+    /// Notes that there is no capacity for the rest of the body.
     fn cut(&self) -> ClientGone {
         self.answer.note_refusal();
         ClientGone
@@ -219,7 +220,7 @@ impl Body for ResponseBody {
 mod tests {
     use super::*;
     use crate::answers::AnswerLimits;
-    use crate::places::{BodyBytes, BodyLimits};
+    use crate::permits::{BodyBytes, BodyLimits};
     use http_body_util::BodyExt as _;
     use std::time::Duration;
 
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn long_parts_wait_for_each_other_and_a_body_without_room_ends() {
+    fn long_parts_wait_for_each_other_and_a_body_without_capacity_ends() {
         let all = BodyBytes::default();
         let long = "x".repeat(300_000);
         block_on(async {

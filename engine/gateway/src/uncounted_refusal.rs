@@ -1,4 +1,4 @@
-//! The refusal of an answer for which there is no room.
+//! The refusal of an answer for which there is no capacity.
 
 use crate::refusal::is_api;
 use crate::reply::{GatewayResponse, allow_origin_of, empty, set_number};
@@ -9,8 +9,8 @@ use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
 
-/// The refusal of an answer for which there is no room. Its own bytes do not count, because it has
-/// none, or the same as all others.
+/// The refusal of an answer for which there is no capacity. Its own bytes do not count, because it
+/// has none, or the same as all others.
 #[derive(Clone, Debug)]
 pub struct UncountedRefusal {
     is_api: bool,

@@ -10,7 +10,7 @@
 
 pub mod config;
 
-use crate::places::{PlaceLimits, SourcePlaces};
+use crate::permits::{PermitLimits, SourcePermits};
 use anyhow::Context as _;
 use config::UpstreamConfig;
 use handle_auth::source::SourceList;
@@ -70,7 +70,7 @@ impl UpstreamConfig {
         };
         client.preferences.forbidden = SourceList::parse(&self.forbidden_networks)
             .map_err(|wrong| anyhow::anyhow!("`upstream.forbidden_networks`: {wrong}"))?;
-        client.patience.tcp_ms = client.patience.tcp_ms.min(self.timeout_ms);
+        client.timeout.tcp_ms = client.timeout.tcp_ms.min(self.timeout_ms);
         let kept = CacheLimits::default();
         client.cache = Cache::new(CacheLimits {
             bytes_max: self.cache_bytes,
@@ -152,8 +152,8 @@ pub struct Upstream(Arc<UpstreamServices>);
 struct UpstreamServices {
     client: Arc<Client>,
     driver: AsyncDriver,
-    places: Arc<SourcePlaces>,
-    limits: PlaceLimits,
+    permits: Arc<SourcePermits>,
+    limits: PermitLimits,
     /// The one site that is asked about every handle.
     resolver: Option<SharedSite>,
     failures: FailureMemory,
@@ -216,7 +216,7 @@ impl Upstream {
         Ok(Some(Self(Arc::new(UpstreamServices {
             driver: AsyncDriver::new(Arc::clone(&client)),
             client,
-            places: Arc::new(SourcePlaces::default()),
+            permits: Arc::new(SourcePermits::default()),
             limits: config.question_limits(),
             resolver,
             failures: FailureMemory::new(failure_limits),
@@ -236,8 +236,8 @@ impl Upstream {
     pub async fn ask(&self, source: IpAddr, question: &Question) -> Result<UpstreamAnswer, UpstreamError> {
         let services = &self.0;
         if !question.is_cacheable() {
-            let place = services.places.take(source, services.limits);
-            let _place = place.ok_or(UpstreamError::Busy)?;
+            let permit = services.permits.take(source, services.limits);
+            let _permit = permit.ok_or(UpstreamError::Busy)?;
             return services.ask_past_the_cache(question).await.map(UpstreamAnswer::current);
         }
         let stale = services.client.cache.get_stale(question, driver::now());
@@ -247,13 +247,13 @@ impl Upstream {
             return Ok(UpstreamAnswer::stale(stale, question));
         }
         let stale = stale.filter(|stale| stale.expired_ms < services.stale_if_error_ms);
-        let place = services.places.take(source, services.limits);
-        if (place.is_none() || services.failures.is_remembered(question))
+        let permit = services.permits.take(source, services.limits);
+        if (permit.is_none() || services.failures.is_remembered(question))
             && let Some(answer) = services.client.cache.get(question, driver::now())
         {
             return Ok(UpstreamAnswer::current(answer.spelt(&question.handle)));
         }
-        let Some(_place) = place else {
+        let Some(_permit) = permit else {
             return services.stale_or(stale, question, Err(UpstreamError::Busy));
         };
         // Last, because a question that is not refused here has to be asked.
@@ -273,8 +273,8 @@ impl Upstream {
 
     /// Number of further questions that may be asked now.
     #[must_use]
-    pub fn places_left(&self) -> usize {
-        self.0.limits.places.saturating_sub(self.0.places.count())
+    pub fn permits_left(&self) -> usize {
+        self.0.limits.permits.saturating_sub(self.0.permits.count())
     }
 
     /// Number of expired answers that were served.
@@ -298,7 +298,7 @@ impl UpstreamServices {
     /// Renews the answer to a question, unless a renewal is in progress or has just failed.
     fn renew(self: &Arc<Self>, source: IpAddr, question: &Question) {
         let key = self.failures.key(question);
-        let Some(place) = self.places.take(source, self.limits) else { return };
+        let Some(permit) = self.permits.take(source, self.limits) else { return };
         if !self.renewing().insert(key) {
             return;
         }
@@ -310,7 +310,7 @@ impl UpstreamServices {
         tokio::spawn(async move {
             // The result is in the cache, or remembered as a failure.
             let _ = renewed.services.resolve(&question).await;
-            drop((place, renewed));
+            drop((permit, renewed));
         });
     }
 

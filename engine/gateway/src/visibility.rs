@@ -2,8 +2,8 @@
 //!
 //! `handle-admin` answers when a change is durable; the set that has it is published and mapped
 //! some milliseconds later. Its answer names a state of its store ([`StorePosition`]), and so does
-//! each set. Waiting takes a place and no thread. When the time is over, or there is no place, the
-//! change is still answered.
+//! each set. Waiting takes a permit and no thread. When the time is over, or there is no permit,
+//! the change is still answered.
 
 use crate::state::GatewayState;
 use crate::upstream::Upstream;
@@ -21,30 +21,30 @@ impl GatewayState {
         position: Option<StorePosition>,
     ) {
         let settings = self.settings.current_shared();
-        let patience = Duration::from_millis(settings.admin.visible_ms.into());
-        let take_place = || {
+        let timeout = Duration::from_millis(settings.admin.visible_ms.into());
+        let take_permit = || {
             let waits = self.writing.admin.as_ref()?.visible_waits();
-            waits.take(source, settings.admin.visible_waits()).filter(|_| !patience.is_zero())
+            waits.take(source, settings.admin.visible_waits()).filter(|_| !timeout.is_zero())
         };
         if let Some(upstream) = &self.reading.upstream {
             let handles: Vec<Vec<u8>> = handles.into_iter().map(<[u8]>::to_vec).collect();
             forget(upstream, &handles);
             // The other service may show the change a little later, and its old answer be cached.
-            if let Some(place) = take_place() {
+            if let Some(permit) = take_permit() {
                 let upstream = upstream.clone();
                 tokio::spawn(async move {
-                    tokio::time::sleep(patience).await;
+                    tokio::time::sleep(timeout).await;
                     forget(&upstream, &handles);
-                    drop(place);
+                    drop(permit);
                 });
             }
         }
         let (Some(set), Some(position)) = (&self.reading.set, position) else { return };
-        if set.shows(position) != Some(false) || patience.is_zero() {
+        if set.shows(position) != Some(false) || timeout.is_zero() {
             return;
         }
-        let is_visible = match take_place() {
-            Some(_place) => set.wait_for(position, Instant::now() + patience).await,
+        let is_visible = match take_permit() {
+            Some(_permit) => set.wait_for(position, Instant::now() + timeout).await,
             None => false,
         };
         if !is_visible {

@@ -21,16 +21,16 @@ use tokio::time::timeout;
 
 /// Pause after a failed accept: usually too many open files, which closing connections frees.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Time in which `handle-admin` is told of the sessions that end with the last connections. Those
-/// that it is not told of end by themselves.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+/// Time in which `handle-admin` is notified of the sessions that end with the last connections.
+/// Those that it is not reported of end by themselves.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A worker that is ready to run.
 #[derive(Debug)]
 pub struct Worker {
     runtime: Runtime,
     listeners: Vec<(TcpListener, ListenerKind)>,
-    places_count: usize,
+    permits_count: usize,
 }
 
 impl Worker {
@@ -50,19 +50,19 @@ impl Worker {
             let listeners: io::Result<_> = listeners.into_iter().map(of_runtime).collect();
             listeners.context("cannot accept connections")?
         };
-        let places_count = (settings.limits.connections / state.process.workers_count).max(1);
-        Ok(Self { runtime, listeners, places_count })
+        let permits_count = (settings.limits.connections / state.process.workers_count).max(1);
+        Ok(Self { runtime, listeners, permits_count })
     }
 
     /// Runs the worker until the process drains, and then until its connections have ended or the
     /// time for that is over.
     pub fn run(self, state: &Arc<GatewayState>) {
-        let Self { runtime, listeners, places_count } = self;
-        let places = Arc::new(Semaphore::new(places_count));
+        let Self { runtime, listeners, permits_count } = self;
+        let permits = Arc::new(Semaphore::new(permits_count));
         let has_ended = runtime.block_on(async {
             phase::reached(state.phase(), GatewayPhase::Serving).await;
             let accept = |(listener, kind)| {
-                let accept = accept(listener, kind, Arc::clone(state), Arc::clone(&places));
+                let accept = accept(listener, kind, Arc::clone(state), Arc::clone(&permits));
                 tokio::spawn(threads::watch("accept", accept))
             };
             let accepting: Vec<_> = listeners.into_iter().map(accept).collect();
@@ -70,16 +70,16 @@ impl Worker {
                 // A panic has already been logged where it happened.
                 let _ = task.await;
             }
-            // Connections that are over have given their places back.
-            let all = u32::try_from(places_count).unwrap_or(u32::MAX);
+            // Connections that are over have given their permits back.
+            let all = u32::try_from(permits_count).unwrap_or(u32::MAX);
             tokio::select! {
-                _ = places.acquire_many(all) => {}
+                _ = permits.acquire_many(all) => {}
                 () = state.drain_time_over() => {}
             }
             // The last connections may have been those of sessions.
             let callers = state.writing.admin.as_ref().and_then(|admin| admin.callers());
             match callers {
-                Some(callers) => timeout(END_PATIENCE, callers.end_all()).await.is_ok(),
+                Some(callers) => timeout(END_TIMEOUT, callers.end_all()).await.is_ok(),
                 None => true,
             }
         });
@@ -91,16 +91,21 @@ impl Worker {
 }
 
 /// Accepts connections until the process drains.
-async fn accept(listener: TcpListener, kind: ListenerKind, state: Arc<GatewayState>, places: Arc<Semaphore>) {
+async fn accept(
+    listener: TcpListener,
+    kind: ListenerKind,
+    state: Arc<GatewayState>,
+    permits: Arc<Semaphore>,
+) {
     let mut draining = pin!(phase::reached(state.phase(), GatewayPhase::HandedOver));
     loop {
         // Once another process accepts connections, this one leaves even those that wait to it.
         let accepted = tokio::select! {
             biased;
             () = &mut draining => return,
-            accepted = next_connection(&listener, &places) => accepted,
+            accepted = next_connection(&listener, &permits) => accepted,
         };
-        let (stream, address, room) = match accepted {
+        let (stream, address, permit) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection (open files: ulimit -n)");
@@ -116,20 +121,20 @@ async fn accept(listener: TcpListener, kind: ListenerKind, state: Arc<GatewaySta
                 state.counters.connections_failed.add();
                 tracing::debug!(%error, peer = %address, "a connection has failed");
             }
-            drop(room);
+            drop(permit);
         });
     }
 }
 
-/// A place among the connections of a worker.
-type ConnectionRoom = tokio::sync::OwnedSemaphorePermit;
+/// A permit among the connections of a worker.
+type ConnectionPermit = tokio::sync::OwnedSemaphorePermit;
 
-/// Waits for room, and then for a connection.
+/// Waits for a permit, and then for a connection.
 async fn next_connection(
     listener: &TcpListener,
-    places: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, ConnectionRoom)> {
-    let room = Arc::clone(places).acquire_owned().await.map_err(io::Error::other)?;
+    permits: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, ConnectionPermit)> {
+    let permit = Arc::clone(permits).acquire_owned().await.map_err(io::Error::other)?;
     let (stream, address) = listener.accept().await?;
-    Ok((stream, address, room))
+    Ok((stream, address, permit))
 }

@@ -93,11 +93,11 @@ Exit codes: 0 all servers give the same text, 1 they do not.")]
     /// Change a byte of the newest layer in the place of the fleet.
     #[command(after_help = "Example:
   handle-lab damage --dir /tmp/replicas")]
-    Damage(replicas::PlaceArgs),
+    Damage(replicas::DirectoryArgs),
     /// Remove the newest layer from the place of the fleet, so that it is shipped again.
     #[command(after_help = "Example:
   handle-lab repair --dir /tmp/replicas")]
-    Repair(replicas::PlaceArgs),
+    Repair(replicas::DirectoryArgs),
     /// Serve; the server process of `demo`.
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),

@@ -26,7 +26,7 @@ pub(crate) use programs::{KeptArgs, keep};
 /// The handle that `handle-lab change` changes.
 const HANDLE: &str = "10.1045/LAB";
 /// Time in which a process of the lab stops or starts.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct ReplicasArgs {
@@ -51,7 +51,7 @@ pub(crate) struct ProcessArgs {
 }
 
 #[derive(clap::Args, Debug)]
-pub(crate) struct PlaceArgs {
+pub(crate) struct DirectoryArgs {
     /// The directory of the lab.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
@@ -156,7 +156,7 @@ fn until(
     failure: &str,
     is_done: impl Fn(&ProgramRow) -> bool,
 ) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !is_done(&named(lab, name)?) {
         ensure!(Instant::now() < deadline, "{name} {failure}: is the lab running?");
         std::thread::sleep(programs::INTERVAL);
@@ -172,7 +172,7 @@ pub(crate) fn change(args: &ChangeArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Changes a byte of the newest layer in the place of the fleet.
-pub(crate) fn damage(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn damage(args: &DirectoryArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     let layer = newest_layer(&lab)?;
     let mut bytes = fs::read(&layer).with_context(|| format!("cannot read {}", layer.display()))?;
@@ -188,11 +188,11 @@ pub(crate) fn damage(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Removes the newest layer from the place of the fleet, to which the publisher uploads it again.
-pub(crate) fn repair(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
+pub(crate) fn repair(args: &DirectoryArgs) -> anyhow::Result<ExitOutcome> {
     let lab = ReplicaLab::open(&args.dir)?;
     let layer = newest_layer(&lab)?;
     fs::remove_file(&layer).with_context(|| format!("cannot remove {}", layer.display()))?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !layer.exists() && newest_layer(&lab)? == layer {
         ensure!(Instant::now() < deadline, "the publisher does not upload it again: does `ship` run?");
         std::thread::sleep(programs::INTERVAL);
@@ -202,9 +202,9 @@ pub(crate) fn repair(args: &PlaceArgs) -> anyhow::Result<ExitOutcome> {
 }
 
 fn newest_layer(lab: &ReplicaLab) -> anyhow::Result<PathBuf> {
-    let manifest = read_manifest(&lab.place())?;
+    let manifest = read_manifest(&lab.fleet_directory())?;
     let newest = manifest.layers.first().context("the set has no layer")?;
-    Ok(lab.place().join(&newest.file))
+    Ok(lab.fleet_directory().join(&newest.file))
 }
 
 /// Shows what each process serves.

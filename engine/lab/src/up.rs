@@ -21,7 +21,7 @@ use records::LabRecords;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use topology::{LabTopology, ServerPlace, SiteName};
+use topology::{LabTopology, ServerSlot, SiteName};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
@@ -78,15 +78,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let records = LabRecords::new(&topology, args.records.as_deref())?;
     std::fs::write(directory.join("bootstrap_handles"), format!("{:#}", records.bootstrap()))?;
     let mut servers = vec![];
-    for place in topology.places() {
+    for slot in topology.slots() {
         if end.has_come() {
             return Ok(ExitOutcome::Failed);
         }
-        let config = make(&directory, &topology, &records, &place)?;
+        let config = make(&directory, &topology, &records, &slot)?;
         let control = config.with_file_name("control.sock");
         let process =
             ServerProcess::start(["lab-server".as_ref(), "--config".as_ref(), config.as_os_str()], control)?;
-        servers.push((place, process));
+        servers.push((slot, process));
     }
     let gateway = start_gateway(&directory, args.gateway_port)?;
     let cache = start_cache(&directory, args.cache_port)?;
@@ -113,20 +113,20 @@ fn make(
     directory: &Path,
     topology: &LabTopology,
     records: &LabRecords,
-    place: &ServerPlace,
+    slot: &ServerSlot,
 ) -> anyhow::Result<PathBuf> {
-    let own = directory.join(format!("{}-{}", place.site.name(), place.at + 1));
+    let own = directory.join(format!("{}-{}", slot.site.name(), slot.at + 1));
     let set = own.join("set");
     create_directory(&set).with_context(|| format!("cannot create {}", set.display()))?;
-    records.publish(&set, topology.site(place.site), place)?;
-    std::fs::write(own.join("siteinfo.json"), format!("{:#}", topology.site_json(place.site)))?;
-    handle_auth::file::create_secret_file(&own.join("privkey.bin"), topology.key_file(place.site))?;
+    records.publish(&set, topology.site(slot.site), slot)?;
+    std::fs::write(own.join("siteinfo.json"), format!("{:#}", topology.site_json(slot.site)))?;
+    handle_auth::file::create_secret_file(&own.join("privkey.bin"), topology.key_file(slot.site))?;
     let config = own.join("handled.toml");
     let text = format!(
         "snapshot = \"set\"\nsite = \"siteinfo.json\"\nserver_id = {}\nlisten = [\"{}\"]\nworkers = 1\npin = false\n\
          control = \"control.sock\"\nlog = \"warn\"\n\n[server_key]\nfile = \"privkey.bin\"\n\n[slow]\nidle = false\n",
-        place.at + 1,
-        place.address,
+        slot.at + 1,
+        slot.address,
     );
     std::fs::write(&config, text)?;
     Ok(config)
@@ -167,7 +167,7 @@ const CACHE: &str = "cache";
 
 /// All processes of the lab.
 struct LabProcesses<'a> {
-    servers: &'a [(ServerPlace, ServerProcess)],
+    servers: &'a [(ServerSlot, ServerProcess)],
     gateway: &'a ServerProcess,
     cache: &'a ServerProcess,
 }
@@ -175,9 +175,9 @@ struct LabProcesses<'a> {
 impl LabProcesses<'_> {
     /// The name of the site of each, its number there, what it has, and the process.
     fn all(&self) -> impl Iterator<Item = (&'static str, usize, &'static str, &ServerProcess)> {
-        let servers = self.servers.iter().map(|(place, process)| {
-            let content = if place.at == 0 { place.site.content() } else { "" };
-            (place.site.name(), place.at + 1, content, process)
+        let servers = self.servers.iter().map(|(slot, process)| {
+            let content = if slot.at == 0 { slot.site.content() } else { "" };
+            (slot.site.name(), slot.at + 1, content, process)
         });
         servers.chain([
             (GATEWAY, 1, "all handles, over HTTP", self.gateway),
@@ -221,7 +221,7 @@ fn show(args: &Args, directory: &Path, processes: &LabProcesses<'_>, is_input_cl
     let stop = processes
         .servers
         .iter()
-        .find(|(place, _)| place.site == SiteName::Mirror)
+        .find(|(slot, _)| slot.site == SiteName::Mirror)
         .map_or(0, |(_, process)| process.id());
     let LabProcesses { gateway, cache, .. } = processes;
     for (command, why) in [

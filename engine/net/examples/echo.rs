@@ -54,9 +54,9 @@ fn serve(OpenedDatapath { mut path, reason }: OpenedDatapath, end: Duration) -> 
             start.get_or_insert_with(Instant::now);
         }
         for datagram in batch.inbox.iter() {
-            let answer = |room: &mut [u8]| {
+            let answer = |buffer: &mut [u8]| {
                 let len = datagram.bytes.len().min(ANSWER_LEN);
-                room[..len].copy_from_slice(&datagram.bytes[..len]);
+                buffer[..len].copy_from_slice(&datagram.bytes[..len]);
                 ANSWER_LEN
             };
             failed += u64::from(batch.outbox.push(datagram.peer, ANSWER_LEN, answer).is_err());
@@ -83,7 +83,7 @@ fn flood(opened: OpenedDatapath, to: SocketAddr, end: Duration) -> Result<(), Bo
     let (peer, start) = (Peer::to(to), Instant::now());
     let (mut answers, mut under_way) = (0u64, 0);
     while start.elapsed() < end {
-        while under_way < WINDOW && path.outbox().push(peer, REQUEST_LEN, |room| room.len()).is_ok() {
+        while under_way < WINDOW && path.outbox().push(peer, REQUEST_LEN, |buffer| buffer.len()).is_ok() {
             under_way += 1;
         }
         path.flush()?;

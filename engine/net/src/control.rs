@@ -8,16 +8,16 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::batch::Peer;
 
-/// Room for the address of a peer: `sockaddr_in6` is 28 bytes, `sockaddr_in` is 16.
+/// Bytes for the address of a peer: `sockaddr_in6` is 28 bytes, `sockaddr_in` is 16.
 pub(crate) const NAME_LEN: usize = 32;
 
-/// Room for a control message with an address and an interface: `in6_pktinfo`, with its header.
+/// Bytes for a control message with an address and an interface: `in6_pktinfo`, with its header.
 pub(crate) const ADDRESS_LEN: usize = HEADER_LEN + 24;
 
-/// Room for a control message with the length of the segments of a train, received or to be sent.
+/// Bytes for a control message with the length of the segments of a train, received or to be sent.
 pub(crate) const SEGMENT_LEN: usize = HEADER_LEN + 8;
 
-/// Room for both.
+/// Bytes for both.
 pub(crate) const CONTROL_LEN: usize = ADDRESS_LEN + SEGMENT_LEN;
 
 /// Bytes of length, level and type before each control message.
@@ -126,8 +126,8 @@ pub(crate) fn encode(
 ) -> usize {
     let address_len = encode_local(peer, family, control);
     match (segment_len, control[address_len..].first_chunk_mut()) {
-        (Some(segment_len), Some(room)) => {
-            encode_segment_len(segment_len, room);
+        (Some(segment_len), Some(buffer)) => {
+            encode_segment_len(segment_len, buffer);
             address_len + SEGMENT_LEN
         }
         _ => address_len,

@@ -29,7 +29,7 @@ pub trait DatagramPath {
     /// Errors of the kernel.
     fn local_addr(&self) -> io::Result<SocketAddr>;
 
-    /// Waits at most `patience` for a datagram or an event of a connection, then returns everything
+    /// Waits at most `timeout` for a datagram or an event of a connection, then returns everything
     /// that is ready, up to the size of a batch; for connections see
     /// [`streams`](StreamPath::streams). Datagrams that came as a train are returned as one, see
     /// [`Datagram`](crate::Datagram).
@@ -41,7 +41,7 @@ pub trait DatagramPath {
     ///
     /// Only when the path is unusable. What the network reports about single datagrams is not an
     /// error.
-    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>>;
+    fn wait(&mut self, timeout: Duration) -> io::Result<Batch<'_>>;
 
     /// The datagrams for the next [`flush`](Self::flush).
     fn outbox(&mut self) -> &mut Outbox;

@@ -22,9 +22,10 @@ pub struct FlushReport {
 }
 
 impl FlushReport {
-    /// Longest time that one flush waits for room in the send queue. A queue that a link drains has
-    /// room within a millisecond; a queue that is not drained must not delay answers to others.
-    pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(10);
+    /// Longest time that one flush waits for capacity in the send queue. A queue that a link drains
+    /// has capacity within a millisecond; a queue that is not drained must not delay answers to
+    /// others.
+    pub(crate) const TIMEOUT_MAX: Duration = Duration::from_millis(10);
 
     pub(crate) fn refuse(&mut self, count: u32, error: i32) {
         self.failed += count;

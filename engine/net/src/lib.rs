@@ -24,11 +24,11 @@
 //! let mut client = open(DatapathChoice::Portable, &options)?.path;
 //!
 //! let mut send = |peer, text: &[u8]| {
-//!     let write = |room: &mut [u8]| {
-//!         room[..text.len()].copy_from_slice(text);
+//!     let write = |buffer: &mut [u8]| {
+//!         buffer[..text.len()].copy_from_slice(text);
 //!         text.len()
 //!     };
-//!     client.outbox().push(peer, text.len(), write).expect("the outbox has room");
+//!     client.outbox().push(peer, text.len(), write).expect("the outbox has capacity");
 //!     client.flush()
 //! };
 //! assert_eq!(send(Peer::to(server.local_addr()?), b"question")?.sent, 1);
@@ -38,8 +38,8 @@
 //! for datagram in batch.inbox.iter() {
 //!     for segment in datagram.segments() {
 //!         assert_eq!(segment, b"question");
-//!         batch.outbox.push(datagram.peer, 6, |room| {
-//!             room[..6].copy_from_slice(b"answer");
+//!         batch.outbox.push(datagram.peer, 6, |buffer| {
+//!             buffer[..6].copy_from_slice(b"answer");
 //!             6
 //!         })?;
 //!     }

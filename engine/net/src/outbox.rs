@@ -24,7 +24,7 @@ pub(crate) struct OutboxSlot {
     pub(crate) to: u32,
 }
 
-/// No slot or no room is left. Flush first, or drop the datagram and count it.
+/// No slot or no capacity is left. Flush first, or drop the datagram and count it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxFull;
 
@@ -53,9 +53,10 @@ impl Outbox {
         }
     }
 
-    /// Adds a datagram: `write` gets room for `len_max` bytes and returns how many it wrote.
+    /// Adds a datagram: `write` gets capacity for `len_max` bytes and returns how many it wrote.
     ///
-    /// The room has unspecified content at first. Room that `write` does not use stays available.
+    /// The buffer has unspecified content at first. Capacity that `write` does not use stays
+    /// available.
     ///
     /// # Errors
     ///
@@ -116,8 +117,8 @@ impl Outbox {
         }
     }
 
-    /// Whether there is room for `datagrams` more, with `len` bytes together.
-    pub fn has_room(&self, datagrams: usize, len: usize) -> bool {
+    /// Whether there is capacity for `datagrams` more, with `len` bytes together.
+    pub fn has_capacity(&self, datagrams: usize, len: usize) -> bool {
         datagrams <= self.slots_max - self.slots.len() && len <= self.bytes.len() - self.bytes_used
     }
 
@@ -175,8 +176,8 @@ impl Outbox {
         len_max: usize,
         write: impl FnOnce(&mut [u8]) -> usize,
     ) -> Result<Range<u32>, OutboxFull> {
-        let room = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(OutboxFull)?;
-        let len = write(room);
+        let buffer = self.bytes[self.bytes_used..].get_mut(..len_max).ok_or(OutboxFull)?;
+        let len = write(buffer);
         assert!(len <= len_max, "wrote {len} bytes into room for {len_max}");
         let start = self.bytes_used;
         self.bytes_used += len;
@@ -195,7 +196,7 @@ struct Destinations {
     /// used.
     table: Box<[u32]>,
     /// The position in `table` of each of `peers`, so that emptying it need not go over all of it.
-    places: Vec<u32>,
+    slots: Vec<u32>,
 }
 
 const NONE: u32 = u32::MAX;
@@ -206,7 +207,7 @@ impl Destinations {
             peers: Vec::with_capacity(peers_max),
             last: 0,
             table: vec![NONE; (2 * peers_max).next_power_of_two()].into_boxed_slice(),
-            places: Vec::with_capacity(peers_max),
+            slots: Vec::with_capacity(peers_max),
         }
     }
 
@@ -234,14 +235,14 @@ impl Destinations {
         }
         self.table[at] = count;
         #[expect(clippy::cast_possible_truncation, reason = "at most 131072 places")]
-        self.places.push(at as u32);
+        self.slots.push(at as u32);
         self.peers.push(peer);
         count
     }
 
     fn clear(&mut self) {
-        for place in self.places.drain(..) {
-            self.table[place as usize] = NONE;
+        for slot in self.slots.drain(..) {
+            self.table[slot as usize] = NONE;
         }
         self.peers.clear();
     }
@@ -274,8 +275,8 @@ mod tests {
     }
 
     fn fill(len: usize) -> impl FnOnce(&mut [u8]) -> usize {
-        move |room| {
-            room[..len].fill(b'x');
+        move |buffer| {
+            buffer[..len].fill(b'x');
             len
         }
     }
@@ -303,11 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn has_room_until_it_refuses() {
+    fn has_capacity_until_it_refuses() {
         let mut outbox = Outbox::new(2, 100);
-        assert!(outbox.has_room(2, 100) && !outbox.has_room(3, 1) && !outbox.has_room(1, 101));
+        assert!(outbox.has_capacity(2, 100) && !outbox.has_capacity(3, 1) && !outbox.has_capacity(1, 101));
         outbox.push(peer(), 60, fill(60)).unwrap();
-        assert!(outbox.has_room(1, 40) && !outbox.has_room(2, 40) && !outbox.has_room(1, 41));
+        assert!(outbox.has_capacity(1, 40) && !outbox.has_capacity(2, 40) && !outbox.has_capacity(1, 41));
     }
 
     #[test]
@@ -318,8 +319,8 @@ mod tests {
         for round in 0..3 {
             for (i, &peer) in peers.iter().enumerate() {
                 outbox
-                    .push(peer, 1, |room| {
-                        room[0] = u8::try_from(i).unwrap();
+                    .push(peer, 1, |buffer| {
+                        buffer[0] = u8::try_from(i).unwrap();
                         1
                     })
                     .unwrap();
@@ -338,7 +339,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "into room for 4")]
-    fn a_writer_that_exceeds_its_room_panics() {
+    fn a_writer_that_exceeds_its_buffer_panics() {
         let _ = Outbox::new(1, 100).push(peer(), 4, |_| 5);
     }
 }

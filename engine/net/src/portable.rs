@@ -23,7 +23,7 @@ use crate::datapath::{DatagramPath, DatapathKind, StreamPath, TrainSupport};
 use crate::flush_report::FlushReport;
 use crate::options::SocketOptions;
 use crate::outbox::Outbox;
-use crate::socket::{SendPatience, is_transient, wait_for_input};
+use crate::socket::{SendTimeout, is_transient, wait_for_input};
 use crate::streams::{StreamBatch, no_streams};
 use crate::trains::{SEGMENTS_MAX, Train, TrainPlan};
 use crate::waker::Waker;
@@ -47,8 +47,8 @@ const SINGLES_MAX: usize = 64;
 /// each. Trains count once.
 const DATAGRAMS_UNTIL_STREAMS: usize = 64;
 
-const NAME_ROOM: libc::socklen_t = 32;
-const _: () = assert!(NAME_ROOM as usize == NAME_LEN);
+const NAME_CAPACITY: libc::socklen_t = 32;
+const _: () = assert!(NAME_CAPACITY as usize == NAME_LEN);
 
 /// A [`Datapath`](crate::Datapath) that works on every Linux kernel.
 pub(crate) struct PortablePath {
@@ -184,7 +184,7 @@ impl DatagramPath for PortablePath {
         self.socket.local_addr()
     }
 
-    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
+    fn wait(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.hand_over();
         if self.received.is_empty() {
             // Under load a datagram is always ready, and this is the only call.
@@ -192,13 +192,13 @@ impl DatagramPath for PortablePath {
             self.hand_over();
         }
         let had_streams = self.take_streams()?;
-        if self.received.is_empty() && !had_streams && !patience.is_zero() {
+        if self.received.is_empty() && !had_streams && !timeout.is_zero() {
             let streams = self.streams.as_ref().map(AsFd::as_fd);
             // When receiving was stopped, the waker takes the place of the socket, and is polled
             // twice.
             let socket = if self.stopped { self.waker.as_fd() } else { self.socket.as_fd() };
-            let patience = self.streams.as_ref().map_or(patience, |streams| streams.patience(patience));
-            let ready = wait_for_input(socket, &self.waker, streams, patience)?;
+            let timeout = self.streams.as_ref().map_or(timeout, |streams| streams.timeout(timeout));
+            let ready = wait_for_input(socket, &self.waker, streams, timeout)?;
             if ready.socket {
                 self.receive()?;
                 self.hand_over();
@@ -218,7 +218,7 @@ impl DatagramPath for PortablePath {
 
     fn flush(&mut self) -> io::Result<FlushReport> {
         let mut flushed = FlushReport::default();
-        let mut patience = SendPatience::default();
+        let mut timeout = SendTimeout::default();
         self.plan.make(&self.outbox);
         loop {
             let mut first = 0;
@@ -235,7 +235,7 @@ impl DatagramPath for PortablePath {
                         }
                         Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                            if !patience.wait(self.socket.as_fd()) {
+                            if !timeout.wait(self.socket.as_fd()) {
                                 self.plan.blocked(first + done, &mut flushed);
                                 done += 1;
                             }
@@ -294,7 +294,7 @@ impl StreamPath for PortablePath {
     }
 }
 
-/// Message headers, each with an address, room for control messages, and pieces of memory.
+/// Message headers, each with an address, capacity for control messages, and pieces of memory.
 ///
 /// The kernel uses them, and the memory that they point to, only in calls that the owner makes with
 /// `&mut self`.
@@ -357,9 +357,9 @@ impl Messages {
         self.headers.at(i).cast_const().cast()
     }
 
-    /// Fills the messages with the trains of `plan` from `first` on, as many as there is room for,
-    /// and returns their number. The messages hold no borrow of `outbox`: before it changes, they
-    /// must be sent or filled again.
+    /// Fills the messages with the trains of `plan` from `first` on, as many as there is capacity
+    /// for, and returns their number. The messages hold no borrow of `outbox`: before it changes,
+    /// they must be sent or filled again.
     pub(crate) fn load(
         &mut self,
         family: AddressFamily,
@@ -442,7 +442,7 @@ impl Messages {
     fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         for i in 0..mem::take(&mut self.used) {
             let header = &mut self.headers.get_mut(i).msg_hdr;
-            header.msg_namelen = NAME_ROOM;
+            header.msg_namelen = NAME_CAPACITY;
             header.msg_controllen = self.control_len as _;
             header.msg_flags = 0;
         }
@@ -550,7 +550,7 @@ impl<T> Drop for Slab<T> {
     }
 }
 
-/// The room for control messages of a socket.
+/// The bytes for control messages of a socket.
 pub(crate) struct ControlBuffer {
     /// Bytes that those of a received message need.
     pub(crate) len: usize,
@@ -574,7 +574,7 @@ pub(crate) fn prepare_control(
 
 /// Enables reporting the address that each datagram was sent to, if the socket has several.
 ///
-/// Returns the room that the control messages need. A socket that is bound to one address needs
+/// Returns the bytes that the control messages need. A socket that is bound to one address needs
 /// none, and saves their cost.
 pub(crate) fn receive_local_address(socket: &impl AsFd, address: SocketAddr) -> io::Result<usize> {
     if !address.ip().is_unspecified() {
@@ -679,7 +679,7 @@ mod tests {
         let mut send = |peers: &[Peer]| {
             for len in [30, 20, 30, 10, 30] {
                 for &peer in peers {
-                    path.outbox().push(peer, len, |room| room.len()).unwrap();
+                    path.outbox().push(peer, len, |buffer| buffer.len()).unwrap();
                 }
             }
             path.flush().unwrap()

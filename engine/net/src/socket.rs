@@ -55,10 +55,10 @@ pub(crate) fn is_transient(error: &io::Error) -> bool {
 
 /// Waits until `socket` is ready for `flags`, and returns whether it is. A signal ends the wait
 /// early.
-pub(crate) fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, patience: Duration) -> io::Result<bool> {
+pub(crate) fn wait_for(socket: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> io::Result<bool> {
     // A time that is too long for the kernel is treated as unlimited.
-    let patience = Timespec::try_from(patience).ok();
-    match poll(&mut [PollFd::from_borrowed_fd(socket, flags)], patience.as_ref()) {
+    let timeout = Timespec::try_from(timeout).ok();
+    match poll(&mut [PollFd::from_borrowed_fd(socket, flags)], timeout.as_ref()) {
         Ok(ready) => Ok(ready > 0),
         Err(Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
@@ -79,13 +79,13 @@ pub(crate) fn wait_for_input(
     socket: BorrowedFd<'_>,
     waker: &Waker,
     streams: Option<BorrowedFd<'_>>,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<ReadySources> {
-    let patience = Timespec::try_from(patience).ok();
+    let timeout = Timespec::try_from(timeout).ok();
     // Without streams the waker is in the list twice, and the second entry is not used.
     let (count, streams) = streams.map_or((2, waker.as_fd()), |streams| (3, streams));
     let mut polled = [socket, waker.as_fd(), streams].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-    match poll(&mut polled[..count], patience.as_ref()) {
+    match poll(&mut polled[..count], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
@@ -96,15 +96,15 @@ pub(crate) fn wait_for_input(
     Ok(ReadySources { socket, streams })
 }
 
-/// The remaining time that one flush may wait for room in the send queue.
+/// The remaining time that one flush may wait for capacity in the send queue.
 #[derive(Default)]
-pub(crate) struct SendPatience(Option<Instant>);
+pub(crate) struct SendTimeout(Option<Instant>);
 
-impl SendPatience {
-    /// Waits for room, and returns whether to try again. The clock starts with the first wait.
+impl SendTimeout {
+    /// Waits for capacity, and returns whether to try again. The clock starts with the first wait.
     pub(crate) fn wait(&mut self, socket: BorrowedFd<'_>) -> bool {
         let now = Instant::now();
-        let left = self.0.get_or_insert(now + FlushReport::PATIENCE_MAX).saturating_duration_since(now);
+        let left = self.0.get_or_insert(now + FlushReport::TIMEOUT_MAX).saturating_duration_since(now);
         !left.is_zero() && wait_for(socket, PollFlags::OUT, left).is_ok()
     }
 }

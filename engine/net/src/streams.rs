@@ -1,8 +1,8 @@
 //! TCP connections beside the datagrams of a path, on the same thread.
 //!
-//! - A wait returns events: connections that were opened, bytes that were received, room to send.
-//!   They are passed on as one [`StreamBatch`], and received bytes are not copied after the kernel
-//!   wrote them.
+//! - A wait returns events: connections that were opened, bytes that were received, sockets that
+//!   became writable. They are passed on as one [`StreamBatch`], and received bytes are not copied
+//!   after the kernel wrote them.
 //! - Sending never waits. Bytes that the kernel does not accept at once are kept, and the caller
 //!   sees their number. Only the caller bounds it.
 //! - Closing sends the kept bytes, then ends the sending direction, then waits for the end of the
@@ -274,7 +274,7 @@ enum ClosePhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PollInterest {
     pub(crate) input: bool,
-    pub(crate) room: bool,
+    pub(crate) writable: bool,
 }
 
 impl StreamConnections {
@@ -514,8 +514,8 @@ impl StreamConnections {
         Some(RawEvent::Closed { id })
     }
 
-    /// Handles that there is room to send on the connection at `at`.
-    pub(crate) fn has_room(&mut self, at: u32) -> Option<RawEvent> {
+    /// Handles that the connection at `at` became writable.
+    pub(crate) fn became_writable(&mut self, at: u32) -> Option<RawEvent> {
         let id = self.id(at)?;
         let slot = &mut self.slots[at as usize];
         if slot.outgoing.is_empty() {
@@ -568,7 +568,7 @@ impl StreamSlot {
         PollInterest {
             // While the last answers are sent, received bytes are not needed.
             input: is_there && self.reading && !self.ended && self.closing != ClosePhase::WhenSent,
-            room: is_there && !self.outgoing.is_empty(),
+            writable: is_there && !self.outgoing.is_empty(),
         }
     }
 

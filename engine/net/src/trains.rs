@@ -40,7 +40,7 @@ pub(crate) struct Train {
     first: u32,
     last: u32,
     /// Its position in `TrainPlan::table`.
-    place: u32,
+    table_at: u32,
 }
 
 impl Train {
@@ -118,7 +118,7 @@ impl TrainPlan {
             self.add(i, slot);
         }
         for train in &self.trains {
-            self.table[train.place as usize] = NONE;
+            self.table[train.table_at as usize] = NONE;
         }
         if self.trains.len() > 1 {
             self.join_ends();
@@ -197,7 +197,7 @@ impl TrainPlan {
         #[expect(clippy::cast_possible_truncation, reason = "an outbox has at most 65536 slots")]
         let i = i as u32;
         let OutboxSlot { len, to, .. } = *slot;
-        self.trains.push(Train { to, segment_len: len, count: 1, len, first: i, last: i, place: 0 });
+        self.trains.push(Train { to, segment_len: len, count: 1, len, first: i, last: i, table_at: 0 });
     }
 
     /// Adds datagram number `i` to the train of its destination and length.
@@ -206,9 +206,9 @@ impl TrainPlan {
         let mask = self.table.len() - 1;
         let key = (u64::from(slot.to) << 32) | u64::from(slot.len);
         // The upper bits are well mixed.
-        let mut place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
+        let mut table_at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & mask;
         loop {
-            let number = self.table[place];
+            let number = self.table[table_at];
             let Some(train) = self.trains.get_mut(number as usize) else { break };
             if (train.to, train.segment_len) == (slot.to, slot.len) {
                 // An empty datagram cannot be part of a train, because the kernel counts segments
@@ -224,7 +224,7 @@ impl TrainPlan {
                 train.last = i;
                 return;
             }
-            place = (place + 1) & mask;
+            table_at = (table_at + 1) & mask;
         }
         #[expect(
             clippy::cast_possible_truncation,
@@ -232,9 +232,9 @@ impl TrainPlan {
         )]
         {
             // A new train takes the place of the full one.
-            self.table[place] = self.trains.len() as u32;
+            self.table[table_at] = self.trains.len() as u32;
             self.push(i, slot);
-            self.trains[self.table[place] as usize].place = place as u32;
+            self.trains[self.table[table_at] as usize].table_at = table_at as u32;
         }
     }
 

@@ -32,7 +32,7 @@ on_both_paths!(
     refused_datagrams_are_counted_and_harm_no_other,
     a_closed_peer_does_not_disturb_the_path,
     an_empty_flush_sends_nothing,
-    patience_has_bounds,
+    timeouts_have_bounds,
     a_waker_ends_a_wait,
     received_bytes_stay_until_the_next_wait,
     reuse_port_shares,
@@ -60,7 +60,7 @@ fn echo(path: &mut dyn Datapath, count: usize) {
         for datagram in batch.inbox.iter() {
             answered += 1;
             let len = datagram.bytes.len();
-            batch.outbox.push(datagram.peer, len, |room| copy(room, datagram.bytes)).unwrap();
+            batch.outbox.push(datagram.peer, len, |buffer| copy(buffer, datagram.bytes)).unwrap();
         }
         let len = batch.outbox.len();
         let flushed = path.flush().unwrap();
@@ -91,7 +91,7 @@ fn echoes(choice: DatapathChoice, address: SocketAddr) {
         assert_eq!((datagram.bytes, datagram.truncated), (question, false));
         assert_eq!(datagram.peer.remote(), client.local_addr().unwrap());
         assert_eq!(datagram.peer.local(), None, "bound to one address");
-        batch.outbox.push(datagram.peer, 99, |room| copy(room, question)).unwrap();
+        batch.outbox.push(datagram.peer, 99, |buffer| copy(buffer, question)).unwrap();
         let flushed = path.flush().unwrap();
         assert_eq!((flushed.sent, flushed.failed, flushed.would_block), (1, 0, 0));
         assert!(path.outbox().is_empty());
@@ -164,9 +164,9 @@ fn a_portable_batch_has_more_trains_than_single_datagrams() {
     let mut first_batch_of = |count: u8, train_len: usize| {
         for i in 0..count {
             from.outbox()
-                .push_train(peer, 4, train_len, |room| {
-                    room.fill(i);
-                    room.len()
+                .push_train(peer, 4, train_len, |buffer| {
+                    buffer.fill(i);
+                    buffer.len()
                 })
                 .unwrap();
             from.flush().unwrap();
@@ -202,7 +202,7 @@ fn sends_more_than_a_system_call_takes(choice: DatapathChoice) {
     let (mut from, mut to) = (path(choice, &options), path(choice, &options));
     let peer = Peer::to(to.local_addr().unwrap());
     for i in 0..2000u32 {
-        from.outbox().push(peer, 4, |room| copy(room, &i.to_be_bytes())).unwrap();
+        from.outbox().push(peer, 4, |buffer| copy(buffer, &i.to_be_bytes())).unwrap();
     }
     assert_eq!(from.flush().unwrap().sent, 2000);
     let mut next = 0u32;
@@ -246,8 +246,8 @@ fn a_full_outbox_refuses(choice: DatapathChoice) {
     for _ in 0..3 {
         let outbox = path.outbox();
         assert_eq!(outbox.push(peer, 101, |_| unreachable!()), Err(OutboxFull));
-        outbox.push_train(peer, 10, 20, |room| room.len()).unwrap();
-        outbox.push(peer, 10, |room| room.len()).unwrap();
+        outbox.push_train(peer, 10, 20, |buffer| buffer.len()).unwrap();
+        outbox.push(peer, 10, |buffer| buffer.len()).unwrap();
         assert_eq!(outbox.push(peer, 0, |_| unreachable!()), Err(OutboxFull));
         assert_eq!(outbox.len(), 3);
         assert_eq!(path.flush().unwrap().sent, 3, "a flush makes room");
@@ -258,7 +258,7 @@ fn trains_arrive_as_datagrams(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
     let peer = Peer::to(client.local_addr().unwrap());
-    path.outbox().push_train(peer, 4, 99, |room| copy(room, b"aaaabbbbcc")).unwrap();
+    path.outbox().push_train(peer, 4, 99, |buffer| copy(buffer, b"aaaabbbbcc")).unwrap();
     assert_eq!(path.outbox().len(), 3);
     assert_eq!(path.flush().unwrap().sent, 3);
     for segment in [&b"aaaa"[..], b"bbbb", b"cc"] {
@@ -278,7 +278,7 @@ fn refused_datagrams_are_counted_and_harm_no_other(choice: DatapathChoice) {
     let bad = [(Peer::to(LOOPBACK), 1), (Peer::to("[::1]:9".parse().unwrap()), 1), (good, 65_536)];
     let outbox = path.outbox();
     for (peer, len) in bad.into_iter().chain([(good, 5)]).chain(bad).chain([(good, 6)]) {
-        outbox.push(peer, len, |room| room.len()).unwrap();
+        outbox.push(peer, len, |buffer| buffer.len()).unwrap();
     }
     let flushed = path.flush().unwrap();
     assert_eq!((flushed.sent, flushed.failed, flushed.would_block), (2, 6, 0));
@@ -293,7 +293,7 @@ fn a_closed_peer_does_not_disturb_the_path(choice: DatapathChoice) {
     let closed = UdpSocket::bind(LOOPBACK).unwrap().local_addr().unwrap();
     let client = client(path.local_addr().unwrap());
     for _ in 0..3 {
-        path.outbox().push(Peer::to(closed), 1, |room| room.len()).unwrap();
+        path.outbox().push(Peer::to(closed), 1, |buffer| buffer.len()).unwrap();
         path.flush().unwrap();
         client.send(b"?").unwrap();
         echo(&mut *path, 1);
@@ -305,13 +305,13 @@ fn an_empty_flush_sends_nothing(choice: DatapathChoice) {
     assert_eq!(path(choice, &SocketOptions::new(LOOPBACK)).flush().unwrap(), Default::default());
 }
 
-fn patience_has_bounds(choice: DatapathChoice) {
+fn timeouts_have_bounds(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     for timeout_ms in [0, 1, 30] {
-        let (start, patience) = (Instant::now(), Duration::from_millis(timeout_ms));
-        assert!(path.wait(patience).unwrap().inbox.is_empty());
-        assert!(start.elapsed() >= patience, "{timeout_ms} ms: {:?}", start.elapsed());
-        assert!(start.elapsed() < patience + Duration::from_millis(500), "{:?}", start.elapsed());
+        let (start, timeout) = (Instant::now(), Duration::from_millis(timeout_ms));
+        assert!(path.wait(timeout).unwrap().inbox.is_empty());
+        assert!(start.elapsed() >= timeout, "{timeout_ms} ms: {:?}", start.elapsed());
+        assert!(start.elapsed() < timeout + Duration::from_millis(500), "{:?}", start.elapsed());
     }
     // None of the waits keeps the path from receiving later datagrams.
     let client = client(path.local_addr().unwrap());
@@ -323,7 +323,7 @@ fn patience_has_bounds(choice: DatapathChoice) {
 fn a_waker_ends_a_wait(choice: DatapathChoice) {
     let mut path = path(choice, &SocketOptions::new(LOOPBACK));
     let client = client(path.local_addr().unwrap());
-    let patience = Duration::from_millis(300);
+    let timeout = Duration::from_millis(300);
     for round in 0..3 {
         let waker = path.waker();
         let (start, thread) = (
@@ -340,7 +340,7 @@ fn a_waker_ends_a_wait(choice: DatapathChoice) {
         // A wake before the wait is not lost, not even if there is a flush in between.
         path.waker().wake();
         path.waker().wake();
-        path.outbox().push(Peer::to(client.local_addr().unwrap()), 1, |room| room.len()).unwrap();
+        path.outbox().push(Peer::to(client.local_addr().unwrap()), 1, |buffer| buffer.len()).unwrap();
         path.flush().unwrap();
         let start = Instant::now();
         assert!(path.wait(SOON).unwrap().inbox.is_empty());
@@ -348,8 +348,8 @@ fn a_waker_ends_a_wait(choice: DatapathChoice) {
         // The wake ends one wait only.
         path.wait(Duration::ZERO).unwrap();
         let start = Instant::now();
-        assert!(path.wait(patience).unwrap().inbox.is_empty());
-        assert!(start.elapsed() >= patience, "round {round}: {:?}", start.elapsed());
+        assert!(path.wait(timeout).unwrap().inbox.is_empty());
+        assert!(start.elapsed() >= timeout, "round {round}: {:?}", start.elapsed());
         // A wake keeps no datagram back.
         path.waker().wake();
         client.send(b"?").unwrap();
@@ -479,16 +479,16 @@ fn leaving_the_port_keeps_queued_datagrams(choice: DatapathChoice) {
                 }
                 for datagram in batch.inbox.iter() {
                     *answered += usize::from(datagram.bytes == b"after");
-                    batch.outbox.push(datagram.peer, 6, |room| copy(room, datagram.bytes)).unwrap();
+                    batch.outbox.push(datagram.peer, 6, |buffer| copy(buffer, datagram.bytes)).unwrap();
                 }
                 assert_eq!(path.flush().unwrap().failed, 0);
             }
         }
         assert_eq!(answered, [0, 32], "{bound} {destination}: later datagrams go to the other socket");
         for client in clients {
-            let mut room = [0; 10];
+            let mut buffer = [0; 10];
             // In any order, because two sockets answered.
-            let lens = [client.recv(&mut room).unwrap(), client.recv(&mut room).unwrap()];
+            let lens = [client.recv(&mut buffer).unwrap(), client.recv(&mut buffer).unwrap()];
             assert_eq!(
                 lens.iter().sum::<usize>(),
                 11,
@@ -537,7 +537,7 @@ fn drops_in_the_middle_of_traffic(choice: DatapathChoice) {
                 let batch = path.wait(SOON).unwrap();
                 for datagram in batch.inbox.iter() {
                     assert_eq!(datagram.bytes, [7; 500]);
-                    batch.outbox.push(datagram.peer, 1, |room| room.len()).unwrap();
+                    batch.outbox.push(datagram.peer, 1, |buffer| buffer.len()).unwrap();
                 }
                 // In every other round, drops the path with its outbox full.
                 if round % 2 == 0 {

@@ -81,8 +81,8 @@ impl TestEndpoint {
         Self { path, address, log: Vec::new() }
     }
 
-    fn turn(&mut self, patience: Duration) {
-        self.path.wait(patience).unwrap();
+    fn turn(&mut self, timeout: Duration) {
+        self.path.wait(timeout).unwrap();
         for event in self.path.streams().unwrap().inbox.iter() {
             let event = match event {
                 StreamEvent::Opened { id, peer } => Event::Opened(id, peer),
@@ -321,8 +321,8 @@ fn an_unread_connection_waits(choice: DatapathChoice) {
         endpoint.until("received", |log| !log.is_empty());
         assert_eq!(endpoint.received(id), [round; 100]);
     }
-    // The room of the kernel is bounded, so the other side of an unread connection cannot send for
-    // ever.
+    // The buffer of the kernel is bounded, so the other side of an unread connection cannot send
+    // for ever.
     set_reading(&mut endpoint, false);
     endpoint.turn(Duration::from_millis(1));
     stream.set_nonblocking(true).unwrap();

@@ -49,8 +49,8 @@ fn receive_lens(path: &mut dyn Datapath, count: usize) -> Vec<Vec<usize>> {
 fn trains_are_received_whole(choice: DatapathChoice) {
     let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(LOOPBACK)) else { return };
     let sender = from.local_addr().unwrap();
-    from.outbox().push_train(peer, 4, 99, |room| copy(room, b"aaaabbbbcc")).unwrap();
-    from.outbox().push(peer, 99, |room| copy(room, b"dddddd")).unwrap();
+    from.outbox().push_train(peer, 4, 99, |buffer| copy(buffer, b"aaaabbbbcc")).unwrap();
+    from.outbox().push(peer, 99, |buffer| copy(buffer, b"dddddd")).unwrap();
     let flushed = from.flush().unwrap();
     assert_eq!((flushed.sent, flushed.trains), (4, 1));
     let mut received: Vec<Vec<Vec<u8>>> = Vec::new();
@@ -74,8 +74,8 @@ fn trains_go_both_ways(choice: DatapathChoice, address: SocketAddr) {
     let lens = |n: usize| (0..50).map(move |i| 10 + (i * (n + 1)) % 7 * 100);
     for (n, client) in clients.iter_mut().enumerate() {
         for (i, len) in lens(n).enumerate() {
-            let fill = |room: &mut [u8]| {
-                room.fill(u8::try_from(n * 50 + i).unwrap());
+            let fill = |buffer: &mut [u8]| {
+                buffer.fill(u8::try_from(n * 50 + i).unwrap());
                 len
             };
             client.outbox().push(peer, len, fill).unwrap();
@@ -91,7 +91,7 @@ fn trains_go_both_ways(choice: DatapathChoice, address: SocketAddr) {
             trains_in += 1;
             answered += datagram.segments_count();
             for bytes in datagram.segments() {
-                batch.outbox.push(datagram.peer, bytes.len(), |room| copy(room, bytes)).unwrap();
+                batch.outbox.push(datagram.peer, bytes.len(), |buffer| copy(buffer, bytes)).unwrap();
             }
         }
         let len = batch.outbox.len();
@@ -128,7 +128,7 @@ fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
         let destination: SocketAddr = ([127, 0, 0, 3], server.local_addr().unwrap().port()).into();
         let mut client = path(choice, &SocketOptions::new(LOOPBACK));
         for _ in 0..10 {
-            client.outbox().push(Peer::to(destination), 7, |room| room.len()).unwrap();
+            client.outbox().push(Peer::to(destination), 7, |buffer| buffer.len()).unwrap();
         }
         assert_eq!(client.flush().unwrap().sent, 10);
         let mut answered = 0;
@@ -139,7 +139,7 @@ fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
                 assert_eq!(datagram.peer.local(), Some(destination.ip()));
                 for bytes in datagram.segments() {
                     answered += 1;
-                    batch.outbox.push(datagram.peer, 9, |room| copy(room, bytes)).unwrap();
+                    batch.outbox.push(datagram.peer, 9, |buffer| copy(buffer, bytes)).unwrap();
                 }
             }
             server.flush().unwrap();
@@ -151,7 +151,7 @@ fn trains_are_answered_from_the_address_asked(choice: DatapathChoice) {
 fn answers_leave_in_as_few_trains_as_their_lengths_allow(choice: DatapathChoice) {
     let Some((mut from, mut to, peer)) = two_paths(choice, &SocketOptions::new(LOOPBACK)) else { return };
     for len in [30, 20, 30, 25, 20, 30, 10] {
-        from.outbox().push(peer, len, |room| room.len()).unwrap();
+        from.outbox().push(peer, len, |buffer| buffer.len()).unwrap();
     }
     let flushed = from.flush().unwrap();
     assert_eq!((flushed.sent, flushed.trains), (7, 2));
@@ -168,7 +168,7 @@ fn trains_end_at_the_limits_of_the_kernel(choice: DatapathChoice) {
             [(100, 64, vec![64]), (100, 65, vec![64, 1]), (6544, 10, vec![10]), (6544, 11, vec![10, 1])]
         {
             for _ in 0..count {
-                from.outbox().push(peer, len, |room| room.len()).unwrap();
+                from.outbox().push(peer, len, |buffer| buffer.len()).unwrap();
             }
             let flushed = from.flush().unwrap();
             assert_eq!(
@@ -190,7 +190,7 @@ fn trains_are_used_only_if_enabled(choice: DatapathChoice) {
         let peer = Peer::to(to.local_addr().unwrap());
         assert!(!(from.trains().sent && to.trains().received));
         for len in [30, 30, 10, 30, 20] {
-            from.outbox().push(peer, len, |room| room.len()).unwrap();
+            from.outbox().push(peer, len, |buffer| buffer.len()).unwrap();
         }
         assert_eq!(from.flush().unwrap().sent, 5);
         let mut lens = receive_lens(&mut *to, 5);
@@ -208,7 +208,7 @@ fn a_train_that_is_too_long_is_truncated_and_marked(choice: DatapathChoice) {
     for (len, count, expected) in
         [(25, 4, vec![25; 4]), (30, 4, vec![30, 30, 30, 10]), (50, 4, vec![50, 50]), (101, 2, vec![100])]
     {
-        from.outbox().push_train(peer, len, len * count, |room| room.len()).unwrap();
+        from.outbox().push_train(peer, len, len * count, |buffer| buffer.len()).unwrap();
         from.flush().unwrap();
         let batch = to.wait(SOON).unwrap();
         let train = batch.inbox.get(0);
@@ -223,7 +223,7 @@ fn batches_are_bounded_in_segments(choice: DatapathChoice) {
     let counts = [10u8, 10, 10, 30, 1, 19, 1];
     for (i, &count) in (0u8..).zip(&counts) {
         for _ in 0..count {
-            from.outbox().push(peer, 9, |room| copy(room, &[i, 1, 2])).unwrap();
+            from.outbox().push(peer, 9, |buffer| copy(buffer, &[i, 1, 2])).unwrap();
         }
         from.flush().unwrap();
     }

@@ -22,17 +22,18 @@ use handle_snapshot::{CorruptRecord, EncodedRecord, StagedLookup};
 /// Requests that are in flight together. With more, their cache lines evict each other.
 pub const STAGED_COUNT: usize = 32;
 
-/// Room for the key of any handle that fits into a datagram, with the prefix that may be put before
-/// it.
+/// A buffer for the key of any handle that fits into a datagram, with the prefix that may be put
+/// before it.
 type StagedKey = KeyBuf<UDP_MESSAGE_LEN_MAX>;
 
-/// Room for the keys of a batch, kept between batches because clearing it costs more than using it.
+/// A buffer for the keys of a batch, kept between batches because clearing it costs more than using
+/// it.
 pub struct Scratch {
     keys: [StagedKey; STAGED_COUNT],
 }
 
 impl Scratch {
-    /// Empty room.
+    /// An empty buffer.
     #[must_use]
     pub const fn new() -> Self {
         Self { keys: [const { StagedKey::new() }; STAGED_COUNT] }

@@ -209,12 +209,12 @@ impl WireReply for FastAnswer<'_> {
         head[..Envelope::LEN].copy_from_slice(&envelope.to_bytes());
         head[Envelope::LEN..BODY_AT].copy_from_slice(&header.to_bytes());
         head[BODY_AT..].copy_from_slice(&len_u32(handle.len()).to_be_bytes());
-        let (place, out) = out.split_at_mut(handle.len());
-        place.copy_from_slice(handle);
-        let (place, out) = out.split_at_mut(4);
-        place.copy_from_slice(&self.values_count.to_be_bytes());
-        let (place, out) = out.split_at_mut(self.values.len());
-        place.copy_from_slice(self.values);
+        let (part, out) = out.split_at_mut(handle.len());
+        part.copy_from_slice(handle);
+        let (part, out) = out.split_at_mut(4);
+        part.copy_from_slice(&self.values_count.to_be_bytes());
+        let (part, out) = out.split_at_mut(self.values.len());
+        part.copy_from_slice(self.values);
         out[..4].copy_from_slice(&[0; 4]);
     }
 }

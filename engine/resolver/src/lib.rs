@@ -60,7 +60,7 @@
 //! - **Selecting by index or type passes over the values twice**, once to count and once to copy,
 //!   so that no list of parts needs memory.
 //! - **A worker makes at most 8,192 comparisons for one request** (`QUERY_COMPARISONS_MAX`). The
-//!   slow path sorts longer lists ([`SortingRoom`]).
+//!   slow path sorts longer lists ([`SortingBuffer`]).
 //! - **Replies to unreadable requests** have version 2.3 and request id -1, byte for byte as
 //!   deployed. A message with that id is never answered, so that two servers cannot keep each other
 //!   busy.
@@ -102,4 +102,4 @@ pub use reply::{ReplyParts, WireReply, too_long};
 pub use request::DropReason;
 pub use service::{AnswerContext, CachedLookup, MayCompute, RecordCache, ServiceFacts, StagedCacheLookup};
 pub use slow::SlowPathRequest;
-pub use sorting::SortingRoom;
+pub use sorting::SortingBuffer;

@@ -30,7 +30,7 @@ impl<'k> RecordLookup<'k> {
 /// Bytes of a key that are folded together.
 const FOLDED_BLOCK_LEN: usize = 16;
 
-/// Room for the key of one record.
+/// A buffer for the key of one record.
 ///
 /// A handle that is longer than any stored handle is not found, whatever its key.
 pub(crate) struct KeyBuf<const N: usize = { HANDLE_LEN_MAX + PREFIX_RECORDS.len() }> {
@@ -47,14 +47,14 @@ impl<const N: usize> KeyBuf<N> {
         &self.bytes[..self.len]
     }
 
-    /// Writes the key of `handle`. Returns false if there is no room for it.
+    /// Writes the key of `handle`. Returns false if there is no capacity for it.
     #[inline]
     pub(crate) fn write(&mut self, handle: Handle<'_>, folds: bool) -> bool {
         if handle.slash_at().is_none() {
             return self.write_prefix_record(handle);
         }
-        let Some(room) = self.bytes.get_mut(..handle.0.len()) else { return false };
-        room.copy_from_slice(handle.0);
+        let Some(buffer) = self.bytes.get_mut(..handle.0.len()) else { return false };
+        buffer.copy_from_slice(handle.0);
         self.len = handle.0.len();
         if folds {
             self.fold();
@@ -76,8 +76,8 @@ impl<const N: usize> KeyBuf<N> {
     #[cold]
     fn write_prefix_record(&mut self, name: Handle<'_>) -> bool {
         let len = PREFIX_RECORDS.len() + name.0.len();
-        let Some(room) = self.bytes.get_mut(..len) else { return false };
-        let (lead, rest) = room.split_at_mut(PREFIX_RECORDS.len());
+        let Some(buffer) = self.bytes.get_mut(..len) else { return false };
+        let (lead, rest) = buffer.split_at_mut(PREFIX_RECORDS.len());
         lead.copy_from_slice(PREFIX_RECORDS);
         rest.copy_from_slice(name.0);
         fold::fold(rest);

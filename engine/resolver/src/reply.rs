@@ -278,14 +278,14 @@ impl<'a> ReplyParts<'a> {
 
     #[inline]
     fn write_whole(&self, envelope: Envelope, out: &mut [u8]) {
-        let (head, mut room) = out.split_at_mut(Envelope::LEN);
+        let (head, mut buffer) = out.split_at_mut(Envelope::LEN);
         head.copy_from_slice(&envelope.to_bytes());
         self.each_part(
             #[inline(always)]
             |part| {
-                let (now, later) = core::mem::take(&mut room).split_at_mut(part.len());
+                let (now, later) = core::mem::take(&mut buffer).split_at_mut(part.len());
                 now.copy_from_slice(part);
-                room = later;
+                buffer = later;
             },
         );
     }
@@ -428,18 +428,18 @@ struct DatagramWriter<'o> {
 impl DatagramWriter<'_> {
     #[inline]
     fn write(&mut self, mut part: &[u8], envelope: &mut Envelope) {
-        // Envelopes are at multiples of the datagram length, so `at` determines the room left.
+        // Envelopes are at multiples of the datagram length, so `at` determines the capacity left.
         loop {
             let used = (self.at - 1) % UDP_MESSAGE_LEN_MAX + 1;
-            let room = UDP_MESSAGE_LEN_MAX - used;
-            if part.len() <= room {
+            let capacity = UDP_MESSAGE_LEN_MAX - used;
+            if part.len() <= capacity {
                 self.out[self.at..self.at + part.len()].copy_from_slice(part);
                 self.at += part.len();
                 return;
             }
-            let (now, later) = part.split_at(room);
-            self.out[self.at..self.at + room].copy_from_slice(now);
-            self.at += room;
+            let (now, later) = part.split_at(capacity);
+            self.out[self.at..self.at + capacity].copy_from_slice(now);
+            self.at += capacity;
             part = later;
             envelope.sequence += 1;
             self.out[self.at..self.at + Envelope::LEN].copy_from_slice(&envelope.to_bytes());

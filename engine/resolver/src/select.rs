@@ -30,10 +30,10 @@ pub(crate) enum ValueFilter<'a> {
 
 impl<'a> ValueFilter<'a> {
     /// The filter of `query` for a record with `count` values. Long lists are sorted if `context`
-    /// has room for that.
+    /// has capacity for that.
     ///
     /// # Errors
-    /// [`RefusalReason::QueryTooLong`] if there is no room and comparing would take too long.
+    /// [`RefusalReason::QueryTooLong`] if there is no buffer and comparing would take too long.
     pub(crate) fn among<B>(
         context: &AnswerContext<'a, B>,
         query: Query<'a>,
@@ -44,7 +44,7 @@ impl<'a> ValueFilter<'a> {
         }
         match (query.comparisons(values_count), context.sorting) {
             (0..=QUERY_COMPARISONS_MAX, _) => Ok(Self::Listed(query)),
-            (_, Some(room)) => room.sort(query).map(Self::Sorted),
+            (_, Some(sorting)) => sorting.sort(query).map(Self::Sorted),
             (_, None) => Err(RefusalReason::QueryTooLong),
         }
     }

@@ -1,6 +1,6 @@
 //! The facts about a server that its answers depend on.
 
-use crate::sorting::SortingRoom;
+use crate::sorting::SortingBuffer;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::Header;
 use handle_proto::{Handle, HashOption};
@@ -132,7 +132,7 @@ pub struct AnswerContext<'a, B> {
     pub(crate) now_unix_s: u32,
     computed: Option<&'a dyn MayCompute>,
     pub(crate) cached: Option<&'a dyn RecordCache>,
-    pub(crate) sorting: Option<&'a SortingRoom>,
+    pub(crate) sorting: Option<&'a SortingBuffer>,
 }
 
 impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
@@ -183,11 +183,11 @@ impl<'a, B: AsRef<[u8]>> AnswerContext<'a, B> {
         self.cached.is_some() && self.records.layers().is_empty()
     }
 
-    /// Adds room to sort the lists of one query, which takes memory and time. Without it, requests
-    /// that need it go to the slow path.
+    /// Adds a buffer to sort the lists of one query, which takes memory and time. Without it,
+    /// requests that need it go to the slow path.
     #[must_use]
-    pub const fn sorting_in(mut self, room: &'a SortingRoom) -> Self {
-        self.sorting = Some(room);
+    pub const fn sorting_in(mut self, buffer: &'a SortingBuffer) -> Self {
+        self.sorting = Some(buffer);
         self
     }
 

@@ -593,22 +593,22 @@ impl<'a> AnsweredChallenge<'a> {
     /// Values that nobody may read are left out, as deployed servers do; if no other value was
     /// selected, the reply is an error.
     ///
-    /// The values are copied to `room`.
+    /// The values are copied to `buffer`.
     #[must_use]
     pub fn answer<B: AsRef<[u8]>>(
         &self,
         context: &AnswerContext<'a, B>,
-        room: &'a mut [u8],
+        buffer: &'a mut [u8],
     ) -> ReplyParts<'a> {
         match self.subject {
             RequestSubject::Record(question, record) => {
                 let mut values = record.values_in_order();
                 let values = core::iter::from_fn(|| values.next_encoded()).map(Result::ok);
-                self.answer_with(context, question, record.values_count(), values, room)
+                self.answer_with(context, question, record.values_count(), values, buffer)
             }
             RequestSubject::Computed(question, values) => {
                 let count = computed(values).count();
-                self.answer_with(context, question, count, computed(values).map(Some), room)
+                self.answer_with(context, question, count, computed(values).map(Some), buffer)
             }
             RequestSubject::Status(_) => self.refuse(context, RefusalReason::NotPublic),
         }
@@ -622,7 +622,7 @@ impl<'a> AnsweredChallenge<'a> {
         question: RecordQuestion<'a>,
         values_count: usize,
         values: impl Iterator<Item = Option<(Value<'v>, &'v [u8])>>,
-        room: &'a mut [u8],
+        buffer: &'a mut [u8],
     ) -> ReplyParts<'a> {
         let filter = match ValueFilter::among(context, question.query, values_count) {
             Ok(filter) => filter,
@@ -641,10 +641,10 @@ impl<'a> AnsweredChallenge<'a> {
                 withheld = true;
                 continue;
             }
-            let Some(room) = room.get_mut(len..len + encoded.len()) else {
+            let Some(buffer) = buffer.get_mut(len..len + encoded.len()) else {
                 return self.refuse(context, RefusalReason::AnswerTooLong);
             };
-            room.copy_from_slice(encoded);
+            buffer.copy_from_slice(encoded);
             private |= !value.is_public();
             len += encoded.len();
             count += 1;
@@ -652,7 +652,7 @@ impl<'a> AnsweredChallenge<'a> {
         if count == 0 && withheld {
             return self.refuse(context, RefusalReason::Unreadable);
         }
-        match SelectedValues::from(&room[..len], count, ValueFilter::All) {
+        match SelectedValues::from(&buffer[..len], count, ValueFilter::All) {
             Some(selected) if private => question.show(context, selected).private(),
             Some(selected) => question.show(context, selected),
             None => self.refuse(context, RefusalReason::DamagedRecord),

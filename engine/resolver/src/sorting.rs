@@ -1,17 +1,17 @@
-//! Room for the lists of a query that are too long to compare one by one.
+//! A buffer for the lists of a query that are too long to compare one by one.
 
 use crate::refusal::RefusalReason;
 use core::cell::OnceCell;
 use handle_proto::wire::query::{Query, SortedQuery};
 
-/// Room for the sorted lists of one query. Slow-path threads have it; workers do not.
+/// A buffer for the sorted lists of one query. Slow-path threads have it; workers do not.
 ///
-/// The room is for one query, that of one request: long lists of any other query are refused.
+/// The buffer is for one query, that of one request: long lists of any other query are refused.
 #[derive(Debug, Default)]
-pub struct SortingRoom(OnceCell<(usize, SortedQuery)>);
+pub struct SortingBuffer(OnceCell<(usize, SortedQuery)>);
 
-impl SortingRoom {
-    /// Empty room.
+impl SortingBuffer {
+    /// An empty buffer.
     #[must_use]
     pub const fn new() -> Self {
         Self(OnceCell::new())
@@ -33,19 +33,19 @@ mod tests {
     use std::vec::Vec;
 
     #[test]
-    fn the_room_is_for_the_lists_of_one_query() {
+    fn the_buffer_is_for_the_lists_of_one_query() {
         let (mut two, mut three) = (Vec::new(), Vec::new());
         let handle = *b"10.1/a10.1/a";
         let of = |handle, indexes| Query { handle, indexes, types: Strings::EMPTY };
         let first = of(&handle[..6], Indexes::build([1, 2], &mut two));
         let other = of(&handle[6..], Indexes::build([1, 2, 3], &mut three));
-        let room = SortingRoom::new();
+        let buffer = SortingBuffer::new();
         for _ in 0..2 {
-            let sorted = room.sort(first).unwrap();
+            let sorted = buffer.sort(first).unwrap();
             assert!(sorted.selects(&Value::new(2, b"", b"")) && !sorted.selects(&Value::new(3, b"", b"")));
             // Of the same name, in another message: its lists are others.
-            assert_eq!(room.sort(other).map(|_| ()), Err(RefusalReason::QueryTooLong));
+            assert_eq!(buffer.sort(other).map(|_| ()), Err(RefusalReason::QueryTooLong));
         }
-        assert!(SortingRoom::new().sort(other).unwrap().selects(&Value::new(3, b"", b"")));
+        assert!(SortingBuffer::new().sort(other).unwrap().selects(&Value::new(3, b"", b"")));
     }
 }

@@ -13,7 +13,7 @@ use handle_proto::{HashOption, OpCode, OpFlags, Permissions, ResponseCode, Value
 use handle_resolver::batch::Scratch;
 use handle_resolver::slow::SlowReason;
 use handle_resolver::{
-    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingRoom,
+    AnswerContext, AnswerOutcome, DropReason, InBatch, RefusalReason, ServiceFacts, SortingBuffer,
     WireReply as _, answer, answer_batch, answer_message, too_long,
 };
 use handle_snapshot::builder::Builder;
@@ -516,8 +516,8 @@ fn lists_too_long_for_a_worker_are_sorted_on_the_slow_path() {
                 _ => None,
             };
             assert_eq!(reason, is_long.then_some(SlowReason::Template));
-            let room = SortingRoom::new();
-            let context = context(&layers, with_slow_path).sorting_in(&room);
+            let buffer = SortingBuffer::new();
+            let context = context(&layers, with_slow_path).sorting_in(&buffer);
             let (_, message) = write_and_reassemble(&answer_message(&context, envelope, bytes)).unwrap();
             let expected = plain_answer(&layers, count.min(256));
             assert_eq!(Message::decode(&message).unwrap().body, expected, "{count}");

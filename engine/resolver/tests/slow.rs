@@ -249,7 +249,7 @@ fn administrators_see_all_but_unreadable_values() {
     let context = context(&layers);
     let challenge_answer = challenge_answer();
     let slow = slow(&context, &challenge_answer);
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     let cases: [(&str, &[i32], ResponseCode, &[i32]); 6] = [
         ("10.1/half", &[], ResponseCode::SUCCESS, &[3, 1, 100]),
         ("10.1/half", &[2, 1], ResponseCode::SUCCESS, &[1]),
@@ -262,7 +262,7 @@ fn administrators_see_all_but_unreadable_values() {
         let original = query_of(handle, indexes, FLAGS);
         let (envelope, rest) = Envelope::split(&original).unwrap();
         let challenged = slow.resume(&context, envelope, rest, false).unwrap();
-        let reply = challenged.answer(&context, &mut room);
+        let reply = challenged.answer(&context, &mut buffer);
         assert_eq!(code_and_indexes(&reply), (code, expected.to_vec()), "{handle} {indexes:?}");
         let (envelope, _) = Envelope::split(&stream(&reply)).map(|(envelope, _)| (envelope, ())).unwrap();
         assert_eq!((envelope.session_id, envelope.request_id), (0, 2), "the reply is to the answer");
@@ -271,7 +271,7 @@ fn administrators_see_all_but_unreadable_values() {
     let original = query_of("10.1/half", &[], FLAGS);
     let (envelope, rest) = Envelope::split(&original).unwrap();
     let challenged = slow.resume(&context, envelope, rest, false).unwrap();
-    let reply = challenged.answer(&context, &mut room[..60]);
+    let reply = challenged.answer(&context, &mut buffer[..60]);
     assert_eq!(reply.refused(), Some(RefusalReason::AnswerTooLong), "the answer exceeds the room");
     for (handle, code) in
         [("10.1/gone", ResponseCode::HANDLE_NOT_FOUND), ("99.9/moved", ResponseCode::SERVER_NOT_RESPONSIBLE)]
@@ -590,8 +590,8 @@ fn administrators_of_the_base_and_of_the_server_read_computed_values() {
     assert_eq!(permits(300, "10.1/read"), AuthorityOutcome::Yes);
     assert_eq!(permits(1, "10.1/root"), AuthorityOutcome::Yes);
     assert_eq!(permits(300, "10.1/forger"), AuthorityOutcome::No, "computed values give no rights");
-    let mut room = [0; 4096];
-    let reply = challenged.answer(&context, &mut room);
+    let mut buffer = [0; 4096];
+    let reply = challenged.answer(&context, &mut buffer);
     assert_eq!(code_and_indexes(&reply), (ResponseCode::SUCCESS, vec![1, 100]));
 }
 
@@ -669,7 +669,7 @@ fn confidentiality_follows_from_flags_version_and_values() {
     let layers = records().layer(true);
     let context =
         AnswerContext::new(RecordSet::new(&layers).unwrap(), ServiceFacts { sessions: true, ..SERVICE }, NOW);
-    let mut room = vec![0; 4096];
+    let mut buffer = vec![0; 4096];
     for (minor, index, flags, is_confidential) in [
         (11, 1, FLAGS, true),
         (8, 1, FLAGS, true),
@@ -684,7 +684,7 @@ fn confidentiality_follows_from_flags_version_and_values() {
         let query = Query { handle: b"10.1/half", indexes, types: Strings::EMPTY };
         let request = message(envelope, flags, &Request::Resolution(query));
         let known = slow(&context, &request).evaluate_identified(&context).unwrap();
-        let reply = known.answer(&context, &mut room);
+        let reply = known.answer(&context, &mut buffer);
         assert_eq!(code_and_indexes(&reply), (ResponseCode::SUCCESS, vec![index]));
         assert_eq!(reply.is_confidential(), is_confidential, "2.{minor}, index {index}");
     }

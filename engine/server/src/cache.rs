@@ -24,9 +24,14 @@ pub trait ServerCache: fmt::Debug + Send + Sync {
     /// As [`RecordCache::prefetch`].
     fn prefetch(&self, lookups: &mut [StagedCacheLookup<'_>]);
 
-    /// As [`RecordCache::find`], at the time `now_unix_s`. The values are copied to `room`; without
-    /// enough room, nothing is known about the handle.
-    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>);
+    /// As [`RecordCache::find`], at the time `now_unix_s`. The values are copied to `buffer`;
+    /// without enough bytes, nothing is known about the handle.
+    fn find<'c, 'r: 'c>(
+        &self,
+        lookups: &mut [StagedCacheLookup<'c>],
+        now_unix_s: u32,
+        buffer: &CopyBuffer<'r>,
+    );
 
     /// Asks other services for a record, and [settles](MissingRecord::settle) the request later.
     /// Must not block.
@@ -50,7 +55,7 @@ pub trait ServerCache: fmt::Debug + Send + Sync {
     /// When a thread cannot be started.
     fn start(&self) -> Result<Vec<JoinHandle<()>>>;
 
-    /// Tells these threads to stop.
+    /// Asks these threads to stop.
     fn stop(&self);
 
     /// The commands that the cache adds to the control socket.
@@ -72,14 +77,14 @@ pub trait ServerCache: fmt::Debug + Send + Sync {
     fn add_metrics(&self, text: &mut MetricsText);
 }
 
-/// Room for copies of records that are used together: those of a batch, or of a part of one.
-pub struct CopyRoom<'r>(Cell<&'r mut [u8]>);
+/// A buffer for copies of records that are used together: those of a batch, or of a part of one.
+pub struct CopyBuffer<'r>(Cell<&'r mut [u8]>);
 
-impl<'r> CopyRoom<'r> {
-    /// All of `room`.
+impl<'r> CopyBuffer<'r> {
+    /// All of `buffer`.
     #[must_use]
-    pub const fn new(room: &'r mut [u8]) -> Self {
-        Self(Cell::new(room))
+    pub const fn new(buffer: &'r mut [u8]) -> Self {
+        Self(Cell::new(buffer))
     }
 
     /// Takes `len` bytes, if there are so many left.
@@ -96,9 +101,9 @@ impl<'r> CopyRoom<'r> {
     }
 }
 
-impl fmt::Debug for CopyRoom<'_> {
+impl fmt::Debug for CopyBuffer<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CopyRoom").finish_non_exhaustive()
+        f.debug_struct("CopyBuffer").finish_non_exhaustive()
     }
 }
 
@@ -106,14 +111,14 @@ impl fmt::Debug for CopyRoom<'_> {
 #[derive(Debug)]
 pub struct BatchCache<'b> {
     cache: &'b dyn ServerCache,
-    room: CopyRoom<'b>,
+    buffer: CopyBuffer<'b>,
     now_unix_s: u32,
 }
 
 impl<'b> BatchCache<'b> {
-    /// The cache at the time `now_unix_s`, with `room` for the copies of the batch.
-    pub const fn new(cache: &'b dyn ServerCache, room: &'b mut [u8], now_unix_s: u32) -> Self {
-        Self { cache, room: CopyRoom::new(room), now_unix_s }
+    /// The cache at the time `now_unix_s`, with `buffer` for the copies of the batch.
+    pub const fn new(cache: &'b dyn ServerCache, buffer: &'b mut [u8], now_unix_s: u32) -> Self {
+        Self { cache, buffer: CopyBuffer::new(buffer), now_unix_s }
     }
 }
 
@@ -123,27 +128,27 @@ impl RecordCache for BatchCache<'_> {
     }
 
     fn find<'c>(&'c self, lookups: &mut [StagedCacheLookup<'c>]) {
-        self.cache.find(lookups, self.now_unix_s, &self.room);
+        self.cache.find(lookups, self.now_unix_s, &self.buffer);
     }
 }
 
-/// The cache as a worker has it: with the room of its batches.
+/// The cache as a worker has it: with the buffer of its batches.
 #[derive(Debug)]
 pub(crate) struct WorkerCache {
     cache: Arc<dyn ServerCache>,
-    room: Box<[u8]>,
+    buffer: Box<[u8]>,
 }
 
 impl WorkerCache {
-    /// With `room_len` bytes for the copies of a batch: an answer takes more room in the outbox
+    /// With `buffer_len` bytes for the copies of a batch: an answer takes more bytes in the outbox
     /// than its record does here, unless it has only some of the values.
-    pub(crate) fn new(cache: &Arc<dyn ServerCache>, room_len: usize) -> Self {
-        Self { cache: Arc::clone(cache), room: vec![0; room_len].into_boxed_slice() }
+    pub(crate) fn new(cache: &Arc<dyn ServerCache>, buffer_len: usize) -> Self {
+        Self { cache: Arc::clone(cache), buffer: vec![0; buffer_len].into_boxed_slice() }
     }
 
     /// The cache for the next batch, or part of one.
     pub(crate) fn of_batch(&mut self, now_unix_s: u32) -> BatchCache<'_> {
-        BatchCache::new(&*self.cache, &mut self.room, now_unix_s)
+        BatchCache::new(&*self.cache, &mut self.buffer, now_unix_s)
     }
 }
 

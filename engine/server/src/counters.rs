@@ -208,8 +208,8 @@ counters! {
     /// Received datagrams without an answer: fragments of a message that is longer than a request
     /// may be.
     dropped_fragment_too_long => counter "datagrams_dropped" [reason = "fragment_too_long"],
-    /// Received datagrams without an answer: no room for another fragmented message.
-    dropped_fragment_no_room => counter "datagrams_dropped" [reason = "fragment_no_room"],
+    /// Received datagrams without an answer: no capacity for another fragmented message.
+    dropped_fragment_buffer_full => counter "datagrams_dropped" [reason = "fragment_buffer_full"],
     /// Received datagrams without an answer: a copy of a stored fragment.
     dropped_fragment_repeated => counter "datagrams_dropped" [reason = "fragment_repeated"],
     /// Received datagrams without an answer: the sender, or its network, has reached its limit.
@@ -258,7 +258,7 @@ counters! {
     tcp_output_bytes => gauge "tcp_output_bytes",
     /// Connections accepted.
     tcp_accepted,
-    /// Connections refused: no place is left.
+    /// Connections refused: no slot is left.
     tcp_refused_full => counter "tcp_refused" [reason = "full"],
     /// Connections refused: too many from this source.
     tcp_refused_source => counter "tcp_refused" [reason = "source"],
@@ -280,10 +280,10 @@ counters! {
     tcp_closed_half_request => counter "tcp_closed" [reason = "half_request"],
     /// Connections closed: answers were not read in time.
     tcp_closed_slow_reader => counter "tcp_closed" [reason = "slow_reader"],
-    /// Connections closed: idle when their place was needed.
+    /// Connections closed: idle when their slot was needed.
     tcp_closed_evicted => counter "tcp_closed" [reason = "evicted"],
     /// Connections closed: the limit of buffered bytes is reached.
-    tcp_closed_no_room => counter "tcp_closed" [reason = "no_room"],
+    tcp_closed_buffer_full => counter "tcp_closed" [reason = "buffer_full"],
     /// Connections closed: the server is stopping.
     tcp_closed_drained => counter "tcp_closed" [reason = "drained"],
 }
@@ -298,14 +298,14 @@ impl Counters {
                 (Some((_, value)), Some((help, meaning))) => (format!("{help}."), Some((value, meaning))),
                 _ => (row.help.to_owned(), None),
             };
-            let place = metrics.iter().position(|(metric, _)| metric.name == row.metric);
-            let place = place.unwrap_or_else(|| {
+            let metric_at = metrics.iter().position(|(metric, _)| metric.name == row.metric);
+            let metric_at = metric_at.unwrap_or_else(|| {
                 let labels: Vec<_> = row.label.map(|(name, _)| name).into_iter().chain(["shard"]).collect();
                 metrics.push((MetricRow::new(row.kind, row.metric, &labels, &help), Vec::new()));
                 metrics.len() - 1
             });
-            metrics[place].0.values.extend(value);
-            metrics[place].1.push(at);
+            metrics[metric_at].0.values.extend(value);
+            metrics[metric_at].1.push(at);
         }
         metrics
     }

@@ -20,18 +20,19 @@ pub(crate) trait ReplySink<'r> {
     /// The address that sent `request`.
     fn source(&self, request: Self::Request) -> IpAddr;
 
-    /// Whether there is room for `datagrams_count` datagrams of `len` bytes together.
-    fn has_room(&self, datagrams_count: usize, len: usize) -> bool;
+    /// Whether there is capacity for `datagrams_count` datagrams of `len` bytes together.
+    fn has_capacity(&self, datagrams_count: usize, len: usize) -> bool;
 
     /// Sends `reply`, as far as the limits for addresses allow it. Returns false when there is no
-    /// room.
+    /// capacity.
     fn send(&mut self, request: Self::Request, reply: &impl WireReply) -> bool;
 
-    /// Sends `reply` to a sender that has proven its address. Returns false when there is no room.
+    /// Sends `reply` to a sender that has proven its address. Returns false when there is no
+    /// capacity.
     fn send_proven(&mut self, request: Self::Request, reply: &impl WireReply) -> bool;
 
-    /// Hands `request` to the slow path. If the slow path has no room for it, sends a refusal made
-    /// from `busy`. Returns false when there is no room for the refusal.
+    /// Hands `request` to the slow path. If the slow path has no capacity for it, sends a refusal
+    /// made from `busy`. Returns false when there is no capacity for the refusal.
     fn defer(&mut self, request: Self::Request, busy: &ReplyParts<'_>) -> bool;
 
     /// Counts a request that is not answered.
@@ -43,8 +44,8 @@ pub(crate) trait ReplySink<'r> {
 pub(crate) enum DispatchResult {
     /// The worker has nothing more to do for the request until the slow path answers.
     Done,
-    /// There was no room for the reply. Nothing has happened.
-    NoRoom,
+    /// There was no capacity for the reply. Nothing has happened.
+    NoCapacity,
     /// The request is a fragment, and nothing has happened.
     Fragment,
 }
@@ -83,11 +84,11 @@ pub(crate) fn dispatch<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
         }
         InBatch::Other(AnswerOutcome::Fragment(_)) => return DispatchResult::Fragment,
     };
-    if is_done { DispatchResult::Done } else { DispatchResult::NoRoom }
+    if is_done { DispatchResult::Done } else { DispatchResult::NoCapacity }
 }
 
 /// Sends the `reply` to a request for public values in a session, if the session accepts the
-/// request. Returns false when there is no room.
+/// request. Returns false when there is no capacity.
 #[inline(never)]
 fn send_in_session<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
     reply: &ReplyParts<'a>,
@@ -96,8 +97,8 @@ fn send_in_session<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
     sealer: Option<&mut SessionSealer>,
     sink: &mut S,
 ) -> bool {
-    let (len, datagrams_count) = SessionSealer::room_for(reply);
-    if !sink.has_room(datagrams_count, len) {
+    let (len, datagrams_count) = SessionSealer::sealed_size(reply);
+    if !sink.has_capacity(datagrams_count, len) {
         return false;
     }
     let Some(sealer) = sealer else {

@@ -23,7 +23,7 @@ fn message(config: &Config) -> String {
 }
 
 /// Waits until a set is published, if the configuration says so. Returns false when
-/// `is_told_to_stop` returns true first.
+/// `is_stopping` returns true first.
 ///
 /// The service manager is notified that the process is up and what it waits for; `observe.http`
 /// reports that it is alive but not ready. No port is bound for requests, so that clients use
@@ -32,7 +32,7 @@ fn message(config: &Config) -> String {
 ///
 /// # Errors
 /// When the address of `observe.http` cannot be bound.
-pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> anyhow::Result<bool> {
+pub fn wait_for_set(config: &Config, is_stopping: impl FnMut() -> bool) -> anyhow::Result<bool> {
     let has_predecessor =
         || config.take_over && config.control.as_ref().is_some_and(|path| UnixStream::connect(path).is_ok());
     if !config.wait_for_set || !is_unpublished(config) || has_predecessor() {
@@ -42,22 +42,22 @@ pub fn wait_for_set(config: &Config, is_told_to_stop: impl FnMut() -> bool) -> a
     let directory = config.snapshot.display();
     tracing::warn!("{message}; publish one: hdl snapshot publish {directory} RECORDS, or start handle-admin");
     readiness::ready(&message);
-    let Some(address) = config.observe.http else { return Ok(wait_until_published(config, is_told_to_stop)) };
+    let Some(address) = config.observe.http else { return Ok(wait_until_published(config, is_stopping)) };
     let endpoint = ScrapeEndpoint::bind(address)?;
     let shutdown = Arc::new(Shutdown::new()?);
     let waiting = Arc::new(WaitingProcess { limits: config.observe.scrape_limits, message });
     std::thread::scope(|scope| {
         scope.spawn(|| endpoint.serve(&shutdown, &waiting));
-        let is_published = wait_until_published(config, is_told_to_stop);
+        let is_published = wait_until_published(config, is_stopping);
         shutdown.stop();
         Ok(is_published)
     })
 }
 
-/// Waits until a set is published; false when `is_told_to_stop` returns true first.
-fn wait_until_published(config: &Config, mut is_told_to_stop: impl FnMut() -> bool) -> bool {
+/// Waits until a set is published; false when `is_stopping` returns true first.
+fn wait_until_published(config: &Config, mut is_stopping: impl FnMut() -> bool) -> bool {
     while is_unpublished(config) {
-        if is_told_to_stop() {
+        if is_stopping() {
             return false;
         }
         readiness::alive();

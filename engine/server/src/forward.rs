@@ -8,13 +8,13 @@
 //! - Derived prefixes at another service, for clients that do not understand a referral.
 //!
 //! Neither the workers nor the threads that sign wait for forwarding: a few separate threads do,
-//! with a time limit. The number of requests is bounded (`places`), fairly by source. A request
+//! with a time limit. The number of requests is bounded (`permits`), fairly by source. A request
 //! beyond the bound is answered that the server is busy, and so is a request that `handle-admin`
 //! does not answer. When `handle-admin` hangs, only few requests are tried (`breaker`).
 
 pub(crate) mod breaker;
 pub mod config;
-pub(crate) mod places;
+pub(crate) mod permits;
 pub(crate) mod queue;
 pub(crate) mod state;
 pub(crate) mod stats;
@@ -23,7 +23,7 @@ pub(crate) mod thread;
 use crate::slow::queue::SlowJob;
 use breaker::CircuitBreaker;
 use config::ForwardConfig;
-use places::{ForwardPlace, ForwardPlaces, NoPlace};
+use permits::{ForwardPermit, ForwardPermits, NoPermit};
 use queue::{ForwardItem, ForwardQueue};
 use stats::ForwardCounts;
 pub(crate) use stats::ForwardStats;
@@ -37,10 +37,10 @@ pub(crate) struct Forwarder {
     path: PathBuf,
     /// The number of forwarding threads.
     pub(crate) threads: usize,
-    patience: Duration,
+    timeout: Duration,
     pub(crate) identities: bool,
     pub(crate) queue: ForwardQueue,
-    places: ForwardPlaces,
+    permits: ForwardPermits,
     breaker: CircuitBreaker,
     counts: ForwardCounts,
 }
@@ -52,22 +52,22 @@ impl Forwarder {
         Some(Self {
             path: config.socket.clone()?,
             threads: config.requests,
-            patience: Duration::from_millis(config.timeout_ms.into()),
+            timeout: Duration::from_millis(config.timeout_ms.into()),
             identities: config.identities,
             queue: ForwardQueue::default(),
-            places: ForwardPlaces::new(config, jobs_count),
+            permits: ForwardPermits::new(config, jobs_count),
             breaker: CircuitBreaker::new(Duration::from_millis(config.backoff_ms.into())),
             counts: ForwardCounts::default(),
         })
     }
 
-    /// Takes a place for a request from `source`. A refusal is counted.
-    pub(crate) fn enter(&self, source: IpAddr, is_datagram: bool) -> Option<ForwardPlace> {
-        let entered = self.places.enter(source, is_datagram);
+    /// Takes a permit for a request from `source`. A refusal is counted.
+    pub(crate) fn enter(&self, source: IpAddr, is_datagram: bool) -> Option<ForwardPermit> {
+        let entered = self.permits.enter(source, is_datagram);
         match entered {
             Ok(_) => self.counts.accepted(),
-            Err(NoPlace::Full) => self.counts.refused_full(),
-            Err(NoPlace::OfSource) => self.counts.refused_of_source(),
+            Err(NoPermit::Full) => self.counts.refused_full(),
+            Err(NoPermit::OfSource) => self.counts.refused_of_source(),
         }
         entered.ok()
     }
@@ -79,7 +79,7 @@ impl Forwarder {
 
     /// The counters and the current numbers.
     pub(crate) fn stats(&self) -> ForwardStats {
-        let (waiting, listings) = self.places.counts();
+        let (waiting, listings) = self.permits.counts();
         self.counts.stats(waiting, listings, self.breaker.is_open())
     }
 }

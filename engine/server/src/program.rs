@@ -29,7 +29,7 @@ use std::time::Instant;
 /// again, as far as it can change while serving, takes the published set now, and opens the query
 /// log again.
 ///
-/// Exit codes: 0 stopped as told, 1 failed, 2 configuration or usage.
+/// Exit codes: 0 stopped on request, 1 failed, 2 configuration or usage.
 #[derive(Parser, Serialize, Clone, Debug)]
 #[command(
     name = "handled",
@@ -121,7 +121,7 @@ impl Program for HandledProgram {
     fn serve(config: &Config, startup: Startup<Config>) -> anyhow::Result<()> {
         let Startup { mut signals, set_log, read_config } = startup;
         show_few_panics();
-        if !first_set::wait_for_set(config, || signals.is_told_to_stop())? {
+        if !first_set::wait_for_set(config, || signals.is_stopping())? {
             return Ok(());
         }
         let (read_config, set_log) = (Some(read_config), Some(set_log));
@@ -153,8 +153,8 @@ pub fn serve_until_stopped(server: Server, signals: Signals) -> anyhow::Result<(
     };
     let obeyed = signals.obey(reload, move || to_stop.drain());
     obeyed.context("cannot start the thread that listens to signals")?;
-    let mut watchdog = readiness::watchdog_patience()
-        .map(|patience| Watchdog::new(server.shared(), patience, Instant::now()));
+    let mut watchdog =
+        readiness::watchdog_timeout().map(|timeout| Watchdog::new(server.shared(), timeout, Instant::now()));
     while !server.shared().has_ended() && !server.shared().is_draining() {
         if watchdog.as_mut().is_some_and(|it| it.is_due(server.shared(), Instant::now())) {
             readiness::alive();

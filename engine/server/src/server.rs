@@ -65,7 +65,7 @@ impl Drop for WorkerGuard<'_> {
 }
 
 /// Longest duration of an orderly stop.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Starts serving. When this function returns, every worker answers.
@@ -301,7 +301,7 @@ impl Server {
 
     fn halt(&mut self) -> anyhow::Result<()> {
         self.shared.drain();
-        let deadline = Instant::now() + STOP_PATIENCE;
+        let deadline = Instant::now() + STOP_TIMEOUT;
         while !self.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }

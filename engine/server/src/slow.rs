@@ -61,9 +61,9 @@ pub struct SlowPath {
     pub(crate) queues: JobQueues,
     /// Forwards requests to `handle-admin`, if that is configured.
     pub(crate) forward: Option<Forwarder>,
-    /// The refusal of a datagram for which the queue has no room. `OverTcp` is the only response
-    /// code that makes deployed clients retry over TCP, where they are distinguished from senders
-    /// that forge their address.
+    /// The refusal of a datagram for which the queue has no capacity. `OverTcp` is the only
+    /// response code that makes deployed clients retry over TCP, where they are distinguished from
+    /// senders that forge their address.
     pub(crate) when_full: RefusalReason,
     signer: Option<AnswerSigner>,
     challenges: Mutex<Challenges>,
@@ -90,10 +90,10 @@ pub struct SlowPath {
 }
 
 /// Random bytes from the kernel.
-fn kernel_random(room: &mut [u8]) -> bool {
+fn kernel_random(buffer: &mut [u8]) -> bool {
     // The kernel returns up to 256 bytes completely or not at all.
-    rustix::rand::getrandom(&mut *room, rustix::rand::GetRandomFlags::empty())
-        .is_ok_and(|len| len == room.len())
+    rustix::rand::getrandom(&mut *buffer, rustix::rand::GetRandomFlags::empty())
+        .is_ok_and(|len| len == buffer.len())
 }
 
 /// Reads the server key and checks it against the site record. Returns `None` when nothing is to be
@@ -181,7 +181,7 @@ impl SlowPath {
         }
     }
 
-    /// Tells all threads of the slow path to stop.
+    /// Asks all threads of the slow path to stop.
     pub(crate) fn stop(&self) {
         self.queues.close();
         self.forward.iter().for_each(|forward| forward.queue.close());

@@ -99,7 +99,7 @@ fn bind_missing(
 ///
 /// Workers share a port among themselves, so the kernel would let another process share it too.
 fn wait_until_free(config: &Config, address: SocketAddr) -> io::Result<()> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    const TIMEOUT: Duration = Duration::from_secs(1);
     const PAUSE: Duration = Duration::from_millis(20);
     let mut alone = net_options(config, address);
     alone.reuse_port = false;
@@ -108,7 +108,7 @@ fn wait_until_free(config: &Config, address: SocketAddr) -> io::Result<()> {
         let free =
             handle_net::bind(&alone).and_then(|_| tcp::worker::listen_alone(config, address).map(drop));
         match free {
-            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < PATIENCE => {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < TIMEOUT => {
                 std::thread::sleep(PAUSE);
             }
             free => return free,

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn prefixes_keep_as_many_bits_as_told() {
+    fn prefixes_keep_as_many_bits_as_configured() {
         let show = |text, ipv4, ipv6| {
             let bits = PrefixBits { ipv4, ipv6 };
             SourcePrefix::of(ip(text), bits).show(bits)

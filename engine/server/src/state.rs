@@ -70,15 +70,15 @@ impl ServerState {
         }
     }
 
-    /// Sleeps until the server drains, a worker ends or `patience` has passed; may return early.
+    /// Sleeps until the server drains, a worker ends or `timeout` has passed; may return early.
     /// Only one thread may wait.
-    pub fn wait(&self, patience: Option<Duration>) {
+    pub fn wait(&self, timeout: Option<Duration>) {
         self.waiting.get_or_init(std::thread::current);
         if self.is_draining() || self.has_ended() {
             return;
         }
-        match patience {
-            Some(patience) => std::thread::park_timeout(patience),
+        match timeout {
+            Some(timeout) => std::thread::park_timeout(timeout),
             None => std::thread::park(),
         }
     }

@@ -88,11 +88,11 @@ pub struct TcpConnections {
     /// New connections are refused. Requests of connections that were accepted before draining have
     /// had time to arrive.
     draining: bool,
-    answers: AnswerRoom,
+    answers: AnswerLimits,
 }
 
 /// Buffers for the messages of a round and their answers, reused between rounds.
-struct AnswerRoom {
+struct AnswerLimits {
     scratch: Scratch,
     messages: Vec<Range<usize>>,
     done: Vec<bool>,
@@ -125,7 +125,7 @@ impl TcpConnections {
             input_len: 0,
             draining_since_ms: None,
             draining: false,
-            answers: AnswerRoom {
+            answers: AnswerLimits {
                 scratch: Scratch::new(),
                 messages: Vec::with_capacity(STAGED_COUNT),
                 done: Vec::with_capacity(STAGED_COUNT),
@@ -308,9 +308,9 @@ impl TcpConnections {
     ) {
         let refused = if self.draining {
             Some(&turn.counters.tcp_refused_draining)
-        } else if !self.table.has_room_for(peer) {
+        } else if !self.table.has_capacity_for(peer) {
             Some(&turn.counters.tcp_refused_source)
-        } else if self.make_place(turn) {
+        } else if self.evict_above_limit(turn) {
             None
         } else {
             Some(&turn.counters.tcp_refused_full)
@@ -325,7 +325,7 @@ impl TcpConnections {
 
     /// Makes room for one connection, if necessary by evicting another: see
     /// [`StreamTable::evictable`].
-    fn make_place<B: AsRef<[u8]>, W: ConnectionActions>(
+    fn evict_above_limit<B: AsRef<[u8]>, W: ConnectionActions>(
         &mut self,
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) -> bool {
@@ -555,7 +555,7 @@ impl TcpConnections {
                 && (turn.wire.kept_len_all() > self.settings.output_bytes
                     || !self.table.is_unread_within(id, self.output_per_source()))
         {
-            return self.abort(id, CloseReason::NoRoom, turn);
+            return self.abort(id, CloseReason::NoCapacity, turn);
         }
         let wait = if connection.is_kept {
             ConnectionWait::Sending
@@ -675,7 +675,7 @@ impl TcpConnections {
     }
 }
 
-impl AnswerRoom {
+impl AnswerLimits {
     /// Collects the messages of one round, from `at` on. Returns what follows them.
     fn gather(&mut self, input: &[u8], at: &mut usize, message_len_max: u32) -> StreamRest {
         self.messages.clear();
@@ -696,7 +696,7 @@ impl AnswerRoom {
         StreamRest::More
     }
 
-    /// Answers the gathered messages as far as there is room. `done` tells which of them are
+    /// Answers the gathered messages as far as there is capacity. `done` tells which of them are
     /// handled.
     fn answer<B: AsRef<[u8]>, W>(
         &mut self,

@@ -105,16 +105,16 @@ fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
         socket.send(&request(handle, i32::try_from(at).unwrap())).unwrap();
     }
     let is_good = |handle: &&&str| ![BUG_IN_READING, BUG_IN_ANSWERING].contains(*handle);
-    let (mut left, mut room, mut answers) =
+    let (mut left, mut buffer, mut answers) =
         (handles.iter().filter(is_good).count() + 1, [0; 600], BTreeMap::new());
     loop {
         // Logging a panic may take a second. After the last expected answer, any further one is an
         // error.
-        let patience = Duration::from_millis(if left > 0 { 20_000 } else { 100 });
-        socket.set_read_timeout(Some(patience)).unwrap();
-        let Ok(len) = socket.recv(&mut room) else { break };
+        let timeout = Duration::from_millis(if left > 0 { 20_000 } else { 100 });
+        socket.set_read_timeout(Some(timeout)).unwrap();
+        let Ok(len) = socket.recv(&mut buffer) else { break };
         left = left.saturating_sub(1);
-        let (envelope, _) = Envelope::split(&room[..len]).unwrap();
+        let (envelope, _) = Envelope::split(&buffer[..len]).unwrap();
         *answers.entry(envelope.request_id).or_default() += 1;
     }
     assert_eq!(answers.remove(&-2), Some(1), "the stall is over");
@@ -125,8 +125,8 @@ fn ask(server: &Server, handles: &[&str]) -> BTreeMap<i32, u32> {
 fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
     let (server, _directory) = serve(Datapath::Portable);
     let shared = server.shared();
-    let patience = Duration::from_millis(200);
-    let mut watchdog = Watchdog::new(shared, patience, Instant::now());
+    let timeout = Duration::from_millis(200);
+    let mut watchdog = Watchdog::new(shared, timeout, Instant::now());
     assert!(!watchdog.is_due(shared, Instant::now()), "not so soon");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut signs = |duration: Duration| {
@@ -137,7 +137,7 @@ fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
         }
         signs
     };
-    assert!(signs(patience).len() >= 2, "while it turns");
+    assert!(signs(timeout).len() >= 2, "while it turns");
     let stall = |id| _ = socket.send_to(&request(STALL, id), server.addresses()[0]).unwrap();
     stall(0);
     std::thread::sleep(Duration::from_millis(50));
@@ -147,13 +147,14 @@ fn no_sign_of_life_is_given_while_a_worker_does_not_turn() {
     let stalled = signs(Duration::from_millis(300));
     assert!(stalled.is_empty(), "{stalled:?}");
     std::thread::sleep(Duration::from_millis(500));
-    assert!(signs(patience).len() >= 2, "and again once it does");
+    assert!(signs(timeout).len() >= 2, "and again once it does");
     server.stop().unwrap();
 }
 
-/// An answer without room in the outbox is retried; the rate limit is applied when there is room.
+/// An answer without capacity in the outbox is retried; the rate limit is applied when there is
+/// capacity.
 #[test]
-fn an_answer_that_waits_for_room_counts_once_with_the_rate_limiter() {
+fn an_answer_that_waits_for_capacity_counts_once_with_the_rate_limiter() {
     for datapath in [Datapath::Portable, Datapath::Auto] {
         let (server, _directory) = serve_with(datapath, |config| {
             (config.limits.outbox_datagrams, config.limits.outbox_bytes) = (FRAGMENTS_MAX, ANSWER_LEN_MAX);
@@ -221,9 +222,9 @@ fn a_bug_on_the_slow_path_loses_one_request() {
         socket.send(&request_with(flags, handle, at)).unwrap();
     }
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    let (mut room, mut answers) = ([0; 600], vec![]);
-    while let Ok(len) = socket.recv(&mut room) {
-        let (envelope, rest) = Envelope::split(&room[..len]).unwrap();
+    let (mut buffer, mut answers) = ([0; 600], vec![]);
+    while let Ok(len) = socket.recv(&mut buffer) {
+        let (envelope, rest) = Envelope::split(&buffer[..len]).unwrap();
         let header = Message::decode(rest).unwrap().header;
         assert_eq!(header.response_code, ResponseCode::AUTHENTICATION_NEEDED);
         answers.push(envelope.request_id);
@@ -248,15 +249,15 @@ fn loses_one_of_a_train(datapath: Datapath) {
         let train: Vec<u8> =
             (0..30).flat_map(|at| request(if at % 10 == 3 { bug } else { &good }, at)).collect();
         let (peer, len) = (handle_net::Peer::to(server.addresses()[0]), train.len());
-        let write = |room: &mut [u8]| {
-            room[..len].copy_from_slice(&train);
+        let write = |buffer: &mut [u8]| {
+            buffer[..len].copy_from_slice(&train);
             len
         };
         client.outbox().push_train(peer, len / 30, len, write).unwrap();
         client.flush().unwrap();
         let mut answers = Vec::new();
-        let patience = |answers: &[i32]| Duration::from_millis(if answers.len() < 27 { 20_000 } else { 100 });
-        while let Ok(batch) = client.wait(patience(&answers))
+        let timeout = |answers: &[i32]| Duration::from_millis(if answers.len() < 27 { 20_000 } else { 100 });
+        while let Ok(batch) = client.wait(timeout(&answers))
             && !batch.inbox.is_empty()
         {
             let datagrams = batch.inbox.iter().flat_map(|datagram| datagram.segments());

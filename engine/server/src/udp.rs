@@ -31,8 +31,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) struct UdpWorker {
     scratch: Scratch,
     fragments: RequestFragments,
-    /// For each datagram of the batch, including those in trains, its place in the inbox.
-    places: Vec<u16>,
+    /// For each datagram of the batch, including those in trains, its position in the inbox.
+    trains_at: Vec<u16>,
     /// For each datagram of the batch, whether it has been handled.
     done: Vec<bool>,
     /// Datagrams that the batch could not answer.
@@ -44,7 +44,7 @@ impl UdpWorker {
         Self {
             scratch: Scratch::new(),
             fragments: RequestFragments::new(config),
-            places: Vec::new(),
+            trains_at: Vec::new(),
             done: Vec::new(),
             leftovers: LeftoverDatagrams::default(),
         }
@@ -68,8 +68,8 @@ impl UdpWorker {
     /// Counts the datagrams in `inbox`, which are [answered](Self::answer) next. Returns their
     /// number.
     pub(crate) fn receive(&mut self, inbox: Inbox<'_>, counters: &Counters) -> usize {
-        requests::receive(inbox, &mut self.places, counters);
-        self.places.len()
+        requests::receive(inbox, &mut self.trains_at, counters);
+        self.trains_at.len()
     }
 
     /// Answers the batch that was [received](Self::receive). Returns whether nothing is left over
@@ -82,14 +82,15 @@ impl UdpWorker {
         parts: &mut WorkerParts,
         counters: &Counters,
     ) -> bool {
-        let Self { scratch, places, done, leftovers, .. } = self;
-        let (batch, outbox) = (UdpBatch::new(batch.inbox, places), batch.outbox);
+        let Self { scratch, trains_at, done, leftovers, .. } = self;
+        let (batch, outbox) = (UdpBatch::new(batch.inbox, trains_at), batch.outbox);
         let WorkerParts { slow, sealer, rate_limit, telemetry, clock } = parts;
         telemetry.sample_sources(clock, batch.len(), |at| batch.request(at).peer().remote().ip());
         let mut replies = UdpReplies { outbox, slow, rate_limit, telemetry, counters, now: clock.now() };
         done.clear();
         done.resize(batch.len(), false);
-        // Once the outbox is full, the remaining datagrams are not looked up until there is room.
+        // Once the outbox is full, the remaining datagrams are not looked up until there is
+        // capacity.
         let is_full = Cell::new(false);
         let sink = UdpBatchSink { batch: &batch, sealer, replies: &mut replies, done, is_full: &is_full };
         // Answering has no side effects, so a panic leaves no broken state: the remaining datagrams
@@ -115,7 +116,7 @@ impl UdpWorker {
     }
 
     /// Answers the datagrams that the batch left over: fragments, datagrams for which the outbox
-    /// had no room, and datagrams after one that caused a panic.
+    /// had no capacity, and datagrams after one that caused a panic.
     ///
     /// # Errors
     /// Errors of the datapath, after which it is unusable.
@@ -129,7 +130,7 @@ impl UdpWorker {
     ) -> io::Result<()> {
         let Self { leftovers, fragments, .. } = self;
         for (peer, datagram) in leftovers.iter() {
-            if !path.outbox().has_room(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
+            if !path.outbox().has_capacity(FRAGMENTS_MAX, ANSWER_LEN_MAX) {
                 flush(path, counters)?;
             }
             let answered = catch_unwind(AssertUnwindSafe(|| {
@@ -139,7 +140,7 @@ impl UdpWorker {
                 crate::tests::before_answering(datagram);
                 answer_alone((peer, datagram), fragments, context, path.outbox(), parts, counters)
             }));
-            // There was room for the longest answer.
+            // There was capacity for the longest answer.
             if !matches!(answered, Ok(DispatchResult::Done)) {
                 counters.dropped_bug.add(1);
             }
@@ -155,7 +156,7 @@ struct UdpBatchSink<'s, 'r, 'w> {
     replies: &'s mut UdpReplies<'w>,
     /// For each datagram, whether nothing more is to be done for it.
     done: &'s mut [bool],
-    /// Whether the outbox had no room for an answer.
+    /// Whether the outbox had no capacity for an answer.
     is_full: &'s Cell<bool>,
 }
 
@@ -176,12 +177,12 @@ fn answer_part<'a, 'd: 'a>(
         crate::tests::before_answering(batch.request(at).message());
         let result = dispatch(outcome, batch.request(at), context, sealer.as_mut(), replies);
         done[at] = result == DispatchResult::Done;
-        is_full.set(result == DispatchResult::NoRoom);
+        is_full.set(result == DispatchResult::NoCapacity);
     });
 }
 
 /// Answers `datagrams` from the set and a cache, in parts that are answered together anyway. The
-/// copies of all parts are in the same room, which so stays in the caches of the processor.
+/// copies of all parts are in the same buffer, which so stays in the caches of the processor.
 fn answer_caching<'r>(
     (context, cache, now_unix_s): (&AnswerContext<'_, MappedFile>, &mut WorkerCache, u32),
     scratch: &mut Scratch,
@@ -253,7 +254,7 @@ pub(crate) fn reply(
 ) -> io::Result<()> {
     let is_sent = !job.answer.is_empty()
         && (push(path.outbox(), peer, &job.answer) || {
-            // An empty outbox has room for any one answer.
+            // An empty outbox has capacity for any one answer.
             flush(path, counters)?;
             push(path.outbox(), peer, &job.answer)
         });
@@ -272,11 +273,11 @@ pub(crate) fn reply(
     Ok(())
 }
 
-/// Puts the datagrams in `answer` into the outbox. Returns false when there is no room.
+/// Puts the datagrams in `answer` into the outbox. Returns false when there is no capacity.
 fn push(outbox: &mut Outbox, peer: Peer, answer: &[u8]) -> bool {
     let len = answer.len();
-    let write = |room: &mut [u8]| {
-        room[..len].copy_from_slice(answer);
+    let write = |buffer: &mut [u8]| {
+        buffer[..len].copy_from_slice(answer);
         len
     };
     outbox.push_train(peer, UDP_MESSAGE_LEN_MAX, len, write).is_ok()

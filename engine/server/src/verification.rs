@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verification_rests_as_long_as_its_rate_says_and_stops_when_told() {
+    fn the_verification_rests_as_long_as_its_rate_says_and_stops_on_request() {
         let ledger = VerificationLedger::default();
         ledger.begin(&[entry("a")], |_| false);
         ledger.set_rate(1 << 20);

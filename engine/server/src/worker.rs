@@ -27,13 +27,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest sleep of a worker. Requests, a new set, changed settings and a stop wake it earlier.
-const PATIENCE_MAX: Duration = Duration::from_secs(3600);
+const TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 /// Delay between the last request and the periodic work before a worker sleeps, so that kernel
 /// drops are counted promptly.
-const PATIENCE_SETTLING: Duration = Duration::from_millis(20);
+const TIMEOUT_SETTLING: Duration = Duration::from_millis(20);
 /// Sleep of a worker while requests are on the slow path. The parts of a long listing become ready
 /// without a wake-up.
-const PATIENCE_SLOW: Duration = Duration::from_millis(1);
+const TIMEOUT_SLOW: Duration = Duration::from_millis(1);
 /// While draining, a worker stops once no datagram has arrived for this long.
 const DRAIN_QUIET: Duration = Duration::from_millis(20);
 /// While draining, the time after which a worker stops receiving although datagrams still arrive.
@@ -129,15 +129,15 @@ impl Worker {
             if draining && !stopped && self.shared.handover.is_taken(self.at, SocketKind::Udp) {
                 stopped = self.stop_receiving();
             }
-            let patience = match (draining, stopped) {
+            let timeout = match (draining, stopped) {
                 (_, true) if !self.has_connections(Duration::ZERO) && self.parts.slow.is_idle() => {
                     Duration::ZERO
                 }
                 (_, true) => DRAIN_QUIET,
                 (true, false) => DRAIN_QUIET,
-                (false, false) => self.patience(),
+                (false, false) => self.timeout(),
             };
-            let received = match self.turn(patience) {
+            let received = match self.turn(timeout) {
                 Ok(received) => received + self.serve_connections(draining),
                 Err(error) => {
                     tracing::error!(worker = self.at, %error, "the datapath failed; the worker stops");
@@ -173,21 +173,21 @@ impl Worker {
     }
 
     /// Longest time to wait for the next batch.
-    fn patience(&mut self) -> Duration {
+    fn timeout(&mut self) -> Duration {
         if !self.parts.slow.is_idle() {
-            return PATIENCE_SLOW;
+            return TIMEOUT_SLOW;
         }
         if !self.has_settled {
-            return PATIENCE_SETTLING;
+            return TIMEOUT_SETTLING;
         }
         let connections = self.tcp.as_ref().and_then(TcpWorker::next_expiry_ms);
         match [self.udp.next_expiry_ms(), connections].into_iter().flatten().min() {
-            None => PATIENCE_MAX,
+            None => TIMEOUT_MAX,
             // One millisecond is added because the wake-up uses a different clock.
             Some(at_ms) => {
                 self.parts.clock.read();
                 let wait_ms = at_ms.saturating_sub(self.parts.clock.now_ms()).saturating_add(1);
-                Duration::from_millis(wait_ms).min(PATIENCE_MAX)
+                Duration::from_millis(wait_ms).min(TIMEOUT_MAX)
             }
         }
     }
@@ -305,13 +305,13 @@ impl Worker {
     }
 
     /// Handles one batch: waits, answers and flushes. Returns the number of datagrams.
-    fn turn(&mut self, patience: Duration) -> io::Result<usize> {
+    fn turn(&mut self, timeout: Duration) -> io::Result<usize> {
         if !self.parts.slow.is_idle() {
             self.deliver()?;
         }
         let counters = self.shared.shards.shard(self.at);
         counters.turns.add(1);
-        let batch = self.path.wait(patience)?;
+        let batch = self.path.wait(timeout)?;
         self.parts.read_clock();
         // Loaded even when idle, so that a retired set is released.
         let set = self.live.load();

@@ -113,7 +113,7 @@ impl<'p> Builder<'p> {
         self.records_count
     }
 
-    /// Adds a record. `origin` is the caller's number for the place that the record comes from.
+    /// Adds a record. `origin` is the caller's number for the position that the record comes from.
     ///
     /// # Errors
     /// When the record cannot be stored, or a temporary file cannot be written.
@@ -158,14 +158,14 @@ impl<'p> Builder<'p> {
         }
         if self.records_count.is_multiple_of(PROGRESS_EVERY) {
             let records = self.records_count;
-            self.tell(BuildProgress::Taken { records });
+            self.report(BuildProgress::Taken { records });
         }
         Ok(())
     }
 
-    fn tell(&mut self, progress: BuildProgress) {
-        if let Some(tell) = &mut self.progress {
-            tell(progress);
+    fn report(&mut self, progress: BuildProgress) {
+        if let Some(report) = &mut self.progress {
+            report(progress);
         }
     }
 
@@ -216,7 +216,7 @@ impl<'p> Builder<'p> {
             merge.advance()?;
             let records = writer.records_count();
             if records.is_multiple_of(PROGRESS_EVERY) || records == records_all {
-                self.tell(BuildProgress::Written { records, records_all });
+                self.report(BuildProgress::Written { records, records_all });
             }
         }
         Ok(())

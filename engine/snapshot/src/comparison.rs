@@ -61,9 +61,9 @@ impl ComparisonRules {
     }
 
     /// The digest of a record.
-    fn digest(&self, record: &EncodedRecord<'_>, room: &mut Vec<u8>) -> Option<Sha256Sum> {
-        room.clear();
-        room.extend_from_slice(&self.nonce);
+    fn digest(&self, record: &EncodedRecord<'_>, buffer: &mut Vec<u8>) -> Option<Sha256Sum> {
+        buffer.clear();
+        buffer.extend_from_slice(&self.nonce);
         if self.scope != ComparisonScope::Names {
             let mut values = record.values_in_order().collect::<Result<Vec<_>, _>>().ok()?;
             // Stable, so that values with the same index keep their order.
@@ -73,10 +73,10 @@ impl ComparisonRules {
                 if self.scope == ComparisonScope::Values {
                     value.timestamp = 0;
                 }
-                value.encode(room);
+                value.encode(buffer);
             }
         }
-        Some(Sha256Sum(Sha256::digest(room).into()))
+        Some(Sha256Sum(Sha256::digest(buffer).into()))
     }
 }
 
@@ -152,8 +152,8 @@ impl<'s, B: AsRef<[u8]> + Sync> ComparisonTree<'s, B> {
         self.records_count
     }
 
-    /// A node; `None` if there is no such place. The root is at 1; the halves of the subtree at *n*
-    /// are at 2*n* and 2*n* + 1; buckets begin at `1 << bits`.
+    /// A node; `None` if there is no such position. The root is at 1; the halves of the subtree at
+    /// *n* are at 2*n* and 2*n* + 1; buckets begin at `1 << bits`.
     #[must_use]
     pub fn node(&self, at: usize) -> Option<Sha256Sum> {
         self.nodes.get(at).copied().filter(|_| at > 0)
@@ -191,7 +191,7 @@ impl<'a, B: AsRef<[u8]>> BucketSource<'a, B> {
     fn records<T>(
         &self,
         bucket: u32,
-        room: &mut Vec<u8>,
+        buffer: &mut Vec<u8>,
         also: impl Fn(&EncodedRecord<'a>) -> T,
     ) -> Result<Vec<(TreeEntry, T)>, CorruptRecord> {
         // The newest layer that has the key decides.
@@ -206,7 +206,7 @@ impl<'a, B: AsRef<[u8]>> BucketSource<'a, B> {
                 let entry = match record.is_tombstone() {
                     true => None,
                     false => {
-                        let digest = self.rules.digest(&record, room).ok_or(CorruptRecord { at })?;
+                        let digest = self.rules.digest(&record, buffer).ok_or(CorruptRecord { at })?;
                         Some((digest, also(&record)))
                     }
                 };
@@ -226,9 +226,9 @@ impl<'a, B: AsRef<[u8]>> BucketSource<'a, B> {
     ) -> Result<u64, CorruptRecord> {
         /// Buckets between two calls of `progress`.
         const STEP: usize = 1024;
-        let (mut room, mut count, mut total) = (Vec::new(), 0, 0);
+        let (mut buffer, mut count, mut total) = (Vec::new(), 0, 0);
         for (at, (bucket, node)) in (from..).zip(nodes).enumerate() {
-            let found = self.records(bucket, &mut room, |_| ())?;
+            let found = self.records(bucket, &mut buffer, |_| ())?;
             let entries: Vec<TreeEntry> = found.into_iter().map(|(entry, ())| entry).collect();
             count += entries.len() as u64;
             *node = subtree(&entries, self.rules.bits as usize);

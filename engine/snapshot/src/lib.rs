@@ -135,7 +135,7 @@ pub use records::{RecordSet, StagedLookup};
 #[cfg(feature = "build")]
 pub use set::publisher::SetPublisher;
 #[cfg(feature = "build")]
-pub use set::stager::{LayerPlace, Stager};
+pub use set::stager::{LayerPosition, Stager};
 #[cfg(feature = "std")]
 pub use set::{PublishedSet, SetError};
 #[cfg(feature = "build")]

@@ -1,9 +1,9 @@
 //! Proofs that a record is, or is not, in a set.
 //!
-//! A proof has the path from the root of the [tree](crate::tree) to the place of the key, and the
-//! signed statement of the publisher that names the root. It is verified with the public key of the
-//! publisher, without the set. A proof reveals the public values of the record. Of private values
-//! it reveals only a blinded digest, from which they cannot be guessed.
+//! A proof has the path from the root of the [tree](crate::tree) to the position of the key, and
+//! the signed statement of the publisher that names the root. It is verified with the public key of
+//! the publisher, without the set. A proof reveals the public values of the record. Of private
+//! values it reveals only a blinded digest, from which they cannot be guessed.
 //!
 //! A path is about a key, and whoever asks has a name. The statement says how names become keys
 //! ([`NameRule`](crate::NameRule)), and a proof is only valid for the one key of a name: under
@@ -70,7 +70,7 @@ pub enum PathEnd {
     },
 }
 
-/// The path from the root of a tree to the place of a key.
+/// The path from the root of a tree to the position of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProofPath {
     /// The key.

@@ -1,7 +1,7 @@
 //! The Merkle tree over the records of a set.
 //!
 //! The root is a function of the records that a lookup finds, whatever layers they are in, so sets
-//! with different layers can be compared. A leaf is one record; its place is the SHA-256 of its
+//! with different layers can be compared. A leaf is one record; its position is the SHA-256 of its
 //! key. A subtree without records is [`EMPTY`], a subtree with one record is its leaf, and every
 //! other subtree has the digest of its two halves. The number of steps from the root to a leaf is
 //! therefore about the binary logarithm of the number of records, and such a path proves that a
@@ -108,7 +108,7 @@ fn long_digest(parts: &[&[u8]]) -> [u8; 32] {
     sum.finalize().into()
 }
 
-/// The place of a record in the tree: the digest of its key.
+/// The position of a record in the tree: the digest of its key.
 #[must_use]
 pub fn key_digest(key: &[u8]) -> Sha256Sum {
     Sha256Sum(digest_of(&[key]))
@@ -227,7 +227,7 @@ impl KeyIndex {
     /// When a record is damaged.
     pub fn of<B: AsRef<[u8]>>(layer: &Layer<B>) -> Result<Self, CorruptRecord> {
         let mut records = layer.records();
-        let mut keys = Self::with_room(records.left());
+        let mut keys = Self::with_capacity(records.left());
         loop {
             let at = records.at();
             let Some(record) = records.next() else { return Ok(keys.sorted()) };
@@ -235,8 +235,8 @@ impl KeyIndex {
         }
     }
 
-    /// An empty index with room for `count` keys.
-    pub(crate) fn with_room(count: u64) -> Self {
+    /// An empty index with capacity for `count` keys.
+    pub(crate) fn with_capacity(count: u64) -> Self {
         Self { entries: Vec::with_capacity(usize::try_from(count).unwrap_or(0).min(1 << 28)) }
     }
 

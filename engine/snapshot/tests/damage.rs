@@ -360,7 +360,7 @@ fn a_check_tells_which_parts_of_records_and_index_it_has_read() {
     let report = report.unwrap();
     assert_eq!(report.unwrap().handles_count, 70_000);
     // Both are read for their checksums, record by record with a lookup each, and the slots at the
-    // end. The last step of the lookups is not told.
+    // end. The last step of the lookups is not reported.
     let step_len = 8 << 20;
     assert!(records_len > 2 * header.records_len - step_len, "{records_len} of {header:?}");
     assert!(

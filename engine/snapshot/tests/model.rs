@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn duplicates_name_both_places(input in inputs(40), at: prop::sample::Index, memory in 0..3000_usize) {
+    fn duplicates_name_both_positions(input in inputs(40), at: prop::sample::Index, memory in 0..3000_usize) {
         let (mut records, _) = distinct(input, true);
         prop_assume!(!records.is_empty());
         let first = at.index(records.len());

@@ -8,7 +8,7 @@ use handle_snapshot::set::SetErrorKind;
 use handle_snapshot::set::manifest::{MANIFEST, SetOrigin};
 use handle_snapshot::set::storage::{Storage, create_directory};
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, LayerOptions, LayerPlace, LoadMode, MergeProgress, PublishedSet,
+    BuildError, Builder, HomedPrefixes, LayerOptions, LayerPosition, LoadMode, MergeProgress, PublishedSet,
     SetError, SetPublisher, hash_key,
 };
 use std::collections::BTreeMap;
@@ -186,7 +186,7 @@ fn refuses_what_does_not_fit() {
 /// Publishes a delta that includes store 7 up to `transaction`.
 fn publish_change(publisher: &mut SetPublisher, transaction: u64, records: &[(&str, Option<&str>)]) {
     let write = |file, _: &Path| builder(records, false, OPTIONS).finish(file);
-    let layer = publisher.stager().stage(LayerPlace::Delta, write).unwrap();
+    let layer = publisher.stager().stage(LayerPosition::Delta, write).unwrap();
     let layer = layer.showing(SetOrigin { store: 7, transaction });
     publisher.publish(layer, transaction * 1000).unwrap();
 }
@@ -208,7 +208,7 @@ fn a_delta_takes_the_place_of_the_newest_layers() {
     let all = [("1/a", Some("a2")), ("1/b", None), ("1/c", None), ("1/d", Some("d4"))];
     let stage = |publisher: &SetPublisher, gone: &[_]| {
         let write = |file, _: &Path| builder(&all, false, OPTIONS).finish(file);
-        publisher.stager().stage(LayerPlace::Absorbing(gone.to_vec()), write).unwrap()
+        publisher.stager().stage(LayerPosition::Absorbing(gone.to_vec()), write).unwrap()
     };
     let (late, layer) = (stage(&publisher, &below[..2]), stage(&publisher, &below[..2]));
     let candidate = publisher.candidate(std::slice::from_ref(&layer), 5).unwrap();
@@ -239,16 +239,17 @@ fn a_base_and_what_changed_since_come_together() {
         .unwrap();
     // With another seed: new layers only have to match each other.
     let options = LayerOptions { seed: 43, ..OPTIONS };
-    let stage = |publisher: &SetPublisher, place: LayerPlace, records: &[_], options| {
-        let is_base = place == LayerPlace::Base;
+    let stage = |publisher: &SetPublisher, position: LayerPosition, records: &[_], options| {
+        let is_base = position == LayerPosition::Base;
         let write = |file, _: &Path| builder(records, is_base, options).finish(file);
-        publisher.stager().stage(place, write).unwrap()
+        publisher.stager().stage(position, write).unwrap()
     };
     let base = [("1/a", Some("2")), ("1/b", Some("2"))];
     let delta = [("1/a", None), ("1/c", Some("3"))];
     let layers = vec![
-        stage(&publisher, LayerPlace::Base, &base, options),
-        stage(&publisher, LayerPlace::Delta, &delta, options).showing(SetOrigin { store: 1, transaction: 3 }),
+        stage(&publisher, LayerPosition::Base, &base, options),
+        stage(&publisher, LayerPosition::Delta, &delta, options)
+            .showing(SetOrigin { store: 1, transaction: 3 }),
     ];
     let manifest = publisher.publish_together(layers, 3).unwrap();
     assert_eq!((manifest.generation, manifest.layers.len(), manifest.handles_count), (2, 2, 2));
@@ -257,8 +258,8 @@ fn a_base_and_what_changed_since_come_together() {
     let find = |key: &[u8]| set.records().find(hash_key(43, key), key).unwrap().is_some();
     assert_eq!([b"1/OLD".as_slice(), b"1/A", b"1/B", b"1/C"].map(find), [false, false, true, true]);
     let layers = vec![
-        stage(&publisher, LayerPlace::Base, &base, OPTIONS),
-        stage(&publisher, LayerPlace::Delta, &delta, options),
+        stage(&publisher, LayerPosition::Base, &base, OPTIONS),
+        stage(&publisher, LayerPosition::Delta, &delta, options),
     ];
     assert!(matches!(refusal(publisher.publish_together(layers, 4)), SetErrorKind::Mixed));
 }
@@ -594,7 +595,7 @@ fn publish_all(storage: FaultyStorage, mut after: impl FnMut(&FaultyStorage)) ->
     let absorbing = [("1/c", None), ("1/d", Some("d5"))];
     let layer = publisher
         .stager()
-        .stage(LayerPlace::Absorbing(gone), |file, _| builder(&absorbing, false, OPTIONS).finish(file))?;
+        .stage(LayerPosition::Absorbing(gone), |file, _| builder(&absorbing, false, OPTIONS).finish(file))?;
     publisher.publish(layer, 5)?;
     after(&storage);
     publisher.prune(SystemTime::now(), NO_GRACE)?;

@@ -12,8 +12,8 @@ use handle_snapshot::set::steps::{
     object_name, set_id, split, window,
 };
 use handle_snapshot::{
-    Builder, HomedPrefixes, Layer, LayerOptions, LayerPlace, LayerWriter, LoadMode, MappedFile, SetPublisher,
-    merge,
+    Builder, HomedPrefixes, Layer, LayerOptions, LayerPosition, LayerWriter, LoadMode, MappedFile,
+    SetPublisher, merge,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -100,25 +100,30 @@ impl SetSequence {
     fn rebuild(&mut self, changes: &[Change], seed: u64) {
         let options = LayerOptions { seed, folds: true, created_unix_ms: self.now_unix_ms };
         let base = build(changes, options, Some(0));
-        self.stage_and_publish(LayerPlace::Base, &[base], false);
+        self.stage_and_publish(LayerPosition::Base, &[base], false);
     }
 
-    fn stage(&self, place: LayerPlace, layers: &[Layer<Vec<u8>>], keep_tombstones: bool) -> NewLayer {
+    fn stage(&self, position: LayerPosition, layers: &[Layer<Vec<u8>>], keep_tombstones: bool) -> NewLayer {
         let options = LayerOptions {
             seed: layers[0].seed(),
             folds: true,
             created_unix_ms: layers[0].created_unix_ms(),
         };
         let stager = self.publisher.stager();
-        let staged = stager.stage(place, |file, dir| {
+        let staged = stager.stage(position, |file, dir| {
             let out = LayerWriter::new(file, dir, options)?;
             merge(layers, keep_tombstones, out, |_| ControlFlow::Continue(()))
         });
         staged.unwrap()
     }
 
-    fn stage_and_publish(&mut self, place: LayerPlace, layers: &[Layer<Vec<u8>>], keep_tombstones: bool) {
-        let layer = self.stage(place, layers, keep_tombstones);
+    fn stage_and_publish(
+        &mut self,
+        position: LayerPosition,
+        layers: &[Layer<Vec<u8>>],
+        keep_tombstones: bool,
+    ) {
+        let layer = self.stage(position, layers, keep_tombstones);
         self.publisher.publish(layer, self.now_unix_ms).unwrap();
     }
 
@@ -133,13 +138,13 @@ impl SetSequence {
         match publication {
             Publication::Delta(..) if count > 20 => self.merge(0..count),
             Publication::Delta(changes, table) => {
-                self.stage_and_publish(LayerPlace::Delta, &[build(changes, options, *table)], true);
+                self.stage_and_publish(LayerPosition::Delta, &[build(changes, options, *table)], true);
             }
             Publication::Absorbing(changes, gone, table) => {
                 let gone = self.set().layers[..(*gone).min(count - 1)].to_vec();
                 let mut layers = vec![build(changes, options, *table)];
                 layers.extend(gone.iter().map(|entry| self.read(entry)));
-                self.stage_and_publish(LayerPlace::Absorbing(gone), &layers, true);
+                self.stage_and_publish(LayerPosition::Absorbing(gone), &layers, true);
             }
             Publication::Merge(from, len) => {
                 let from = from % count;

@@ -147,10 +147,10 @@ settings! {
     /// ([sources.md](../sources.md#copying-records-into-the-store)). An empty table is enough.
     pub struct PullConfig {
         /// Set this when changes should arrive sooner, or when the source should be asked less:
-        /// time between two requests for changes, if the source tells changes.
+        /// time between two requests for changes, if the source reports changes.
         restart poll_ms: u32 = 10_000, 10..=DAY_MS;
-        /// Set this when the source does not tell changes, or not all: time between two comparisons
-        /// of all records.
+        /// Set this when the source does not report changes, or not all: time between two
+        /// comparisons of all records.
         restart compare_s: u32 = 86_400, 1..=31_536_000;
         /// Set this when the source has more records, or when memory is short: most records of a
         /// listing. A comparison needs 8 to 16 bytes of memory for each record that is listed.
@@ -158,11 +158,11 @@ settings! {
         /// Set this when the kind is `sql`: a SELECT that yields all records, with the columns of
         /// `query` and `handle`, or all handles, with the column `handle` only.
         restart list_query: String = String::new();
-        /// Set this when a database of the kind `sql` tells changes: a SELECT that yields the
-        /// handles that were changed or deleted after the place `$1`, in order, with the columns
+        /// Set this when a database of the kind `sql` reports changes: a SELECT that yields the
+        /// handles that were changed or deleted after the cursor `$1`, in order, with the columns
         /// `handle` and `cursor`.
         restart changes_query: String = String::new();
-        /// Set this when `changes_query` is: a SELECT that yields the present place, in one row
+        /// Set this when `changes_query` is: a SELECT that yields the present cursor, in one row
         /// with one column.
         restart cursor_query: String = String::new();
     } constants {

@@ -154,10 +154,10 @@ fn write(
             [&ColumnParameter::Bytes(key), &ColumnParameter::Number(index.into())];
         connection.execute(DELETION, &parameters)?;
     }
-    let places: Vec<String> = (1..=VALUE_COLUMNS.len() + 1).map(|at| format!("${at}")).collect();
+    let placeholders: Vec<String> = (1..=VALUE_COLUMNS.len() + 1).map(|at| format!("${at}")).collect();
     let columns: Vec<String> = VALUE_COLUMNS.iter().map(|name| format!("\"{name}\"")).collect();
     let insertion =
-        format!("INSERT INTO handles (handle, {}) VALUES ({})", columns.join(", "), places.join(", "));
+        format!("INSERT INTO handles (handle, {}) VALUES ({})", columns.join(", "), placeholders.join(", "));
     for value in new {
         let references = write_references(value.references).ok_or_else(|| {
             SourceError::Refused("a reference that is not UTF-8 cannot be stored".to_owned())

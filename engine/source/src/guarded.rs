@@ -1,4 +1,4 @@
-//! A source with its limits: places, circuit breaker, cache and counters.
+//! A source with its limits: permits, circuit breaker, cache and counters.
 
 use crate::breaker::{BreakerChange, SourceBreaker};
 use crate::cache::AnswerCache;
@@ -123,8 +123,8 @@ impl GuardedSource {
             self.counts.cached();
             return Ok(answer);
         }
-        // Those who wait for the answer to another request take a place, too: each is a thread.
-        let answer = SourcePlace::take(self).and_then(|_place| match self.join(key) {
+        // Those who wait for the answer to another request take a permit, too: each is a thread.
+        let answer = SourcePermit::take(self).and_then(|_permit| match self.join(key) {
             Ok(flight) => self.wait_for_answer(&flight),
             Err(flight) => self.ask(key, flight),
         });
@@ -152,8 +152,8 @@ impl GuardedSource {
         key: &[u8],
         decide: &mut dyn FnMut(Option<&RecordBuf>) -> SourceChange,
     ) -> Result<(), SourceError> {
-        let changed = SourcePlace::take(self)
-            .and_then(|_place| self.ask_unless_paused(|| self.source.change(key, decide)));
+        let changed = SourcePermit::take(self)
+            .and_then(|_permit| self.ask_unless_paused(|| self.source.change(key, decide)));
         self.changes.fetch_add(1, Ordering::AcqRel);
         lock(&self.cache).remove(key);
         match changed {
@@ -200,7 +200,7 @@ impl GuardedSource {
         guard.answer.clone()
     }
 
-    /// Asks the source, if it is not paused. The caller has a place.
+    /// Asks the source, if it is not paused. The caller has a permit.
     fn ask_unless_paused<T>(&self, ask: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
         if !self.breaker.admits(Instant::now()) {
             return Err(SourceError::Paused);
@@ -228,10 +228,10 @@ impl GuardedSource {
     }
 }
 
-/// A place among the requests in progress.
-struct SourcePlace<'s>(&'s AtomicUsize);
+/// A permit among the requests in progress.
+struct SourcePermit<'s>(&'s AtomicUsize);
 
-impl<'s> SourcePlace<'s> {
+impl<'s> SourcePermit<'s> {
     fn take(source: &'s GuardedSource) -> Result<Self, SourceError> {
         let most = source.outstanding_max;
         let take = |count: usize| (count < most).then_some(count + 1);
@@ -240,7 +240,7 @@ impl<'s> SourcePlace<'s> {
     }
 }
 
-impl Drop for SourcePlace<'_> {
+impl Drop for SourcePermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

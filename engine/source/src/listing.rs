@@ -12,19 +12,19 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _, Serialize};
 use std::fmt;
 
-/// Most bytes of the name of a place in a listing or among changes.
+/// Most bytes of the name of a cursor in a listing or among changes.
 pub const CURSOR_LEN_MAX: usize = 1024;
 
 /// A source that lists its records.
 pub trait ListedSource: fmt::Debug + Send {
-    /// Begins a page of all records: the first one, or that after the place `after`.
+    /// Begins a page of all records: the first one, or that after the cursor `after`.
     ///
     /// # Errors
     /// When the source does not answer, or refuses to.
     fn list<'s>(&'s mut self, after: Option<&str>) -> Result<Box<dyn SourcePage + 's>, SourceError>;
 
-    /// Begins a page of the changes since the place `since`. Without it, the page has no changes
-    /// and ends with the present place.
+    /// Begins a page of the changes since the cursor `since`. Without it, the page has no changes
+    /// and ends with the present cursor.
     ///
     /// # Errors
     /// When the source does not answer, or refuses to.
@@ -51,9 +51,9 @@ pub enum PageItem {
     Unfit(UnfitItem),
     /// The page is over.
     End(PageEnd),
-    /// The place is too old: changes since then are not known any more.
+    /// The cursor is too old: changes since then are not known any more.
     Expired,
-    /// The source does not tell changes.
+    /// The source does not report changes.
     NoChanges,
 }
 
@@ -69,7 +69,7 @@ pub struct UnfitItem {
 /// The end of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageEnd {
-    /// The place up to which the page goes.
+    /// The cursor up to which the page goes.
     pub cursor: Option<String>,
     /// Whether there is another page.
     pub has_more: bool,
@@ -230,10 +230,10 @@ struct PageQuestion<'a> {
 }
 
 /// The line that asks a program for a page of all records, or of the changes.
-pub(crate) fn page_question(id: u64, is_listing: bool, place: Option<&str>) -> Result<String, SourceError> {
+pub(crate) fn page_question(id: u64, is_listing: bool, cursor: Option<&str>) -> Result<String, SourceError> {
     let question = match is_listing {
-        true => PageQuestion { id, list: Some(true), after: place, ..PageQuestion::default() },
-        false => PageQuestion { id, changes: Some(true), since: place, ..PageQuestion::default() },
+        true => PageQuestion { id, list: Some(true), after: cursor, ..PageQuestion::default() },
+        false => PageQuestion { id, changes: Some(true), since: cursor, ..PageQuestion::default() },
     };
     let line = serde_json::to_string(&question);
     line.map(|line| line + "\n").map_err(|error| SourceError::Invalid(error.to_string()))
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn questions_for_pages_are_lines() {
-        let question = |is_listing, place| page_question(3, is_listing, place).unwrap();
+        let question = |is_listing, cursor| page_question(3, is_listing, cursor).unwrap();
         assert_eq!(question(true, None), "{\"id\":3,\"list\":true}\n");
         assert_eq!(question(true, Some("a\"")), "{\"id\":3,\"list\":true,\"after\":\"a\\\"\"}\n");
         assert_eq!(question(false, None), "{\"id\":3,\"changes\":true}\n");

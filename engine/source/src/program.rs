@@ -32,7 +32,7 @@ use tokio::time::{Instant, sleep_until};
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// Time in which a program ends after it has closed its output.
-const END_PATIENCE: Duration = Duration::from_secs(1);
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A question for the program.
 #[derive(Debug)]
@@ -301,7 +301,7 @@ impl RunningProgram {
 
     /// How the program ended, which has closed its output.
     async fn end(&mut self) -> SourceError {
-        let how = match tokio::time::timeout(END_PATIENCE, self.child.wait()).await {
+        let how = match tokio::time::timeout(END_TIMEOUT, self.child.wait()).await {
             Ok(Ok(status)) => format!("the program ended: {status}"),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "the program closed its output".to_owned(),

@@ -61,13 +61,17 @@ impl PulledSource {
             false => [prefix.as_bytes(), b"/"].concat(),
         };
         let kind = config.kind;
-        let place = [&config.url, &config.database, &pull.list_query].map(String::as_str).concat();
+        let fingerprint = [&config.url, &config.database, &pull.list_query].map(String::as_str).concat();
         Self {
             name: config.name.clone(),
             config: pull.clone(),
             source,
             starts: config.prefixes.iter().map(start).collect(),
-            scope: format!("{kind:?} {place}{} {}", config.command.join(" "), config.prefixes.join(" ")),
+            scope: format!(
+                "{kind:?} {fingerprint}{} {}",
+                config.command.join(" "),
+                config.prefixes.join(" ")
+            ),
             has_others: kind == crate::SourceKind::Tables,
         }
     }

@@ -10,22 +10,22 @@ use tokio::sync::watch;
 pub(crate) struct PullStop(pub(crate) watch::Receiver<bool>);
 
 impl PullStop {
-    /// Waits for `work` up to `patience`.
+    /// Waits for `work` up to `timeout`.
     ///
     /// # Errors
     /// When it takes longer, or the process stops.
     pub(crate) async fn wait<T>(
         &self,
-        patience: Duration,
+        timeout: Duration,
         work: impl Future<Output = T>,
     ) -> Result<T, SourceError> {
         // Otherwise, what is there already would be taken for ever.
-        if patience.is_zero() {
+        if timeout.is_zero() {
             return Err(SourceError::Late);
         }
         let mut stop = self.0.clone();
         tokio::select! {
-            done = tokio::time::timeout(patience, work) => done.map_err(|_| SourceError::Late),
+            done = tokio::time::timeout(timeout, work) => done.map_err(|_| SourceError::Late),
             // Also if nobody is left who could say so.
             _ = stop.wait_for(|stops| *stops) => Err(SourceError::Stopped),
         }

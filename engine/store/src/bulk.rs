@@ -35,7 +35,7 @@ pub struct Bulk<'s> {
     dated_unix_s: u32,
     /// The hash of the records so far.
     input: InputHash,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 /// Counts of the records.
@@ -106,8 +106,8 @@ pub fn check_record<'v>(handle: &[u8], values: impl Iterator<Item = Value<'v>>) 
         }
         let is_new = !few.contains(&value.index)
             && match few.get_mut(nth) {
-                Some(place) => {
-                    *place = value.index;
+                Some(index_left) => {
+                    *index_left = value.index;
                     true
                 }
                 None => more.insert(value.index),
@@ -141,7 +141,7 @@ impl<'s> Bulk<'s> {
             commit_bytes: COMMIT_BYTES,
             dated_unix_s: 0,
             input: InputHash::default(),
-            room: Vec::new(),
+            buffer: Vec::new(),
         }
     }
 
@@ -177,12 +177,12 @@ impl<'s> Bulk<'s> {
     /// # Errors
     /// When a temporary file cannot be written.
     pub fn add(&mut self, handle: &[u8], values: Values<'_>) -> Result<(), StoreError> {
-        self.room.clear();
-        values.encode(&mut self.room);
+        self.buffer.clear();
+        values.encode(&mut self.buffer);
         let key = key(handle, self.store.folds());
         self.input.add(&key);
-        self.input.add(&self.room);
-        self.sorter.add(&key, &self.room)
+        self.input.add(&self.buffer);
+        self.sorter.add(&key, &self.buffer)
     }
 
     /// Homes `prefix`, as in [`Transaction::home`](super::Transaction::home).

@@ -15,7 +15,7 @@ use std::ops::{Bound, ControlFlow};
 /// for long.
 const DROPPED_MAX: usize = 16;
 /// Keys or rows of results dropped at most when results are added.
-const MADE_ROOM_MAX: usize = 1024;
+const EVICTED_MAX: usize = 1024;
 /// Most bytes of the text of a result that are kept.
 const KEPT_TEXT_LEN_MAX: usize = 128;
 /// Bytes of an encoded state.
@@ -136,8 +136,8 @@ impl Transaction<'_> {
             let owner = BulkScope::owner(&scope.0)?;
             for _ in 0..DROPPED_MAX {
                 let (keys, results) = tables.owned_by(owner)?;
-                let has_room = keys < bounds.keys_per_identity as u64;
-                if has_room && results <= bounds.results_per_identity as u64 {
+                let has_capacity = keys < bounds.keys_per_identity as u64;
+                if has_capacity && results <= bounds.results_per_identity as u64 {
                     break;
                 }
                 let Some(oldest) = tables.oldest_of(owner)? else { break };
@@ -221,7 +221,7 @@ impl Transaction<'_> {
             let owner = BulkScope::owner(&scope.0)?;
             let (keys, results) = tables.owned_by(owner)?;
             tables.put_owner(owner, keys, results + u64::from(count))?;
-            for _ in 0..MADE_ROOM_MAX {
+            for _ in 0..EVICTED_MAX {
                 if tables.owned_by(owner)?.1 <= per_identity as u64 {
                     break;
                 }
@@ -476,12 +476,12 @@ mod tests {
     }
 
     fn results_are_found_again_by_number_after_the_store_is_opened_again(engine: TestEngine) {
-        let Some((place, store)) = new_store(engine) else { return };
+        let Some((location, store)) = new_store(engine) else { return };
         let BulkKeyState::SameBody(number) = open(&store, "a", 1, 0, BOUNDS) else { panic!("a new key") };
         keep(&store, "a", number, 2..=4);
         keep(&store, "a", number, 7..=9);
         drop(store);
-        let store = Store::open(&place.config).unwrap();
+        let store = Store::open(&location.config).unwrap();
         assert_eq!(open(&store, "a", 1, 0, BOUNDS), BulkKeyState::SameBody(number));
         assert_eq!(open(&store, "a", 2, 0, BOUNDS), BulkKeyState::OtherBody);
         assert_eq!(done(&store, "a", number), Some(9));

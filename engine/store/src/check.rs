@@ -39,7 +39,7 @@ pub enum StoreFinding {
     UnfitRecord(Vec<u8>, String),
     /// The prefix is not homed, so the record is not served.
     NotHomed(Vec<u8>),
-    /// The record of a homed prefix. It is not served, because its place is at the registry; its
+    /// The record of a homed prefix. It is not served, because its location is at the registry; its
     /// keys and groups count.
     CopyOfPrefixRecord(Vec<u8>),
     /// The record names a transaction after the last one.

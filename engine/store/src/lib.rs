@@ -34,8 +34,8 @@
 //! let before = store.snapshot()?;
 //! let stored = name.clone();
 //! store.change(move |transaction| {
-//!     let mut room = Vec::new();
-//!     let values = Values::build([Value::new(1, b"URL", b"https://www.dlib.org/")], &mut room);
+//!     let mut buffer = Vec::new();
+//!     let values = Values::build([Value::new(1, b"URL", b"https://www.dlib.org/")], &mut buffer);
 //!     transaction.put(&stored, values)
 //! })?;
 //! assert_eq!(store.last_id(), 1);
@@ -117,7 +117,7 @@ use writer::{CommitQueue, StoreWriter};
 settings! {
     /// The store of the records ([store.md](../store.md)).
     pub struct StoreConfig {
-        /// Set this when the store is in another place: its file.
+        /// Set this when the store is in another location: its file.
         restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
         /// Set this when memory is short, or when a large store should be read from memory: memory
         /// for pages of the store.
@@ -434,11 +434,11 @@ impl Store {
         StorePosition { store: self.identity(), transaction: self.last_id() }
     }
 
-    /// Waits until a transaction after number `id` is durable, for at most `patience`; returns the
+    /// Waits until a transaction after number `id` is durable, for at most `timeout`; returns the
     /// number of the last durable one.
     #[must_use]
-    pub fn wait_past(&self, id: u64, patience: Duration) -> u64 {
-        self.inner.commits.wait_past(id, patience)
+    pub fn wait_past(&self, id: u64, timeout: Duration) -> u64 {
+        self.inner.commits.wait_past(id, timeout)
     }
 
     /// Waits until a transaction after number `id` is durable or `ends` returns true, for at most

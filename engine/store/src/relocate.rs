@@ -1,4 +1,4 @@
-//! Moves a store to another place, in another engine or the same, while it changes.
+//! Moves a store to another location, in another engine or the same, while it changes.
 //!
 //! A copy of a snapshot is followed by the changes of the log, so that the copy lags behind by
 //! moments only. [`finish`](StoreMove::finish) then holds changes back, brings the copy level, and
@@ -112,11 +112,11 @@ pub struct StoreMove<'s> {
 type TableSum = (u64, u64);
 
 impl<'s> StoreMove<'s> {
-    /// Begins a move to a place where there is nothing yet or a file that was never used, or goes
-    /// on with one that was interrupted.
+    /// Begins a move to a location where there is nothing yet or a file that was never used, or
+    /// goes on with one that was interrupted.
     ///
     /// # Errors
-    /// When the place has another store, or cannot be written.
+    /// When the location has another store, or cannot be written.
     pub fn begin(from: &'s Store, to: &StoreConfig) -> Result<Self, StoreError> {
         let engine = match StoreEngine::create(to, from.folds()) {
             Ok(engine) => {

@@ -190,10 +190,10 @@ impl SorterRun {
         Ok(Some((key, value)))
     }
 
-    fn read_or_end(&mut self, room: &mut [u8]) -> Result<Option<()>, StoreError> {
-        match self.input.read(&mut room[..1])? {
+    fn read_or_end(&mut self, buffer: &mut [u8]) -> Result<Option<()>, StoreError> {
+        match self.input.read(&mut buffer[..1])? {
             0 => Ok(None),
-            _ => Ok(Some(self.input.read_exact(&mut room[1..])?)),
+            _ => Ok(Some(self.input.read_exact(&mut buffer[1..])?)),
         }
     }
 }

@@ -48,23 +48,23 @@ pub(crate) enum TestEngine {
 }
 
 /// A directory for files, and the store of a test.
-pub(crate) struct TestPlace {
+pub(crate) struct TestLocation {
     directory: TempDir,
     pub(crate) config: StoreConfig,
 }
 
-impl TestPlace {
+impl TestLocation {
     fn path(&self) -> &Path {
         self.directory.path()
     }
 }
 
-fn config(place: &TestPlace) -> StoreConfig {
-    place.config.clone()
+fn config(location: &TestLocation) -> StoreConfig {
+    location.config.clone()
 }
 
-/// A place for a store; `None` if the engine is not installed.
-fn new_place(engine: TestEngine) -> Option<TestPlace> {
+/// A location for a store; `None` if the engine is not installed.
+fn new_location(engine: TestEngine) -> Option<TestLocation> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("store.redb");
     let config = match engine {
@@ -76,14 +76,14 @@ fn new_place(engine: TestEngine) -> Option<TestPlace> {
             config
         }
     };
-    Some(TestPlace { directory, config })
+    Some(TestLocation { directory, config })
 }
 
 /// An empty store; `None` if the engine is not installed.
-pub(crate) fn new_store(engine: TestEngine) -> Option<(TestPlace, Store)> {
-    let place = new_place(engine)?;
-    let store = Store::create(&place.config, true).unwrap();
-    Some((place, store))
+pub(crate) fn new_store(engine: TestEngine) -> Option<(TestLocation, Store)> {
+    let location = new_location(engine)?;
+    let store = Store::create(&location.config, true).unwrap();
+    Some((location, store))
 }
 
 /// Makes tests of functions that take an engine.

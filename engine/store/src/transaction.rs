@@ -25,7 +25,7 @@ pub struct Transaction<'t> {
     pub(super) writes_count: u64,
     /// The number of values and bytes of all records.
     content: RecordContent,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     /// The types with an index.
     pub(super) indexed: Vec<IndexedType>,
 }
@@ -88,7 +88,7 @@ impl<'t> Transaction<'t> {
             stored_id: last_id,
             writes_count: 0,
             content,
-            room: Vec::new(),
+            buffer: Vec::new(),
             indexed,
         })
     }
@@ -249,21 +249,21 @@ impl<'t> Transaction<'t> {
 
     /// Stores a record; returns the last transaction of the one that it has replaced.
     fn put_record(&mut self, key: &[u8], record: &StoreRecord<'_>) -> Result<Option<u64>, StoreError> {
-        self.room.clear();
-        record.encode(&mut self.room);
+        self.buffer.clear();
+        record.encode(&mut self.buffer);
         let types = &self.indexed;
         let read = |stored: &[u8]| {
             let id = StoreRecord::decode(stored).map_or(0, |record| record.id);
             (id, RecordContent::of(key, stored), keys_of(types, key, stored))
         };
-        let replaced = self.tables.replace(StoreTable::Records, key, &self.room, read)?;
+        let replaced = self.tables.replace(StoreTable::Records, key, &self.buffer, read)?;
         let replaced_id = replaced.as_ref().map(|(id, ..)| *id);
         let (_, replaced, rows_before) = replaced.unwrap_or_default();
-        self.change_index(&rows_before, &self.index_keys(key, &self.room))?;
+        self.change_index(&rows_before, &self.index_keys(key, &self.buffer))?;
         if replaced_id.is_none() && !self.has_no_removals()? {
             self.drop_removal(&RemovalKey::handle(key))?;
         }
-        self.content.add(RecordContent::with(key, &self.room, record.values.len()));
+        self.content.add(RecordContent::with(key, &self.buffer, record.values.len()));
         self.content.subtract(replaced);
         Ok(replaced_id)
     }

@@ -132,7 +132,7 @@ impl Drop for StoreWriter {
 }
 
 fn run(inner: &Inner, waiting: &Receiver<Box<dyn StoreChange>>) {
-    let _told = TellPanic(&inner.commits);
+    let _notice = PanicNotice(&inner.commits);
     while let Ok(first) = waiting.recv() {
         let mut changes = vec![first];
         let written = write(inner, waiting, &mut changes);
@@ -201,9 +201,9 @@ fn make(
 }
 
 /// Marks the store as failed if the writer panics.
-struct TellPanic<'a>(&'a CommitQueue);
+struct PanicNotice<'a>(&'a CommitQueue);
 
-impl Drop for TellPanic<'_> {
+impl Drop for PanicNotice<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail("the writer met a bug".to_owned());
@@ -277,9 +277,9 @@ impl CommitQueue {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    pub(super) fn wait_past(&self, id: u64, patience: Duration) -> u64 {
+    pub(super) fn wait_past(&self, id: u64, timeout: Duration) -> u64 {
         let is_past = |totals: &mut CommitTotals| totals.last_id <= id && totals.failure.is_none();
-        let waited = self.changed.wait_timeout_while(self.totals(), patience, is_past);
+        let waited = self.changed.wait_timeout_while(self.totals(), timeout, is_past);
         waited.unwrap_or_else(PoisonError::into_inner).0.last_id
     }
 

@@ -195,7 +195,7 @@ impl ValueSink<'_> {
 #[derive(Clone)]
 struct BoundVariable {
     text: Rc<str>,
-    /// The places of the groups in the text.
+    /// The positions of the groups in the text.
     groups: Option<Rc<[Range<usize>]>>,
     /// Whether the text comes from data that is not public.
     is_private: bool,
@@ -252,7 +252,7 @@ struct TemplateBuilder<'b> {
     original: Option<Value<'b>>,
     /// Whether the content of a `def` is being applied.
     in_define: bool,
-    /// The variables in scope, each at the place to which its name was resolved.
+    /// The variables in scope, each at the position to which its name was resolved.
     scope: Vec<BoundVariable>,
     steps_left: usize,
     matched_left: usize,

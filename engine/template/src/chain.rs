@@ -48,7 +48,7 @@ impl<'n> Chain<'n> {
     /// # Panics
     /// When there are three already.
     pub fn push(&mut self, namespace: &'n Namespace) {
-        let free = self.0.iter_mut().find(|place| place.is_none());
+        let free = self.0.iter_mut().find(|slot| slot.is_none());
         *free.expect("a chain has at most three namespaces") = Some(namespace);
     }
 

@@ -22,7 +22,7 @@ pub(crate) enum TemplateStep {
     ForEach(Vec<TemplateStep>),
     /// `if`, or `else` with the negated condition of its `if`.
     If(Condition, Vec<TemplateStep>),
-    /// The name is bound to the next place in the scope.
+    /// The name is bound to the next position in the scope.
     Define(Vec<TemplateStep>),
     NotFound,
 }
@@ -39,7 +39,7 @@ pub(crate) struct NewValue {
 #[derive(Clone, Debug)]
 pub(crate) struct Condition {
     /// The parameter that is tested; `None` if its name is not in scope. If the condition is not
-    /// negated, its match is bound to the next place in the scope of the content.
+    /// negated, its match is bound to the next position in the scope of the content.
     pub(crate) value: Option<ScopedParameter>,
     pub(crate) test: StepTest,
     pub(crate) negated: bool,
@@ -63,7 +63,7 @@ pub(crate) enum StepTest {
     Invalid(InvalidPattern),
 }
 
-/// The names that `foreach` binds, in the order of their places.
+/// The names that `foreach` binds, in the order of their positions.
 const VALUE_NAMES: [&str; 3] = ["index", "type", "data"];
 
 /// Parses elements of templates.

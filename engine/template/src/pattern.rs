@@ -21,7 +21,7 @@ pub(crate) struct HandlePattern {
     groups: usize,
 }
 
-/// Groups for which a match counts once more, because their places are kept for each state.
+/// Groups for which a match counts once more, because their positions are kept for each state.
 const GROUPS_UNIT: usize = 8;
 
 /// Smallest size that is tried for a compiled pattern.
@@ -123,7 +123,7 @@ impl HandlePattern {
         (text_len + 1).saturating_mul(self.len.div_ceil(MATCHED_UNIT_LEN)).saturating_mul(groups)
     }
 
-    /// The places in `text` of the groups of a match with all of it, group 0 first; `None` if it
+    /// The positions in `text` of the groups of a match with all of it, group 0 first; `None` if it
     /// does not match. A group that did not match is empty.
     pub(crate) fn groups(&self, text: &str) -> Option<Vec<Range<usize>>> {
         let found = self.regex.captures(text)?;

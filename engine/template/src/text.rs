@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// Text with places for parameters: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
+/// Text with positions for parameters: `${name}`, `${name[n]}`, `${n}`, `$n`, `\c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TemplateText(Vec<TextPiece>);
 
@@ -19,7 +19,7 @@ pub(crate) struct Parameter {
     pub(crate) group: Option<usize>,
 }
 
-/// A parameter whose name has been resolved: its place in the scope of the template.
+/// A parameter whose name has been resolved: its position in the scope of the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScopedParameter {
     pub(crate) slot: usize,
@@ -42,12 +42,12 @@ impl ScopedText {
     }
 }
 
-/// The names in scope at one place of a template, the innermost last. Names are resolved once, when
-/// the template is compiled, so that applying it never searches for one.
+/// The names in scope at one position of a template, the innermost last. Names are resolved once,
+/// when the template is compiled, so that applying it never searches for one.
 #[derive(Debug)]
 pub(crate) struct TemplateScope {
     names: Vec<String>,
-    /// The places of each name.
+    /// The positions of each name.
     slots: HashMap<String, Vec<usize>>,
 }
 
@@ -77,7 +77,7 @@ impl TemplateScope {
         }
     }
 
-    /// The place of a parameter; `None` if its name is not in scope.
+    /// The position of a parameter; `None` if its name is not in scope.
     pub(crate) fn resolve(&self, parameter: &Parameter) -> Option<ScopedParameter> {
         let slot = *self.slots.get(&parameter.name)?.last()?;
         Some(ScopedParameter { slot, group: parameter.group })
@@ -93,7 +93,7 @@ impl TemplateScope {
     }
 }
 
-/// The names that every template has, in the order of their places.
+/// The names that every template has, in the order of their positions.
 pub(crate) const GLOBALS: [&str; 3] = ["handle", "base", EXTENSION];
 
 /// The parameter that a bare group number refers to.

@@ -53,7 +53,7 @@ pub(super) struct Attack {
     probe: Vec<u8>,
     timeout: Duration,
     /// Wait for answers to cases; most cases get none.
-    patience: Duration,
+    case_timeout: Duration,
     /// Code and body of the answer to the probe.
     well: Option<(ResponseCode, Vec<u8>)>,
     probes: i32,
@@ -64,8 +64,8 @@ pub(super) struct Attack {
 }
 
 /// Bounds of the wait for the answer to a case; it follows the response time of the probe.
-const PATIENCE_MIN: Duration = Duration::from_millis(2);
-const PATIENCE_MAX: Duration = Duration::from_millis(100);
+const CASE_TIMEOUT_MIN: Duration = Duration::from_millis(2);
+const CASE_TIMEOUT_MAX: Duration = Duration::from_millis(100);
 
 /// Number of probes before the server counts as silent: datagrams may be lost.
 const PROBES: usize = 3;
@@ -82,7 +82,7 @@ impl Attack {
             socket,
             probe: options.probe.clone(),
             timeout: options.timeout,
-            patience: PATIENCE_MAX,
+            case_timeout: CASE_TIMEOUT_MAX,
             well: None,
             probes: 0,
             step: Duration::from_secs(1) / options.rate,
@@ -123,8 +123,8 @@ impl Attack {
             let answer = single_request::send(self.target, self.over_tcp, &question, self.timeout)?;
             let Some(answer) = answer else { continue };
             // The fastest probe shows the distance to the server; a delayed one does not.
-            let patience = (4 * sent_at.elapsed()).clamp(PATIENCE_MIN, PATIENCE_MAX);
-            self.patience = self.patience.min(patience);
+            let case_timeout = (4 * sent_at.elapsed()).clamp(CASE_TIMEOUT_MIN, CASE_TIMEOUT_MAX);
+            self.case_timeout = self.case_timeout.min(case_timeout);
             let Ok(message) = Message::decode(&answer) else { return Ok(Some(ServerFault::Changed)) };
             let outcome = (message.header.response_code, message.body.to_vec());
             return Ok(match &self.well {
@@ -160,21 +160,21 @@ impl Attack {
             // that.
             let _ = self.socket.send(datagram);
         }
-        let (mut is_answered, mut is_sound, mut room) = (false, true, [0; 2048]);
-        let until = Instant::now() + self.patience;
+        let (mut is_answered, mut is_sound, mut buffer) = (false, true, [0; 2048]);
+        let until = Instant::now() + self.case_timeout;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             self.socket.set_read_timeout(Some(left))?;
-            match self.socket.recv(&mut room) {
+            match self.socket.recv(&mut buffer) {
                 Ok(len) => {
                     is_answered = true;
-                    is_sound &= is_sound_datagram(&room[..len]);
+                    is_sound &= is_sound_datagram(&buffer[..len]);
                     // More datagrams may follow: fragments of the answer, or answers to other
                     // datagrams.
-                    if case.datagrams.len() == 1 && !is_piece(&room[..len]) {
+                    if case.datagrams.len() == 1 && !is_piece(&buffer[..len]) {
                         break;
                     }
                 }
@@ -193,7 +193,7 @@ impl Attack {
         let _ = stream.write_all(&case.datagrams.concat());
         let mut answer = Vec::new();
         let len_max = MESSAGE_LEN_MAX as usize + Envelope::LEN;
-        read_until(&stream, len_max, Instant::now() + self.patience, &mut answer);
+        read_until(&stream, len_max, Instant::now() + self.case_timeout, &mut answer);
         Ok((!answer.is_empty(), answer.is_empty() || is_sound_stream(&answer)))
     }
 }
@@ -201,16 +201,16 @@ impl Attack {
 /// Appends up to `len` bytes to `bytes`, within the deadline however slowly they arrive, or until
 /// the server ends the connection.
 fn read_until(mut stream: &TcpStream, len: usize, until: Instant, bytes: &mut Vec<u8>) {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     while bytes.len() < len {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
             break;
         }
-        let room_len = (len - bytes.len()).min(room.len());
-        match stream.read(&mut room[..room_len]) {
+        let buffer_len = (len - bytes.len()).min(buffer.len());
+        match stream.read(&mut buffer[..buffer_len]) {
             Ok(0) => break,
-            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Ok(len) => bytes.extend_from_slice(&buffer[..len]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => break,
         }

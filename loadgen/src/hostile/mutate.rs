@@ -100,8 +100,8 @@ fn len_u32(len: usize) -> u32 {
 }
 
 fn put(bytes: &mut [u8], at: usize, word: u32) {
-    if let Some(room) = bytes.get_mut(at..at + 4) {
-        room.copy_from_slice(&word.to_be_bytes());
+    if let Some(buffer) = bytes.get_mut(at..at + 4) {
+        buffer.copy_from_slice(&word.to_be_bytes());
     }
 }
 

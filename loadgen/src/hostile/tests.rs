@@ -31,21 +31,21 @@ impl Responder {
         let (address, stop) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let (mut room, mut is_dead) = ([0; 2048], false);
+            let (mut buffer, mut is_dead) = ([0; 2048], false);
             let mut missed = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
                 if is_dead || missed > 0 {
                     missed -= i32::from(missed > 0);
                     continue;
                 }
-                let found = bug(&room[..len]);
+                let found = bug(&buffer[..len]);
                 match found {
                     // All three probes.
                     Bug::Crash => missed = 3,
                     Bug::Death => is_dead = true,
-                    _ if GeneratedQuestion::of_message(&room[..len]).is_some() || found == Bug::Unsound => {
-                        let mut answer = room[..len].to_vec();
+                    _ if GeneratedQuestion::of_message(&buffer[..len]).is_some() || found == Bug::Unsound => {
+                        let mut answer = buffer[..len].to_vec();
                         answer[27] = 100;
                         let len = u32::try_from(len - Envelope::LEN).unwrap();
                         answer[16..20].copy_from_slice(&len.to_be_bytes());

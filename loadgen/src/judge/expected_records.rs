@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use handle_formats::input::{InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream};
+use handle_formats::input::{InputEntry, InputError, InputForm, InputPosition, InputReader, InputStream};
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::value::Values;
 use handle_proto::wire::Message;
@@ -73,7 +73,7 @@ impl ExpectedRecords {
         let form = InputForm::recognise(&mut stream).map_err(read_error)?.unwrap_or(InputForm::Json);
         let mut reader = InputReader::new(stream, form).map_err(cannot_go_on)?;
         let mut records = Self::default();
-        while let Some((place, entry)) = reader.next().map_err(cannot_go_on)? {
+        while let Some((position, entry)) = reader.next().map_err(cannot_go_on)? {
             let added = match entry {
                 InputEntry::Record(handle, values) => records.add(handle, values),
                 InputEntry::Homed(prefix) => {
@@ -86,7 +86,7 @@ impl ExpectedRecords {
                     Err("not a record".to_owned())
                 }
             };
-            let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
+            let (InputPosition::Line(line) | InputPosition::Record(line)) = position;
             added.map_err(|reason| Error::Line { path: path.to_owned(), line, reason })?;
         }
         Ok(records)

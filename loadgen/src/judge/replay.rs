@@ -265,8 +265,8 @@ mod tests {
             let target = server.local_addr().unwrap();
             let replayed = std::thread::scope(|scope| {
                 scope.spawn(|| {
-                    let mut room = [0; 512];
-                    let (_, from) = server.recv_from(&mut room).unwrap();
+                    let mut buffer = [0; 512];
+                    let (_, from) = server.recv_from(&mut buffer).unwrap();
                     let Some(answer) = &answer else { return };
                     let len = u32::try_from(answer.len()).unwrap();
                     let envelope = Envelope { message_len: len, ..Envelope::request(9) };

@@ -12,7 +12,7 @@ use crate::load::idle::{Idle, TICK_NS, sleep_ns};
 use crate::load::worker::{Interval, LoadWorker};
 
 /// Longest sleep. It bounds the reaction to a stop and to expired requests.
-const PATIENCE_MAX_NS: u64 = 10_000_000;
+const TIMEOUT_MAX_NS: u64 = 10_000_000;
 
 /// Sends due requests and receives answers until the worker is done. Calls `tick` once a second,
 /// with the number of the second and the time.
@@ -39,8 +39,8 @@ pub(crate) fn drive(
             let flushed = path.flush()?;
             worker.flushed(clock.now_ns(), flushed);
         }
-        let patience = patience(worker, idle, clock.now_ns());
-        let inbox = path.wait(patience)?.inbox;
+        let timeout = timeout(worker, idle, clock.now_ns());
+        let inbox = path.wait(timeout)?.inbox;
         let now_ns = clock.now_ns();
         for datagram in inbox.iter() {
             for segment in datagram.segments() {
@@ -60,9 +60,9 @@ pub(crate) fn drive(
 }
 
 /// How long to wait for answers: not at all close to the next request, to send it on time.
-fn patience(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
-    let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(PATIENCE_MAX_NS) };
-    Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(PATIENCE_MAX_NS))
+fn timeout(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
+    let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(TIMEOUT_MAX_NS) };
+    Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(TIMEOUT_MAX_NS))
 }
 
 /// Makes the kernel wake this thread on time, and not up to 50 us later to save power.

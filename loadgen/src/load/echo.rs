@@ -41,7 +41,7 @@ pub struct EchoCounts {
 }
 
 /// Longest wait for a request, which bounds the reaction to a stop.
-const PATIENCE_MAX: Duration = Duration::from_millis(20);
+const TIMEOUT_MAX: Duration = Duration::from_millis(20);
 
 /// Answers until `stop`. Calls `ready` once with the address, and `progress` once a second.
 ///
@@ -68,13 +68,14 @@ pub fn echo(
     ready(path.local_addr().map_err(Error::Open)?, path.kind(), &opened.reason);
     let (mut counts, mut reported_at) = (EchoCounts::default(), Instant::now());
     while !stop.load(Ordering::Relaxed) {
-        let batch = path.wait(PATIENCE_MAX).map_err(Error::Datapath)?;
+        let batch = path.wait(TIMEOUT_MAX).map_err(Error::Datapath)?;
         for datagram in batch.inbox.iter() {
             for request in datagram.segments() {
                 let len = options.answer_len.unwrap_or(request.len());
                 counts.received += 1;
-                let write =
-                    |room: &mut [u8]| write_answer(request, &mut room[..len], options.answer_len.is_some());
+                let write = |buffer: &mut [u8]| {
+                    write_answer(request, &mut buffer[..len], options.answer_len.is_some())
+                };
                 counts.failed += u64::from(batch.outbox.push(datagram.peer, len, write).is_err());
             }
         }
@@ -93,21 +94,21 @@ pub fn echo(
     Ok(counts)
 }
 
-/// Fills `room` with the request as far as it fits; with `as_answer`, turned into a successful
+/// Fills `buffer` with the request as far as it fits; with `as_answer`, turned into a successful
 /// answer of that length.
-fn write_answer(request: &[u8], room: &mut [u8], as_answer: bool) -> usize {
+fn write_answer(request: &[u8], buffer: &mut [u8], as_answer: bool) -> usize {
     const HEAD_LEN: usize = Envelope::LEN + Header::LEN;
-    let len = room.len();
+    let len = buffer.len();
     let copied = request.len().min(if as_answer { HEAD_LEN.min(len) } else { len });
-    room[..copied].copy_from_slice(&request[..copied]);
-    room[copied..].fill(0);
+    buffer[..copied].copy_from_slice(&request[..copied]);
+    buffer[copied..].fill(0);
     if as_answer && copied == HEAD_LEN {
         let be = |len: usize| u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes();
         let code = ResponseCode::SUCCESS.0.to_be_bytes();
-        room[16..20].copy_from_slice(&be(len - Envelope::LEN));
-        room[24..28].copy_from_slice(&code);
+        buffer[16..20].copy_from_slice(&be(len - Envelope::LEN));
+        buffer[24..28].copy_from_slice(&code);
         // As if the message ended with an empty credential.
-        room[40..44].copy_from_slice(&be(len.saturating_sub(HEAD_LEN + 4)));
+        buffer[40..44].copy_from_slice(&be(len.saturating_sub(HEAD_LEN + 4)));
     }
     len
 }
@@ -121,9 +122,9 @@ mod tests {
     fn answers_are_messages_of_their_length() {
         let request: Vec<u8> = (0..64).collect();
         for len in [48, 64, 180, 2048] {
-            let mut room = vec![0xff; len];
-            assert_eq!(write_answer(&request, &mut room, true), len);
-            let (envelope, rest) = Envelope::split(&room).unwrap();
+            let mut buffer = vec![0xff; len];
+            assert_eq!(write_answer(&request, &mut buffer, true), len);
+            let (envelope, rest) = Envelope::split(&buffer).unwrap();
             assert_eq!((envelope.request_id, envelope.message_len as usize), (0x0809_0a0b, len - 20));
             let message = Message::decode(rest).unwrap();
             assert_eq!(message.header.response_code, ResponseCode::SUCCESS);
@@ -134,11 +135,11 @@ mod tests {
     #[test]
     fn any_lengths_are_answered() {
         for (request_len, answer_len) in [(0, 10), (10, 180), (64, 1), (44, 44)] {
-            let mut room = vec![0xff; answer_len];
-            assert_eq!(write_answer(&vec![1; request_len], &mut room, true), answer_len);
+            let mut buffer = vec![0xff; answer_len];
+            assert_eq!(write_answer(&vec![1; request_len], &mut buffer, true), answer_len);
         }
-        let mut room = [0; 3];
-        assert_eq!(write_answer(b"abc", &mut room, false), 3);
-        assert_eq!(&room, b"abc");
+        let mut buffer = [0; 3];
+        assert_eq!(write_answer(b"abc", &mut buffer, false), 3);
+        assert_eq!(&buffer, b"abc");
     }
 }

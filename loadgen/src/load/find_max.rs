@@ -146,8 +146,8 @@ const TRIES_MAX: usize = 3;
 /// Maximum number of times that the rate is raised again after a lower one was confirmed.
 const RAISED_MAX: usize = 4;
 
-/// Searches for the highest rate. `run` does a run at a rate for a time; `tell` gets the result of
-/// each.
+/// Searches for the highest rate. `run` does a run at a rate for a time; `report` gets the result
+/// of each.
 ///
 /// # Errors
 ///
@@ -155,7 +155,7 @@ const RAISED_MAX: usize = 4;
 pub fn find_max(
     search: &Search,
     mut run: impl FnMut(u64, Duration) -> Result<RunReport, Error>,
-    mut tell: impl FnMut(&Trial, bool),
+    mut on_trial: impl FnMut(&Trial, bool),
 ) -> Result<MaxReport, Error> {
     let (mut setting, mut trials) = (None, Vec::new());
     let found = find(search, |rate, duration| {
@@ -163,7 +163,7 @@ pub fn find_max(
         let trial = Trial::of(rate, &report);
         setting = Some(report.setting);
         trials.push(trial);
-        tell(&trial, trial.is_good(search));
+        on_trial(&trial, trial.is_good(search));
         Ok(trial)
     });
     let found = match found {

@@ -9,7 +9,7 @@ pub const INCOMPLETE_MAX: usize = 64;
 
 const SEEN_WORDS: usize = FRAGMENTS_MAX.div_ceil(64);
 
-/// Answers being reassembled. The default has no room for any.
+/// Answers being reassembled. The default has no capacity for any.
 #[derive(Debug, Default)]
 pub struct FragmentTable {
     pieces: Vec<Assembly>,
@@ -44,7 +44,7 @@ pub enum FragmentOutcome {
 }
 
 impl FragmentTable {
-    /// Creates a table with room for [`INCOMPLETE_MAX`] answers.
+    /// Creates a table with capacity for [`INCOMPLETE_MAX`] answers.
     #[must_use]
     pub fn new() -> Self {
         let assembly = || Assembly {

@@ -7,7 +7,7 @@
 
 use crate::load::workload::RequestChoice;
 
-/// A place in the table.
+/// A slot in the table.
 pub type SlotAt = u32;
 
 /// What is known about a request.

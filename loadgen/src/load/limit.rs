@@ -60,11 +60,11 @@ pub fn limit(
         let (ready_in, ready) = channel();
         let server = scope.spawn(|| {
             let ready_in = ready_in;
-            let tell = |address, _, _: &str| {
+            let send_address = |address, _, _: &str| {
                 // The receiver is gone only if this thread has failed.
                 let _ = ready_in.send(address);
             };
-            echo(&echo_options, &stop, tell, |_| {})
+            echo(&echo_options, &stop, send_address, |_| {})
         });
         let mut is_stopped = false;
         let report = ready.recv().ok().map(|target| {

@@ -135,13 +135,14 @@ impl QuestionForm {
     ///
     /// # Panics
     ///
-    /// Unless there is room for `handle` and [`extra_len`](Self::extra_len).
-    pub fn write_name(&self, handle: &[u8], salt: u32, room: &mut [u8]) -> usize {
-        room[..handle.len()].copy_from_slice(handle);
+    /// Unless there is capacity for `handle` and [`extra_len`](Self::extra_len).
+    pub fn write_name(&self, handle: &[u8], salt: u32, buffer: &mut [u8]) -> usize {
+        buffer[..handle.len()].copy_from_slice(handle);
         let mut random = RandomGenerator::new(u64::from(salt), 0);
         if self.varies_case {
             let mut bits = 0;
-            for (i, byte) in room[..handle.len()].iter_mut().filter(|b| b.is_ascii_alphabetic()).enumerate() {
+            for (i, byte) in buffer[..handle.len()].iter_mut().filter(|b| b.is_ascii_alphabetic()).enumerate()
+            {
                 if i % 64 == 0 {
                     bits = random.next();
                 }
@@ -151,7 +152,7 @@ impl QuestionForm {
         if !self.is_miss {
             return handle.len();
         }
-        let end = &mut room[handle.len()..handle.len() + MISS_LEN];
+        let end = &mut buffer[handle.len()..handle.len() + MISS_LEN];
         end[..2].copy_from_slice(b".~");
         let number = random.next();
         for (i, digit) in end[2..].iter_mut().enumerate() {
@@ -281,9 +282,9 @@ mod tests {
     fn names_vary_with_the_salt_and_are_the_same_for_it() {
         let form: QuestionForm = "1=miss+case".parse().unwrap();
         let name = |salt| {
-            let mut room = [0; 64];
-            let len = form.write_name(b"10.5072/Some-Name", salt, &mut room);
-            room[..len].to_vec()
+            let mut buffer = [0; 64];
+            let len = form.write_name(b"10.5072/Some-Name", salt, &mut buffer);
+            buffer[..len].to_vec()
         };
         assert_eq!(name(1), name(1));
         assert_ne!(name(1), name(2));

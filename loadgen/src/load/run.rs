@@ -646,9 +646,9 @@ mod tests {
         thread::scope(|scope| {
             let (reports_in, reports) = channel();
             scope.spawn(move || collect(&messages, 2, |second| reports_in.send(second.sent).unwrap()));
-            let patience = Duration::from_secs(60);
-            assert_eq!(reports.recv_timeout(patience), Ok(2));
-            assert_eq!(reports.recv_timeout(patience), Ok(1), "the tick waits for the second thread");
+            let timeout = Duration::from_secs(60);
+            assert_eq!(reports.recv_timeout(timeout), Ok(2));
+            assert_eq!(reports.recv_timeout(timeout), Ok(1), "the tick waits for the second thread");
             drop(sender);
         });
     }

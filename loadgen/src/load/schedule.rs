@@ -60,14 +60,14 @@ pub struct Schedule {
 
 #[derive(Clone, Debug, PartialEq)]
 enum SendTimes {
-    Phases(Vec<PlacedPhase>),
+    Phases(Vec<ScheduledPhase>),
     /// In ascending order.
     Recorded(Arc<[u64]>),
 }
 
 /// A phase with its position in the schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct PlacedPhase {
+struct ScheduledPhase {
     start_ns: u64,
     len_ns: u64,
     pace: PhasePace,
@@ -96,7 +96,7 @@ impl Schedule {
     #[must_use]
     pub fn constant(rate: NonZeroU64, duration: Duration) -> Self {
         let mut phases = Vec::new();
-        place(&mut phases, PhasePace::Constant(rate), duration);
+        add_phase(&mut phases, PhasePace::Constant(rate), duration);
         Self { times: SendTimes::Phases(phases), arrivals: Arrivals::Even }
     }
 
@@ -115,7 +115,7 @@ impl Schedule {
                 Some(rate) if is_whole => PhasePace::Constant(rate),
                 _ => PhasePace::Linear { from: phase.from.max(0.0), to: phase.to.max(0.0) },
             };
-            place(&mut phases, pace, phase.duration);
+            add_phase(&mut phases, pace, phase.duration);
         }
         Self { times: SendTimes::Phases(phases), arrivals }
     }
@@ -207,11 +207,11 @@ impl Schedule {
     }
 }
 
-fn place(phases: &mut Vec<PlacedPhase>, pace: PhasePace, duration: Duration) {
+fn add_phase(phases: &mut Vec<ScheduledPhase>, pace: PhasePace, duration: Duration) {
     let last = phases.last().copied();
     let len_ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let volume = pace.volume(duration);
-    phases.push(PlacedPhase {
+    phases.push(ScheduledPhase {
         start_ns: last.map_or(0, |last| last.start_ns.saturating_add(last.len_ns)),
         len_ns,
         pace,

@@ -239,7 +239,7 @@ impl<'a> LoadWorker<'a> {
             let choice = self.workload.choose(number, &mut self.random);
             let request = RequestInFlight { choice, intended_ns, sent_ns: now_ns };
             let Some(id) = self.table.begin(request) else { break };
-            let write = |room: &mut [u8]| self.workload.write_request(choice, id, room);
+            let write = |buffer: &mut [u8]| self.workload.write_request(choice, id, buffer);
             let peer = self.peers[self.next_peer];
             self.next_peer = if self.next_peer + 1 < self.peers.len() { self.next_peer + 1 } else { 0 };
             outbox.push(peer, self.workload.request_len_max(), write).expect("the outbox takes a burst");
@@ -508,7 +508,7 @@ impl<'a> LoadWorker<'a> {
             WorkerPlan::Open { .. } => self.last_sent_ns,
             WorkerPlan::Closed { .. } => self.last_sent_ns.max(self.last_answered_ns),
         };
-        // Requests that the kernel did not accept have a place in the table, and no answer.
+        // Requests that the kernel did not accept have a slot in the table, and no answer.
         counts.duplicate_only = self.table.repeated();
         let excused = counts.refused + counts.blocked + counts.duplicate_only;
         counts.lost = self.table.unanswered().saturating_sub(excused);

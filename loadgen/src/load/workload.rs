@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use handle_formats::input::{InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream};
+use handle_formats::input::{InputEntry, InputError, InputForm, InputPosition, InputReader, InputStream};
 use handle_proto::OpFlags;
 use handle_proto::limit::{HANDLE_LEN_MAX, UDP_MESSAGE_LEN_MAX};
 use handle_proto::wire::{Envelope, Header};
@@ -172,40 +172,40 @@ impl Workload {
     ///
     /// # Panics
     ///
-    /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
+    /// Unless there is capacity for [`request_len_max`](Self::request_len_max) bytes.
     #[inline]
-    pub fn write_request(&self, choice: RequestChoice, request_id: i32, room: &mut [u8]) -> usize {
+    pub fn write_request(&self, choice: RequestChoice, request_id: i32, buffer: &mut [u8]) -> usize {
         let handle = self.handle(choice.number);
         let Some(PreparedForm { form, head }) = self.forms.get(choice.form()) else {
-            room[..handle.len()].copy_from_slice(handle);
-            room[8..12].copy_from_slice(&request_id.to_be_bytes());
+            buffer[..handle.len()].copy_from_slice(handle);
+            buffer[8..12].copy_from_slice(&request_id.to_be_bytes());
             return handle.len();
         };
         let handle_len = if form.keeps_name() {
-            room[HEAD_LEN..HEAD_LEN + handle.len()].copy_from_slice(handle);
+            buffer[HEAD_LEN..HEAD_LEN + handle.len()].copy_from_slice(handle);
             handle.len()
         } else {
-            form.write_name(handle, choice.salt(), &mut room[HEAD_LEN..])
+            form.write_name(handle, choice.salt(), &mut buffer[HEAD_LEN..])
         };
         let tail = form.tail();
         let len = HEAD_LEN + handle_len + tail.len();
-        room[..HEAD_LEN - 4].copy_from_slice(head);
-        room[8..12].copy_from_slice(&request_id.to_be_bytes());
-        room[16..20].copy_from_slice(&be_u32(len - Envelope::LEN));
+        buffer[..HEAD_LEN - 4].copy_from_slice(head);
+        buffer[8..12].copy_from_slice(&request_id.to_be_bytes());
+        buffer[16..20].copy_from_slice(&be_u32(len - Envelope::LEN));
         // The body, without the length of the credential.
-        room[40..44].copy_from_slice(&be_u32(len - Envelope::LEN - Header::LEN - 4));
-        room[44..48].copy_from_slice(&be_u32(handle_len));
-        room[HEAD_LEN + handle_len..len].copy_from_slice(tail);
+        buffer[40..44].copy_from_slice(&be_u32(len - Envelope::LEN - Header::LEN - 4));
+        buffer[44..48].copy_from_slice(&be_u32(handle_len));
+        buffer[HEAD_LEN + handle_len..len].copy_from_slice(tail);
         len
     }
 
-    /// The question of `choice`; its name is written to `room` if it is not that of the list.
+    /// The question of `choice`; its name is written to `buffer` if it is not that of the list.
     ///
     /// # Panics
     ///
-    /// Unless there is room for [`request_len_max`](Self::request_len_max) bytes.
+    /// Unless there is capacity for [`request_len_max`](Self::request_len_max) bytes.
     #[must_use]
-    pub fn question<'a>(&'a self, choice: RequestChoice, room: &'a mut [u8]) -> GeneratedQuestion<'a> {
+    pub fn question<'a>(&'a self, choice: RequestChoice, buffer: &'a mut [u8]) -> GeneratedQuestion<'a> {
         let handle = self.handle(choice.number);
         let Some(PreparedForm { form, .. }) = self.forms.get(choice.form()) else {
             return GeneratedQuestion::of_message(handle).unwrap_or(GeneratedQuestion::plain(handle));
@@ -213,8 +213,8 @@ impl Workload {
         if form.keeps_name() {
             return form.question(handle);
         }
-        let len = form.write_name(handle, choice.salt(), room);
-        form.question(&room[..len])
+        let len = form.write_name(handle, choice.salt(), buffer);
+        form.question(&buffer[..len])
     }
 }
 
@@ -262,8 +262,8 @@ impl RequestSampler {
     pub fn for_forms(&mut self, forms: &[QuestionForm], request_len_max: usize) {
         let extra_len = forms.iter().map(QuestionForm::extra_len).max().unwrap_or(TAIL_LEN);
         let added_len = forms.iter().map(|form| form.extra_len() - form.tail().len()).max().unwrap_or(0);
-        let room = request_len_max.saturating_sub(HEAD_LEN + extra_len);
-        self.len_max = room.min(HANDLE_LEN_MAX - added_len);
+        let capacity = request_len_max.saturating_sub(HEAD_LEN + extra_len);
+        self.len_max = capacity.min(HANDLE_LEN_MAX - added_len);
     }
 
     /// Offers a handle. All offered handles are equally likely to be kept.
@@ -372,7 +372,7 @@ pub(crate) fn read_handles(
     let form = InputForm::recognise(&mut stream).map_err(read_error)?.unwrap_or(InputForm::Names);
     let mut reader = InputReader::new(stream, form).map_err(cannot_go_on)?;
     let mut homed = ListedPrefixes::default();
-    while let Some((place, entry)) = reader.next().map_err(cannot_go_on)? {
+    while let Some((position, entry)) = reader.next().map_err(cannot_go_on)? {
         let offered = match &entry {
             InputEntry::Homed(prefix) => {
                 homed.add(folded_prefix(prefix));
@@ -388,7 +388,7 @@ pub(crate) fn read_handles(
                 None => Ok(()),
             },
         };
-        let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
+        let (InputPosition::Line(line) | InputPosition::Record(line)) = position;
         offered.map_err(|reason| Error::Line { path: path.to_owned(), line, reason })?;
     }
     Ok(())
@@ -432,10 +432,10 @@ mod tests {
         let handles: [&[u8]; 3] = [b"10.1045/may99-payette", b"a", &long];
         let workload = workload(&handles);
         for (i, handle) in (0..).zip(handles) {
-            let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
+            let mut buffer = [0xff; UDP_MESSAGE_LEN_MAX];
             let choice = workload.choose(i, &mut RandomGenerator::new(1, 0));
-            let len = workload.write_request(choice, 0x1234_5678, &mut room);
-            let (envelope, message) = Envelope::split(&room[..len]).unwrap();
+            let len = workload.write_request(choice, 0x1234_5678, &mut buffer);
+            let (envelope, message) = Envelope::split(&buffer[..len]).unwrap();
             assert_eq!((envelope.request_id, envelope.version), (0x1234_5678, Version::CURRENT));
             assert_eq!(envelope.message_len as usize, message.len());
             let message = Message::decode(message).unwrap();
@@ -463,9 +463,9 @@ mod tests {
         for _ in 0..10_000 {
             let choice = workload.choose(0, &mut random);
             counts[choice.form()] += 1;
-            let mut room = [0xff; UDP_MESSAGE_LEN_MAX];
-            let len = workload.write_request(choice, 1, &mut room);
-            let sent = GeneratedQuestion::of_message(&room[..len]).unwrap();
+            let mut buffer = [0xff; UDP_MESSAGE_LEN_MAX];
+            let len = workload.write_request(choice, 1, &mut buffer);
+            let sent = GeneratedQuestion::of_message(&buffer[..len]).unwrap();
             let mut name = [0; UDP_MESSAGE_LEN_MAX];
             let question = workload.question(choice, &mut name);
             assert_eq!(
@@ -481,17 +481,17 @@ mod tests {
     #[test]
     fn recorded_messages_are_sent_as_they_are_but_for_the_id() {
         let plain = workload(&[b"10.1/a"]);
-        let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = plain.write_request(RequestChoice::default(), 7, &mut room);
-        let recorded = Workload::of_messages([&room[..len]]).unwrap();
+        let mut buffer = [0; UDP_MESSAGE_LEN_MAX];
+        let len = plain.write_request(RequestChoice::default(), 7, &mut buffer);
+        let recorded = Workload::of_messages([&buffer[..len]]).unwrap();
         let mut second = [0; UDP_MESSAGE_LEN_MAX];
         let choice = recorded.choose(0, &mut RandomGenerator::new(1, 0));
         assert_eq!(recorded.write_request(choice, 9, &mut second), len);
         assert_eq!(
             (&second[..8], &second[8..12], &second[12..]),
-            (&room[..8], &[0, 0, 0, 9][..], &room[12..])
+            (&buffer[..8], &[0, 0, 0, 9][..], &buffer[12..])
         );
-        assert_eq!(recorded.question(choice, &mut room).handle, b"10.1/a");
+        assert_eq!(recorded.question(choice, &mut buffer).handle, b"10.1/a");
     }
 
     #[test]

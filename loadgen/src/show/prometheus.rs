@@ -32,7 +32,7 @@ struct Totals {
 }
 
 /// Bound of the reaction to a stop.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 /// Time limit for receiving a request, and for sending the answer.
 const SCRAPE_MAX: Duration = Duration::from_secs(1);
 
@@ -54,7 +54,7 @@ impl Exporter {
                 match listener.accept() {
                     // A scraper that is too slow can try again.
                     Ok((stream, _)) => drop(answer(&stream, &shared)),
-                    Err(_) => thread::sleep(PATIENCE),
+                    Err(_) => thread::sleep(TIMEOUT),
                 }
             }
         })?;
@@ -93,9 +93,9 @@ fn answer(mut stream: &std::net::TcpStream, text: &Mutex<String>) -> io::Result<
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SCRAPE_MAX))?;
     stream.set_write_timeout(Some(SCRAPE_MAX))?;
-    let (mut room, mut len) = ([0; 4096], 0);
-    while !room[..len].windows(4).any(|part| part == b"\r\n\r\n") {
-        match stream.read(&mut room[len..])? {
+    let (mut buffer, mut len) = ([0; 4096], 0);
+    while !buffer[..len].windows(4).any(|part| part == b"\r\n\r\n") {
+        match stream.read(&mut buffer[len..])? {
             0 => return Ok(()),
             count => len += count,
         }

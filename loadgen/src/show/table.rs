@@ -237,8 +237,8 @@ impl RunReport {
         }
         let Some(streams) = &self.setting.streams else { return Ok(()) };
         // Connections were replaced several times, though none had a request limit.
-        let places = (streams.connections * self.setting.threads) as u64;
-        if streams.requests == 0 && counts.closed_early > 0 && counts.established > 2 * places {
+        let slots = (streams.connections * self.setting.threads) as u64;
+        if streams.requests == 0 && counts.closed_early > 0 && counts.established > 2 * slots {
             let hint = "if the server closes after each answer, pass --per-connection 1";
             writeln!(f, "{:<12}{hint}", "")?;
         }

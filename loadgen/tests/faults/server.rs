@@ -32,8 +32,8 @@ pub(crate) fn answer(request: &[u8], url: &[u8]) -> Vec<Vec<u8>> {
     let (mut envelope, message) = Envelope::split(request).unwrap();
     let request_message = Message::decode(message).unwrap();
     let handle = Query::decode(request_message.body).unwrap().handle;
-    let (mut room, mut body) = (Vec::new(), Vec::new());
-    let values = Values::build([Value::new(1, b"URL", url)], &mut room);
+    let (mut buffer, mut body) = (Vec::new(), Vec::new());
+    let values = Values::build([Value::new(1, b"URL", url)], &mut buffer);
     QueryAnswer { handle, values }.encode(&mut body);
     let len = u32::try_from(body.len()).unwrap();
     let header = Header { response_code: ResponseCode::SUCCESS, body_len: len, ..request_message.header };
@@ -65,10 +65,10 @@ impl FaultyServer {
         let stop: &'static AtomicBool = Box::leak(Box::default());
         let address = socket.local_addr().unwrap();
         let thread = thread::spawn(move || {
-            let (mut number, mut room) = (0, [0; 600]);
+            let (mut number, mut buffer) = (0, [0; 600]);
             while !stop.load(Ordering::Relaxed) {
-                let Ok((len, from)) = socket.recv_from(&mut room) else { continue };
-                for datagram in answer(number, &room[..len]) {
+                let Ok((len, from)) = socket.recv_from(&mut buffer) else { continue };
+                for datagram in answer(number, &buffer[..len]) {
                     socket.send_to(&datagram, from).unwrap();
                 }
                 number += 1;

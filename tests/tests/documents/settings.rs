@@ -71,13 +71,13 @@ impl Process {
 
     /// The same after adjusting other settings: those that may not exceed this one are lowered, and
     /// those that bound it are raised.
-    fn check_with_room(&self, row: &SettingRow, value: u64) -> Result<(), String> {
+    fn check_within_bounds(&self, row: &SettingRow, value: u64) -> Result<(), String> {
         let mut table = self.defaults.clone();
-        self.put_with_room(&mut table, row, value);
+        self.put_within_bounds(&mut table, row, value);
         (self.check)(&table)
     }
 
-    fn put_with_room(&self, table: &mut Table, row: &SettingRow, value: u64) {
+    fn put_within_bounds(&self, table: &mut Table, row: &SettingRow, value: u64) {
         put(table, &row.name, i64::try_from(value).unwrap().into());
         let number = |row: &SettingRow, table: &Table| {
             get(table, &row.name).and_then(Value::as_integer).unwrap().cast_unsigned()
@@ -86,7 +86,7 @@ impl Process {
             let (is_bound, is_bounded) =
                 (row.at_most.as_ref() == Some(&other.name), other.at_most.as_ref() == Some(&row.name));
             if is_bound && number(other, table) < value || is_bounded && number(other, table) > value {
-                self.put_with_room(table, other, value);
+                self.put_within_bounds(table, other, value);
             }
         }
     }
@@ -141,7 +141,7 @@ fn values_at_a_bound_are_accepted_and_beyond_it_refused() {
             };
             let zero = bounds.or_zero.then_some(0);
             for value in [bounds.least, bounds.most].into_iter().chain(zero) {
-                assert_eq!(process.check_with_room(row, value), Ok(()), "{} = {value}", row.name);
+                assert_eq!(process.check_within_bounds(row, value), Ok(()), "{} = {value}", row.name);
                 edges_count += 1;
             }
             for value in bounds.least.checked_sub(1).into_iter().chain([bounds.most + 1]) {

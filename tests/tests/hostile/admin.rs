@@ -49,38 +49,39 @@ struct Operation {
     flags: OpFlags,
     handle: Vec<u8>,
     count: usize,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl Operation {
     fn with_values(op_code: OpCode, flags: OpFlags, handle: &[u8], values: &[Value<'_>]) -> Self {
-        let mut room = Vec::new();
-        values.iter().for_each(|value| value.encode(&mut room));
-        Self { op_code, flags, handle: handle.to_vec(), count: values.len(), room }
+        let mut buffer = Vec::new();
+        values.iter().for_each(|value| value.encode(&mut buffer));
+        Self { op_code, flags, handle: handle.to_vec(), count: values.len(), buffer }
     }
 
     fn remove(handle: &[u8], indexes: &[i32]) -> Self {
-        let room = indexes.iter().flat_map(|index| index.to_be_bytes()).collect();
+        let buffer = indexes.iter().flat_map(|index| index.to_be_bytes()).collect();
         let op_code = OpCode::REMOVE_VALUE;
-        Self { op_code, flags: CHANGE, handle: handle.to_vec(), count: indexes.len(), room }
+        Self { op_code, flags: CHANGE, handle: handle.to_vec(), count: indexes.len(), buffer }
     }
 
     fn delete(handle: &[u8]) -> Self {
         let op_code = OpCode::DELETE_HANDLE;
-        Self { op_code, flags: OVERWRITE, handle: handle.to_vec(), count: 0, room: Vec::new() }
+        Self { op_code, flags: OVERWRITE, handle: handle.to_vec(), count: 0, buffer: Vec::new() }
     }
 
     fn message(&self) -> Vec<u8> {
         let handle = self.handle.as_slice();
         let mut storage = Vec::new();
-        let body = || HandleValues { handle, values: Values::from_encoded(self.count, &self.room).unwrap() };
+        let body =
+            || HandleValues { handle, values: Values::from_encoded(self.count, &self.buffer).unwrap() };
         let request = match self.op_code {
             OpCode::CREATE_HANDLE => Request::CreateHandle(body()),
             OpCode::ADD_VALUE => Request::AddValue(body()),
             OpCode::MODIFY_VALUE => Request::ModifyValue(body()),
             OpCode::REMOVE_VALUE => {
                 let indexes =
-                    self.room.chunks_exact(4).map(|index| i32::from_be_bytes(index.try_into().unwrap()));
+                    self.buffer.chunks_exact(4).map(|index| i32::from_be_bytes(index.try_into().unwrap()));
                 let indexes = Indexes::build(indexes, &mut storage);
                 Request::RemoveValue(HandleIndexes { handle, indexes })
             }
@@ -172,9 +173,9 @@ fn server(change: impl FnOnce(&mut Config)) -> AdminServer {
 
 static ADMIN_VALUES: std::sync::LazyLock<[Vec<u8>; 2]> = std::sync::LazyLock::new(|| {
     let admin = |bits, index| {
-        let mut room = Vec::new();
-        Admin::new(bits, b"TST/hostile-spy", index).encode(&mut room);
-        room
+        let mut buffer = Vec::new();
+        Admin::new(bits, b"TST/hostile-spy", index).encode(&mut buffer);
+        buffer
     };
     [admin(AdminPermissions::ADD_VALUE, 2), admin(AdminPermissions::READ_VALUE, 3)]
 });

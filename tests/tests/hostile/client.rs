@@ -102,7 +102,7 @@ fn refusal(request: &[u8], code: ResponseCode, is_signed: bool) -> Vec<u8> {
 fn a_refused_session_gives_no_secret_away() {
     let _alone = STORED.lock().unwrap_or_else(PoisonError::into_inner);
     let before = stored();
-    // Forged errors, and those that a server with all places taken signs.
+    // Forged errors, and those that a server with all permits taken signs.
     for (code, is_signed) in [
         (ResponseCode::SESSION_TIMEOUT, false),
         (ResponseCode::SESSION_FAILED, false),

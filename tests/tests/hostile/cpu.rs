@@ -206,7 +206,7 @@ fn signatures_of_handle_admin_are_counted_and_bounded_by_source() {
     let before = counts().0;
     assert_eq!(ask(OTHER), ResponseCode::SUCCESS);
     assert_eq!(counts().0 - before, cost::SIGNATURE, "the work of one signature");
-    // Long work takes all places of one source; a further request of it is refused.
+    // Long work takes all permits of one source; a further request of it is refused.
     let slow = verification(80_000, 256, 301);
     let mut streams: Vec<_> = (0..40).map(|_| tcp_from(ATTACKER, administered.address())).collect();
     streams.iter_mut().for_each(|stream| stream.write_all(&slow).unwrap());

@@ -230,11 +230,11 @@ fn amplification_is_as_documented_and_bounded_during_a_flood() {
 fn code_over_udp(flooded: &FloodedServer, from: [u8; 4], question: &[u8]) -> Option<ResponseCode> {
     let source = flooded.source(from);
     source.send(question).unwrap();
-    let patience = if question.len() < Envelope::LEN { 100 } else { 20_000 };
-    source.set_read_timeout(Some(Duration::from_millis(patience))).unwrap();
-    let mut room = [0; 2048];
-    let len = source.recv(&mut room).ok()?;
-    Some(Header::split(Envelope::split(&room[..len]).unwrap().1).unwrap().0.response_code)
+    let timeout = if question.len() < Envelope::LEN { 100 } else { 20_000 };
+    source.set_read_timeout(Some(Duration::from_millis(timeout))).unwrap();
+    let mut buffer = [0; 2048];
+    let len = source.recv(&mut buffer).ok()?;
+    Some(Header::split(Envelope::split(&buffer[..len]).unwrap().1).unwrap().0.response_code)
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_hanging_handle_admin_only_delays_forwarded_requests() {
     });
     assert!(event(&service, "refused_of_source") >= 1, "12 requests at a time exceed the limit of 4");
     assert!((1..=8).contains(&event(&service, "timed_out")), "{}", event(&service, "timed_out"));
-    // Now one request at a time is tried and others are refused immediately. No place is lost.
+    // Now one request at a time is tried and others are refused immediately. No permit is lost.
     let (before, began) = (event(&service, "backed_off"), Instant::now());
     for _ in 0..20 {
         assert_eq!(code(&exchange_over_tcp(queries, &list()).unwrap()), Code::SERVER_BUSY);
@@ -143,7 +143,7 @@ fn a_hanging_handle_admin_only_delays_forwarded_requests() {
 }
 
 #[test]
-fn forged_answers_to_challenges_only_use_their_own_places() {
+fn forged_answers_to_challenges_only_use_their_own_permits() {
     let mut service = InitialisedService::make();
     service.start_admin();
     let _handled = start_handled(&service, |Config { forward, .. }| {
@@ -162,7 +162,7 @@ fn forged_answers_to_challenges_only_use_their_own_places() {
         }
     }
     resolve_plain(&service);
-    // The forged answers come from the same address, and may use all of its places for a moment.
+    // The forged answers come from the same address, and may use all of its permits for a moment.
     until("certified queries are answered", || certified_code(&service) == Code::SUCCESS);
     until("all requests are finished", || {
         let stats = stats(&service);
@@ -186,7 +186,7 @@ fn the_socket_is_private_and_accepts_only_valid_frames() {
         socket.write_all(frame).unwrap();
         assert_eq!(socket.read(&mut [0; 8]).unwrap(), 0, "{frame:?} does not end the connection");
     }
-    // Silent connections use places until they end, and further ones are refused.
+    // Silent connections use permits until they end, and further ones are refused.
     let silent: Vec<_> = (0..70).map(|_| UnixStream::connect(&path).unwrap()).collect();
     drop(silent);
     until("requests are forwarded again", || {

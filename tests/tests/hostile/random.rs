@@ -148,7 +148,7 @@ fn check_datagrams(kind: ServerKind, datapath: Datapath, default_count: u64) {
         + sum(|c| &c.dropped_too_short)
         + sum(|c| &c.dropped_fragment_invalid)
         + sum(|c| &c.dropped_fragment_too_long)
-        + sum(|c| &c.dropped_fragment_no_room)
+        + sum(|c| &c.dropped_fragment_buffer_full)
         + sum(|c| &c.dropped_fragment_repeated)
         + sum(|c| &c.dropped_rate_limited)
         + sum(|c| &c.dropped_bug);
@@ -228,7 +228,7 @@ fn check_streams(kind: ServerKind, datapath: Datapath, default_count: u64) {
             + sum(|c| &c.tcp_closed_half_request)
             + sum(|c| &c.tcp_closed_slow_reader)
             + sum(|c| &c.tcp_closed_evicted)
-            + sum(|c| &c.tcp_closed_no_room)
+            + sum(|c| &c.tcp_closed_buffer_full)
             + sum(|c| &c.tcp_closed_drained)
     };
     until("all connections are accepted and closed", || closed() == count);

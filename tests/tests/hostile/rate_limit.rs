@@ -71,8 +71,8 @@ impl FloodSource {
     /// All datagrams received until there is none for a while.
     fn received(&self) -> Vec<Vec<u8>> {
         self.0.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-        let mut room = [0; 2048];
-        std::iter::from_fn(|| self.0.recv(&mut room).ok().map(|len| room[..len].to_vec())).collect()
+        let mut buffer = [0; 2048];
+        std::iter::from_fn(|| self.0.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec())).collect()
     }
 }
 
@@ -154,8 +154,8 @@ fn a_flood_from_forged_addresses_gets_at_most_its_own_bytes_back() {
     let mut bytes_back = 0;
     for source in &sources {
         source.0.set_nonblocking(true).unwrap();
-        let mut room = [0; 2048];
-        while let Ok(len) = source.0.recv(&mut room) {
+        let mut buffer = [0; 2048];
+        while let Ok(len) = source.0.recv(&mut buffer) {
             bytes_back += len as u64;
         }
     }

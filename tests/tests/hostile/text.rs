@@ -39,9 +39,9 @@ fn serve() -> SocketAddr {
     };
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let mut room = [0; 2048];
-        while let Ok((len, from)) = socket.recv_from(&mut room) {
-            let _ = socket.send_to(&answer(&room[..len]), from);
+        let mut buffer = [0; 2048];
+        while let Ok((len, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(&answer(&buffer[..len]), from);
         }
     });
     std::thread::spawn(move || {

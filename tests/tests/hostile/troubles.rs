@@ -180,7 +180,7 @@ fn damaged_files_are_named_and_nothing_is_lost() {
 
 #[test]
 fn every_program_reports_a_damaged_store_and_leaves_it_unchanged() {
-    const PLACES: usize = 24;
+    const OFFSETS: usize = 24;
     let mut service = InitialisedService::make();
     let store = service.path("site/store.redb");
     let lines = (0..400).map(|number| {
@@ -194,11 +194,11 @@ fn every_program_reports_a_damaged_store_and_leaves_it_unchanged() {
     let whole = std::fs::read(&store).unwrap();
     let mut refused = Vec::new();
     // Flags and slots of the header, and the beginning and other places of pages.
-    let places = [9, 80, 250].into_iter().chain((0..PLACES).map(|number| {
-        let page = number * (whole.len() / 4096) / PLACES * 4096;
+    let offsets = [9, 80, 250].into_iter().chain((0..OFFSETS).map(|number| {
+        let page = number * (whole.len() / 4096) / OFFSETS * 4096;
         page + if number % 2 == 0 { 2 } else { number * 997 % 4096 }
     }));
-    for at in places {
+    for at in offsets {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;
         let tries: [&[&str]; 4] = [
@@ -233,7 +233,7 @@ fn every_program_reports_a_damaged_store_and_leaves_it_unchanged() {
         }
     }
     // About a third of the file is in use.
-    assert!(refused.len() > PLACES / 4, "{refused:?}");
+    assert!(refused.len() > OFFSETS / 4, "{refused:?}");
     // handle-admin does not start, and the backup is restored as the error suggests.
     let mut bytes = whole;
     bytes[refused[refused.len() / 2]] ^= 0x41;
@@ -288,7 +288,7 @@ fn a_full_disk_loses_no_change_and_a_batch_resumes() {
     let last = log.lines().last().unwrap();
     assert!(last.starts_with("handle-admin: ") && last.contains("is there room"), "{log}");
     assert!(!log.contains("panicked"), "{log}");
-    // The disk has room again.
+    // The disk has space again.
     service.start_admin();
     let batch = service.hdl_as_admin(["batch", "batch.txt", "--parallel", "4", "--resume", "--json"]);
     let counts: serde_json::Value = serde_json::from_str(&succeed(batch)).unwrap();

@@ -75,9 +75,9 @@ impl AdminReloadSetup {
     }
 
     fn create(&self, handle: &str, count: i32) -> Code {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         let values = (1..=count).map(|index| Value::new(index, b"URL", TARGET.as_bytes()));
-        let body = HandleValues { handle: handle.as_bytes(), values: Values::build(values, &mut room) };
+        let body = HandleValues { handle: handle.as_bytes(), values: Values::build(values, &mut buffer) };
         self.client().ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap().code()
     }
 }

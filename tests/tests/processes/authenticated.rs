@@ -18,7 +18,7 @@ use handle_server::config::{Config, Datapath};
 use handle_snapshot::Builder;
 use handle_snapshot::set::manifest::SetOrigin;
 use handle_snapshot::set::publisher::SetPublisher;
-use handle_snapshot::set::stager::LayerPlace;
+use handle_snapshot::set::stager::LayerPosition;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::test_server::{TestServer, serve_with};
 use handle_tests::vectors::{fixture, hex};
@@ -246,9 +246,9 @@ fn an_identity_that_may_not_read_is_refused_with_any_key() {
     socket.connect(served.address()).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     socket.send(&garbage).unwrap();
-    let mut room = [0; 600];
-    let len = socket.recv(&mut room).unwrap();
-    assert_eq!(read(&room[..len]).0, ResponseCode::ERROR);
+    let mut buffer = [0; 600];
+    let len = socket.recv(&mut buffer).unwrap();
+    assert_eq!(read(&buffer[..len]).0, ResponseCode::ERROR);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn challenges_of_a_source_over_udp_are_bounded_and_clients_switch_to_tcp() {
     let ask = |at| read(&exchange(served.address(), &question("TST/PRIVATE", &[], READ, at)).unwrap());
     let challenges: Vec<_> = (0..3).map(|at| ask(at).2.unwrap()).collect();
     assert_eq!(ask(3).0, ResponseCode::ERROR, "the code after which clients use TCP");
-    // An answer, right or wrong, frees a place for a challenge.
+    // An answer, right or wrong, frees a permit for a challenge.
     answer(&served, challenges[1].id, auth::SECRET_KEY, identity(301, "0.NA/TST"), b"\x02");
     assert_eq!((ask(4).0, ask(5).0), (CHALLENGED, ResponseCode::ERROR));
     let over_tcp = |at| {
@@ -301,13 +301,13 @@ fn a_full_table_forgets_the_oldest_challenge() {
         socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         socket
     };
-    let mut room = [0; 600];
+    let mut buffer = [0; 600];
     let ids: Vec<i32> = (2..5)
         .map(|host| {
             let socket = socket_of(host);
             socket.send(&question("TST/PRIVATE", &[], READ, host.into())).unwrap();
-            let len = socket.recv(&mut room).unwrap();
-            read(&room[..len]).2.unwrap().id
+            let len = socket.recv(&mut buffer).unwrap();
+            read(&buffer[..len]).2.unwrap().id
         })
         .collect();
     let code = |id| answer(&served, id, auth::SECRET_KEY, identity(305, "0.NA/TST"), b"\x02").0;
@@ -342,12 +342,12 @@ fn a_full_slow_path_answers_busy_and_all_requests_are_counted() {
     }
     let plain = question("TST/HALF", &[1], OpFlags::PLAIN_REQUEST, 50);
     socket.send(&plain).unwrap();
-    let mut room = [0; 600];
+    let mut buffer = [0; 600];
     let mut codes = std::collections::BTreeMap::new();
     for _ in 0..5 {
-        let len = socket.recv(&mut room).unwrap();
-        let (envelope, _) = Envelope::split(&room[..len]).unwrap();
-        codes.insert(envelope.request_id, read(&room[..len]).0);
+        let len = socket.recv(&mut buffer).unwrap();
+        let (envelope, _) = Envelope::split(&buffer[..len]).unwrap();
+        codes.insert(envelope.request_id, read(&buffer[..len]).0);
     }
     assert_eq!(codes[&100], ResponseCode::AUTHENTICATION_FAILED);
     assert_eq!(codes[&50], ResponseCode::SUCCESS, "plain requests do not wait");
@@ -443,7 +443,7 @@ fn the_status_record_is_for_administrators() {
     let options = publisher.options(2).unwrap();
     let nothing = publisher
         .stager()
-        .stage(LayerPlace::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
+        .stage(LayerPosition::Delta, |file, temp_dir| Builder::new(temp_dir, options).finish(file))
         .unwrap();
     publisher.publish(nothing.showing(SetOrigin { store: 1, transaction: 77 }), 2).unwrap();
     served.server.shared().live.reload().unwrap();

@@ -96,17 +96,17 @@ fn ten_thousand_simultaneous_questions_for_one_name_ask_once() {
         for socket in &sockets {
             socket.send(&request(b"10.1/x", id)).unwrap();
         }
-        // Not more than the socket of the server has room for.
+        // Not more than the socket of the server has capacity for.
         let sent = u64::from(id.cast_unsigned()) * SOCKETS as u64;
         until("they have arrived", || cache.count("misses") + cache.count("hits") + 100 > sent);
     }
     for socket in &sockets {
         let mut seen = vec![false; REQUESTS as usize + 1];
         for _ in 1..=REQUESTS {
-            let mut room = [0; 600];
-            let len = socket.recv(&mut room).expect("an answer to each");
-            let (envelope, _) = Envelope::split(&room[..len]).unwrap();
-            assert_eq!(code(&room[..len]), ResponseCode::SUCCESS);
+            let mut buffer = [0; 600];
+            let len = socket.recv(&mut buffer).expect("an answer to each");
+            let (envelope, _) = Envelope::split(&buffer[..len]).unwrap();
+            assert_eq!(code(&buffer[..len]), ResponseCode::SUCCESS);
             let id = usize::try_from(envelope.request_id).unwrap();
             assert!(!std::mem::replace(&mut seen[id], true), "one answer to each");
         }
@@ -169,9 +169,9 @@ fn ask_all(cache: &TestCache, names: &[String]) -> Vec<Vec<u8>> {
         socket.send(&request(name.as_bytes(), id)).unwrap();
     }
     let answer = |_: &String| {
-        let mut room = [0; 600];
-        let len = socket.recv(&mut room).expect("an answer to each");
-        room[..len].to_vec()
+        let mut buffer = [0; 600];
+        let len = socket.recv(&mut buffer).expect("an answer to each");
+        buffer[..len].to_vec()
     };
     names.iter().map(answer).collect()
 }
@@ -200,9 +200,9 @@ fn a_client_that_asks_about_a_slow_service_delays_nobody_else() {
         }
         until("the requests have arrived", || cache.count("misses") == 200);
         other.send(&request(b"10.2/x", 1)).unwrap();
-        let mut room = [0; 600];
-        let len = other.recv(&mut room).expect("an answer");
-        assert_eq!(code(&room[..len]), ResponseCode::SUCCESS, "{exempt:?}");
+        let mut buffer = [0; 600];
+        let len = other.recv(&mut buffer).expect("an answer");
+        assert_eq!(code(&buffer[..len]), ResponseCode::SUCCESS, "{exempt:?}");
         assert_eq!(cache.count("questions"), 3, "two of the slow service, and one");
     }
 }

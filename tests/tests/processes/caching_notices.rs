@@ -54,11 +54,11 @@ impl TestPublisher {
 }
 
 impl TestConnection {
-    fn tell(&mut self, generation: u64) {
-        self.tell_changes(generation, None);
+    fn notify(&mut self, generation: u64) {
+        self.notify_changes(generation, None);
     }
 
-    fn tell_changes(&mut self, generation: u64, names: Option<&[&str]>) {
+    fn notify_changes(&mut self, generation: u64, names: Option<&[&str]>) {
         let changed = names.map(|names| {
             let mut changed = ChangedHandles::default();
             names.iter().for_each(|name| assert!(changed.add(name.as_bytes())));
@@ -97,7 +97,7 @@ impl NotifiedCache {
             change(config);
         });
         let mut connection = publisher.accept();
-        connection.tell(1);
+        connection.notify(1);
         until("the first notice", || cache.count("notices") == 1);
         Self { directory, upstream, publisher, cache, connection }
     }
@@ -127,11 +127,11 @@ fn records_are_asked_for_anew_after_each_set_that_is_announced() {
     }
     assert_eq!(cache.count("questions"), 3);
     // The same set again changes nothing.
-    connection.tell(1);
+    connection.notify(1);
     set("https://two.example/");
     upstream.set("10.1/none", &[url("https://new.example/")]);
     assert!(shows(&cache.resolve("10.1/x"), "https://one.example/"));
-    connection.tell(2);
+    connection.notify(2);
     until("the second notice", || cache.count("notices") == 2);
     assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
     assert!(shows(&cache.resolve("10.1/none"), "https://new.example/"));
@@ -143,12 +143,12 @@ fn records_are_asked_for_anew_after_each_set_that_is_announced() {
     std::thread::sleep(Duration::from_millis(1100));
     assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
     set("https://three.example/");
-    connection.tell(4);
+    connection.notify(4);
     until("the notice", || cache.count("notices") == 3);
     assert!(shows(&cache.resolve("10.1/x"), "https://three.example/"));
     // If nobody answers, the old record is better than none.
     upstream.behave(AnswerManner::Silent);
-    connection.tell(5);
+    connection.notify(5);
     until("the notice", || cache.count("notices") == 4);
     assert!(shows(&cache.resolve("10.1/x"), "https://three.example/"));
     assert!(cache.count("stale_answers") > 0);
@@ -166,7 +166,7 @@ fn an_answer_from_before_a_notice_is_not_stored_after_it() {
         until("the question", || upstream.asked() > 0);
         upstream.set("10.1/x", &[url("https://two.example/")]);
         upstream.behave(AnswerManner::Honest);
-        connection.tell(2);
+        connection.notify(2);
         until("the second notice", || cache.count("notices") == 2);
         assert_eq!(waiting.join().unwrap().code, ResponseCode::SUCCESS);
     });
@@ -184,7 +184,7 @@ fn only_the_records_that_a_notice_names_are_asked_for_anew() {
         assert!(shows(&cache.resolve(handle), "https://one.example/"));
     });
     set("https://two.example/");
-    connection.tell_changes(2, Some(&["10.1/X"]));
+    connection.notify_changes(2, Some(&["10.1/X"]));
     until("the second notice", || cache.count("notices") == 2);
     assert!(shows(&cache.resolve("10.1/x"), "https://two.example/"));
     assert!(shows(&cache.resolve("10.1/y"), "https://one.example/"), "it has not changed");

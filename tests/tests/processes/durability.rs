@@ -96,7 +96,7 @@ impl UnsyncedState {
         let quoted: Vec<PathBuf> = call.split('"').skip(1).step_by(2).map(PathBuf::from).collect();
         if call.starts_with("rename") || call.starts_with("link") {
             if let [from, to] = quoted.as_slice() {
-                self.place(from, to);
+                self.location(from, to);
             }
         } else if call.contains("O_CREAT")
             && let [path] = quoted.as_slice()
@@ -112,7 +112,7 @@ impl UnsyncedState {
         }
     }
 
-    fn place(&mut self, from: &Path, to: &Path) {
+    fn location(&mut self, from: &Path, to: &Path) {
         let name = name_of(to);
         let is_unsynced = self.files.remove(from);
         if !is_durable(&name) {
@@ -168,8 +168,8 @@ fn a_set_and_its_copies_are_on_disk_before_they_are_named() {
     let mut generate = hdl(["key", "generate", "--plain"]);
     generate.arg(path("private.bin")).arg(path("public.bin"));
     placed_by(&generate, &directory);
-    let place = format!("file://{}", path("place").display());
-    let _: FleetUrl = place.parse().expect("a place");
+    let location = format!("file://{}", path("place").display());
+    let _: FleetUrl = location.parse().expect("a place");
     for round in 0..2 {
         let line = format!(
             r#"{{"handle":"10.1/{round}","values":[{{"index":1,"type":"URL","data":"https://a.example/"}}]}}"#
@@ -182,7 +182,7 @@ fn a_set_and_its_copies_are_on_disk_before_they_are_named() {
         assert_eq!(placed.last().map(String::as_str), Some("MANIFEST"));
 
         let mut ship = hdl(["ship"]);
-        ship.arg(path("set")).arg(&place);
+        ship.arg(path("set")).arg(&location);
         let placed = placed_by(&ship, &directory);
         for is_there in [
             |name: &str| name.ends_with(".layer"),
@@ -193,7 +193,7 @@ fn a_set_and_its_copies_are_on_disk_before_they_are_named() {
         }
 
         let mut fetch = Command::new(program("handle-fetch", "handle-fetch"));
-        fetch.args([&place, "--once", "--allow-root"]).arg(path("replica"));
+        fetch.args([&location, "--once", "--allow-root"]).arg(path("replica"));
         let placed = placed_by(&fetch, &directory);
         assert!(placed.iter().any(|name| name.ends_with(".layer")), "{placed:?}");
         assert_eq!(placed.last().map(String::as_str), Some("MANIFEST"));

@@ -173,8 +173,8 @@ fn an_interrupted_import_says_what_was_written_and_goes_on() {
     };
     let (code, error) = fail(limited(6_000, ""));
     assert!(code == 1 && error.contains("of 60,000 records") && error.contains("--resume"), "{code} {error}");
-    let told = run(hdl_in(&directory, &["import", "store.redb", "records", "--resume", "--json"]));
-    let summary: Json = serde_json::from_slice(&told.stdout).unwrap();
+    let imported = run(hdl_in(&directory, &["import", "store.redb", "records", "--resume", "--json"]));
+    let summary: Json = serde_json::from_slice(&imported.stdout).unwrap();
     let count = |name: &str| summary[name].as_u64().unwrap();
     assert_eq!(count("written") + count("resumed"), 60_000, "{summary}");
     // Input that cannot be read to its end is not written at all.

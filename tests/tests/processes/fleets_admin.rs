@@ -149,7 +149,7 @@ fn the_last_set_is_shipped_when_the_process_stops() {
     let mut admin = start(&fleet);
     change(&admin, "first");
     until_shipped(&fleet, &admin);
-    // The store is slow: sets wait while the process is told to stop.
+    // The store is slow: sets wait while the process is asked to stop.
     fleet.bucket().set_faults(|_| BucketFault::Delay(std::time::Duration::from_millis(100)));
     for at in 0..10 {
         change(&admin, &format!("change {at}"));

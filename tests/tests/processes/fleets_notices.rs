@@ -87,7 +87,7 @@ fn is_current(fleet: &TestFleet) -> bool {
 }
 
 #[test]
-fn a_machine_is_told_of_each_set_at_once() {
+fn a_machine_is_notified_of_each_set_at_once() {
     let fleet = TestFleet::over_s3();
     let admin = start(&fleet, free_address());
     let fetcher = fetch(&fleet, NEVER_MS, admin.server().notify_address().unwrap(), "notice-key");
@@ -192,7 +192,7 @@ impl Drop for StopOnDrop<'_> {
 struct NamesReceiver {
     config: NotifyConfig,
     shutdown: Arc<Shutdown>,
-    told: Mutex<Vec<(u64, Option<Vec<String>>)>>,
+    notices: Mutex<Vec<(u64, Option<Vec<String>>)>>,
 }
 
 impl NoticeReceiver for NamesReceiver {
@@ -218,12 +218,12 @@ impl NoticeReceiver for NamesReceiver {
         let names = |changed: &ChangedHandles| {
             changed.names().map(|name| String::from_utf8_lossy(name).into_owned()).collect()
         };
-        self.told.lock().unwrap().push((notice.generation, changed.map(names)));
+        self.notices.lock().unwrap().push((notice.generation, changed.map(names)));
     }
 }
 
 #[test]
-fn a_machine_that_asks_is_told_which_handles_have_changed() {
+fn a_machine_that_asks_is_notified_which_handles_have_changed() {
     let fleet = TestFleet::over_s3();
     write_secret(&fleet.path("notice-key"), &"k".repeat(64));
     let admin = administer_with("wide_open", |config: &mut Config| {
@@ -237,26 +237,26 @@ fn a_machine_that_asks_is_told_which_handles_have_changed() {
     let receiver = NamesReceiver {
         config: NotifyConfig { address, ..NotifyConfig::default() },
         shutdown: Arc::new(Shutdown::new().unwrap()),
-        told: Mutex::default(),
+        notices: Mutex::default(),
     };
     let key = NoticeKey::read(&fleet.path("notice-key")).unwrap();
     std::thread::scope(|scope| {
         let _stops = StopOnDrop(&receiver.shutdown);
         scope.spawn(|| listen(&receiver, &key));
-        let last = || receiver.told.lock().unwrap().last().cloned();
+        let last = || receiver.notices.lock().unwrap().last().cloned();
         let shown = || read_manifest(&fleet.path("published")).unwrap().generation;
         until("a notice", || last().is_some_and(|(generation, _)| generation == shown()));
         assert_eq!(last().unwrap().1, None, "nothing is known about the time before");
         let expect = |names: Option<&[&str]>| {
             until("the notice", || last().is_some_and(|(generation, _)| generation == shown()));
             // Merges are sets too, and change no handle.
-            let mut told = std::mem::take(&mut *receiver.told.lock().unwrap());
-            told.retain(|(_, names)| names.as_ref().is_none_or(|names| !names.is_empty()));
-            let told: Vec<_> = told.into_iter().map(|(_, names)| names).collect();
+            let mut notices = std::mem::take(&mut *receiver.notices.lock().unwrap());
+            notices.retain(|(_, names)| names.as_ref().is_none_or(|names| !names.is_empty()));
+            let notices: Vec<_> = notices.into_iter().map(|(_, names)| names).collect();
             let names = names.map(|names| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
-            assert_eq!(told, [names]);
+            assert_eq!(notices, [names]);
         };
-        receiver.told.lock().unwrap().clear();
+        receiver.notices.lock().unwrap().clear();
         change(&admin, "after");
         expect(Some(&["10.5555/told"]));
         let shared = admin.server().shared();

@@ -188,9 +188,9 @@ fn the_foreign_server_keeps_to_the_protocol() {
     for part in [fragment(1, &message[30..]), fragment(0, &message[..30])] {
         socket.send_to(&part, responder.address("udp")).unwrap();
     }
-    let mut room = [0; 600];
-    let (len, _) = socket.recv_from(&mut room).unwrap();
-    assert_eq!((len, code(&room[..len])), (512, 1), "the first fragment of a long answer");
+    let mut buffer = [0; 600];
+    let (len, _) = socket.recv_from(&mut buffer).unwrap();
+    assert_eq!((len, code(&buffer[..len])), (512, 1), "the first fragment of a long answer");
 }
 
 #[test]

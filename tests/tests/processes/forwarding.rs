@@ -124,9 +124,9 @@ fn exchange_over_udp_unreadable(server: SocketAddr, message: &[u8]) -> Vec<u8> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     socket.send_to(message, server).unwrap();
-    let mut room = [0; 2048];
-    let len = socket.recv(&mut room).unwrap();
-    room[..len].to_vec()
+    let mut buffer = [0; 2048];
+    let len = socket.recv(&mut buffer).unwrap();
+    buffer[..len].to_vec()
 }
 
 #[test]

@@ -431,7 +431,7 @@ fn strangers_see_the_form_and_every_page_is_guarded() {
 }
 
 #[test]
-fn identities_without_rights_are_told_so() {
+fn identities_without_rights_get_an_error() {
     let pages = pages_with(|_| ());
     let answer = pages.sign_in(&fields(&[("id", "305:0.NA/TST"), ("secret", "read only admin")]));
     let who = pages.signed_in(&answer);

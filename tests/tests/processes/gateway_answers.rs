@@ -24,7 +24,7 @@ const PER_SOURCE: usize = 2 << 20;
 /// Bytes of the record `10.1/long`, and at least of its JSON.
 const LONG_LEN: usize = 200_000;
 const LONG: &str = "/api/handles/10.1/long";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A gateway with a long and a short record.
 struct LongRecords {
@@ -68,10 +68,10 @@ impl LongRecords {
 /// The statuses of answers of HTTP/2 that have come within a second: literals or indexes of the
 /// static table behind `:status`.
 fn statuses(stream: &mut TcpStream) -> Vec<u16> {
-    let (mut bytes, mut room, since) = (Vec::new(), [0; 1 << 16], Instant::now());
+    let (mut bytes, mut buffer, since) = (Vec::new(), [0; 1 << 16], Instant::now());
     while since.elapsed() < Duration::from_secs(1) {
-        if let Ok(len) = stream.read(&mut room) {
-            bytes.extend_from_slice(&room[..len]);
+        if let Ok(len) = stream.read(&mut buffer) {
+            bytes.extend_from_slice(&buffer[..len]);
         }
     }
     let (mut statuses, mut rest) = (Vec::new(), &bytes[..]);
@@ -120,7 +120,7 @@ fn answers_over_http2_that_nobody_reads_are_bounded_by_source() {
 }
 
 #[test]
-fn an_answer_without_room_is_refused_before_it_is_made() {
+fn an_answer_without_capacity_is_refused_before_it_is_made() {
     /// Requests over one connection.
     const COUNT: u32 = 30;
     let served = LongRecords::serve(|_| ());
@@ -155,11 +155,11 @@ fn an_answer_without_room_is_refused_before_it_is_made() {
 
 /// Reads one answer over HTTP/1.1, which has a length.
 fn read_one(stream: &mut TcpStream) -> Vec<u8> {
-    let (mut answer, mut room) = (Vec::new(), vec![0; 1 << 18]);
+    let (mut answer, mut buffer) = (Vec::new(), vec![0; 1 << 18]);
     loop {
-        let len = stream.read(&mut room).unwrap();
+        let len = stream.read(&mut buffer).unwrap();
         assert!(len > 0, "the connection was closed");
-        answer.extend_from_slice(&room[..len]);
+        answer.extend_from_slice(&buffer[..len]);
         let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else { continue };
         let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();
         let (_, rest) = head.split_once("content-length: ").unwrap();
@@ -288,13 +288,13 @@ fn an_answer_over_http1_that_moves_too_slowly_is_cut() {
     for (len, buffer, is_enough) in [(16 << 10, 1 << 15, true), (64, 2048, false)] {
         let mut stream = TcpStream::connect(served.address()).unwrap();
         set_socket_recv_buffer_size(&stream, buffer).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         write!(stream, "GET {LONG} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let (mut bytes, mut room) = (Vec::new(), vec![0; len]);
+        let (mut bytes, mut buffer) = (Vec::new(), vec![0; len]);
         let since = Instant::now();
         while since.elapsed() < Duration::from_millis(u64::from(WRITE_MS) * 4) {
-            match stream.read(&mut room) {
-                Ok(len @ 1..) => bytes.extend_from_slice(&room[..len]),
+            match stream.read(&mut buffer) {
+                Ok(len @ 1..) => bytes.extend_from_slice(&buffer[..len]),
                 _ => break,
             }
             std::thread::sleep(Duration::from_millis(150));

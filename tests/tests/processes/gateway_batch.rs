@@ -365,7 +365,7 @@ fn bodies_of_every_form_are_read() {
     assert_eq!(send(any, "", &packed("\n".repeat(16 << 20))), [(1, 4)]);
 }
 
-/// Bodies that pause take no threads from other sources, nor places at `handle-admin`.
+/// Bodies that pause take no threads from other sources, nor permits at `handle-admin`.
 #[test]
 fn a_source_has_as_many_bodies_under_way_as_allowed() {
     let service = BatchService::start();
@@ -398,12 +398,12 @@ fn results_arrive_while_lines_are_still_being_sent() {
     );
     let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
     stream.write_all((head + &chunk(&creation("TST/streamed-1"))).as_bytes()).unwrap();
-    let (mut seen, mut room) = (String::new(), [0; 4096]);
+    let (mut seen, mut buffer) = (String::new(), [0; 4096]);
     let mut read_until = |stream: &mut dyn std::io::Read, wanted: &str| {
         while !seen.contains(wanted) {
-            let len = stream.read(&mut room).unwrap();
+            let len = stream.read(&mut buffer).unwrap();
             assert!(len > 0, "{wanted}: {seen}");
-            seen.push_str(&String::from_utf8_lossy(&room[..len]));
+            seen.push_str(&String::from_utf8_lossy(&buffer[..len]));
         }
     };
     read_until(&mut stream, "{\"line\":1,\"responseCode\":1,\"handle\":\"TST/streamed-1\"}");
@@ -426,7 +426,7 @@ fn chunk(text: &str) -> String {
 }
 
 #[test]
-fn requests_that_wait_for_their_clients_take_no_place() {
+fn requests_that_wait_for_their_clients_take_no_permit() {
     let service = BatchService::start_with(
         |_| (),
         |config| {
@@ -455,7 +455,7 @@ fn requests_that_wait_for_their_clients_take_no_place() {
         let first = creation(&format!("TST/paused-{at}"));
         let begun = if at % 2 == 0 { first } else { first + "{\"handle\"" };
         paused.push(begin(ADMINISTRATOR, "", chunk(&begun)));
-        // There are two places; each is free again after a moment, for another request of the same
+        // There are two permits; each is free again after a moment, for another request of the same
         // source.
         let since = Instant::now();
         let other = loop {

@@ -58,9 +58,9 @@ fn start_gateway(gateway: &GatewayServer, socket: PathBuf, files: &TempDir) -> (
 fn interrupted(address: SocketAddr, body: &str, interrupt: impl FnOnce()) -> Vec<i64> {
     let mut stream = connect_over_tls(address);
     stream.write_all(&request(ADMINISTRATOR, "Idempotency-Key: killed\r\n", body)).unwrap();
-    let (mut text, mut room, mut interrupt) = (Vec::new(), [0; 16_384], Some(interrupt));
-    while let Ok(len @ 1..) = stream.read(&mut room) {
-        text.extend_from_slice(&room[..len]);
+    let (mut text, mut buffer, mut interrupt) = (Vec::new(), [0; 16_384], Some(interrupt));
+    while let Ok(len @ 1..) = stream.read(&mut buffer) {
+        text.extend_from_slice(&buffer[..len]);
         if String::from_utf8_lossy(&text).contains("\"responseCode\":1,")
             && let Some(interrupt) = interrupt.take()
         {
@@ -163,7 +163,7 @@ fn killed_after(
 ) -> BTreeSet<i64> {
     let mut stream = connect_over_tls(address);
     stream.write_all(&request(ADMINISTRATOR, &format!("Idempotency-Key: {key}\r\n"), body)).unwrap();
-    let (mut text, mut room, mut kill) = (Vec::new(), [0; 2048], Some(kill));
+    let (mut text, mut buffer, mut kill) = (Vec::new(), [0; 2048], Some(kill));
     loop {
         let count = text.split(|&byte| byte == b'\n').filter(|line| line.starts_with(b"{")).count();
         if count >= results
@@ -174,8 +174,8 @@ fn killed_after(
             }
             kill();
         }
-        match stream.read(&mut room) {
-            Ok(len @ 1..) => text.extend_from_slice(&room[..len]),
+        match stream.read(&mut buffer) {
+            Ok(len @ 1..) => text.extend_from_slice(&buffer[..len]),
             _ => break,
         }
     }

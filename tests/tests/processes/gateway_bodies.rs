@@ -53,10 +53,10 @@ fn read_answer(stream: &mut impl Read, bytes: &mut Vec<u8>) -> HttpAnswer {
             *bytes = rest.to_vec();
             return answer;
         }
-        let mut room = [0; 4096];
-        let len = stream.read(&mut room).unwrap();
+        let mut buffer = [0; 4096];
+        let len = stream.read(&mut buffer).unwrap();
         assert!(len > 0, "the connection has ended: {}", String::from_utf8_lossy(bytes));
-        bytes.extend_from_slice(&room[..len]);
+        bytes.extend_from_slice(&buffer[..len]);
     }
 }
 

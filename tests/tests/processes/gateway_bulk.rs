@@ -266,11 +266,15 @@ fn reads_with_many_types_take_a_fifth_of_a_core() {
     let asked = std::thread::scope(|scope| {
         let asking = || {
             let mut stream = tcp_from([127, 0, 0, 2], served.address());
-            let (mut count, mut room) = (0_u32, [0; 1 << 16]);
+            let (mut count, mut buffer) = (0_u32, [0; 1 << 16]);
             while !is_over.load(Ordering::Relaxed) {
                 stream.write_all(request.as_bytes()).unwrap();
-                let len = stream.read(&mut room).unwrap();
-                assert!(room[..len].starts_with(b"HTTP/1.1 "), "{}", String::from_utf8_lossy(&room[..len]));
+                let len = stream.read(&mut buffer).unwrap();
+                assert!(
+                    buffer[..len].starts_with(b"HTTP/1.1 "),
+                    "{}",
+                    String::from_utf8_lossy(&buffer[..len])
+                );
                 count += 1;
             }
             count

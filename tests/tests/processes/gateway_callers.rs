@@ -170,7 +170,7 @@ fn callers_of_another_service_without_rights_or_with_the_wrong_key_change_nothin
 }
 
 #[test]
-fn a_caller_whose_service_does_not_answer_is_told_so() {
+fn a_caller_whose_service_does_not_answer_gets_an_error() {
     let mut services = start();
     services.there.stop();
     let (_, refused) = services.sign_in("300:20.2/who", "admin_rsa");

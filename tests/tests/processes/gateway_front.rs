@@ -301,11 +301,11 @@ pub(crate) fn read_to_end(
     stream: &mut TcpStream,
     mut meanwhile: impl FnMut(&mut TcpStream),
 ) -> (Vec<u8>, Duration) {
-    let (since, mut read, mut room) = (Instant::now(), Vec::new(), [0; 4096]);
+    let (since, mut read, mut buffer) = (Instant::now(), Vec::new(), [0; 4096]);
     while since.elapsed() < Duration::from_secs(10) {
-        match stream.read(&mut room) {
+        match stream.read(&mut buffer) {
             Ok(0) => return (read, since.elapsed()),
-            Ok(len) => read.extend_from_slice(&room[..len]),
+            Ok(len) => read.extend_from_slice(&buffer[..len]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => meanwhile(stream),
             Err(_) => return (read, since.elapsed()),
         }
@@ -336,12 +336,12 @@ pub(crate) fn comes_true(check: impl Fn() -> bool) -> bool {
 fn a_client_that_leaves_one_answer_loses_its_connection() {
     let served = gateway(|config| config.limits.transfer_ms = WRITE.as_millis().try_into().unwrap());
     let state = served.gateway.state();
-    for (request, room) in [(get_over_http2(1), 0), (resolve_over_http2(1), NAME.0.len() * NAME.1)] {
+    for (request, buffer) in [(get_over_http2(1), 0), (resolve_over_http2(1), NAME.0.len() * NAME.1)] {
         let mut stream = begin_without_window(served.address());
         stream.write_all(&request).unwrap();
         let mut most = 0;
         let (read, took) = read_to_end(&mut stream, |_| most = most.max(state.bodies.count()));
-        assert_eq!(most, room, "the body of a request counts until it is answered");
+        assert_eq!(most, buffer, "the body of a request counts until it is answered");
         assert_eq!((count(&read, HEADERS), count(&read, DATA)), (1, 0), "an answer without its body");
         assert!(took > WRITE - Duration::from_millis(100) && took < 3 * WRITE, "{took:?}");
         assert!(comes_true(|| state.connections.count() == 0 && state.bodies.count() == 0));

@@ -111,7 +111,7 @@ fn clients_choose_it_in_the_handshake_of_tls() {
 }
 
 #[test]
-fn limits_of_streams_and_heads_are_told_and_kept() {
+fn limits_of_streams_and_heads_are_announced_and_kept() {
     let served = gateway(|_| ());
     run(async {
         let requests = plain_client(served.address()).await;
@@ -121,9 +121,9 @@ fn limits_of_streams_and_heads_are_told_and_kept() {
         let fields =
             [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", HANDLE)];
         let fixed: usize = fields.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
-        let room = (32 << 10) - fixed - "a".len() - 32;
-        assert_eq!(ask(&requests, HANDLE, &[("a", "x".repeat(room))]).await.unwrap().0, 200);
-        assert_eq!(ask(&requests, HANDLE, &[("a", "x".repeat(room + 1))]).await.unwrap().0, 431);
+        let buffer = (32 << 10) - fixed - "a".len() - 32;
+        assert_eq!(ask(&requests, HANDLE, &[("a", "x".repeat(buffer))]).await.unwrap().0, 200);
+        assert_eq!(ask(&requests, HANDLE, &[("a", "x".repeat(buffer + 1))]).await.unwrap().0, 431);
         assert_eq!(ask(&requests, HANDLE, &[]).await.unwrap().0, 200, "the connection goes on");
     });
 }
@@ -139,9 +139,9 @@ fn refusal(address: SocketAddr, bytes: &[u8]) -> Option<u32> {
     let mut stream = StdStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let _ = stream.write_all(bytes);
-    let (mut answer, mut room) = (Vec::new(), [0; 4096]);
-    while let Ok(len @ 1..) = stream.read(&mut room) {
-        answer.extend_from_slice(&room[..len]);
+    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(len @ 1..) = stream.read(&mut buffer) {
+        answer.extend_from_slice(&buffer[..len]);
     }
     let mut rest = &answer[..];
     while let [a, b, c, kind, ..] = *rest {

@@ -52,7 +52,7 @@ fn statuses(served: &GatewayServer, begin: &[u8], headers: &str) -> Vec<u16> {
 }
 
 #[test]
-fn a_source_that_asks_too_often_is_told_when_to_come_back() {
+fn a_source_that_asks_too_often_gets_the_time_to_come_back() {
     let served = limited(|_| ());
     let refused = three(&served, b"", "Origin: https://a.example\r\n").remove(2);
     assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));

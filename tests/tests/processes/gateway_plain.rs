@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// A path that redirects.
 const PATH: &str = "/10.5072/URL-ONE";
 /// A request that ends the connection.
@@ -154,7 +154,7 @@ fn plain_request() -> impl Strategy<Value = Vec<u8>> {
 fn answers(served: &GatewayServer, pieces: &[&[u8]]) -> String {
     let mut stream = TcpStream::connect(served.address()).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     for piece in pieces {
         // A server that refuses a request may close before it has read all of it.
         if stream.write_all(piece).is_err() {
@@ -214,10 +214,10 @@ fn read_answer(stream: &mut impl Read, bytes: &mut Vec<u8>) -> HttpAnswer {
             *bytes = rest.to_vec();
             return answer;
         }
-        let mut room = [0; 4096];
-        let len = stream.read(&mut room).unwrap();
+        let mut buffer = [0; 4096];
+        let len = stream.read(&mut buffer).unwrap();
         assert!(len > 0, "{}", String::from_utf8_lossy(bytes));
-        bytes.extend_from_slice(&room[..len]);
+        bytes.extend_from_slice(&buffer[..len]);
     }
 }
 
@@ -258,7 +258,7 @@ fn a_client_that_sends_many_requests_before_it_reads_gets_all_answers() {
     const COUNT: usize = 40_000;
     let served = gateway(|_| ());
     let mut stream = TcpStream::connect(served.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut sender = stream.try_clone().unwrap();
     let sending = std::thread::spawn(move || {
         let requests = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").repeat(COUNT);
@@ -267,11 +267,11 @@ fn a_client_that_sends_many_requests_before_it_reads_gets_all_answers() {
     // The answers fill the buffers of the kernel, and then wait.
     std::thread::sleep(Duration::from_millis(300));
     let mut bytes = Vec::new();
-    let (mut count, mut room) = (0, [0; 64 << 10]);
+    let (mut count, mut buffer) = (0, [0; 64 << 10]);
     while count < COUNT {
-        let len = stream.read(&mut room).unwrap();
+        let len = stream.read(&mut buffer).unwrap();
         assert!(len > 0, "{count} answers");
-        bytes.extend_from_slice(&room[..len]);
+        bytes.extend_from_slice(&buffer[..len]);
         let mut rest = &bytes[..];
         while let Some((answer, after)) = HttpAnswer::split(rest, false) {
             assert_eq!(answer.status, 302);
@@ -288,16 +288,16 @@ fn a_client_that_sends_many_requests_before_it_reads_gets_all_answers() {
 fn a_client_that_does_not_read_its_answers_loses_the_connection() {
     let served = gateway(|config| config.limits.transfer_ms = 300);
     let mut stream = TcpStream::connect(served.address()).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let requests = format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n").repeat(1000);
     // The server stops reading when it cannot write, and resets the connection later.
     let begun = Instant::now();
     while stream.write_all(requests.as_bytes()).is_ok() {
-        assert!(begun.elapsed() < PATIENCE, "the connection stays open");
+        assert!(begun.elapsed() < TIMEOUT, "the connection stays open");
     }
     assert!(begun.elapsed() >= Duration::from_millis(300));
     while served.gateway.state().counters.connections_failed.get() == 0 {
-        assert!(begun.elapsed() < PATIENCE, "a failure is counted");
+        assert!(begun.elapsed() < TIMEOUT, "a failure is counted");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -307,7 +307,7 @@ fn the_time_for_a_head_begins_with_the_last_answer() {
     const HEADER_MS: u32 = 1500;
     let served = gateway(|config| config.limits.header_ms = HEADER_MS);
     let mut stream = TcpStream::connect(served.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (request, mut bytes) = (format!("GET {PATH} HTTP/1.1\r\nHost: x\r\n\r\n"), Vec::new());
     let begun = Instant::now();
     // Requests one after the other keep the connection open beyond the time for one.
@@ -322,7 +322,7 @@ fn the_time_for_a_head_begins_with_the_last_answer() {
     assert!(idle.elapsed() >= Duration::from_millis(u64::from(HEADER_MS) - 100), "{:?}", idle.elapsed());
     // Without the start of a request, the connection ends without an answer.
     let mut stream = TcpStream::connect(served.address()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     assert_eq!(read_answer(&mut stream, &mut bytes).status, 302);
     assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);

@@ -33,11 +33,11 @@ fn a_long_body_is_not_read_before_its_caller_is_proven() {
         );
         // None of the body follows.
         stream.write_all(head.as_bytes()).unwrap();
-        let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
+        let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
         let answer = loop {
-            let len = stream.read(&mut room).unwrap();
+            let len = stream.read(&mut buffer).unwrap();
             assert!(len > 0, "{framing}: no answer");
-            bytes.extend_from_slice(&room[..len]);
+            bytes.extend_from_slice(&buffer[..len]);
             if let Some((answer, _)) = HttpAnswer::split(&bytes, false) {
                 break answer;
             }

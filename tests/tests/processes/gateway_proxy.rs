@@ -79,7 +79,7 @@ pub(crate) fn gateway_of(
     GatewayServer { gateway, directory }
 }
 
-/// Fails unless an answer is a page of this status that browsers are told to protect.
+/// Fails unless an answer is a page of this status that browsers are asked to protect.
 fn is_page(answer: &HttpAnswer, status: u16) {
     assert_eq!((answer.status, answer.header("content-type")), (status, Some("text/html;charset=utf-8")));
     assert_eq!(answer.header("content-security-policy"), Some(CONTENT_SECURITY_POLICY));

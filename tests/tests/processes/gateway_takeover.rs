@@ -23,7 +23,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const PATH: &str = "/api/handles/20.500.1/1";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A published set and the address at which consecutive processes serve it.
 struct TakeoverSetup {
@@ -74,7 +74,7 @@ impl TakeoverSetup {
     /// The status of the process that serves; `None` while none does.
     fn try_status(&self) -> Option<Json> {
         let mut stream = std::os::unix::net::UnixStream::connect(self.control()).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         stream.write_all(b"status\n").ok()?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).ok()?;
@@ -116,15 +116,15 @@ impl ServiceManager {
     fn new(directory: &Path) -> Self {
         let path = directory.join("notify.sock");
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { socket, path }
     }
 
     fn until_notified(&self, text: &str) {
-        let mut room = [0; 1000];
+        let mut buffer = [0; 1000];
         loop {
-            let len = self.socket.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
-            let notification = String::from_utf8_lossy(&room[..len]).into_owned();
+            let len = self.socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let notification = String::from_utf8_lossy(&buffer[..len]).into_owned();
             assert!(!notification.contains("STOPPING"), "the service does not stop: {notification}");
             if notification.contains(text) {
                 return;
@@ -255,21 +255,21 @@ fn ask(stream: &mut (impl Read + Write)) -> Result<HttpAnswer, String> {
 }
 
 fn read_answer(stream: &mut impl Read) -> Result<HttpAnswer, String> {
-    let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     loop {
         if let Some((answer, _)) = HttpAnswer::split(&bytes, false) {
             return Ok(answer);
         }
-        match stream.read(&mut room).map_err(|error| error.to_string())? {
+        match stream.read(&mut buffer).map_err(|error| error.to_string())? {
             0 => return Err(std::io::ErrorKind::UnexpectedEof.to_string()),
-            len => bytes.extend_from_slice(&room[..len]),
+            len => bytes.extend_from_slice(&buffer[..len]),
         }
     }
 }
 
 fn open(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -468,7 +468,7 @@ fn another_user_does_not_get_the_sockets() {
         let nobody = rustix::process::Uid::from_raw(65_534);
         rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
         let mut stream = std::os::unix::net::UnixStream::connect(control).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(b"take-over\n").unwrap();
         let mut said = String::new();
         stream.read_to_string(&mut said).unwrap();
@@ -480,7 +480,7 @@ fn another_user_does_not_get_the_sockets() {
 }
 
 #[test]
-fn a_gateway_that_is_told_to_stop_after_a_take_over_does_not_wait_longer_than_otherwise() {
+fn a_gateway_that_stops_after_a_take_over_does_not_wait_longer_than_otherwise() {
     let setup = TakeoverSetup::new();
     setup.configure(1, "[limits]\ndrain_ms = 1000\n");
     let mut old = setup.serve();

@@ -50,10 +50,10 @@ fn check_names(mut stream: impl Read + Write, at_once: bool) {
                 bytes = rest.to_vec();
                 break answer;
             }
-            let mut room = [0; 4096];
-            let len = stream.read(&mut room).unwrap();
+            let mut buffer = [0; 4096];
+            let len = stream.read(&mut buffer).unwrap();
             assert!(len > 0, "{request}: {}", String::from_utf8_lossy(&bytes));
-            bytes.extend_from_slice(&room[..len]);
+            bytes.extend_from_slice(&buffer[..len]);
         };
         let name = serde_json::Value::from(NAMES[at / 2]);
         let expected = format!("f({{\"responseCode\":100,\"handle\":{name}}});");

@@ -264,9 +264,9 @@ fn notifies_the_service_manager() {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
     });
     let notification = || {
-        let mut room = [0; 1000];
-        let len = manager.recv(&mut room).unwrap();
-        String::from_utf8_lossy(&room[..len]).into_owned()
+        let mut buffer = [0; 1000];
+        let len = manager.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..len]).into_owned()
     };
     assert!(notification().contains("READY=1"));
     assert_eq!(notification().trim_end(), "WATCHDOG=1", "the first watchdog notification");
@@ -622,9 +622,9 @@ fn responder(lie: impl Fn(&Message<'_>, Envelope) -> Vec<u8> + Send + 'static) -
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let address = socket.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
-        let mut room = [0; 2048];
-        let (len, peer) = socket.recv_from(&mut room).unwrap();
-        let (envelope, message) = Envelope::split(&room[..len]).unwrap();
+        let mut buffer = [0; 2048];
+        let (len, peer) = socket.recv_from(&mut buffer).unwrap();
+        let (envelope, message) = Envelope::split(&buffer[..len]).unwrap();
         socket.send_to(&lie(&Message::decode(message).unwrap(), envelope), peer).unwrap();
     });
     address

@@ -64,8 +64,8 @@ fn refused_lines_are_reported_and_the_others_are_imported() {
     let skips = [records, "--skip-refused", "--report", report, "--json"];
     let done = import(&store, &skips).output().unwrap();
     assert_eq!(done.status.code(), Some(1), "something was refused");
-    let told = summary(&String::from_utf8(done.stdout).unwrap());
-    assert_eq!((&told["read"], &told["written"], &told["passed_over"]), (&json!(8), &json!(2), &json!(6)));
+    let shown = summary(&String::from_utf8(done.stdout).unwrap());
+    assert_eq!((&shown["read"], &shown["written"], &shown["passed_over"]), (&json!(8), &json!(2), &json!(6)));
     assert_eq!(String::from_utf8(done.stderr).unwrap(), "", "the report has it all");
     assert_eq!(exported(&store).lines().count(), 2);
     let lines = std::fs::read_to_string(report).unwrap();
@@ -148,9 +148,9 @@ fn an_import_that_is_killed_at_any_moment_goes_on_to_the_same_records() {
             }
             let mut text = String::new();
             std::io::Read::read_to_string(&mut process.0.stdout.take().unwrap(), &mut text).unwrap();
-            let told = summary(&text);
-            resumed += told["resumed"].as_u64().unwrap();
-            assert_eq!(told["written"].as_u64().unwrap() + told["resumed"].as_u64().unwrap(), 25_000);
+            let shown = summary(&text);
+            resumed += shown["resumed"].as_u64().unwrap();
+            assert_eq!(shown["written"].as_u64().unwrap() + shown["resumed"].as_u64().unwrap(), 25_000);
             break;
         }
         let (found, times) = untimed(&exported(&store));

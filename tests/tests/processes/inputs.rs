@@ -307,8 +307,8 @@ fn a_dump_of_tables_that_were_changed_is_imported_whole() {
         });
         assert!(dump.status.success(), "{}", text(&dump));
         let (store, command) = stores.import(&stores.write(name_of_input, &dump.stdout));
-        let told = succeed(command);
-        assert!(told.contains("300 records: 300 written"), "{name_of_input}: {told}");
+        let shown = succeed(command);
+        assert!(shown.contains("300 records: 300 written"), "{name_of_input}: {shown}");
         let lines = exported(&store);
         let records = lines.lines().filter(|line| line.contains("\"values\""));
         for record in records {

@@ -126,7 +126,7 @@ fn false_answers_are_detected_and_another_site_answers() {
         let liar = LiarServer::start(truth, &lab.key_file("mirror"), lie);
         let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
         // The liar is asked twice; more attempts would prove no more.
-        client.patience.udp_ms =
+        client.timeout.udp_ms =
             if is_expected(AttemptError::Silence) { vec![200, 800] } else { vec![20_000] };
         let client = Arc::new(client);
         let mut driver = BlockingDriver::new(Arc::clone(&client));
@@ -178,7 +178,7 @@ fn a_slow_answer_is_accepted_before_the_time_limit() {
     let late = Lie::Late(Duration::from_millis(400));
     let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
     let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
-    client.patience.udp_ms = vec![100, 30_000];
+    client.timeout.udp_ms = vec![100, 30_000];
     let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
@@ -191,7 +191,7 @@ fn a_server_that_accepts_connections_and_does_not_answer_is_skipped() {
     let lab = lab();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut client = client_of(lab, listener.local_addr().unwrap(), &[InterfaceProtocol::TCP]);
-    client.patience.tcp_ms = 2_000;
+    client.timeout.tcp_ms = 2_000;
     let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     record.assert_is(resolved.outcome.unwrap().values());
@@ -205,7 +205,7 @@ fn all_sites_are_asked_over_udp_before_any_over_tcp() {
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut client = client_of(lab, silent.local_addr().unwrap(), &[InterfaceProtocol::UDP]);
     client.preferences.protocols = vec![InterfaceProtocol::UDP, InterfaceProtocol::TCP];
-    client.patience.udp_ms = vec![200, 800];
+    client.timeout.udp_ms = vec![200, 800];
     let record = elsevier_records().next().unwrap();
     let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);
     let answer = resolved.outcome.unwrap();
@@ -224,7 +224,7 @@ fn all_sites_are_asked_over_udp_before_any_over_tcp() {
 /// Resolves some handles, with one failed request for each responsible server that is down.
 fn resolve_some(lab: &LabProcess, case: &str, skip: usize, gone: &[SocketAddr]) {
     let mut client = lab.client();
-    client.patience.tcp_ms = 5_000;
+    client.timeout.tcp_ms = 5_000;
     let mut driver = BlockingDriver::new(Arc::new(client));
     for record in records::load().iter().skip(skip).step_by(90).take(15) {
         let resolved = driver.resolve(&certified(&record.handle), &TRACED);
@@ -254,7 +254,7 @@ fn any_server_may_be_silent_or_gone() {
             let record = records.iter().find(is_on_server).unwrap();
             let server = lab.addresses(site)[at];
             let mut client = lab.client();
-            client.patience.udp_ms = vec![150, 600];
+            client.timeout.udp_ms = vec![150, 600];
             prefer(&client, &lab, &record.handle, server);
             lab.signal_one(site, at, "STOP");
             let resolved = BlockingDriver::new(Arc::new(client)).resolve(&certified(&record.handle), &TRACED);

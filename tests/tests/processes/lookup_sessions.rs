@@ -52,7 +52,7 @@ fn client(protocols: &[InterfaceProtocol]) -> Arc<Client> {
     let mut client = Client::new(Root::default());
     client.preferences.protocols = protocols.to_vec();
     // A repeated request would be challenged again.
-    client.patience.udp_ms = vec![30_000];
+    client.timeout.udp_ms = vec![30_000];
     Arc::new(client)
 }
 

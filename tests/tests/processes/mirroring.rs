@@ -208,9 +208,9 @@ fn status_and_metrics_show_the_lag() {
 fn load(service: &InitialisedService, count: usize, data: &str) {
     let store = Store::open(&StoreConfig::at(&service.path("site/store.redb"))).unwrap();
     let temp_dir = service.path("site");
-    let (mut bulk, mut room) = (store.bulk(&temp_dir, 16 << 20), Vec::new());
+    let (mut bulk, mut buffer) = (store.bulk(&temp_dir, 16 << 20), Vec::new());
     for n in 0..count {
-        let values = Values::build([Value::new(1, b"URL", data.as_bytes())], &mut room);
+        let values = Values::build([Value::new(1, b"URL", data.as_bytes())], &mut buffer);
         bulk.add(format!("10.1045/load{n}").as_bytes(), values).unwrap();
     }
     bulk.finish(|_| ()).unwrap();
@@ -238,7 +238,8 @@ fn a_mirror_that_is_behind_the_log_dumps_and_drops_what_is_gone() {
     fs::remove_file(&store).unwrap();
     succeed(service.primary.hdl(["import", "--create", "site/store.redb", "site/backup.jsonl"]));
     load(&service.primary, 5, "second");
-    // A store that happens to have as many transactions as the one before cannot be told from it.
+    // A store that happens to have as many transactions as the one before cannot be determined from
+    // it.
     load(&service.primary, 5, "second");
     service.primary.start_admin();
     service.mirror.until_resolved("10.1045/load7", 100, "");
@@ -276,13 +277,13 @@ fn relay(
         let _ = std::io::copy(&mut from, &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
-    let (mut room, mut at) = (vec![0; 4096], 0);
+    let (mut buffer, mut at) = (vec![0; 4096], 0);
     loop {
-        let len = server.read(&mut room)?;
+        let len = server.read(&mut buffer)?;
         if len == 0 {
             return client.shutdown(Shutdown::Both);
         }
-        let mut part = room[..len].to_vec();
+        let mut part = buffer[..len].to_vec();
         let goes_on = spoil(at, &mut part);
         client.write_all(&part)?;
         if !goes_on {

@@ -185,13 +185,13 @@ fn downgrader(server: SocketAddr) -> SocketAddr {
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream, change: impl Fn(&mut [u8; 4])) {
-    let mut room = [0; 8192];
+    let mut buffer = [0; 8192];
     // A client sends each request in one piece.
-    while let Ok(len @ 1..) = from.read(&mut room) {
-        if let Some(front) = room.first_chunk_mut() {
+    while let Ok(len @ 1..) = from.read(&mut buffer) {
+        if let Some(front) = buffer.first_chunk_mut() {
             change(front);
         }
-        if to.write_all(&room[..len]).is_err() {
+        if to.write_all(&buffer[..len]).is_err() {
             break;
         }
     }

@@ -19,7 +19,7 @@ const DATA_LEN: usize = 100;
 /// Most bytes that a process may need for the stream, next to its page cache of 4 MiB.
 const GROWTH_MAX: u64 = 20 << 20;
 /// Longest time for the stream.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Leaves little memory for pages of the store. Nothing is published, so that only the stream needs
 /// memory.
@@ -36,8 +36,8 @@ fn change_many(service: &InitialisedService) {
     let store = Store::open(&StoreConfig::at(&service.path("site/store.redb"))).unwrap();
     for first in (0..TRANSACTIONS).step_by(usize::try_from(COMMITTED_TOGETHER).unwrap()) {
         let changed = store.change(move |transaction| {
-            let (mut room, data) = (Vec::new(), [b'x'; DATA_LEN]);
-            let values = Values::build([Value::new(1, b"URL", &data)], &mut room);
+            let (mut buffer, data) = (Vec::new(), [b'x'; DATA_LEN]);
+            let values = Values::build([Value::new(1, b"URL", &data)], &mut buffer);
             (first..first + COMMITTED_TOGETHER)
                 .try_for_each(|n| transaction.put(format!("10.1045/N{n:06}").as_bytes(), values))
         });
@@ -68,7 +68,7 @@ fn a_mirror_that_is_far_behind_catches_up_in_bounded_memory() {
     service.mirror.start_admin();
     let (started, mut progress) = (Instant::now(), service.progress());
     while progress["last_transaction"].as_u64() < Some(TRANSACTIONS) || progress["is_partial"] == true {
-        assert!(started.elapsed() < PATIENCE, "{progress}");
+        assert!(started.elapsed() < TIMEOUT, "{progress}");
         std::thread::sleep(Duration::from_millis(50));
         progress = service.progress();
     }

@@ -186,9 +186,9 @@ fn records_are_sorted_in_the_directory_that_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let records = directory.path().join("records.jsonl");
     fs::write(&records, "{\"handle\":\"10.1/a\",\"values\":[]}\n").unwrap();
-    let compare = |place: &str| {
+    let compare = |location: &str| {
         let mut compare = hdl(["reconcile"]);
-        compare.args([&records, &records]).arg("--temp-dir").arg(directory.path().join(place));
+        compare.args([&records, &records]).arg("--temp-dir").arg(directory.path().join(location));
         compare
     };
     let (code, error) = fail(compare("missing"));
@@ -202,7 +202,7 @@ fn records_are_sorted_in_the_directory_that_is_named() {
 fn steps_are_shipped_unless_they_have_no_length() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    for (place, options) in [("with", &[][..]), ("without", &["--steps-len", "0"])] {
+    for (location, options) in [("with", &[][..]), ("without", &["--steps-len", "0"])] {
         for round in 0..2 {
             let line = |n: usize| {
                 format!(
@@ -212,19 +212,19 @@ fn steps_are_shipped_unless_they_have_no_length() {
             fs::write(path("records"), (round..200).map(line).collect::<String>()).unwrap();
             let mut publish = hdl(["snapshot", "publish"]);
             publish
-                .arg(path(&format!("{place}-set")))
+                .arg(path(&format!("{location}-set")))
                 .arg(path("records"))
                 .args((round > 0).then_some("--delta"));
             succeed(publish);
             let mut ship = hdl(["ship"]);
-            ship.arg(path(&format!("{place}-set")))
-                .arg(format!("file://{}", path(place).display()))
+            ship.arg(path(&format!("{location}-set")))
+                .arg(format!("file://{}", path(location).display()))
                 .args(options);
             succeed(ship);
         }
-        let names = fs::read_dir(path(place)).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = fs::read_dir(path(location)).unwrap().map(|entry| entry.unwrap().file_name());
         let has_steps = names.into_iter().any(|name| name.to_string_lossy().ends_with(".steps"));
-        assert_eq!(has_steps, options.is_empty(), "{place}");
+        assert_eq!(has_steps, options.is_empty(), "{location}");
     }
 }
 

@@ -218,7 +218,7 @@ fn a_copy_is_complete_after_kills_in_the_middle() {
     }
     service.start_admin();
     until("the set is equal to the source", || handles(&service) == expected(&backend));
-    until("all changes are here", || pull(&service)["cursor"].as_str() == Some(&backend.place()));
+    until("all changes are here", || pull(&service)["cursor"].as_str() == Some(&backend.cursor()));
     let values: BTreeSet<_> = published(&service);
     let compares = pull(&service)["counts"]["compares"].as_u64().unwrap();
     command(&service, "pull backend");
@@ -247,7 +247,7 @@ fn of_several_processes_the_publisher_copies() {
         backend.put(&format!("10.77/new{turn}"), &url("https://new.example/"));
         several.kill(first);
         until("the other one copies", || {
-            pulls(&several, 1 - first)["cursor"].as_str() == Some(&backend.place())
+            pulls(&several, 1 - first)["cursor"].as_str() == Some(&backend.cursor())
         });
         several.start(first);
         first = several.publisher();

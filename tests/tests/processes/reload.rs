@@ -66,10 +66,10 @@ impl ReloadSetup {
 
     /// Waits for a notification to the service manager.
     fn wait_for_notification(&self, text: &str) {
-        let mut room = [0; 1000];
+        let mut buffer = [0; 1000];
         loop {
-            let len = self.manager.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
-            if String::from_utf8_lossy(&room[..len]).contains(text) {
+            let len = self.manager.recv(&mut buffer).unwrap_or_else(|error| panic!("{text}: {error}"));
+            if String::from_utf8_lossy(&buffer[..len]).contains(text) {
                 return;
             }
         }
@@ -393,7 +393,7 @@ fn concurrent_reloads_are_serialized_while_sets_are_published() {
     let (answers, reply, last, notifications) = std::thread::scope(|scope| {
         // Reads all notifications; handled would wait for a manager that does not read.
         let managing = scope.spawn(|| {
-            let (mut texts, mut room) = (Vec::<String>::new(), [0; 1000]);
+            let (mut texts, mut buffer) = (Vec::<String>::new(), [0; 1000]);
             // A reload by a signal may be the last to end.
             let is_ready = |texts: &[String]| {
                 texts
@@ -402,8 +402,8 @@ fn concurrent_reloads_are_serialized_while_sets_are_published() {
                     .is_none_or(|text| text.contains("READY=1"))
             };
             loop {
-                match setup.manager.recv(&mut room) {
-                    Ok(len) => texts.push(String::from_utf8_lossy(&room[..len]).into_owned()),
+                match setup.manager.recv(&mut buffer) {
+                    Ok(len) => texts.push(String::from_utf8_lossy(&buffer[..len]).into_owned()),
                     Err(_) if is_over.load(Ordering::Relaxed) && is_ready(&texts) => return texts,
                     Err(_) => {}
                 }

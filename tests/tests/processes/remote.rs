@@ -38,8 +38,8 @@ fn shared(secret: &[u8]) -> IdentityKey {
 fn create(server: SocketAddr, handle: &str, identity: Option<Arc<ClientIdentity>>) -> (Code, String) {
     let mut client = Administrator::new(server, Duration::from_secs(60));
     client.identify(identity);
-    let mut room = Vec::new();
-    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+    let mut buffer = Vec::new();
+    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut buffer);
     let body = HandleValues { handle: handle.as_bytes(), values };
     let answer = client.ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap();
     (answer.code(), answer.text())
@@ -133,8 +133,8 @@ fn a_remote_key_is_looked_up_once_in_a_session() {
     client.use_sessions(Some(600));
     client.identify(identity(301, "20.2/who", shared(SECRET)));
     for handle in ["10.1/one", "10.1/two", "10.1/three"] {
-        let mut room = Vec::new();
-        let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+        let mut buffer = Vec::new();
+        let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut buffer);
         let body = HandleValues { handle: handle.as_bytes(), values };
         let answer = client.ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap();
         assert!(matches!(answer.reply().response, Response::Created(_)), "{handle}: {}", answer.text());

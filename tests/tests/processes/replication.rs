@@ -37,7 +37,7 @@ fn receiver(server: &AdminServer, version: Version) -> TestReceiver<'static> {
         index: 300,
         key: key(),
         version,
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
     }
 }
 
@@ -56,8 +56,8 @@ fn change(server: &AdminServer, make: impl FnOnce(&mut Transaction<'_>) + Send +
 fn put(server: &AdminServer, handle: &str, data: &str) {
     let (handle, data) = (handle.to_owned(), data.to_owned());
     change(server, move |transaction| {
-        let mut room = Vec::new();
-        let values = Values::build([Value::new(1, b"URL", data.as_bytes())], &mut room);
+        let mut buffer = Vec::new();
+        let values = Values::build([Value::new(1, b"URL", data.as_bytes())], &mut buffer);
         transaction.put(handle.as_bytes(), values).unwrap();
     });
 }
@@ -152,7 +152,7 @@ fn a_receiver_of_all_queues_gets_the_own_queue_of_the_source() {
 }
 
 #[test]
-fn a_receiver_that_is_behind_the_log_is_told_to_dump() {
+fn a_receiver_that_is_behind_the_log_is_asked_to_dump() {
     let server = root();
     (0..5).for_each(|n| put(&server, &format!("TST/N{n}"), "x"));
     let items = receiver(&server, ENCRYPTED).transactions(0, 7, WHOLE).items();
@@ -297,7 +297,7 @@ fn stall(receiver: &TestReceiver<'_>) -> TcpStream {
 }
 
 #[test]
-fn a_receiver_that_does_not_read_loses_its_place_in_time() {
+fn a_receiver_that_does_not_read_loses_its_permit_in_time() {
     let server = administer_with("root", |config| {
         config.replication.streams = 1;
         config.replication.write_ms = 1500;
@@ -319,7 +319,7 @@ fn a_receiver_that_does_not_read_loses_its_place_in_time() {
 }
 
 #[test]
-fn one_identity_leaves_places_for_others() {
+fn one_identity_leaves_permits_for_others() {
     let server = administer_with("root", |config| {
         config.replication.streams = 2;
     });

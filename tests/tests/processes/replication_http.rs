@@ -54,7 +54,7 @@ impl RelaySetup {
             index: 300,
             key: &self.key,
             version: Version::CURRENT,
-            patience: Duration::from_secs(20),
+            timeout: Duration::from_secs(20),
         }
     }
 

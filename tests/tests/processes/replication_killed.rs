@@ -33,9 +33,9 @@ fn service() -> InitialisedService {
     fs::write(&config, text.replace("[store]\n", "[store]\ncache_bytes = 4194304\n")).unwrap();
     let store = Store::open(&StoreConfig::at(&service.path("site/store.redb"))).unwrap();
     let temp_dir = service.path("site");
-    let (mut bulk, mut room, data) = (store.bulk(&temp_dir, 16 << 20), Vec::new(), vec![b'x'; DATA_LEN]);
+    let (mut bulk, mut buffer, data) = (store.bulk(&temp_dir, 16 << 20), Vec::new(), vec![b'x'; DATA_LEN]);
     for n in 0..RECORDS {
-        let values = Values::build([Value::new(1, b"URL", &data)], &mut room);
+        let values = Values::build([Value::new(1, b"URL", &data)], &mut buffer);
         bulk.add(format!("10.1045/{n}").as_bytes(), values).unwrap();
     }
     bulk.finish(|_| ()).unwrap();
@@ -55,7 +55,7 @@ fn receiver<'k>(service: &InitialisedService, key: &'k PrivateKey) -> TestReceiv
         index: 300,
         key,
         version: Version::CURRENT,
-        patience: Duration::from_secs(60),
+        timeout: Duration::from_secs(60),
     }
 }
 

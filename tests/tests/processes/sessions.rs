@@ -338,9 +338,9 @@ fn exchange_as_is(served: &TestServer, message: &[u8]) -> Vec<u8> {
         let bytes = [&datagram.envelope[..], &message[Envelope::LEN..][datagram.range]].concat();
         socket.send_to(&bytes, served.address()).unwrap();
     }
-    let mut room = [0; 2048];
-    let len = socket.recv(&mut room).unwrap();
-    room[..len].to_vec()
+    let mut buffer = [0; 2048];
+    let len = socket.recv(&mut buffer).unwrap();
+    buffer[..len].to_vec()
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn both_processes_make_changes_and_another_one_publishes_within_5_s() {
     assert_eq!((&lease["held"], &lease["epoch"], &lease["taken"]), expected);
     let rebuilds = several.status(1)["publish"]["counts"]["rebuilds"].clone();
     assert_eq!(rebuilds, 0, "it goes on where the set is");
-    // A process that is told to stop lets another one take over at once.
+    // A process that is asked to stop lets another one take over at once.
     several.start(0);
     let since = Instant::now();
     several.signal(1, "TERM");
@@ -205,8 +205,8 @@ fn code(answer: &[u8]) -> ResponseCode {
 
 /// Asks a process for a new handle, and returns the answer to its challenge.
 fn challenged(several: &SeveralAdmins, at: usize, handle: &str) -> Vec<u8> {
-    let mut room = Vec::new();
-    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+    let mut buffer = Vec::new();
+    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut buffer);
     let create = Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values });
     let asked = exchange_over_tcp(several.addresses[at], &message(Envelope::request(1), &create));
     let asked = asked.expect("an answer");
@@ -286,14 +286,14 @@ fn create(
     (at, client): (usize, usize),
     is_over: &AtomicBool,
 ) -> AcknowledgedCreations {
-    let mut told = AcknowledgedCreations::default();
+    let mut acknowledged = AcknowledgedCreations::default();
     for n in (0..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
         let handle = format!("10.1045/{at}-{client}-{n}").to_uppercase();
         match administrator.put_public(&handle, &n.to_string()) {
-            Some((ResponseCode::SUCCESS, _)) => told.created.push(handle),
+            Some((ResponseCode::SUCCESS, _)) => acknowledged.created.push(handle),
             // The latter if the database was lost while the challenge was taken from it.
             Some((ResponseCode::SERVER_BUSY | ResponseCode::AUTHENTICATION_TIMEOUT, _)) => {
-                told.refused += 1;
+                acknowledged.refused += 1;
                 std::thread::sleep(Duration::from_millis(5));
             }
             Some(other) => panic!("{handle}: {other:?}"),
@@ -301,11 +301,11 @@ fn create(
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     }
-    told
+    acknowledged
 }
 
 /// The log, which has each creation once, in the order in which each client made them.
-fn check_log(entries: &[LogEntry], told: &[AcknowledgedCreations]) {
+fn check_log(entries: &[LogEntry], acknowledged: &[AcknowledgedCreations]) {
     let mut places = BTreeMap::new();
     for (at, entry) in entries.iter().enumerate() {
         assert!(at == 0 || entries[at - 1].id + 1 == entry.id, "no gap");
@@ -315,7 +315,7 @@ fn check_log(entries: &[LogEntry], told: &[AcknowledgedCreations]) {
             assert!(places.insert(handle, at).is_none(), "created twice: {entry:?}");
         }
     }
-    for client in told {
+    for client in acknowledged {
         let places: Vec<_> = client.created.iter().map(|handle| places.get(handle)).collect();
         assert!(places.iter().all(Option::is_some), "an acknowledged change is lost");
         assert!(places.is_sorted(), "in the order of the client");
@@ -332,13 +332,13 @@ fn nothing_acknowledged_is_lost_when_processes_and_connections_are_killed() {
     until_published(&several);
     let is_over = Arc::new(AtomicBool::new(false));
     let watching = watch(several.set(), Arc::clone(&is_over));
-    let told = Mutex::new(Vec::new());
+    let acknowledged = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for (at, client) in (0..2).flat_map(|at| (0..CLIENTS).map(move |client| (at, client))) {
-            let (administrator, told, is_over) = (several.administrator(at), &told, &is_over);
+            let (administrator, acknowledged, is_over) = (several.administrator(at), &acknowledged, &is_over);
             scope.spawn(move || {
                 let created = create(administrator, (at, client), is_over);
-                told.lock().expect("no panic").push(created);
+                acknowledged.lock().expect("no panic").push(created);
             });
         }
         let end = EndOnDrop(&is_over);
@@ -362,7 +362,7 @@ fn nothing_acknowledged_is_lost_when_processes_and_connections_are_killed() {
         drop(end);
     });
     let seen = watching.join().expect("what readers see");
-    let told = told.into_inner().expect("no panic");
+    let acknowledged = acknowledged.into_inner().expect("no panic");
     until_published(&several);
     let entries: Vec<_> = several
         .store()
@@ -372,18 +372,18 @@ fn nothing_acknowledged_is_lost_when_processes_and_connections_are_killed() {
         .expect("a log")
         .map(|it| it.expect("an entry"))
         .collect();
-    check_log(&entries, &told);
+    check_log(&entries, &acknowledged);
     let published: BTreeSet<String> = several
         .service
         .published()
         .iter()
         .filter_map(|line| line.split("\"handle\":\"").nth(1)?.split('"').next().map(str::to_owned))
         .collect();
-    let created: usize = told.iter().map(|client| client.created.len()).sum();
-    for handle in told.iter().flat_map(|client| &client.created) {
+    let created: usize = acknowledged.iter().map(|client| client.created.len()).sum();
+    for handle in acknowledged.iter().flat_map(|client| &client.created) {
         assert!(published.contains(handle), "{handle} is published");
     }
-    let refused: usize = told.iter().map(|client| client.refused).sum();
+    let refused: usize = acknowledged.iter().map(|client| client.refused).sum();
     println!(
         "{kills} kills, {created} creations acknowledged, {refused} refused, {} logged; {} sets, {} epochs",
         entries.len(),

@@ -48,12 +48,12 @@ fn create(
 ) -> u64 {
     let mut stream = TcpStream::connect(server).expect("a connection");
     stream.set_nodelay(true).expect("a socket");
-    let (mut count, mut room, mut due) = (0, Vec::new(), Instant::now());
+    let (mut count, mut buffer, mut due) = (0, Vec::new(), Instant::now());
     while Instant::now() < until {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         due += pause;
         let handle = format!("10.5555/{client}-{count}");
-        let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+        let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut buffer);
         let body = HandleValues { handle: handle.as_bytes(), values };
         // The connection stays open for the next request.
         let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::KEEP_CONNECTION);

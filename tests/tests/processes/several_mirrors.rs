@@ -100,7 +100,7 @@ fn one_process_follows_and_another_one_takes_over() {
     until("it knows that it does not follow", || mirror.progress(second)["activity"] == "waiting");
     mirror.create("10.1045/after-it-goes-on");
     assert!(mirror.follows(first) && !mirror.follows(second));
-    // One that is told to stop lets another one follow at once.
+    // One that is asked to stop lets another one follow at once.
     mirror.several.signal(first, "TERM");
     mirror.create("10.1045/after-a-signal");
     assert_eq!(mirror.follower(), second);

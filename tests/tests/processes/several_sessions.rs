@@ -43,10 +43,10 @@ impl<'a> SharedClient<'a> {
     }
 
     fn creation_with(&mut self, handle: &str, flags: OpFlags) -> Vec<u8> {
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         let private = Permissions(0x0c);
         let values =
-            Values::build([Value { permissions: private, ..Value::new(1, b"URL", b"x") }], &mut room);
+            Values::build([Value { permissions: private, ..Value::new(1, b"URL", b"x") }], &mut buffer);
         let create = Request::CreateHandle(HandleValues { handle: handle.as_bytes(), values });
         let message = self.session.request(11, flags, &create);
         self.session.seal(message)

@@ -194,9 +194,9 @@ fn records_of_a_source_over_http_are_not_changed_here() {
     let backend = RecordBackend::start(&records());
     let processes = start(&backend, |_| ());
     let server = processes.administration();
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let new = url(7, "https://new.example/");
-    let values = Values::build([new.view()], &mut room);
+    let values = Values::build([new.view()], &mut buffer);
     let change = |handle: &'static str, request: &Request<'_>| {
         let challenge = ask(server, OpFlags::PLAIN_REQUEST, request);
         assert_eq!(code(&challenge), Code::AUTHENTICATION_NEEDED, "{handle}");

@@ -114,8 +114,8 @@ fn change(processes: &BothProcesses, identity: Reference<'_>, request: &Request<
 }
 
 fn with_values(values: &[ValueBuf], make: impl FnOnce(Values<'_>) -> Code) -> Code {
-    let mut room = Vec::new();
-    make(Values::build(values.iter().map(ValueBuf::view), &mut room))
+    let mut buffer = Vec::new();
+    make(Values::build(values.iter().map(ValueBuf::view), &mut buffer))
 }
 
 /// The public values of a handle, as handled answers.
@@ -284,7 +284,7 @@ fn a_change_waits_for_another_transaction_for_its_time_at_most() {
 }
 
 #[test]
-fn one_of_two_creations_of_a_handle_is_told_to_ask_again() {
+fn one_of_two_creations_of_a_handle_has_to_ask_again() {
     let Some(database) = TestDatabase::new(TABLES) else { return };
     let source = SourceConfig { writable: true, ..database.source(SourceKind::Tables) };
     let processes = database.start(source);

@@ -233,10 +233,10 @@ fn a_restart_on_command_keeps_serving_and_notifies_the_service_manager() {
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let until_notified = |text: &str| {
-        let mut room = [0; 1000];
+        let mut buffer = [0; 1000];
         loop {
-            let len = manager.recv(&mut room).unwrap_or_else(|error| panic!("{text}: {error}"));
-            let notification = String::from_utf8_lossy(&room[..len]).into_owned();
+            let len = manager.recv(&mut buffer).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let notification = String::from_utf8_lossy(&buffer[..len]).into_owned();
             assert!(!notification.contains("STOPPING"), "the service does not stop: {notification}");
             if notification.contains(text) {
                 return;

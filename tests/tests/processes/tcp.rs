@@ -149,13 +149,13 @@ impl AnswerReader {
                 self.bytes = rest.to_vec();
                 return Some(answer);
             }
-            let mut room = [0; 1 << 16];
-            match self.stream.read(&mut room) {
+            let mut buffer = [0; 1 << 16];
+            match self.stream.read(&mut buffer) {
                 Ok(0) => {
                     assert!(self.bytes.is_empty(), "the connection ends between two answers");
                     return None;
                 }
-                Ok(len) => self.bytes.extend_from_slice(&room[..len]),
+                Ok(len) => self.bytes.extend_from_slice(&buffer[..len]),
                 Err(error) => panic!("no answer: {error}"),
             }
         }
@@ -260,7 +260,7 @@ fn unread_answers_of_a_source_have_a_share(datapath: Datapath) {
         let asked: Vec<u8> = (1..=100).flat_map(|id| request(b"10.1/long", id, true)).collect();
         let _ = stream.write_all(&asked);
     }
-    until("connections are closed for lack of room", || served.count("tcp_closed_no_room") >= 60);
+    until("connections are closed for lack of room", || served.count("tcp_closed_buffer_full") >= 60);
     assert!(served.count("tcp_output_bytes") <= OUTPUT as u64 / 8 + (1 << 20));
     // Another source leaves as much unread as one may, and gets all of it.
     let mut other = served.connect_from([127, 0, 0, 2].into());
@@ -433,7 +433,7 @@ fn buffered_input_is_bounded(datapath: Datapath) {
         let _ = stream.write_all(&envelope);
         let _ = stream.write_all(&vec![0; MESSAGE_LEN_MAX as usize - 1]);
     }
-    until("connections are closed for lack of room", || served.count("tcp_closed_no_room") >= 4);
+    until("connections are closed for lack of room", || served.count("tcp_closed_buffer_full") >= 4);
     assert!(served.count("tcp_input_bytes") <= 1 << 20);
     served.check_accounts();
 }

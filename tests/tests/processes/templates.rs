@@ -269,7 +269,7 @@ fn costly_templates_do_not_keep_others_from_the_slow_path() {
             }
         });
         std::thread::sleep(Duration::from_millis(500));
-        // Over TCP, to which a datagram is sent for which there is no place. The result is looked
+        // Over TCP, to which a datagram is sent for which there is no permit. The result is looked
         // at outside of the scope, which would wait for the flood.
         let ask = |number| {
             let since = Instant::now();

@@ -30,8 +30,8 @@ type AnswerDatagrams = BTreeMap<i32, Vec<Vec<u8>>>;
 fn ask(server: SocketAddr, requests: &[Vec<u8>], options: &SocketOptions) -> AnswerDatagrams {
     let mut datapath = open(DatapathChoice::Portable, options).unwrap().path;
     for request in requests {
-        let copy = |room: &mut [u8]| {
-            room.copy_from_slice(request);
+        let copy = |buffer: &mut [u8]| {
+            buffer.copy_from_slice(request);
             request.len()
         };
         datapath.outbox().push(Peer::to(server), request.len(), copy).unwrap();

@@ -13,19 +13,19 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Places to which nothing can be written.
-const PLACES: [&str; 3] = ["a pipe without a reader", "a pipe that nobody reads", "a full disk"];
+/// Streams to which nothing can be written.
+const STREAMS: [&str; 3] = ["a pipe without a reader", "a pipe that nobody reads", "a full disk"];
 
 /// A standard error to which nothing can be written, and what keeps it so.
-fn unwritable(place: &str) -> (Stdio, Option<std::io::PipeReader>) {
-    if place == "a full disk" {
+fn unwritable(stream: &str) -> (Stdio, Option<std::io::PipeReader>) {
+    if stream == "a full disk" {
         return (File::options().write(true).open("/dev/full").unwrap().into(), None);
     }
     let (reader, mut writer) = std::io::pipe().unwrap();
-    if place == "a pipe without a reader" {
+    if stream == "a pipe without a reader" {
         return (writer.into(), None);
     }
-    // Pipes have 64 KiB of room.
+    // Pipes have 64 KiB of capacity.
     std::io::Write::write_all(&mut writer, &[b'x'; 64 << 10]).unwrap();
     (writer.into(), Some(reader))
 }
@@ -108,10 +108,10 @@ fn status(control: &Path) -> Json {
 /// Changes are acknowledged and served, and commands answered, as if the log could be written.
 #[test]
 fn work_goes_on_where_the_log_cannot_be_written() {
-    for place in PLACES {
+    for stream in STREAMS {
         let all = AllPrograms::new();
         let start = |name: &str| {
-            let (stderr, reader) = unwritable(place);
+            let (stderr, reader) = unwritable(stream);
             let mut command = all.command(name);
             command.stderr(stderr);
             // One port for all, so only `handle-admin` shows metrics.
@@ -132,19 +132,19 @@ fn work_goes_on_where_the_log_cannot_be_written() {
         }
         for name in ["handled", "handle-admin", "handle-gateway", "handle-cache", "handle-fetch"] {
             let control = all.control(name);
-            assert!(ask(&control, "reload").is_object(), "{name}, {place}: a reload is answered");
+            assert!(ask(&control, "reload").is_object(), "{name}, {stream}: a reload is answered");
             let status = status(&control);
             assert_eq!(
                 status["threads_ended"].as_array().map(Vec::len),
                 Some(0),
-                "{name}, {place}: {status}"
+                "{name}, {stream}: {status}"
             );
-            assert!(status["log_lines_lost"].as_u64().unwrap() > 0, "{name}, {place}: {status}");
+            assert!(status["log_lines_lost"].as_u64().unwrap() > 0, "{name}, {stream}: {status}");
         }
-        assert_eq!(http::get(all.http, "/healthz").unwrap().status, 200, "{place}");
+        assert_eq!(http::get(all.http, "/healthz").unwrap().status, 200, "{stream}");
         let metrics = http::get(all.http, "/metrics").unwrap().body;
         let lost = metrics.lines().find_map(|line| line.strip_prefix("handle_admin_log_lines_lost_total "));
-        assert!(lost.unwrap().parse::<f64>().unwrap() > 0.0, "{place}: {lost:?}");
+        assert!(lost.unwrap().parse::<f64>().unwrap() > 0.0, "{stream}: {lost:?}");
     }
 }
 

@@ -150,8 +150,8 @@ fn client(here: &AdminServer, secret: &[u8]) -> Administrator {
 }
 
 fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
-    let mut room = Vec::new();
-    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut room);
+    let mut buffer = Vec::new();
+    let values = Values::build([Value::new(1, b"URL", b"https://example.org/")], &mut buffer);
     let body = HandleValues { handle: handle.as_bytes(), values };
     let answer = client.ask(&Request::CreateHandle(body), OpFlags::PLAIN_REQUEST).unwrap();
     (answer.code(), answer.text())

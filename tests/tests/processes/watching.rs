@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server of real records with a query log, one of their handles, and the path of the log.
 fn start(change: impl FnOnce(&mut Config)) -> (Server, String, PathBuf, TempDir) {
@@ -60,7 +60,7 @@ fn every_answer_is_logged_in_the_format_of_deployed_servers() {
     let (envelope, message) = Envelope::split(&whole).unwrap();
     let envelope = Envelope { flags: EnvelopeFlags::default(), ..envelope };
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     for fragment in fragment::cut(&envelope) {
         let datagram = [&fragment.envelope[..], &message[fragment.range]].concat();
         socket.send_to(&datagram, server.addresses()[0]).unwrap();
@@ -149,7 +149,7 @@ fn ask_many(server: &Server, handle: &str, count: usize) {
     const AT_A_TIME: usize = 50;
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.connect(server.addresses()[0]).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let datagram = request(handle.as_bytes(), 1);
     for _ in 0..count / AT_A_TIME {
         for _ in 0..AT_A_TIME {

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 /// Time limit for an answer. Stretching a secret takes seconds on a loaded machine without
 /// optimisation.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time to listen where no answer is expected.
 const SILENCE: Duration = Duration::from_millis(150);
 
@@ -303,12 +303,12 @@ fn exchange_over_tcp(address: SocketAddr, line: &Json, expected: Expectation) ->
         stream.shutdown(Shutdown::Write).unwrap();
     }
     let stays = expected == Expectation::KeepsOpen || line["connection_after"] == "open";
-    stream.set_read_timeout(Some(if stays { SILENCE } else { PATIENCE })).unwrap();
-    let (mut bytes, mut room) = (Vec::new(), [0; 1 << 16]);
+    stream.set_read_timeout(Some(if stays { SILENCE } else { TIMEOUT })).unwrap();
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 1 << 16]);
     let closed = loop {
-        match stream.read(&mut room) {
+        match stream.read(&mut buffer) {
             Ok(0) => break true,
-            Ok(len) => bytes.extend_from_slice(&room[..len]),
+            Ok(len) => bytes.extend_from_slice(&buffer[..len]),
             Err(_) => break false,
         }
     };
@@ -332,12 +332,12 @@ fn exchange_over_udp(address: SocketAddr, line: &Json, expected: Expectation) ->
         Expectation::Same => line["response_hex"].is_null(),
         _ => false,
     };
-    socket.set_read_timeout(Some(if silent { SILENCE } else { PATIENCE })).unwrap();
+    socket.set_read_timeout(Some(if silent { SILENCE } else { TIMEOUT })).unwrap();
     let mut answers: Vec<Vec<u8>> = Vec::new();
-    let mut room = [0; 2048];
+    let mut buffer = [0; 2048];
     loop {
-        match socket.recv(&mut room) {
-            Ok(len) => answers.push(room[..len].to_vec()),
+        match socket.recv(&mut buffer) {
+            Ok(len) => answers.push(buffer[..len].to_vec()),
             Err(_) => return answers,
         }
         let len = answers.iter().map(|answer| answer.len() - Envelope::LEN).sum::<usize>();

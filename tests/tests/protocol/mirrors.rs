@@ -239,8 +239,8 @@ fn before_the_transactions(stream: &RecordedStream) -> (Arc<Store>, StreamApplie
     let mut applier = open(&store);
     applier.begin_dump().unwrap();
     applier.begin_stream();
-    let mut room = Vec::new();
-    let values = StreamValues::build([Value::new(1, b"URL", b"here")], &mut room);
+    let mut buffer = Vec::new();
+    let values = StreamValues::build([Value::new(1, b"URL", b"here")], &mut buffer);
     let source = DumpItem::Source { unix_ms: unix_ms - 1, txn_id: txn_id - 1 };
     let handles = names.iter().map(|handle| DumpItem::Handle { handle, values });
     let homed = homed.iter().map(|prefix| DumpItem::Homed(prefix));
@@ -463,12 +463,12 @@ fn vectors_every_odd_record_is_mirrored_or_left_out_counted_and_named() {
     let status = TransactionStatus::Sending;
     TransactionsHeader { format: TransactionFormat::OneSource, status }.encode(&mut more);
     let many: Vec<Value<'_>> = (1..=2049).map(|index| Value::new(index, b"URL", b"x")).collect();
-    let (mut room, mut other_room) = (Vec::new(), Vec::new());
+    let (mut buffer, mut other_buffer) = (Vec::new(), Vec::new());
     let actions = [
-        (8, &b"10.9/MANY"[..], TransactionAction::Create(StreamValues::build(many, &mut room))),
+        (8, &b"10.9/MANY"[..], TransactionAction::Create(StreamValues::build(many, &mut buffer))),
         (9, b"10.9/GOOD", {
             let values = [Value::new(1, b"URL", b"x")];
-            TransactionAction::Create(StreamValues::build(values, &mut other_room))
+            TransactionAction::Create(StreamValues::build(values, &mut other_buffer))
         }),
     ];
     for (id, handle, action) in actions {

@@ -21,7 +21,7 @@ pub(super) trait CachePolicy {
 pub(super) struct OwnTable {
     table: CachedRecordTable,
     record: Vec<u8>,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
     key: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ impl OwnTable {
         Self {
             table: CachedRecordTable::new(bytes),
             record: vec![7; 600],
-            room: vec![0; 1024],
+            buffer: vec![0; 1024],
             key: Vec::new(),
         }
     }
@@ -48,7 +48,7 @@ impl CachePolicy for OwnTable {
         self.key.clear();
         write!(self.key, "10.5555/{name:010}").expect("a vector");
         let hash = hash_key(42, &self.key);
-        if let TableLookup::Found(_) = self.table.find(hash, &self.key, |len| self.room.get_mut(..len)) {
+        if let TableLookup::Found(_) = self.table.find(hash, &self.key, |len| self.buffer.get_mut(..len)) {
             return true;
         }
         let values = &self.record[..record_len(name) as usize - KEY_LEN];

@@ -86,7 +86,7 @@ enum Role {
 }
 
 /// Time after which a request for an unknown name is lost: more than the cache takes at most.
-const COLD_PATIENCE: Duration = Duration::from_secs(6);
+const COLD_TIMEOUT: Duration = Duration::from_secs(6);
 /// Limits of the servers in trains, as in the published figures of `side-by-side`.
 fn train_limits() -> ServerLimits {
     let usual = ServerLimits::default();
@@ -312,7 +312,7 @@ fn measure_cold(args: &Args) -> anyhow::Result<Vec<ColdResult>> {
             next += count;
             let flood =
                 Flood::open(&requests, Shape::single(args.cold_window), handle_benches::flood::is_success)?;
-            let mut flood = flood.patient(COLD_PATIENCE);
+            let mut flood = flood.patient(COLD_TIMEOUT);
             turns.push(ServerTurn::of(cache.pid(), core, || {
                 serve::pin(Some(client));
                 Ok(flood.run_for_answers(cache.address, args.cold_names)?)

@@ -1,6 +1,6 @@
 //! Resolvers of DNS that answer from their caches.
 
-use crate::commands::side_by_side::dns::{NameServer, Program, ServerPlace, recursive_query};
+use crate::commands::side_by_side::dns::{NameServer, Program, ServerSlot, recursive_query};
 use anyhow::{Context as _, ensure};
 use handle_benches::dns::is_success;
 use handle_benches::flood::{Flood, Shape};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Outstanding queries while a cache is filled.
 const FILL_WINDOW: usize = 64;
 /// Time after which a query that fills a cache is lost.
-const FILL_PATIENCE: Duration = Duration::from_secs(3);
+const FILL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The resolvers. Both ask one server about every name and validate nothing.
 pub(crate) const PROGRAMS: [&Program; 2] = [
@@ -32,8 +32,8 @@ pub(crate) const PROGRAMS: [&Program; 2] = [
     },
 ];
 
-fn unbound_config(place: &ServerPlace<'_>) -> String {
-    let (directory, port, upstream) = (place.directory.display(), place.address.port(), place.upstream);
+fn unbound_config(slot: &ServerSlot<'_>) -> String {
+    let (directory, port, upstream) = (slot.directory.display(), slot.address.port(), slot.upstream);
     format!(
         "server:\n  num-threads: 1\n  interface: 127.0.0.1@{port}\n  do-ip6: no\n  do-daemonize: no\n  \
          username: \"\"\n  chroot: \"\"\n  directory: \"{directory}\"\n  pidfile: \"{directory}/pid\"\n  \
@@ -48,8 +48,8 @@ fn unbound_config(place: &ServerPlace<'_>) -> String {
     )
 }
 
-fn kresd_config(place: &ServerPlace<'_>) -> String {
-    let (port, upstream) = (place.address.port(), place.upstream);
+fn kresd_config(slot: &ServerSlot<'_>) -> String {
+    let (port, upstream) = (slot.address.port(), slot.upstream);
     format!(
         "net.ipv6 = false\nnet.listen('127.0.0.1', {port}, {{ kind = 'dns' }})\n\
          modules.unload('ta_update')\nmodules.unload('ta_signal_query')\nmodules.unload('priming')\n\
@@ -77,7 +77,7 @@ pub(crate) fn start(
     let all = Requests::from_datagrams(
         (0..names).zip((0..=u16::MAX).cycle()).map(|(n, id)| recursive_query(n, id)),
     );
-    let mut flood = Flood::open(&all, Shape::single(FILL_WINDOW), is_success)?.patient(FILL_PATIENCE);
+    let mut flood = Flood::open(&all, Shape::single(FILL_WINDOW), is_success)?.patient(FILL_TIMEOUT);
     let totals = flood.run_for_answers(server.address, names)?;
     ensure!(totals.wrong == 0, "{}: {} of {} answers are wrong", program.name, totals.wrong, totals.answers);
     eprintln!("{}: {:.0} names/s", program.name, totals.rate());

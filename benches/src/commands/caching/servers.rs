@@ -1,7 +1,7 @@
 //! Caching servers in processes of their own, full or empty.
 
 use anyhow::{Context as _, ensure};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::serve::{ServePath, announce, pin, wait_for_end};
 use handle_cache::Config;
 use handle_cache::config::CacheConfig;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 /// Bytes of the cache for each record: enough that none has to go.
 const BYTES_EACH: usize = 640;
 /// Time in which a cache reads its file.
-const RESTORE_PATIENCE: Duration = Duration::from_secs(120);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Bytes of a cache that starts empty: enough for all that it is asked for.
 const EMPTY_BYTES: usize = 1 << 30;
 
@@ -82,7 +82,7 @@ fn serve(config: &Config, core: usize, entries: usize) -> anyhow::Result<()> {
     // Threads run on the core of the thread that starts them.
     pin(Some(core));
     let (server, cache) = handle_cache::program::start(config, None)?;
-    let end = Instant::now() + RESTORE_PATIENCE;
+    let end = Instant::now() + RESTORE_TIMEOUT;
     while cache.stats()["restored"].as_u64() < Some(entries as u64) {
         ensure!(Instant::now() < end, "the cache has not read its file: {}", cache.stats());
         std::thread::sleep(Duration::from_millis(20));
@@ -97,9 +97,9 @@ fn write_file(records: u64, bytes: usize, path: &Path) -> anyhow::Result<usize> 
     let (generator, table) = (RecordGenerator::new()?, CachedRecordTable::new(bytes));
     let now_unix_s = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     let (now_unix_s, limits) = (u32::try_from(now_unix_s)?, CacheConfig::default().ttl_limits());
-    let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());
+    let (mut buffer, mut encoded) = (RecordBuffer::default(), Vec::new());
     for number in 0..records {
-        let record = generator.record(number, &mut room);
+        let record = generator.record(number, &mut buffer);
         encoded.clear();
         record.values.iter().for_each(|value| value.encode(&mut encoded));
         let stamp = stamp(RECORD, record.values.iter().copied(), &limits, now_unix_s);

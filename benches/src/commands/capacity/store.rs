@@ -18,7 +18,7 @@ const READ: u64 = 100_000;
 /// Records that are created one by one, each durable before the next.
 const CREATED: u64 = 500;
 /// Time for the set to be published.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
 pub(super) fn measure(dir: &Path, records: u64) -> anyhow::Result<Figures> {
     let (mut figures, memory) = (Figures::default(), PrivateMemory::watch());
@@ -37,7 +37,7 @@ pub(super) fn measure(dir: &Path, records: u64) -> anyhow::Result<Figures> {
     let publish = PublishConfig { directory: Some(dir.join("set")), ..PublishConfig::default() };
     let started = Instant::now();
     let publisher = StorePublisher::start(store.clone(), &publish)?;
-    ensure!(publisher.wait_for(store.last_id(), PATIENCE), "not published: {:?}", publisher.status());
+    ensure!(publisher.wait_for(store.last_id(), TIMEOUT), "not published: {:?}", publisher.status());
     figures.add("first set from the store, records/s", records as f64 / started.elapsed().as_secs_f64());
     figures.add("memory meanwhile, MiB", memory.take_mib());
     Ok(figures)

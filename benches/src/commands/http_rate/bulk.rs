@@ -27,7 +27,7 @@ use tokio_rustls::TlsConnector;
 /// Start of the answer to a line that created a record.
 const CREATED: &[u8] = b"\"responseCode\":1,";
 /// Longest wait for a process to start, and for the answer to a request.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// `300:0.NA/10.1` with the secret of [`SECRET`], as the scheme Basic encodes it.
 const CREDENTIALS: &str = "Basic MzAwJTNBMC5OQS8xMC4xOm9wZW4gc2VzYW1l";
 const SECRET: &str = "open sesame";
@@ -126,7 +126,7 @@ impl BulkService {
         let request = [head.as_str(), body].concat();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (took, answer) = runtime.block_on(async {
-            tokio::time::timeout(PATIENCE, exchange(self.address, request))
+            tokio::time::timeout(TIMEOUT, exchange(self.address, request))
                 .await
                 .context("no answer in time")?
         })?;
@@ -234,7 +234,7 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 }
 
 fn until(what: &str, is_true: impl Fn() -> bool) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !is_true() {
         ensure!(Instant::now() < end, "waited too long until {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -76,8 +76,8 @@ pub(super) fn measure(args: &Args, servers: &HttpServers) -> anyhow::Result<serd
         }));
     }
     say(args, &table.to_string());
-    let place = |name| loads.iter().position(|it| it.load.name == name);
-    let to_nginx = place("redirect").zip(place("nginx")).map(|(redirect, nginx)| {
+    let position = |name| loads.iter().position(|it| it.load.name == name);
+    let to_nginx = position("redirect").zip(position("nginx")).map(|(redirect, nginx)| {
         let rate = ratio(&turns[redirect], &turns[nginx], |t| t.rate);
         (rate, ratio(&turns[redirect], &turns[nginx], |t| 1.0 / t.cpu_us))
     });

@@ -33,7 +33,7 @@ const CONNECTIONS_MAX: usize = 20_000;
 /// Time for the head of a request, longer than a measurement with slow clients.
 const HEADER_MS: u32 = 600_000;
 /// Time in which nginx has to start.
-const START_PATIENCE: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Role of a child process; not shown in the help.
 #[derive(Clone, Subcommand)]
@@ -286,14 +286,14 @@ impl Nginx {
 
 /// Waits until nginx listens and has written its process id.
 fn wait_until_ready(address: SocketAddr, pid_file: &Path) -> anyhow::Result<u32> {
-    let end = Instant::now() + START_PATIENCE;
+    let end = Instant::now() + START_TIMEOUT;
     loop {
         let pid = std::fs::read_to_string(pid_file).ok().and_then(|text| text.trim().parse().ok());
         if let Some(pid) = pid.filter(|_| StdStream::connect(address).is_ok()) {
             return Ok(pid);
         }
         if Instant::now() >= end {
-            bail!("it does not listen after {} s", START_PATIENCE.as_secs());
+            bail!("it does not listen after {} s", START_TIMEOUT.as_secs());
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// How long a server may take to read its zone.
-const START_PATIENCE: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Digits of a name; all names have the same length.
 const DIGITS: usize = 9;
@@ -33,12 +33,12 @@ pub(crate) struct Program {
     pub(crate) package: &'static str,
     /// Its arguments; the path of its configuration follows.
     pub(crate) args: &'static [&'static str],
-    pub(crate) config: fn(&ServerPlace<'_>) -> String,
+    pub(crate) config: fn(&ServerSlot<'_>) -> String,
 }
 
 /// What the configuration of a server needs.
 #[derive(Debug)]
-pub(crate) struct ServerPlace<'a> {
+pub(crate) struct ServerSlot<'a> {
     /// A directory of its own.
     pub(crate) directory: &'a Path,
     /// Where it answers.
@@ -53,8 +53,8 @@ pub(crate) const PROGRAMS: [&Program; 2] = [
     &Program { name: "Knot", command: "knotd", package: "knot", args: &["-c"], config: knot_config },
 ];
 
-fn nsd_config(place: &ServerPlace<'_>) -> String {
-    let (directory, port) = (place.directory.display(), place.address.port());
+fn nsd_config(slot: &ServerSlot<'_>) -> String {
+    let (directory, port) = (slot.directory.display(), slot.address.port());
     format!(
         "server:\n  server-count: 1\n  ip-address: 127.0.0.1@{port}\n  do-ip6: no\n  username: \"\"\n  \
          chroot: \"\"\n  zonesdir: \"{directory}\"\n  zonelistfile: \"{directory}/zone.list\"\n  \
@@ -65,8 +65,8 @@ fn nsd_config(place: &ServerPlace<'_>) -> String {
     )
 }
 
-fn knot_config(place: &ServerPlace<'_>) -> String {
-    let (directory, port) = (place.directory.display(), place.address.port());
+fn knot_config(slot: &ServerSlot<'_>) -> String {
+    let (directory, port) = (slot.directory.display(), slot.address.port());
     format!(
         "server:\n  rundir: \"{directory}\"\n  pidfile: \"{directory}/pid\"\n  listen: 127.0.0.1@{port}\n  \
          udp-workers: 1\n  tcp-workers: 1\n  background-workers: 1\n\
@@ -115,9 +115,8 @@ impl NameServer {
         };
         let address = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
         let config = directory.path().join("config");
-        let place =
-            ServerPlace { directory: directory.path(), address, upstream: upstream.unwrap_or(address) };
-        std::fs::write(&config, (program.config)(&place))?;
+        let slot = ServerSlot { directory: directory.path(), address, upstream: upstream.unwrap_or(address) };
+        std::fs::write(&config, (program.config)(&slot))?;
         // A child inherits the core of the thread that starts it.
         let mut command = Command::new(executable);
         command.args(program.args).arg(&config).current_dir(directory.path());
@@ -145,7 +144,7 @@ impl NameServer {
     fn wait_until_ready(&mut self, probe: &[u8]) -> anyhow::Result<()> {
         let socket = UdpSocket::bind("127.0.0.1:0")?;
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-        let (end, mut answer) = (Instant::now() + START_PATIENCE, [0; 1500]);
+        let (end, mut answer) = (Instant::now() + START_TIMEOUT, [0; 1500]);
         let mut last = None;
         while Instant::now() < end {
             if let Some(status) = self.process.try_wait()? {
@@ -164,7 +163,7 @@ impl NameServer {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        bail!("no answer in {} s; the last had code {last:?}", START_PATIENCE.as_secs())
+        bail!("no answer in {} s; the last had code {last:?}", START_TIMEOUT.as_secs())
     }
 }
 

@@ -109,7 +109,7 @@ pub(crate) fn run(mut args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the usual limits with room for the answers of a batch.
+/// Returns the usual limits with capacity for the answers of a batch.
 pub(super) fn limits(batch_datagrams: usize, batch_segments: usize) -> ServerLimits {
     let usual = ServerLimits::default();
     let outbox_datagrams = usual.outbox_datagrams.max(2 * batch_segments);

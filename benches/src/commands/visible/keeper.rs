@@ -3,7 +3,7 @@
 
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
-use handle_benches::records::{RecordGenerator, RecordRoom};
+use handle_benches::records::{RecordBuffer, RecordGenerator};
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
 use handle_store::{Store, StoreConfig};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a command.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const TIMEOUT: Duration = Duration::from_secs(3600);
 /// Memory for sorting the imported records.
 const IMPORT_MEMORY_LEN: usize = 256 << 20;
 /// Distance between the numbers of successively changed records.
@@ -160,7 +160,7 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
                     "merge" => status.set.is_some_and(|set| set.layers.len() == 1),
                     _ => status.counts.rebuilds > rebuilds,
                 };
-                while !is_done(publishing.status()) && started.elapsed() < PATIENCE {
+                while !is_done(publishing.status()) && started.elapsed() < TIMEOUT {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 print_line(&format!("{command} {:.1} s", started.elapsed().as_secs_f64()))?;
@@ -180,7 +180,7 @@ fn print_line(line: &str) -> anyhow::Result<()> {
 }
 
 fn wait_until_visible(store: &Store, publishing: &StorePublisher) -> anyhow::Result<()> {
-    anyhow::ensure!(publishing.wait_for(store.last_id(), PATIENCE), "not visible: {:?}", publishing.status());
+    anyhow::ensure!(publishing.wait_for(store.last_id(), TIMEOUT), "not visible: {:?}", publishing.status());
     Ok(())
 }
 
@@ -193,9 +193,9 @@ pub(crate) fn import(
 ) -> anyhow::Result<()> {
     let mut bulk = store.bulk(dir, IMPORT_MEMORY_LEN);
     generator.prefixes().into_iter().for_each(|prefix| bulk.home(prefix));
-    let (mut room, mut encoded) = (RecordRoom::default(), Vec::new());
+    let (mut buffer, mut encoded) = (RecordBuffer::default(), Vec::new());
     for n in 0..records {
-        let record = generator.record(n, &mut room);
+        let record = generator.record(n, &mut buffer);
         encoded.clear();
         bulk.add(record.handle, Values::build(record.values, &mut encoded))?;
     }

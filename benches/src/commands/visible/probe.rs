@@ -17,7 +17,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(1);
 /// Most changes that are requested at a time, the oldest first.
 const REQUESTED_MAX: usize = 8;
 /// Time after which a change that is not visible is an error.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A client that reaches every worker.
 pub(crate) struct Probe {
@@ -78,7 +78,7 @@ impl Probe {
                 self.ask(&mut waiting, &mut visible);
                 let oldest =
                     waiting.front().map_or(0, |change| now_ns().saturating_sub(change.acknowledged_ns));
-                ensure!(Duration::from_nanos(oldest) < PATIENCE, "a change does not become visible");
+                ensure!(Duration::from_nanos(oldest) < TIMEOUT, "a change does not become visible");
                 std::thread::sleep(ASK_INTERVAL);
             }
             reader.join().map_err(|_| anyhow::anyhow!("the reader of acknowledgements panicked"))??;

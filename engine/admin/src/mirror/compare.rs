@@ -108,11 +108,11 @@ impl MirrorComparison {
     }
 }
 
-/// Is told the number of records received so far, and returns whether to go on.
+/// Gets the number of records received so far, and returns whether to go on.
 pub type ComparisonProgress<'p> = dyn Fn(u64) -> bool + 'p;
 
 /// Compares the published set in `directory` with all `servers`. What differs is compared again
-/// until `patience` is over.
+/// until `timeout` is over.
 ///
 /// # Errors
 /// When the set cannot be read, a primary does not answer, the log of a primary does not reach back
@@ -121,12 +121,12 @@ pub fn compare(
     servers: &[Arc<PrimaryServer>],
     limits: RequestLimits,
     directory: &Path,
-    patience: Duration,
+    timeout: Duration,
     progress: &ComparisonProgress<'_>,
 ) -> anyhow::Result<Vec<MirrorComparison>> {
     let compare_one = |server: &Arc<PrimaryServer>| {
         let failed = || format!("the primary {:?}", server.name);
-        ServerComparison::new(server, limits, progress).run(directory, patience).with_context(failed)
+        ServerComparison::new(server, limits, progress).run(directory, timeout).with_context(failed)
     };
     servers.iter().map(compare_one).collect()
 }
@@ -166,12 +166,12 @@ impl<'s> ServerComparison<'s> {
         Self { server, limits, progress, found, folds: true, dumped_unix_ms: 0, named, homed, open, moved }
     }
 
-    fn run(mut self, directory: &Path, patience: Duration) -> anyhow::Result<MirrorComparison> {
+    fn run(mut self, directory: &Path, timeout: Duration) -> anyhow::Result<MirrorComparison> {
         let set = PublishedSet::open(directory, LoadMode::Map)?;
         self.compare_dump(&set)?;
         self.find_extra(&set)?;
         drop(set);
-        let deadline = Instant::now() + patience;
+        let deadline = Instant::now() + timeout;
         loop {
             let set = PublishedSet::open(directory, LoadMode::Map)?;
             self.compare_again(&set)?;

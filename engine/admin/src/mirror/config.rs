@@ -85,7 +85,7 @@ pub struct MirrorPrimary {
     pub prefixes: Vec<String>,
     /// Time between two requests for transactions.
     pub interval_ms: Option<u32>,
-    /// Address at which the primary tells that it has published changes; none if empty.
+    /// Address at which the primary reports that it has published changes; none if empty.
     pub notify_address: String,
     /// File with the key of these notices.
     pub notify_key_file: Option<PathBuf>,

@@ -61,14 +61,14 @@ pub struct RequestLimits {
     /// Most bytes of an item.
     pub item_len_max: usize,
     /// Timeout of connecting, of an answer, and of each read.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
 impl RequestLimits {
     /// The limits of the configuration.
     #[must_use]
     pub fn new(config: &MirrorConfig) -> Self {
-        Self { item_len_max: config.item_bytes, patience: Duration::from_millis(config.read_ms.into()) }
+        Self { item_len_max: config.item_bytes, timeout: Duration::from_millis(config.read_ms.into()) }
     }
 }
 
@@ -117,7 +117,7 @@ impl PrimaryServer {
             Request::DumpHandles(_) => StreamContent::Dump,
             _ => StreamContent::Transactions,
         };
-        let mut connection = self.begin(address, request, limits.patience)?;
+        let mut connection = self.begin(address, request, limits.timeout)?;
         connection.use_control(Arc::clone(control));
         if !self.allows_signed_streams {
             connection.require_tls();
@@ -136,9 +136,9 @@ impl PrimaryServer {
         &self,
         address: SocketAddr,
         request: &Request<'_>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<StreamConnection, MirrorError> {
-        let mut client = Administrator::new(address, patience);
+        let mut client = Administrator::new(address, timeout);
         client.identify(Some(Arc::clone(&self.identity)));
         let key = handle_auth::PublicKey::from_record(&self.key_record);
         client.require_signatures(key.map_err(|_| MirrorError::Order("the key of the primary is invalid"))?);
@@ -174,12 +174,12 @@ fn open(
 ) -> anyhow::Result<Vec<PrimaryServer>> {
     let identity = Arc::new(open_identity(primary)?);
     let notify = open_notify(primary)?;
-    let places = places(primary)?;
-    if notify.is_some() && places.servers.len() > 1 {
+    let primary_servers = primary_servers(primary)?;
+    if notify.is_some() && primary_servers.servers.len() > 1 {
         bail!("`notify_address` is that of one server, but its site has several");
     }
-    let (count, mut servers) = (places.servers.len(), Vec::new());
-    for (at, (addresses, key_record)) in places.servers.into_iter().enumerate() {
+    let (count, mut servers) = (primary_servers.servers.len(), Vec::new());
+    for (at, (addresses, key_record)) in primary_servers.servers.into_iter().enumerate() {
         let name = if count > 1 { format!("{}.{at}", primary.name) } else { primary.name.clone() };
         if addresses.is_empty() {
             bail!("the server {at} of its site record has no TCP interface for administration");
@@ -192,7 +192,7 @@ fn open(
             filter: primary.filter(),
             others: others.to_vec(),
             own_share: share(own.hash_option(), own.servers_count(), own.server_at()),
-            primary_share: share(places.hash_option, u32::try_from(count)?, u32::try_from(at)?),
+            primary_share: share(primary_servers.hash_option, u32::try_from(count)?, u32::try_from(at)?),
         };
         servers.push(PrimaryServer {
             name,
@@ -210,35 +210,35 @@ fn open(
 }
 
 /// The servers of a primary: their addresses and keys.
-struct PrimaryPlaces {
+struct PrimaryServers {
     hash_option: HashOption,
     servers: Vec<(Vec<SocketAddr>, Vec<u8>)>,
 }
 
-fn places(primary: &MirrorPrimary) -> anyhow::Result<PrimaryPlaces> {
-    let mut places = match &primary.site {
-        Some(path) => site_places(path)?,
+fn primary_servers(primary: &MirrorPrimary) -> anyhow::Result<PrimaryServers> {
+    let mut primary_servers = match &primary.site {
+        Some(path) => site_servers(path)?,
         None => {
             let servers = vec![(Vec::new(), Vec::new())];
-            PrimaryPlaces { hash_option: HashOption::Handle, servers }
+            PrimaryServers { hash_option: HashOption::Handle, servers }
         }
     };
     if !primary.addresses.is_empty() {
-        let [server] = places.servers.as_mut_slice() else {
+        let [server] = primary_servers.servers.as_mut_slice() else {
             bail!("`addresses` cannot replace those of a site with several servers");
         };
         server.0.clone_from(&primary.addresses);
     }
     if let Some(path) = &primary.public_key {
-        let [server] = places.servers.as_mut_slice() else {
+        let [server] = primary_servers.servers.as_mut_slice() else {
             bail!("`public_key` cannot replace those of a site with several servers");
         };
         server.1 = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    Ok(places)
+    Ok(primary_servers)
 }
 
-fn site_places(path: &Path) -> anyhow::Result<PrimaryPlaces> {
+fn site_servers(path: &Path) -> anyhow::Result<PrimaryServers> {
     let text =
         std::fs::read(path).with_context(|| format!("cannot read the site record {}", path.display()))?;
     let invalid = || format!("in the site record {}", path.display());
@@ -251,7 +251,7 @@ fn site_places(path: &Path) -> anyhow::Result<PrimaryPlaces> {
     }
     let keys = view.servers.iter().map(|server| server.public_key.to_vec());
     let addresses = site_addresses(&site, InterfaceProtocol::TCP, InterfaceKind::ADMIN);
-    Ok(PrimaryPlaces { hash_option, servers: addresses.into_iter().zip(keys).collect() })
+    Ok(PrimaryServers { hash_option, servers: addresses.into_iter().zip(keys).collect() })
 }
 
 /// The highest version in which the key of a server protects its streams.

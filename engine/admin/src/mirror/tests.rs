@@ -57,7 +57,7 @@ enum Item<'a> {
 }
 
 fn take(applier: &mut StreamApplier, item: Item<'_>) -> Result<(), MirrorError> {
-    let mut room = Vec::new();
+    let mut buffer = Vec::new();
     let transaction = |id, handle: &str, action| {
         // Events borrow, so the handle is leaked; tests are short.
         let handle: &'static [u8] = handle.to_owned().leak().as_bytes();
@@ -72,7 +72,7 @@ fn take(applier: &mut StreamApplier, item: Item<'_>) -> Result<(), MirrorError> 
         Item::Handle(_, data) | Item::Create(_, _, data) => data,
         _ => "",
     };
-    let values = StreamValues::build([Value::new(1, b"URL", data.as_bytes())], &mut room);
+    let values = StreamValues::build([Value::new(1, b"URL", data.as_bytes())], &mut buffer);
     let event = match item {
         Item::Source(unix_ms, txn_id) => StreamEvent::Dump(DumpItem::Source { unix_ms, txn_id }),
         Item::Handle(handle, _) => {
@@ -273,8 +273,8 @@ fn a_dump_removes_what_it_does_not_name_at_its_end_and_not_before() {
 /// Records that are in a store before its first dump.
 fn put_own(store: &Store, names: &'static [&'static str]) {
     let put = store.change(|transaction| {
-        let mut room = Vec::new();
-        let values = Values::build([Value::new(1, b"URL", b"own")], &mut room);
+        let mut buffer = Vec::new();
+        let values = Values::build([Value::new(1, b"URL", b"own")], &mut buffer);
         names.iter().try_for_each(|name| transaction.put(&key(name.as_bytes(), true), values))
     });
     put.unwrap();
@@ -528,7 +528,7 @@ fn the_lag_has_what_the_primary_is_known_to_have() {
 }
 
 #[test]
-fn a_mirror_that_is_told_to_dump_keeps_its_position() {
+fn a_mirror_that_is_asked_to_dump_keeps_its_position() {
     let (_store, mut applier) = dumped();
     let items = [Item::Header(TransactionStatus::NeedsDump), Item::End(5000)];
     take_all(&mut applier, &items).unwrap();
@@ -543,10 +543,10 @@ fn a_mirror_that_is_told_to_dump_keeps_its_position() {
 #[test]
 fn records_that_do_not_fit_are_left_out() {
     let (store, mut applier) = dumped();
-    let mut room = Vec::new();
-    let values = StreamValues::build([Value::new(0, b"URL", b"x"), Value::new(1, b"URL", b"x")], &mut room);
-    let (data, mut room_for_long) = (vec![b'x'; VALUES_LEN_MAX], Vec::new());
-    let long = StreamValues::build([Value::new(1, b"URL", &data)], &mut room_for_long);
+    let mut buffer = Vec::new();
+    let values = StreamValues::build([Value::new(0, b"URL", b"x"), Value::new(1, b"URL", b"x")], &mut buffer);
+    let (data, mut long_buffer) = (vec![b'x'; VALUES_LEN_MAX], Vec::new());
+    let long = StreamValues::build([Value::new(1, b"URL", &data)], &mut long_buffer);
     let item_with = |id, handle, values| {
         let action = TransactionAction::Update(values);
         StreamEvent::Transaction(TransactionItem::Transaction { id, handle, action, unix_ms: 1 })
@@ -603,8 +603,8 @@ fn a_promoted_mirror_takes_nothing_and_its_numbers_go_on() {
     assert_eq!(start.base, 10, "a mirror with all transactions of the lost primary goes on here");
     let put = |name: &'static str| {
         store.change(move |transaction| {
-            let mut room = Vec::new();
-            let values = Values::build([Value::new(1, b"URL", b"own")], &mut room);
+            let mut buffer = Vec::new();
+            let values = Values::build([Value::new(1, b"URL", b"own")], &mut buffer);
             transaction.put(&key(name.as_bytes(), true), values)
         })
     };

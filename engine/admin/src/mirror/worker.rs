@@ -1,4 +1,4 @@
-//! Follows one server of a primary: requests transactions, and all records when it is told to.
+//! Follows one server of a primary: requests transactions, and all records when it is asked to.
 
 use super::apply::{BatchLimits, StreamApplier};
 use super::error::MirrorError;

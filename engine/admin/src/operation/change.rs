@@ -25,10 +25,10 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         // Only differences from the stored values count as changes; all other stored values stay
         // untouched.
         let new = by_index(&values);
-        let (mut room, mut open_room) = (Vec::new(), Vec::new());
+        let (mut buffer, mut open_buffer) = (Vec::new(), Vec::new());
         let touched = stored.iter().filter(|value| new.contains_key(&value.index));
-        let touched = Values::build(touched, &mut room);
-        let open = Values::build(touched.iter().filter(is_open), &mut open_room);
+        let touched = Values::build(touched, &mut buffer);
+        let open = Values::build(touched.iter().filter(is_open), &mut open_buffer);
         let mut reads_hidden = true;
         if open.len() < values.len() {
             let actions = ValueDifference::compare(&open, &values, true).actions;
@@ -290,8 +290,8 @@ fn merge_all<'v>(before: Values<'v>, after: Values<'v>, now_unix_s: u32) -> Vec<
 mod tests {
     use super::*;
 
-    fn list<'v>(value: Value<'v>, room: &'v mut Vec<u8>) -> Values<'v> {
-        Values::build([value], room)
+    fn list<'v>(value: Value<'v>, buffer: &'v mut Vec<u8>) -> Values<'v> {
+        Values::build([value], buffer)
     }
 
     #[test]

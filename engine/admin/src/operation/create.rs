@@ -28,7 +28,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         let create = PermissionNeed::of([RecordAction::creating(name)], name, self.records.folds());
         let stored = self.records.record(&key)?;
         // The values that stay whatever the request names, and all others.
-        let (mut kept, mut replaced, mut room) = (BTreeSet::new(), Values::EMPTY, Vec::new());
+        let (mut kept, mut replaced, mut buffer) = (BTreeSet::new(), Values::EMPTY, Vec::new());
         let before = match &stored {
             None => {
                 self.permit(&create.into())?;
@@ -40,7 +40,7 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
             Some(record) => {
                 let before = record.view().values;
                 kept = self.kept_admins(&before, &values);
-                replaced = Values::build(before.iter().filter(|it| !kept.contains(&it.index)), &mut room);
+                replaced = Values::build(before.iter().filter(|it| !kept.contains(&it.index)), &mut buffer);
                 self.permit_overwriting(name, &replaced, &values, &create)?;
                 before
             }
@@ -89,8 +89,8 @@ impl<R: StoreRecords> DecisionCase<'_, R> {
         after: &Values<'_>,
         create: &PermissionNeed,
     ) -> Result<(), DecisionEnd> {
-        let mut room = Vec::new();
-        let open = Values::build(before.iter().filter(is_open), &mut room);
+        let mut buffer = Vec::new();
+        let open = Values::build(before.iter().filter(is_open), &mut buffer);
         let mut actions = ValueDifference::compare(&open, after, true).actions;
         if actions.is_empty() {
             actions.push(RecordAction::ModifyValue);

@@ -5,7 +5,8 @@ use handle_snapshot::set::manifest::LayerEntry;
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::{
-    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPlace, LayerWriter, SetError, Stager, merge,
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPosition, LayerWriter, SetError, Stager,
+    merge,
 };
 use handle_store::{ChangedRecord, StoreError, StoreSnapshot};
 use std::io::{Cursor, Write as _};
@@ -89,7 +90,7 @@ impl DeltaLayer {
 
     /// Writes the layer unchanged.
     pub(super) fn stage<S: Storage>(&self, stager: &Stager<S>) -> Result<NewLayer, SetError> {
-        stager.stage(LayerPlace::Delta, |mut file, _| {
+        stager.stage(LayerPosition::Delta, |mut file, _| {
             file.write_all(&self.bytes)?;
             Ok((file, self.header))
         })
@@ -102,7 +103,7 @@ impl DeltaLayer {
         gone: &[LayerEntry],
         layers: &[Layer<S::Bytes>],
     ) -> Result<NewLayer, SetError> {
-        stager.stage(LayerPlace::Absorbing(gone.to_vec()), |file, temp_dir| {
+        stager.stage(LayerPosition::Absorbing(gone.to_vec()), |file, temp_dir| {
             let open = |bytes| Layer::open(bytes).expect("these are open already");
             let own = std::iter::once(open(self.bytes.as_slice()));
             let inputs: Vec<_> = own.chain(layers.iter().map(|layer| open(layer.as_bytes()))).collect();

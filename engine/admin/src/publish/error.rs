@@ -19,8 +19,8 @@ pub enum PublishError {
     Check(CheckError),
     /// The key that signs sets cannot be used.
     Key(Box<ServerKeyError>),
-    /// The place to which sets are shipped cannot be used.
-    Place(LocationError),
+    /// The location to which sets are shipped cannot be used.
+    Location(LocationError),
     /// The files of the directory cannot be read.
     Io(std::io::Error),
     /// Publishing is ending.
@@ -36,7 +36,7 @@ impl fmt::Display for PublishError {
             Self::Set(error) => error.fmt(f),
             Self::Check(error) => error.fmt(f),
             Self::Key(error) => write!(f, "`publish.key_file`: {error}"),
-            Self::Place(error) => write!(f, "`publish.ship`: {error}"),
+            Self::Location(error) => write!(f, "`publish.ship`: {error}"),
             Self::Io(error) => error.fmt(f),
             Self::Stopped => f.write_str("publishing is ending"),
             Self::Refused(why) => f.write_str(why),

@@ -10,7 +10,7 @@ use handle_snapshot::set::manifest::{LayerEntry, Manifest, SetOrigin};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::storage::Storage;
 use handle_snapshot::set::{SetError, SetErrorKind};
-use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPlace, NameRule, Stager};
+use handle_snapshot::{BuildError, BuildProgress, Builder, LayerOptions, LayerPosition, NameRule, Stager};
 use handle_store::{Store, StoreError, StoreRecord, StoreRecords as _, StoreSnapshot, StoredRecord};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::ops::{ControlFlow, Range};
@@ -114,8 +114,8 @@ impl<S: Storage> PublishJob<S> {
         let homed = homed_prefixes(&snapshot)?;
         let mut problem = None;
         let mut leaving = UnfitFilter::default();
-        let layer = self.stager.stage(LayerPlace::Base, |file, temp_dir| {
-            let tell = |progress| {
+        let layer = self.stager.stage(LayerPosition::Base, |file, temp_dir| {
+            let report = |progress| {
                 if let BuildProgress::Written { records, .. } = progress {
                     self.control.records.store(records, Ordering::Relaxed);
                 }
@@ -123,7 +123,7 @@ impl<S: Storage> PublishJob<S> {
             let mut builder = Builder::new(temp_dir, options)
                 .memory_len_max(self.config.memory_len)
                 .homed(homed)
-                .on_progress(tell);
+                .on_progress(report);
             if let Err(error) = self.take_all(&snapshot, &mut builder, &mut leaving) {
                 return Err(match error {
                     RecordsError::Build(error) => error,

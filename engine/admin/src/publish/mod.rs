@@ -131,7 +131,7 @@ impl StorePublisher {
             PublisherPlan::new(store.clone(), publisher, config.clone())?.noting(Arc::clone(&changes));
         let (requests, inbox) = sync_channel(COMMANDS_MAX);
         let notices = Arc::new(watch::Sender::default());
-        let told = Arc::clone(&notices);
+        let machines = Arc::clone(&notices);
         let events = Arc::new(PublisherEvents::new(Arc::clone(&store)));
         let lease = lease
             .map(|(lease, host, length)| {
@@ -140,8 +140,8 @@ impl StorePublisher {
             })
             .transpose()?;
         let lease_state = lease.as_ref().map(|lease| Arc::clone(&lease.state));
-        let tell = move |notice| tell_machines(&told, notice);
-        let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), tell)?;
+        let notify = move |notice| notify_machines(&machines, notice);
+        let shipping = SetShipping::start(dir, &config.ship, lease_state.clone(), notify)?;
         let state = shipping.as_ref().map(|shipping| Arc::clone(&shipping.state));
         let shared =
             Arc::new(PublisherState { shipping: state, notices, changes, ..PublisherState::default() });
@@ -165,7 +165,7 @@ impl StorePublisher {
         SetNotices { newest: self.shared.notices.subscribe(), changes: Arc::clone(&self.shared.changes) }
     }
 
-    /// The current state of shipping; `None` if no place for it is configured.
+    /// The current state of shipping; `None` if no location for it is configured.
     #[must_use]
     pub fn ship_status(&self) -> Option<ShipStatus> {
         self.shipping.as_ref().map(|shipping| shipping.state.status())
@@ -232,15 +232,15 @@ impl StorePublisher {
         }
     }
 
-    /// Waits until a transaction is visible in the published set, for at most `patience`; returns
+    /// Waits until a transaction is visible in the published set, for at most `timeout`; returns
     /// whether it is.
     #[must_use]
-    pub fn wait_for(&self, transaction: u64, patience: Duration) -> bool {
+    pub fn wait_for(&self, transaction: u64, timeout: Duration) -> bool {
         let lacks_it = |status: &mut PublishStatus| {
             let shown = status.set.as_ref().and_then(|set| set.transaction);
             shown.is_none_or(|shown| shown < transaction)
         };
-        let waited = self.shared.status_changed.wait_timeout_while(self.shared.lock(), patience, lacks_it);
+        let waited = self.shared.status_changed.wait_timeout_while(self.shared.lock(), timeout, lacks_it);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -256,7 +256,7 @@ impl PublisherState {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Replaces the status, and tells shipping or, without it, machines of a new set.
+    /// Replaces the status, and notifies shipping or, without it, machines of a new set.
     fn put(&self, status: PublishStatus) {
         let notice_of = |status: &PublishStatus| {
             let set = status.set.as_ref()?;
@@ -271,14 +271,14 @@ impl PublisherState {
         };
         match (&self.shipping, after.filter(|_| before != after)) {
             (Some(shipping), Some(notice)) => shipping.published(notice.generation),
-            (None, Some(notice)) => tell_machines(&self.notices, notice),
+            (None, Some(notice)) => notify_machines(&self.notices, notice),
             (_, None) => {}
         }
     }
 }
 
-/// Tells machines of a set, unless they know it.
-fn tell_machines(notices: &watch::Sender<PublicationNotice>, notice: PublicationNotice) {
+/// Notifies machines of a set, unless they know it.
+fn notify_machines(notices: &watch::Sender<PublicationNotice>, notice: PublicationNotice) {
     notices.send_if_modified(|known| std::mem::replace(known, notice) != notice);
 }
 
@@ -307,7 +307,7 @@ impl PublisherEvents {
     }
 }
 
-/// Tells the publisher thread of the end of a job, also by a panic.
+/// Notifies the publisher thread of the end of a job, also by a panic.
 struct JobEnd(Arc<PublisherEvents>, Arc<AtomicBool>);
 
 impl Drop for JobEnd {
@@ -459,7 +459,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         while let Some(at) = self.workers.iter().position(|worker| worker.has_ended.load(Ordering::Acquire)) {
             let worker = self.workers.swap_remove(at);
             self.finish(worker);
-            self.tell();
+            self.notify();
         }
         if let Some(deadline) = self.retry_at.filter(|at| Instant::now() < *at) {
             return IdleWait { past: u64::MAX, deadline };
@@ -467,7 +467,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         self.retry_at = None;
         let last = self.store.last_id();
         if !self.leads() {
-            self.tell();
+            self.notify();
             let (past, interval) = match self.is_pending() {
                 // Not sooner after each of many commits.
                 true => (u64::MAX, PENDING_INTERVAL),
@@ -484,7 +484,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         let mut idle = self.publish_when_due(last);
         // After publishing: at a start, the published set may lack changes of days.
         self.renew_statement();
-        self.tell();
+        self.notify();
         let statement_at =
             self.config.heartbeat().filter(|_| self.delta_trouble.0.is_none()).zip(self.stated_at);
         let statement_at = statement_at.map(|(interval, at)| at + interval);
@@ -497,8 +497,8 @@ impl<S: Storage + 'static> PublisherThread<S> {
 
     fn handle_commands(&mut self) {
         while let Ok(request) = self.inbox.try_recv() {
-            let (command, tell) = match request {
-                PublisherCommand::Obey(command, tell) => (command, tell),
+            let (command, notify) = match request {
+                PublisherCommand::Obey(command, notify) => (command, notify),
                 PublisherCommand::Settings(config) => {
                     self.engine.reconfigure(Arc::clone(&config));
                     self.config = config;
@@ -512,9 +512,9 @@ impl<S: Storage + 'static> PublisherThread<S> {
                 )),
             };
             // The status is updated first, for the next reader.
-            self.tell();
+            self.notify();
             // The receiver is gone if the caller no longer waits.
-            let _ = tell.send(done);
+            let _ = notify.send(done);
         }
     }
 
@@ -599,7 +599,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         if is_published {
             self.published_at = Some(Instant::now());
         }
-        self.tell();
+        self.notify();
         is_published
     }
 
@@ -661,7 +661,7 @@ impl<S: Storage + 'static> PublisherThread<S> {
         }
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         let mut status = self.engine.status();
         status.lease = self.lease.as_ref().map(|lease| lease.status());
         if let Some((error, at)) = self

@@ -1,4 +1,4 @@
-//! Tells machines of each set that they can fetch ([`handle_daemon::notice`]).
+//! Notifies machines of each set that they can fetch ([`handle_daemon::notice`]).
 //!
 //! A machine gets the newest set only: sets that are replaced before its connection can take a
 //! notice are left out. If it asks for the names of changed handles, it gets those of all sets
@@ -55,7 +55,7 @@ handle_daemon::metrics! {
     }
 }
 
-/// What machines are told.
+/// What machines are notified of.
 #[derive(Clone, Debug)]
 pub struct SetNotices {
     /// The set that machines can fetch.
@@ -146,13 +146,13 @@ async fn serve_machine(
         return Ok(());
     };
     drop(unproven);
-    let (mut rest, mut told) = ([0; 1], None::<PublicationNotice>);
+    let (mut rest, mut notified) = ([0; 1], None::<PublicationNotice>);
     loop {
         let notice = *notices.newest.borrow_and_update();
-        let before = told.replace(notice);
+        let before = notified.replace(notice);
         let changed = before
             .filter(|_| wants_names)
-            .and_then(|told| notices.changes.between(told.generation, notice.generation));
+            .and_then(|notified| notices.changes.between(notified.generation, notice.generation));
         let bytes = session.seal(notice, changed.as_ref());
         within(config().publish.notify.write_ms, stream.write_all(&bytes)).await?;
         if before != Some(notice) {

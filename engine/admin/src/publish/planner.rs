@@ -184,7 +184,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
         let is_full = self.layers().len() >= LAYERS_MAX;
         if is_full && self.free() == 0 {
-            // A merge is in progress; no delta is built while the set has no room for it.
+            // A merge is in progress; no delta is built while the set has no capacity for it.
             return Ok(false);
         }
         let snapshot = self.store.snapshot()?;
@@ -343,8 +343,8 @@ impl<S: Storage> PublisherPlan<S> {
         Some(self.start(JobInput::Merge(set, 0..count), is_large, now_unix_ms))
     }
 
-    /// Whether the store is being filled by a dump. If that cannot be told, it is left to the next
-    /// step to report the error of the store.
+    /// Whether the store is being filled by a dump. If that cannot be determined, it is left to the
+    /// next step to report the error of the store.
     fn is_dumping(&self) -> bool {
         self.store.snapshot().and_then(|snapshot| snapshot.is_dumping()).unwrap_or(false)
     }
@@ -554,7 +554,7 @@ impl<S: Storage> PublisherPlan<S> {
         }
     }
 
-    /// Tells all jobs to end early.
+    /// Asks all jobs to end early.
     pub(super) fn stop(&self) {
         self.running_jobs.iter().for_each(|job| job.control.stop.store(true, Ordering::Relaxed));
     }

@@ -4,7 +4,7 @@ use handle_daemon::notice::CHANGED_LEN_MAX;
 use handle_daemon::server_key::{PassphraseSource, ServerKeyConfig};
 use handle_daemon::settings;
 use handle_daemon::settings::{SettingError, or_zero};
-use handle_fleet::config::PLACE;
+use handle_fleet::config::FLEET_URL_RULE;
 use handle_fleet::{ShipLimits, StorageConfig};
 use handle_snapshot::set::steps::STEPS_LEN_MAX;
 use std::net::SocketAddr;
@@ -96,7 +96,7 @@ settings! {
     pub struct ShipConfig {
         /// Set this when other machines fetch the sets: where they are shipped. Without it,
         /// `handle-admin` does not ship.
-        restart url: String = String::new(), PLACE;
+        restart url: String = String::new(), FLEET_URL_RULE;
         /// Set this when machines should be able to go back further, or when storage is expensive:
         /// number of the last sets whose layers are kept there.
         live sets_kept: usize = 10, 1..=10_000;

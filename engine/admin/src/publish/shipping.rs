@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Most time for shipping the last set when the process stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state of shipping, as `status` shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -120,7 +120,7 @@ impl ShippingState {
         }
     }
 
-    /// Tells the thread that a set was published.
+    /// Notifies the thread that a set was published.
     pub(super) fn published(&self, generation: u64) {
         let mut inner = self.lock();
         inner.published = generation;
@@ -137,14 +137,12 @@ impl ShippingState {
         self.wake.notify_all();
     }
 
-    /// Waits until `patience` is over, shipping is to stop or, with `wakes_for_sets`, a set is
+    /// Waits until `timeout` is over, shipping is to stop or, with `wakes_for_sets`, a set is
     /// published.
-    fn wait(&self, patience: Duration, wakes_for_sets: bool) {
+    fn wait(&self, timeout: Duration, wakes_for_sets: bool) {
         let wakes = |inner: &mut ShippingInner| !(inner.stops || wakes_for_sets && inner.is_woken);
-        let (mut inner, _) = self
-            .wake
-            .wait_timeout_while(self.lock(), patience, wakes)
-            .unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, _) =
+            self.wake.wait_timeout_while(self.lock(), timeout, wakes).unwrap_or_else(PoisonError::into_inner);
         inner.is_woken = false;
     }
 
@@ -192,15 +190,15 @@ pub(super) struct SetShipping {
 }
 
 impl SetShipping {
-    /// Ships the sets of `dir`; `None` if no place is configured. No request is made here.
+    /// Ships the sets of `dir`; `None` if no location is configured. No request is made here.
     ///
     /// # Errors
-    /// When the place or its credentials cannot be used.
+    /// When the location or its credentials cannot be used.
     pub(super) fn start(
         dir: &Path,
         config: &ShipConfig,
         lease: Option<Arc<LeaseState>>,
-        tell: impl Fn(PublicationNotice) + Send + 'static,
+        notify: impl Fn(PublicationNotice) + Send + 'static,
     ) -> Result<Option<Self>, PublishError> {
         if config.url.is_empty() {
             return Ok(None);
@@ -210,7 +208,7 @@ impl SetShipping {
             let store = location::open(&url, &config.storage)?;
             Ok(ShipRoute { dir: dir.to_owned(), store, url: url.to_string() })
         };
-        let route = open().map_err(PublishError::Place)?;
+        let route = open().map_err(PublishError::Location)?;
         let inner = ShippingInner {
             status: ShipStatus { url: config.url.clone(), ..ShipStatus::default() },
             config: config.clone(),
@@ -224,7 +222,7 @@ impl SetShipping {
         let turns = ShippingTurns { route, lease };
         let shared = Arc::clone(&state);
         let thread = threads::spawn("ship", move || {
-            turns.run(&shared, &tell);
+            turns.run(&shared, &notify);
             shared.lock().has_ended = true;
             shared.wake.notify_all();
         })?;
@@ -241,7 +239,7 @@ impl SetShipping {
         let (inner, _) = self
             .state
             .wake
-            .wait_timeout_while(inner, STOP_PATIENCE, waits)
+            .wait_timeout_while(inner, STOP_TIMEOUT, waits)
             .unwrap_or_else(PoisonError::into_inner);
         let has_ended = inner.has_ended;
         drop(inner);
@@ -273,10 +271,10 @@ impl ShippingTurns {
     }
 
     /// Ships until the process stops.
-    fn run(self, state: &ShippingState, tell: &dyn Fn(PublicationNotice)) {
+    fn run(self, state: &ShippingState, notify: &dyn Fn(PublicationNotice)) {
         loop {
             match self.epoch() {
-                Some(epoch) => self.ship(epoch, state, tell),
+                Some(epoch) => self.ship(epoch, state, notify),
                 None => state.wait(LOOK_INTERVAL, false),
             }
             if state.lock().stops {
@@ -286,8 +284,8 @@ impl ShippingTurns {
     }
 
     /// Ships until the process stops, or its lease is over.
-    fn ship(&self, epoch: u64, state: &ShippingState, tell: &dyn Fn(PublicationNotice)) {
-        // Another process may have shipped meanwhile, so nothing is known of the place.
+    fn ship(&self, epoch: u64, state: &ShippingState, notify: &dyn Fn(PublicationNotice)) {
+        // Another process may have shipped meanwhile, so nothing is known of the location.
         let limits = state.lock().config.limits();
         let mut follower = ShipFollower::new(self.route.clone(), limits);
         let mut failures = 0_u32;
@@ -309,7 +307,7 @@ impl ShippingTurns {
                         shipped.map(|set| PublicationNotice { epoch: set.epoch, generation: set.generation });
                     state.note_turn(turn, shipped);
                     if let (Some(shipped), Some(_)) = (shipped, turn.outcome) {
-                        tell(shipped);
+                        notify(shipped);
                     } else if !stops {
                         state.wait(LOOK_INTERVAL, true);
                     }

@@ -24,7 +24,7 @@ use std::sync::atomic::AtomicUsize;
 /// The records that readers find: handles with the data of their first value.
 type ReadableContent = BTreeMap<String, String>;
 
-/// A directory with a store, and room for a published set.
+/// A directory with a store, and a directory for a published set.
 struct PublishSetup {
     dir: tempfile::TempDir,
     store: Option<Arc<Store>>,
@@ -116,8 +116,8 @@ impl PublishSetup {
 fn put(store: &Store, handle: &[u8], data: &[u8]) {
     let (key, data) = (handle.to_ascii_uppercase(), data.to_vec());
     let put = move |transaction: &mut handle_store::Transaction<'_>| {
-        let mut room = Vec::new();
-        transaction.put(&key, Values::build([Value::new(1, b"URL", &data)], &mut room))
+        let mut buffer = Vec::new();
+        transaction.put(&key, Values::build([Value::new(1, b"URL", &data)], &mut buffer))
     };
     store.change(put).unwrap();
 }
@@ -158,29 +158,29 @@ fn settle<S: Storage>(engine: &mut PublisherPlan<S>) {
 
 #[test]
 fn only_changed_records_are_published() {
-    let place = PublishSetup::new();
-    let mut engine = place.engine();
-    assert_eq!(place.seen(), ReadableContent::new(), "an empty set can be served");
-    assert_eq!(place.shown(), place.store().last_id());
+    let setup = PublishSetup::new();
+    let mut engine = setup.engine();
+    assert_eq!(setup.seen(), ReadableContent::new(), "an empty set can be served");
+    assert_eq!(setup.shown(), setup.store().last_id());
     for n in 0..300_u64 {
-        place.put(&format!("1/{}", n * n % 31), &format!("at {n}"));
+        setup.put(&format!("1/{}", n * n % 31), &format!("at {n}"));
         if n % 7 == 3 {
-            place.delete(&format!("1/{}", n * n % 31));
+            setup.delete(&format!("1/{}", n * n % 31));
         }
         if n % 3 == 0 {
             assert!(engine.publish(now_unix_ms()).unwrap());
             assert!(!engine.publish(now_unix_ms()).unwrap(), "once");
-            assert_eq!(place.seen(), place.stored(), "at {n}");
-            assert_eq!(place.shown(), place.store().last_id());
+            assert_eq!(setup.seen(), setup.stored(), "at {n}");
+            assert_eq!(setup.shown(), setup.store().last_id());
         }
         if n % 11 == 0 {
-            let before = place.manifest();
+            let before = setup.manifest();
             settle(&mut engine);
-            assert_eq!(place.seen(), place.stored(), "merged at {n}");
-            assert_eq!(place.shown(), place.store().last_id());
-            assert!(place.manifest().generation >= before.generation);
+            assert_eq!(setup.seen(), setup.stored(), "merged at {n}");
+            assert_eq!(setup.shown(), setup.store().last_id());
+            assert!(setup.manifest().generation >= before.generation);
         }
-        assert!(place.manifest().layers.len() < 8);
+        assert!(setup.manifest().layers.len() < 8);
     }
     let counts = engine.status().counts;
     assert!(counts.deltas >= 100 && counts.merges > 0, "{counts:?}");
@@ -189,95 +189,95 @@ fn only_changed_records_are_published() {
 
 #[test]
 fn publishing_continues_from_the_manifest() {
-    let mut place = PublishSetup::new();
-    drop(place.engine());
-    place.put("1/a", "one");
-    drop(place.store.take());
-    place.store = Some(Arc::new(Store::open(&StoreConfig::at(&place.dir.path().join("store"))).unwrap()));
-    let generation = place.manifest().generation;
-    let mut engine = place.engine_with(place.config());
+    let mut setup = PublishSetup::new();
+    drop(setup.engine());
+    setup.put("1/a", "one");
+    drop(setup.store.take());
+    setup.store = Some(Arc::new(Store::open(&StoreConfig::at(&setup.dir.path().join("store"))).unwrap()));
+    let generation = setup.manifest().generation;
+    let mut engine = setup.engine_with(setup.config());
     assert!(engine.publish(now_unix_ms()).unwrap(), "a delta, and no rebuild");
-    assert_eq!(place.manifest().generation, generation + 1);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.manifest().generation, generation + 1);
+    assert_eq!(setup.seen(), setup.stored());
 }
 
 #[test]
 fn many_changes_are_published_in_parts_and_very_many_as_a_rebuild() {
-    let place = PublishSetup::new();
-    let config = PublishConfig { changes_max: 10, rebuild_changes: 25, ..place.config() };
-    let mut engine = place.engine_with(config);
+    let setup = PublishSetup::new();
+    let config = PublishConfig { changes_max: 10, rebuild_changes: 25, ..setup.config() };
+    let mut engine = setup.engine_with(config);
     settle(&mut engine);
-    let (first, rebuilds) = (place.shown(), engine.status().counts.rebuilds);
-    (0..25).for_each(|n| place.put(&format!("1/{n}"), "x"));
+    let (first, rebuilds) = (setup.shown(), engine.status().counts.rebuilds);
+    (0..25).for_each(|n| setup.put(&format!("1/{n}"), "x"));
     for part in 1..=3 {
         assert!(engine.publish(now_unix_ms()).unwrap());
-        assert_eq!(place.shown(), first + (part * 10).min(25));
+        assert_eq!(setup.shown(), first + (part * 10).min(25));
     }
-    assert_eq!(place.seen(), place.stored());
-    (0..26).for_each(|n| place.put(&format!("1/{n}"), "y"));
+    assert_eq!(setup.seen(), setup.stored());
+    (0..26).for_each(|n| setup.put(&format!("1/{n}"), "y"));
     assert!(!engine.publish(now_unix_ms()).unwrap());
     assert!(engine.status().rebuild.is_some());
     settle(&mut engine);
     assert_eq!(engine.status().counts.rebuilds, rebuilds + 1);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
 }
 
 #[test]
 fn a_set_that_does_not_fit_the_store_is_rebuilt() {
     let rebuilds_after = |change: &dyn Fn(&mut PublishSetup)| {
-        let mut place = PublishSetup::new();
-        place.put("1/a", "one");
-        drop(place.engine());
-        place.put("1/b", "two");
-        change(&mut place);
-        let mut engine = place.engine_with(place.config());
+        let mut setup = PublishSetup::new();
+        setup.put("1/a", "one");
+        drop(setup.engine());
+        setup.put("1/b", "two");
+        change(&mut setup);
+        let mut engine = setup.engine_with(setup.config());
         settle(&mut engine);
-        assert_eq!(place.seen(), place.stored());
-        assert_eq!(place.shown(), place.store().last_id());
+        assert_eq!(setup.seen(), setup.stored());
+        assert_eq!(setup.shown(), setup.store().last_id());
         engine.status().counts.rebuilds
     };
     assert_eq!(rebuilds_after(&|_| {}), 0);
     // The log does not reach back far enough.
     assert_eq!(
-        rebuilds_after(&|place| {
+        rebuilds_after(&|setup| {
             let bounds = LogBounds { before_unix_ms: u64::MAX, transactions_max: None };
-            assert!(place.store().prune_log(bounds, 1000).unwrap() > 0);
+            assert!(setup.store().prune_log(bounds, 1000).unwrap() > 0);
         }),
         1
     );
     // Many records at once, without entries in the log.
     assert_eq!(
-        rebuilds_after(&|place| {
-            let mut bulk = place.store().bulk(place.dir.path(), 1 << 20);
-            let mut room = Vec::new();
-            bulk.add(b"1/bulk", Values::build([Value::new(1, b"URL", b"b")], &mut room)).unwrap();
+        rebuilds_after(&|setup| {
+            let mut bulk = setup.store().bulk(setup.dir.path(), 1 << 20);
+            let mut buffer = Vec::new();
+            bulk.add(b"1/bulk", Values::build([Value::new(1, b"URL", b"b")], &mut buffer)).unwrap();
             bulk.finish(|_| {}).unwrap();
         }),
         1
     );
     // Another store, with more transactions than the set.
     assert_eq!(
-        rebuilds_after(&|place| {
-            let other = StoreConfig::at(&place.dir.path().join("other"));
-            place.store = Some(Arc::new(Store::create(&other, true).unwrap()));
-            (0..10).for_each(|n| place.put(&format!("1/other-{n}"), "x"));
+        rebuilds_after(&|setup| {
+            let other = StoreConfig::at(&setup.dir.path().join("other"));
+            setup.store = Some(Arc::new(Store::create(&other, true).unwrap()));
+            (0..10).for_each(|n| setup.put(&format!("1/other-{n}"), "x"));
         }),
         1
     );
     // A copy of this store that is older than the set.
     assert_eq!(
-        rebuilds_after(&|place| {
-            let copy = place.copy_store();
-            (0..10).for_each(|n| place.put(&format!("1/{n}"), "later"));
-            drop(place.engine());
-            place.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
+        rebuilds_after(&|setup| {
+            let copy = setup.copy_store();
+            (0..10).for_each(|n| setup.put(&format!("1/{n}"), "later"));
+            drop(setup.engine());
+            setup.store = Some(Arc::new(Store::open(&StoreConfig::at(&copy)).unwrap()));
         }),
         1
     );
     // A set of another publisher.
     assert_eq!(
-        rebuilds_after(&|place| {
-            let mut publisher = SetPublisher::open(&place.set()).unwrap();
+        rebuilds_after(&|setup| {
+            let mut publisher = SetPublisher::open(&setup.set()).unwrap();
             let options = LayerOptions { seed: 1, folds: true, created_unix_ms: 1 };
             let base = |file, temp_dir: &Path| {
                 let mut builder = Builder::new(temp_dir, options).homed(HomedPrefixes::default());
@@ -292,111 +292,111 @@ fn a_set_that_does_not_fit_the_store_is_rebuilt() {
 
 #[test]
 fn visible_records_stay_visible_during_a_rebuild() {
-    let place = PublishSetup::new();
-    place.put("1/a", "one");
-    place.put("1/b", "one");
-    let mut engine = place.engine();
+    let setup = PublishSetup::new();
+    setup.put("1/a", "one");
+    setup.put("1/b", "one");
+    let mut engine = setup.engine();
     engine.rebuild();
     let job = engine.due(now_unix_ms()).unwrap();
     let made = job.run();
     // Changes that are published while the rebuild runs.
-    place.put("1/a", "two");
-    place.delete("1/b");
-    place.put("1/c", "two");
-    place.store().home(b"2").unwrap();
+    setup.put("1/a", "two");
+    setup.delete("1/b");
+    setup.put("1/c", "two");
+    setup.store().home(b"2").unwrap();
     assert!(engine.publish(now_unix_ms()).unwrap());
-    let shown = place.shown();
-    place.put("1/d", "three");
+    let shown = setup.shown();
+    setup.put("1/d", "three");
     engine.finish(job.number, made, now_unix_ms()).unwrap();
-    assert!(place.shown() > shown);
-    assert_eq!(place.seen(), place.stored());
-    let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
+    assert!(setup.shown() > shown);
+    assert_eq!(setup.seen(), setup.stored());
+    let set = PublishedSet::open(&setup.set(), LoadMode::Map).unwrap();
     assert!(set.records().homed(b"1") && set.records().homed(b"2"));
     assert!(engine.status().rebuild.is_none());
 }
 
 #[test]
 fn jobs_end_early_when_publishing_ends() {
-    let place = PublishSetup::new();
-    place.put("1/a", "one");
-    let mut engine = place.engine();
-    let before = place.manifest();
+    let setup = PublishSetup::new();
+    setup.put("1/a", "one");
+    let mut engine = setup.engine();
+    let before = setup.manifest();
     engine.rebuild();
     let job = engine.due(now_unix_ms()).unwrap();
     engine.stop();
     let ended = job.run();
     assert!(matches!(ended, Err(PublishError::Stopped)), "{ended:?}");
     assert!(engine.finish(job.number, ended, now_unix_ms()).is_err());
-    assert_eq!(place.manifest(), before);
+    assert_eq!(setup.manifest(), before);
     // The rebuild is still due, and the next publisher does it.
     settle(&mut engine);
     assert_eq!(engine.status().counts.rebuilds, 2);
-    place.put("1/a", "two");
+    setup.put("1/a", "two");
     assert!(engine.publish(now_unix_ms()).unwrap());
     engine.merge();
     let job = engine.due(now_unix_ms()).unwrap();
     assert_eq!(job.takes().len(), 2);
     engine.stop();
     assert!(matches!(job.run(), Err(PublishError::Stopped)));
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
 }
 
 #[test]
 fn homing_is_a_change() {
-    let place = PublishSetup::new();
-    let mut engine = place.engine();
+    let setup = PublishSetup::new();
+    let mut engine = setup.engine();
     let homed = || {
-        let set = PublishedSet::open(&place.set(), LoadMode::Map).unwrap();
+        let set = PublishedSet::open(&setup.set(), LoadMode::Map).unwrap();
         [b"1", b"2", b"3"].map(|prefix| set.records().homed(prefix))
     };
     assert_eq!(homed(), [true, false, false]);
-    place.store().home(b"2").unwrap();
+    setup.store().home(b"2").unwrap();
     settle(&mut engine);
     assert_eq!(homed(), [true, true, false]);
-    place.put("1/a", "x");
-    place.store().home(b"3").unwrap();
-    place.store().change(|transaction| transaction.unhome(b"1")).unwrap();
+    setup.put("1/a", "x");
+    setup.store().home(b"3").unwrap();
+    setup.store().change(|transaction| transaction.unhome(b"1")).unwrap();
     settle(&mut engine);
     assert_eq!(homed(), [false, true, true]);
 }
 
 #[test]
 fn a_merge_does_not_delay_deltas_and_is_dropped_if_outdated() {
-    let place = PublishSetup::new();
-    let mut engine = place.engine();
+    let setup = PublishSetup::new();
+    let mut engine = setup.engine();
     let mut n = 0;
     let job = loop {
         n += 1;
-        place.put(&format!("1/{n}"), &"x".repeat(900));
+        setup.put(&format!("1/{n}"), &"x".repeat(900));
         assert!(engine.publish(now_unix_ms()).unwrap());
         if let Some(job) = engine.due(now_unix_ms()) {
             break job;
         }
     };
     let taken = job.takes().to_vec();
-    place.put("1/while", "it runs");
+    setup.put("1/while", "it runs");
     assert!(engine.publish(now_unix_ms()).unwrap());
-    assert!(place.manifest().layers.ends_with(&taken), "what it takes is left alone");
+    assert!(setup.manifest().layers.ends_with(&taken), "what it takes is left alone");
     assert!(engine.due(now_unix_ms()).is_none(), "one at a time");
     assert_eq!(engine.status().running[0].layers, taken.len());
     engine.finish(job.number, job.run(), now_unix_ms()).unwrap();
-    assert_eq!(place.manifest().layers.len(), 2, "the merged one, and the delta of meanwhile");
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.manifest().layers.len(), 2, "the merged one, and the delta of meanwhile");
+    assert_eq!(setup.seen(), setup.stored());
 
     // All of them, on command.
-    place.put("1/more", "x");
+    setup.put("1/more", "x");
     assert!(engine.publish(now_unix_ms()).unwrap());
     engine.merge();
     settle(&mut engine);
-    assert_eq!(place.manifest().layers.len(), 1);
+    assert_eq!(setup.manifest().layers.len(), 1);
     engine.merge();
     assert!(engine.due(now_unix_ms()).is_none(), "one layer is as few as can be");
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
 
     // A rebuild overtakes a merge.
     let job = loop {
         n += 1;
-        place.put(&format!("1/{n}"), &"x".repeat(900));
+        setup.put(&format!("1/{n}"), &"x".repeat(900));
         engine.publish(now_unix_ms()).unwrap();
         if let Some(job) = engine.due(now_unix_ms()) {
             break job;
@@ -406,35 +406,35 @@ fn a_merge_does_not_delay_deltas_and_is_dropped_if_outdated() {
     engine.rebuild();
     let rebuild = engine.due(now_unix_ms()).unwrap();
     engine.finish(rebuild.number, rebuild.run(), now_unix_ms()).unwrap();
-    let generation = place.manifest().generation;
+    let generation = setup.manifest().generation;
     engine.finish(job.number, made, now_unix_ms()).unwrap();
-    assert_eq!(place.manifest().generation, generation);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.manifest().generation, generation);
+    assert_eq!(setup.seen(), setup.stored());
 }
 
 #[test]
 fn a_roll_back_stays_until_it_is_ended() {
-    let place = PublishSetup::new();
-    place.put("1/a", "one");
-    let mut engine = place.engine();
-    let (one, at_one) = (place.stored(), place.manifest().generation);
+    let setup = PublishSetup::new();
+    setup.put("1/a", "one");
+    let mut engine = setup.engine();
+    let (one, at_one) = (setup.stored(), setup.manifest().generation);
     engine.keep(1).unwrap();
-    place.put("1/a", "two");
-    place.put("1/b", "two");
+    setup.put("1/a", "two");
+    setup.put("1/b", "two");
     settle(&mut engine);
-    let two = place.stored();
+    let two = setup.stored();
     assert!(matches!(engine.roll_back(Some(99), now_unix_ms()), Err(PublishError::Refused(_))));
-    assert_eq!(place.seen(), two);
+    assert_eq!(setup.seen(), two);
     assert_eq!(engine.status().held, None);
     assert_eq!(engine.roll_back(None, now_unix_ms()).unwrap(), at_one);
-    assert_eq!(place.seen(), one);
+    assert_eq!(setup.seen(), one);
 
     // It stays held, also after a restart.
-    place.put("1/c", "three");
+    setup.put("1/c", "three");
     assert!(!engine.publish(now_unix_ms()).unwrap());
     drop(engine);
-    let mut engine = place.engine();
-    assert_eq!(place.seen(), one);
+    let mut engine = setup.engine();
+    assert_eq!(setup.seen(), one);
     let status = engine.status();
     assert!(status.held.unwrap().contains("rolled back"), "and says why");
     assert!(status.pending >= 3 && engine.position().is_none());
@@ -442,20 +442,20 @@ fn a_roll_back_stays_until_it_is_ended() {
     // Back to the previous set, from which publishing continues.
     let newest = engine.status().kept.last().unwrap().generation;
     assert_eq!(engine.roll_back(Some(newest), now_unix_ms()).unwrap(), newest);
-    assert_eq!(place.seen(), two);
+    assert_eq!(setup.seen(), two);
     engine.resume().unwrap();
     settle(&mut engine);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
     assert!(engine.status().kept.len() <= 2);
 }
 
 #[test]
 fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
-    let place = PublishSetup::new();
-    let mut engine = place.engine();
+    let setup = PublishSetup::new();
+    let mut engine = setup.engine();
     let begin = now_unix_ms() + 100_000;
     for second in 0..45 {
-        place.put("1/a", &format!("{second}"));
+        setup.put("1/a", &format!("{second}"));
         assert!(engine.publish(begin + second * 1000).unwrap());
     }
     let kept: Vec<u64> = engine.status().kept.iter().map(|kept| kept.created_unix_ms).collect();
@@ -467,8 +467,8 @@ fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
     assert_eq!(engine.status().counts.files_removed, 0);
     engine.prune(at(110)).unwrap();
     let named: std::collections::BTreeSet<String> =
-        place.manifest().layers.into_iter().map(|layer| layer.file).collect();
-    let left = std::fs::read_dir(place.set()).unwrap();
+        setup.manifest().layers.into_iter().map(|layer| layer.file).collect();
+    let left = std::fs::read_dir(setup.set()).unwrap();
     let left: Vec<_> = left.map(|file| text(file.unwrap().file_name().as_encoded_bytes())).collect();
     assert!(
         left.len() <= named.len() + 2 + 2 + 2,
@@ -477,55 +477,55 @@ fn generations_are_kept_at_intervals_and_files_go_after_their_grace() {
     assert!(named.iter().all(|file| left.contains(file)));
     let kept = engine.status().kept[0].generation;
     engine.roll_back(Some(kept), now_unix_ms()).unwrap();
-    assert_eq!(place.seen().len(), 1);
+    assert_eq!(setup.seen().len(), 1);
 }
 
 #[test]
 fn a_set_that_the_check_refuses_does_not_go_live() {
-    let place = PublishSetup::new();
-    place.put("1/a", "one");
-    let mut engine = place.engine();
+    let setup = PublishSetup::new();
+    setup.put("1/a", "one");
+    let mut engine = setup.engine();
     drop(engine);
-    let flag = place.dir.path().join("refuse");
+    let flag = setup.dir.path().join("refuse");
     let command = format!("test ! -e {} || {{ echo not this one >&2; exit 1; }}", flag.display());
     let check =
         CheckConfig { command: ["sh", "-c", &command].map(Into::into).to_vec(), ..CheckConfig::default() };
-    engine = place.engine_with(PublishConfig { check, ..place.config() });
-    place.put("1/a", "two");
+    engine = setup.engine_with(PublishConfig { check, ..setup.config() });
+    setup.put("1/a", "two");
     settle(&mut engine);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
     std::fs::write(&flag, "").unwrap();
-    place.put("1/a", "three");
-    let before = place.manifest();
+    setup.put("1/a", "three");
+    let before = setup.manifest();
     let refused = engine.publish(now_unix_ms()).unwrap_err();
     assert!(refused.to_string().contains("not this one"), "{refused}");
     engine.rebuild();
     let job = engine.due(now_unix_ms()).unwrap();
     assert!(matches!(engine.finish(job.number, job.run(), now_unix_ms()), Err(PublishError::Check(_))));
-    assert_eq!(place.manifest(), before);
+    assert_eq!(setup.manifest(), before);
     std::fs::remove_file(&flag).unwrap();
     settle(&mut engine);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
     assert!(engine.status().rebuild.is_none());
 }
 
 #[test]
 fn a_record_too_large_for_a_layer_delays_nothing() {
-    let place = PublishSetup::new();
-    let mut engine = place.engine();
-    place.put("1/good", "one");
-    place.put("1/turns-bad", "one");
+    let setup = PublishSetup::new();
+    let mut engine = setup.engine();
+    setup.put("1/good", "one");
+    setup.put("1/turns-bad", "one");
     settle(&mut engine);
-    put(place.store(), b"no slash", b"x");
-    put(place.store(), b"1/turns-bad", &vec![b'x'; 300_000]);
-    place.put("1/good", "two");
+    put(setup.store(), b"no slash", b"x");
+    put(setup.store(), b"1/turns-bad", &vec![b'x'; 300_000]);
+    setup.put("1/good", "two");
     settle(&mut engine);
-    let seen: Vec<_> = place.seen().into_iter().collect();
+    let seen: Vec<_> = setup.seen().into_iter().collect();
     assert_eq!(seen, [("1/GOOD".to_owned(), "two".to_owned())], "no old value of what has turned bad");
     assert_eq!(engine.status().counts.left_out, 2);
     engine.rebuild();
     settle(&mut engine);
-    assert_eq!(place.seen().into_iter().collect::<Vec<_>>(), seen);
+    assert_eq!(setup.seen().into_iter().collect::<Vec<_>>(), seen);
 }
 
 /// A directory in which one step fails, as when the disk is full or broken.
@@ -620,14 +620,14 @@ impl Storage for FailingStorage {
 
 /// All steps of publishing, several times. After each attempt readers see a complete set that is
 /// not older than the previous one; a failed attempt is repeated.
-fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
+fn work(setup: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usize {
     let mut failures = 0;
     let mut shown = 0;
     let check = |shown: &mut u64| {
-        if place.set().join(MANIFEST).exists() {
-            place.seen();
-            assert!(place.shown() >= *shown, "what was visible still is");
-            *shown = place.shown();
+        if setup.set().join(MANIFEST).exists() {
+            setup.seen();
+            assert!(setup.shown() >= *shown, "what was visible still is");
+            *shown = setup.shown();
         }
     };
     let mut attempt =
@@ -648,7 +648,7 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usi
         };
     for round in 0..3 {
         for n in 0..2 {
-            place.put(&format!("1/{n}"), &format!("{round} {}", "x".repeat(700 * n)));
+            setup.put(&format!("1/{n}"), &format!("{round} {}", "x".repeat(700 * n)));
             attempt(engine, &mut |engine| engine.publish(now_unix_ms()));
             attempt(engine, &mut |engine| {
                 let Some(job) = engine.due(now_unix_ms()) else { return Ok(false) };
@@ -656,7 +656,7 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usi
             });
         }
         if round == 1 {
-            place.delete("1/0");
+            setup.delete("1/0");
             engine.rebuild();
         }
         attempt(engine, &mut |engine| engine.keep(now_unix_ms()).map(|()| false));
@@ -669,17 +669,17 @@ fn work(place: &PublishSetup, engine: &mut PublisherPlan<FailingStorage>) -> usi
 #[test]
 fn no_failing_step_loses_or_reverts_a_change() {
     let run = |fails_at: usize| {
-        let place = PublishSetup::new();
-        let disk = DiskStorage::lock(&place.set()).unwrap().unwrap();
+        let setup = PublishSetup::new();
+        let disk = DiskStorage::lock(&setup.set()).unwrap().unwrap();
         let steps = Arc::new(AtomicUsize::new(0));
         let storage =
             FailingStorage { disk, steps: steps.clone(), fails_at: Arc::new(AtomicUsize::new(fails_at)) };
         let publisher = SetPublisher::with_storage(storage).unwrap();
-        let config = PublishConfig { grace_s: 0, ..place.config() };
-        let mut engine = PublisherPlan::new(place.store().clone(), publisher, Arc::new(config)).unwrap();
-        let failures = work(&place, &mut engine);
-        assert_eq!(place.seen(), place.stored(), "failed at {fails_at}");
-        assert_eq!(place.shown(), place.store().last_id(), "failed at {fails_at}");
+        let config = PublishConfig { grace_s: 0, ..setup.config() };
+        let mut engine = PublisherPlan::new(setup.store().clone(), publisher, Arc::new(config)).unwrap();
+        let failures = work(&setup, &mut engine);
+        assert_eq!(setup.seen(), setup.stored(), "failed at {fails_at}");
+        assert_eq!(setup.shown(), setup.store().last_id(), "failed at {fails_at}");
         let counts = engine.status().counts;
         // An interrupted step may be repeated, or may not be needed any more.
         let did_all = counts.merges > 0 && counts.rebuilds == 2 && counts.files_removed > 0;
@@ -699,21 +699,21 @@ fn no_failing_step_loses_or_reverts_a_change() {
 
 #[test]
 fn the_publisher_runs_in_its_own_threads() {
-    let place = PublishSetup::new();
-    let config = PublishConfig { interval_ms: 2, ..place.config() };
-    let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();
-    let second = StorePublisher::start(place.store().clone(), &config).map(|_| ());
+    let setup = PublishSetup::new();
+    let config = PublishConfig { interval_ms: 2, ..setup.config() };
+    let publishing = StorePublisher::start(setup.store().clone(), &config).unwrap();
+    let second = StorePublisher::start(setup.store().clone(), &config).map(|_| ());
     assert!(matches!(second, Err(PublishError::Set(SetError { .. }))), "one at a time");
     let minute = Duration::from_secs(60);
     for n in 0..200 {
-        place.put(&format!("1/{}", n % 50), &format!("{n}"));
+        setup.put(&format!("1/{}", n % 50), &format!("{n}"));
         if n % 20 == 0 {
-            assert!(publishing.wait_for(place.store().last_id(), minute));
-            assert_eq!(place.seen(), place.stored());
+            assert!(publishing.wait_for(setup.store().last_id(), minute));
+            assert_eq!(setup.seen(), setup.stored());
         }
     }
     assert_eq!(publishing.command(Command::Keep).unwrap(), "kept");
-    assert!(publishing.wait_for(place.store().last_id(), minute));
+    assert!(publishing.wait_for(setup.store().last_id(), minute));
     publishing.command(Command::Rebuild).unwrap();
     let deadline = Instant::now() + minute;
     while publishing.status().counts.rebuilds < 2 {
@@ -722,31 +722,31 @@ fn the_publisher_runs_in_its_own_threads() {
     }
     publishing.command(Command::Hold("for a test".to_owned())).unwrap();
     assert_eq!(publishing.status().held.as_deref(), Some("for a test"));
-    place.put("1/held", "x");
-    assert!(!publishing.wait_for(place.store().last_id(), Duration::from_millis(50)));
+    setup.put("1/held", "x");
+    assert!(!publishing.wait_for(setup.store().last_id(), Duration::from_millis(50)));
     let rolled_back = publishing.command(Command::RollBack(None)).unwrap();
     assert!(rolled_back.contains("held"), "{rolled_back}");
     assert!(publishing.command(Command::RollBack(Some(12_345))).is_err());
     publishing.command(Command::Resume).unwrap();
-    assert!(publishing.wait_for(place.store().last_id(), minute));
+    assert!(publishing.wait_for(setup.store().last_id(), minute));
     // Remaining changes are published before the end.
-    place.put("1/last", "x");
+    setup.put("1/last", "x");
     drop(publishing);
-    assert_eq!(place.seen(), place.stored());
-    assert_eq!(place.stored()["1/LAST"], "x");
+    assert_eq!(setup.seen(), setup.stored());
+    assert_eq!(setup.stored()["1/LAST"], "x");
 }
 
 #[test]
 fn errors_are_reported_until_publishing_works_again() {
-    let place = PublishSetup::new();
-    let config = PublishConfig { retry_s: 1, interval_ms: 0, ..place.config() };
-    let publishing = StorePublisher::start(place.store().clone(), &config).unwrap();
-    assert!(publishing.wait_for(place.store().last_id(), Duration::from_secs(60)));
-    let manifest = place.set().join(MANIFEST);
+    let setup = PublishSetup::new();
+    let config = PublishConfig { retry_s: 1, interval_ms: 0, ..setup.config() };
+    let publishing = StorePublisher::start(setup.store().clone(), &config).unwrap();
+    assert!(publishing.wait_for(setup.store().last_id(), Duration::from_secs(60)));
+    let manifest = setup.set().join(MANIFEST);
     let whole = std::fs::read(&manifest).unwrap();
     std::fs::remove_file(&manifest).unwrap();
     std::fs::write(&manifest, "torn").unwrap();
-    place.put("1/a", "x");
+    setup.put("1/a", "x");
     let until = |what: &str, condition: &dyn Fn(&PublishStatus) -> bool| {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !condition(&publishing.status()) {
@@ -760,5 +760,5 @@ fn errors_are_reported_until_publishing_works_again() {
     std::fs::remove_file(&manifest).unwrap();
     std::fs::write(&manifest, whole).unwrap();
     until("it works again", &|status| status.last_error.is_none() && status.pending == 0);
-    assert_eq!(place.seen(), place.stored());
+    assert_eq!(setup.seen(), setup.stored());
 }

@@ -19,7 +19,7 @@ pub enum PullError {
     SlowListing,
     /// A line was too long to find its handle, so it is not known what the source does not have.
     UnnamedRecords(u64),
-    /// A page names no other place than the one before.
+    /// A page names no other cursor than the one before.
     NoProgress,
     /// The source did not say up to where the changes go.
     NoCursor,

@@ -11,8 +11,8 @@ pub struct PullPosition {
     pub scope: String,
     /// Raised by each commit of a process that copies.
     pub turn: u64,
-    /// The place among the changes up to which they are here; `None` if all records have to be
-    /// compared first, or the source does not tell changes.
+    /// The cursor among the changes up to which they are here; `None` if all records have to be
+    /// compared first, or the source does not report changes.
     pub cursor: Option<String>,
     /// When all records were compared last, in milliseconds since 1970.
     pub compared_unix_ms: Option<u64>,

@@ -70,7 +70,7 @@ pub struct PullStatus {
     pub records: u64,
     /// Records that the comparison in progress has received.
     pub comparing_records: Option<u64>,
-    /// The place up to which changes are here, if the source tells changes.
+    /// The cursor up to which changes are here, if the source reports changes.
     pub cursor: Option<String>,
     /// Handles that the last comparison has not deleted, because there were too many.
     pub refused: Option<RefusedDeletions>,

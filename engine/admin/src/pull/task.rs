@@ -54,7 +54,7 @@ pub enum PageStep {
     More,
     /// The page is over.
     End(PageEnd),
-    /// Changes since the place are not known.
+    /// Changes since the cursor are not known.
     Lost,
 }
 
@@ -66,9 +66,9 @@ pub enum PositionStep {
         /// In a comparison, the last transaction before it.
         begun_id: Option<u64>,
     },
-    /// All changes up to this place are here.
+    /// All changes up to this cursor are here.
     Polled {
-        /// The place.
+        /// The cursor.
         cursor: String,
         /// When it was asked for, in milliseconds since 1970.
         unix_ms: u64,
@@ -77,7 +77,7 @@ pub enum PositionStep {
     Lost,
     /// All records have been compared.
     Compared {
-        /// The place among the changes before the comparison.
+        /// The cursor among the changes before the comparison.
         cursor: Option<String>,
         /// Records that were listed.
         records: u64,
@@ -180,7 +180,7 @@ impl PullTask {
         (self.batch, self.batch_bytes) = (PullBatch::new(), 0);
         (self.rejected, self.unnamed) = (0, 0);
         let stored = PullPosition::of(&self.store, &self.name)?;
-        // Of another place or other prefixes, nothing is known.
+        // Of another cursor or other prefixes, nothing is known.
         let turn = stored.as_ref().map_or(0, |stored| stored.turn);
         let same = stored.filter(|stored| stored.scope == self.scope);
         self.position = same.unwrap_or_else(|| PullPosition { turn, ..PullPosition::new(&self.scope) });
@@ -456,7 +456,7 @@ fn apply(
     if stored.as_ref().map_or(0, |stored| stored.turn) != before.turn {
         return Ok(None);
     }
-    // A command may have changed it, unless it is that of another place.
+    // A command may have changed it, unless it is that of another cursor.
     let mut position = stored.filter(|stored| stored.scope == before.scope).unwrap_or(before);
     let mut made = PullChanges::default();
     transaction.prefetch_records(changes.iter().map(|(key, _)| &**key))?;

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a source has and how it answers.
 #[derive(Default)]
-struct ToldRecords {
+struct ScriptedRecords {
     records: BTreeMap<Vec<u8>, RecordBuf>,
-    /// Changed handles in their order, if changes are told; a place is a position in it.
+    /// Changed handles in their order, if changes are reported; a cursor is a position in it.
     log: Option<Vec<Vec<u8>>>,
-    /// Changes before this place are not known any more.
+    /// Changes before this cursor are not known any more.
     log_begin: usize,
     /// Records in a page.
     page_len: usize,
@@ -33,17 +33,17 @@ struct ToldRecords {
 }
 
 #[derive(Clone, Default)]
-struct ToldSource(Arc<Mutex<ToldRecords>>);
+struct ScriptedSource(Arc<Mutex<ScriptedRecords>>);
 
-impl fmt::Debug for ToldSource {
+impl fmt::Debug for ScriptedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a source for tests")
     }
 }
 
-struct ToldPage(VecDeque<PageItem>);
+struct ScriptedPage(VecDeque<PageItem>);
 
-impl SourcePage for ToldPage {
+impl SourcePage for ScriptedPage {
     fn next_item(&mut self) -> Result<PageItem, SourceError> {
         self.0.pop_front().ok_or_else(|| SourceError::Unreachable("broke off".to_owned()))
     }
@@ -53,75 +53,75 @@ fn end(cursor: Option<usize>, has_more: bool) -> PageItem {
     PageItem::End(PageEnd { cursor: cursor.map(|cursor| cursor.to_string()), has_more })
 }
 
-impl ListedSource for ToldSource {
+impl ListedSource for ScriptedSource {
     fn list<'s>(&'s mut self, after: Option<&str>) -> Result<Box<dyn SourcePage + 's>, SourceError> {
-        let on_list = self.with(|told| told.on_list.take());
+        let on_list = self.with(|script| script.on_list.take());
         on_list.into_iter().for_each(|mut call| call());
-        self.with(|told| {
+        self.with(|script| {
             let begin: usize = after.map_or(0, |after| after.parse().unwrap());
-            let next = begin + told.page_len;
-            let page = told.records.iter().skip(begin).take(told.page_len);
+            let next = begin + script.page_len;
+            let page = script.records.iter().skip(begin).take(script.page_len);
             let mut items: VecDeque<_> =
                 page.map(|(handle, record)| PageItem::Record(handle.clone(), record.clone())).collect();
-            if next < told.records.len() {
+            if next < script.records.len() {
                 items.push_back(end(Some(next), true));
             } else {
-                items.extend(told.more.iter().cloned());
-                items.extend((!told.breaks).then(|| end(None, false)));
+                items.extend(script.more.iter().cloned());
+                items.extend((!script.breaks).then(|| end(None, false)));
             }
-            Ok(Box::new(ToldPage(items)) as _)
+            Ok(Box::new(ScriptedPage(items)) as _)
         })
     }
 
     fn changes<'s>(&'s mut self, since: Option<&str>) -> Result<Box<dyn SourcePage + 's>, SourceError> {
-        self.with(|told| {
-            let Some(log) = &told.log else {
-                return Ok(Box::new(ToldPage([PageItem::NoChanges].into())) as _);
+        self.with(|script| {
+            let Some(log) = &script.log else {
+                return Ok(Box::new(ScriptedPage([PageItem::NoChanges].into())) as _);
             };
             let begin: usize = since.map_or(log.len(), |since| since.parse().unwrap());
-            if begin < told.log_begin {
-                return Ok(Box::new(ToldPage([PageItem::Expired].into())) as _);
+            if begin < script.log_begin {
+                return Ok(Box::new(ScriptedPage([PageItem::Expired].into())) as _);
             }
-            let next = log.len().min(begin + told.page_len);
-            let item = |handle: &Vec<u8>| match told.records.get(handle) {
+            let next = log.len().min(begin + script.page_len);
+            let item = |handle: &Vec<u8>| match script.records.get(handle) {
                 Some(record) => PageItem::Record(handle.clone(), record.clone()),
                 None => PageItem::Absent(handle.clone()),
             };
             let mut items: VecDeque<_> = log[begin..next].iter().map(item).collect();
             items.push_back(end(Some(next), next < log.len()));
-            Ok(Box::new(ToldPage(items)) as _)
+            Ok(Box::new(ScriptedPage(items)) as _)
         })
     }
 }
 
-impl ToldSource {
-    fn with<T>(&self, work: impl FnOnce(&mut ToldRecords) -> T) -> T {
+impl ScriptedSource {
+    fn with<T>(&self, work: impl FnOnce(&mut ScriptedRecords) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn put(&self, handle: &str, data: &str) {
-        self.with(|told| {
-            told.records.insert(handle.as_bytes().to_vec(), record(data));
-            told.log.iter_mut().for_each(|log| log.push(handle.as_bytes().to_vec()));
+        self.with(|script| {
+            script.records.insert(handle.as_bytes().to_vec(), record(data));
+            script.log.iter_mut().for_each(|log| log.push(handle.as_bytes().to_vec()));
         });
     }
 
     fn delete(&self, handle: &str) {
-        self.with(|told| {
-            told.records.remove(handle.as_bytes());
-            told.log.iter_mut().for_each(|log| log.push(handle.as_bytes().to_vec()));
+        self.with(|script| {
+            script.records.remove(handle.as_bytes());
+            script.log.iter_mut().for_each(|log| log.push(handle.as_bytes().to_vec()));
         });
     }
 }
 
 fn record(data: &str) -> RecordBuf {
-    let mut room = Vec::new();
-    RecordBuf::unlogged(Values::build([Value::new(1, b"URL", data.as_bytes())], &mut room))
+    let mut buffer = Vec::new();
+    RecordBuf::unlogged(Values::build([Value::new(1, b"URL", data.as_bytes())], &mut buffer))
 }
 
 /// A source that is copied into a store in memory.
 struct PullTest {
-    told: ToldSource,
+    script: ScriptedSource,
     store: Arc<Store>,
     state: Arc<PullState>,
     worker: PullWorker,
@@ -131,26 +131,26 @@ impl PullTest {
     /// With `count` records below 10.1.
     fn new(count: usize, change: impl FnOnce(&mut PullConfig)) -> Self {
         let store = Arc::new(Store::in_memory(&StoreConfig::default(), true).unwrap());
-        let told = ToldSource::default();
-        told.with(|told| told.page_len = 4);
-        (0..count).for_each(|at| told.put(&format!("10.1/item{at:03}"), "first"));
+        let script = ScriptedSource::default();
+        script.with(|script| script.page_len = 4);
+        (0..count).for_each(|at| script.put(&format!("10.1/item{at:03}"), "first"));
         let mut config = PullConfig { commit_records: 3, ..PullConfig::default() };
         change(&mut config);
-        Self::over(told, store, config)
+        Self::over(script, store, config)
     }
 
-    fn over(told: ToldSource, store: Arc<Store>, config: PullConfig) -> Self {
+    fn over(script: ScriptedSource, store: Arc<Store>, config: PullConfig) -> Self {
         let source = PulledSource {
             name: "told".to_owned(),
             config,
-            source: Box::new(told.clone()),
+            source: Box::new(script.clone()),
             starts: vec![b"10.1/".to_vec()],
             scope: "told 10.1".to_owned(),
             has_others: false,
         };
         let state = Arc::new(PullState::new("told"));
         let worker = PullWorker::new(source, Arc::clone(&store), Arc::clone(&state));
-        Self { told, store, state, worker }
+        Self { script, store, state, worker }
     }
 
     fn turn(&mut self) -> Result<(), PullError> {
@@ -181,14 +181,14 @@ impl PullTest {
     }
 
     fn is_equal(&self) -> bool {
-        let told = self.told.with(|told| {
+        let script = self.script.with(|script| {
             let data = |record: &RecordBuf| record.view().values.iter().next().unwrap().data.to_vec();
-            let rows = told.records.iter().map(|(handle, record)| {
+            let rows = script.records.iter().map(|(handle, record)| {
                 (String::from_utf8_lossy(handle).to_uppercase(), String::from_utf8(data(record)).unwrap())
             });
             rows.collect::<BTreeMap<_, _>>()
         });
-        told == self.stored()
+        script == self.stored()
     }
 
     fn status(&self) -> PullStatus {
@@ -200,7 +200,7 @@ impl PullTest {
 fn the_store_becomes_equal_and_only_differences_are_written() {
     for has_log in [false, true] {
         let mut test = PullTest::new(25, |_| ());
-        test.told.with(|told| told.log = has_log.then(Vec::new));
+        test.script.with(|script| script.log = has_log.then(Vec::new));
         let administrator = b"0.NA/10.1".to_vec();
         test.store.change(move |transaction| transaction.put(&administrator, Values::EMPTY)).unwrap();
         test.turn().unwrap();
@@ -210,9 +210,9 @@ fn the_store_becomes_equal_and_only_differences_are_written() {
         let last_id = test.store.last_id();
         test.compare().unwrap();
         assert_eq!(test.store.last_id(), last_id, "nothing differs, so nothing is written");
-        test.told.put("10.1/item003", "second");
-        test.told.put("10.1/new", "first");
-        test.told.delete("10.1/item007");
+        test.script.put("10.1/item003", "second");
+        test.script.put("10.1/new", "first");
+        test.script.delete("10.1/item007");
         if has_log { test.turn() } else { test.compare() }.unwrap();
         assert!(test.is_equal(), "{:?}", test.stored());
         let counts = test.status().counts;
@@ -226,12 +226,12 @@ fn the_store_becomes_equal_and_only_differences_are_written() {
 #[test]
 fn more_changes_than_a_page_has_are_followed_to_the_end() {
     let mut test = PullTest::new(0, |_| ());
-    test.told.with(|told| told.log = Some(Vec::new()));
+    test.script.with(|script| script.log = Some(Vec::new()));
     test.turn().unwrap();
     for at in 0..23 {
-        test.told.put(&format!("10.1/{}", at % 7), &format!("state {at}"));
+        test.script.put(&format!("10.1/{}", at % 7), &format!("state {at}"));
     }
-    test.told.delete("10.1/3");
+    test.script.delete("10.1/3");
     test.turn().unwrap();
     assert!(test.is_equal() && test.stored().len() == 6, "{:?}", test.stored());
     assert_eq!(test.status().cursor.as_deref(), Some("24"));
@@ -240,19 +240,19 @@ fn more_changes_than_a_page_has_are_followed_to_the_end() {
 }
 
 #[test]
-fn a_place_that_is_too_old_leads_to_a_comparison() {
+fn a_cursor_that_is_too_old_leads_to_a_comparison() {
     let mut test = PullTest::new(5, |_| ());
-    test.told.with(|told| told.log = Some(Vec::new()));
+    test.script.with(|script| script.log = Some(Vec::new()));
     test.turn().unwrap();
-    test.told.put("10.1/item001", "second");
-    test.told.put("10.1/item002", "second");
-    test.told.with(|told| told.log_begin = 2);
+    test.script.put("10.1/item001", "second");
+    test.script.put("10.1/item002", "second");
+    test.script.with(|script| script.log_begin = 2);
     test.turn().unwrap();
     assert!(test.is_equal());
     assert_eq!((test.status().counts.compares, test.status().cursor.as_deref()), (2, Some("2")));
     // A source that never knows its changes is compared after a pause.
-    test.told.with(|told| told.log_begin = usize::MAX);
-    test.told.put("10.1/item001", "third");
+    test.script.with(|script| script.log_begin = usize::MAX);
+    test.script.put("10.1/item001", "third");
     test.turn().unwrap();
     test.turn().unwrap();
     assert!(test.status().counts.compares == 2 && test.status().cursor.is_none());
@@ -264,12 +264,12 @@ fn a_place_that_is_too_old_leads_to_a_comparison() {
 fn a_listing_that_breaks_off_deletes_nothing() {
     let mut test = PullTest::new(10, |config| config.delete_percent = 100);
     test.turn().unwrap();
-    test.told.delete("10.1/item000");
-    test.told.put("10.1/item009", "second");
-    test.told.with(|told| told.breaks = true);
+    test.script.delete("10.1/item000");
+    test.script.put("10.1/item009", "second");
+    test.script.with(|script| script.breaks = true);
     assert!(matches!(test.compare(), Err(PullError::Source(SourceError::Unreachable(_)))));
     assert_eq!(test.stored().len(), 10);
-    test.told.with(|told| told.breaks = false);
+    test.script.with(|script| script.breaks = false);
     test.compare().unwrap();
     assert!(test.is_equal());
 }
@@ -278,15 +278,15 @@ fn a_listing_that_breaks_off_deletes_nothing() {
 fn more_deletions_than_allowed_wait_for_an_operator() {
     let mut test = PullTest::new(10, |config| config.delete_percent = 20);
     test.turn().unwrap();
-    test.told.delete("10.1/item000");
-    test.told.delete("10.1/item001");
+    test.script.delete("10.1/item000");
+    test.script.delete("10.1/item001");
     test.compare().unwrap();
     assert!(test.is_equal(), "2 of 10 are 20 %");
     assert_eq!(accept_deletions(&test.store, "told").unwrap(), None, "nothing was refused");
     // Records that a comparison creates do not make room for deletions.
-    test.told.delete("10.1/item002");
-    test.told.delete("10.1/item003");
-    (0..20).for_each(|at| test.told.put(&format!("10.1/new{at}"), "first"));
+    test.script.delete("10.1/item002");
+    test.script.delete("10.1/item003");
+    (0..20).for_each(|at| test.script.put(&format!("10.1/new{at}"), "first"));
     for _ in 0..2 {
         test.compare().unwrap();
         let Some(RefusedDeletions { deletions, records, .. }) = test.status().refused else {
@@ -296,7 +296,7 @@ fn more_deletions_than_allowed_wait_for_an_operator() {
     }
     // More than what was accepted is refused again.
     assert_eq!(accept_deletions(&test.store, "told").unwrap(), Some(2));
-    test.told.delete("10.1/item004");
+    test.script.delete("10.1/item004");
     test.turn().unwrap();
     assert_eq!(test.status().refused.map(|refused| refused.deletions), Some(3));
     assert_eq!(accept_deletions(&test.store, "told").unwrap(), Some(3));
@@ -304,7 +304,7 @@ fn more_deletions_than_allowed_wait_for_an_operator() {
     assert!(test.is_equal() && test.status().refused.is_none());
     let position = PullPosition::of(&test.store, "told").unwrap().unwrap();
     assert_eq!((position.accepted, position.begun_id), (None, None), "it is accepted once");
-    test.told.with(|told| told.records.clear());
+    test.script.with(|script| script.records.clear());
     test.compare().unwrap();
     assert_eq!(test.status().refused.map(|refused| refused.deletions), Some(25), "an empty listing");
 }
@@ -312,15 +312,15 @@ fn more_deletions_than_allowed_wait_for_an_operator() {
 #[test]
 fn what_an_unfinished_comparison_has_created_may_be_deleted() {
     let mut test = PullTest::new(10, |config| config.delete_percent = 10);
-    test.told.with(|told| told.breaks = true);
+    test.script.with(|script| script.breaks = true);
     assert!(test.turn().is_err());
     assert_eq!(test.stored().len(), 9, "three commits");
-    (0..5).for_each(|at| test.told.delete(&format!("10.1/item00{at}")));
-    test.told.with(|told| told.breaks = false);
+    (0..5).for_each(|at| test.script.delete(&format!("10.1/item00{at}")));
+    test.script.with(|script| script.breaks = false);
     test.compare().unwrap();
     assert!(test.is_equal() && test.stored().len() == 5, "{:?}", test.status());
     // From now on, they count.
-    test.told.delete("10.1/item005");
+    test.script.delete("10.1/item005");
     test.compare().unwrap();
     assert_eq!(test.status().refused.map(|refused| (refused.deletions, refused.records)), Some((1, 5)));
 }
@@ -332,14 +332,14 @@ fn records_that_cannot_be_stored_do_not_stop_others() {
     let unfit = |handle: &str| {
         PageItem::Unfit(UnfitItem { handle: Some(handle.as_bytes().to_vec()), why: "twice".to_owned() })
     };
-    test.told.with(|told| {
-        told.records.remove(&b"10.1/item000"[..]);
-        told.more = vec![unfit("10.1/item000"), unfit("10.1/other")];
+    test.script.with(|script| {
+        script.records.remove(&b"10.1/item000"[..]);
+        script.more = vec![unfit("10.1/item000"), unfit("10.1/other")];
     });
-    test.told.put("10.1/long", &"x".repeat(200));
-    test.told.put("10.1/a\u{7}", "a control character");
-    test.told.put("10.2/foreign", "first");
-    test.told.put("10.1/new", "first");
+    test.script.put("10.1/long", &"x".repeat(200));
+    test.script.put("10.1/a\u{7}", "a control character");
+    test.script.put("10.2/foreign", "first");
+    test.script.put("10.1/new", "first");
     test.state.request();
     test.turn_within(OperationBounds { record_bytes: 150, ..Config::default().bounds() }).unwrap();
     let names: Vec<String> = test.stored().into_keys().collect();
@@ -348,9 +348,9 @@ fn records_that_cannot_be_stored_do_not_stop_others() {
     let rejected = test.status().counts.rejected;
     assert_eq!((rejected[&RejectReason::Foreign], rejected[&RejectReason::Unfit]), (1, 4));
     // A line without a handle could be any record.
-    test.told.with(|told| {
-        told.records.clear();
-        told.more = vec![PageItem::Unfit(UnfitItem { handle: None, why: "too long".to_owned() })];
+    test.script.with(|script| {
+        script.records.clear();
+        script.more = vec![PageItem::Unfit(UnfitItem { handle: None, why: "too long".to_owned() })];
     });
     assert!(matches!(test.compare(), Err(PullError::UnnamedRecords(1))));
     assert_eq!(test.stored().len(), 5);
@@ -367,29 +367,29 @@ fn a_listing_is_bounded() {
     let mut test = PullTest::new(3, |config| config.listing_s = 0);
     assert!(matches!(test.turn(), Err(PullError::SlowListing)));
     let mut test = PullTest::new(0, |_| ());
-    test.told.with(|told| told.more = vec![end(None, true)]);
+    test.script.with(|script| script.more = vec![end(None, true)]);
     assert!(matches!(test.turn(), Err(PullError::NoProgress)));
 }
 
 #[test]
 fn a_process_that_was_overtaken_writes_nothing() {
     let mut first = PullTest::new(6, |_| ());
-    let mut second = PullTest::over(first.told.clone(), Arc::clone(&first.store), PullConfig::default());
+    let mut second = PullTest::over(first.script.clone(), Arc::clone(&first.store), PullConfig::default());
     // The other process copies while this one waits for its listing.
-    first.told.with(|told| {
-        told.on_list = Some(Box::new(move || second.turn().unwrap()));
+    first.script.with(|script| {
+        script.on_list = Some(Box::new(move || second.turn().unwrap()));
     });
     assert!(matches!(first.turn(), Err(PullError::Superseded) | Ok(())));
     assert!(first.is_equal());
-    first.told.put("10.1/item000", "second");
-    let mut second = PullTest::over(first.told.clone(), Arc::clone(&first.store), PullConfig::default());
-    let told = first.told.clone();
-    first.told.with(|told_records| {
-        told_records.on_list = Some(Box::new(move || {
-            told.put("10.1/item000", "third");
+    first.script.put("10.1/item000", "second");
+    let mut second = PullTest::over(first.script.clone(), Arc::clone(&first.store), PullConfig::default());
+    let script = first.script.clone();
+    first.script.with(|records| {
+        records.on_list = Some(Box::new(move || {
+            script.put("10.1/item000", "third");
             second.compare().unwrap();
             // What the first process has received is older.
-            told.put("10.1/item000", "second");
+            script.put("10.1/item000", "second");
         }));
     });
     assert!(matches!(first.compare(), Err(PullError::Superseded)));
@@ -399,22 +399,22 @@ fn a_process_that_was_overtaken_writes_nothing() {
 }
 
 #[test]
-fn another_place_is_compared_at_once() {
+fn another_cursor_is_compared_at_once() {
     let mut test = PullTest::new(3, |_| ());
-    test.told.with(|told| told.log = Some(Vec::new()));
+    test.script.with(|script| script.log = Some(Vec::new()));
     test.turn().unwrap();
-    test.told.with(|told| {
-        told.records.insert(b"10.1/quiet".to_vec(), record("not in the log"));
+    test.script.with(|script| {
+        script.records.insert(b"10.1/quiet".to_vec(), record("not in the log"));
     });
     test.turn().unwrap();
     assert!(!test.is_equal(), "a comparison is not due");
-    let mut other = PullTest::over(test.told.clone(), Arc::clone(&test.store), PullConfig::default());
+    let mut other = PullTest::over(test.script.clone(), Arc::clone(&test.store), PullConfig::default());
     other.turn().unwrap();
     assert!(!other.is_equal(), "the same source goes on where it was");
     let source = PulledSource {
         name: "told".to_owned(),
         config: PullConfig::default(),
-        source: Box::new(test.told.clone()),
+        source: Box::new(test.script.clone()),
         starts: vec![b"10.1/".to_vec()],
         scope: "another".to_owned(),
         has_others: false,

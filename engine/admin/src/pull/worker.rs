@@ -140,7 +140,7 @@ impl PullWorker {
         due_in.max(not_before.unwrap_or_default())
     }
 
-    /// Asks for all changes since the last place; false if they are not known any more.
+    /// Asks for all changes since the last cursor; false if they are not known any more.
     fn follow(&mut self, asked_unix_ms: u64, rules: &PullRules<'_>) -> Result<bool, PullError> {
         let until = Instant::now() + self.source.config.listing();
         while let Some(since) = self.task.position().cursor.clone() {
@@ -173,8 +173,8 @@ impl PullWorker {
     fn compare(&mut self, asked_unix_ms: u64, rules: &PullRules<'_>) -> Result<(), PullError> {
         let until = Instant::now() + self.source.config.listing();
         // Before the listing, so that a change during it is seen afterwards.
-        let place = self.read_page(None, PageKind::Changes, until, rules)?;
-        let cursor = place.map(|end| end.cursor.ok_or(PullError::NoCursor)).transpose()?;
+        let since = self.read_page(None, PageKind::Changes, until, rules)?;
+        let cursor = since.map(|end| end.cursor.ok_or(PullError::NoCursor)).transpose()?;
         self.task.begin_compare()?;
         let (mut named, mut after) = (NamedHandles::default(), None::<String>);
         loop {
@@ -195,15 +195,15 @@ impl PullWorker {
     /// Reads a page and stores what it lists; `None` if changes are not known.
     fn read_page(
         &mut self,
-        place: Option<&str>,
+        since: Option<&str>,
         mut kind: PageKind<'_>,
         until: Instant,
         rules: &PullRules<'_>,
     ) -> Result<Option<PageEnd>, PullError> {
         let source = &mut self.source.source;
         let mut page = match kind {
-            PageKind::Listing(_) => source.list(place)?,
-            PageKind::Changes => source.changes(place)?,
+            PageKind::Listing(_) => source.list(since)?,
+            PageKind::Changes => source.changes(since)?,
         };
         loop {
             if (rules.stops)() {

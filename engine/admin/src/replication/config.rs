@@ -16,7 +16,7 @@ settings! {
         /// if not set.
         restart site_name: Option<String> = None;
         /// Set this when there are more mirrors: streams at a time. Further requests get RC 3. One
-        /// identity has at most half of them, so that no mirror takes all places.
+        /// identity has at most half of them, so that no mirror takes all permits.
         restart streams: usize = 8, 1..=1024;
         /// Set this when mirrors of the HTTP interface reach this server through `handle-gateway`:
         /// UNIX socket at which the gateway relays messages whose answers may be streams; none if

@@ -39,14 +39,14 @@ pub struct ReceiverProgress {
     pub dumps: u64,
 }
 
-/// What a receiver is told: whether it has to request all records, and the last transaction here.
+/// What a receiver is sent: whether it has to request all records, and the last transaction here.
 pub(super) type ReceiverNews = (bool, u64);
 
 #[derive(Debug, Default)]
 struct KnownReceiver {
     progress: ReceiverProgress,
-    /// What it was last told.
-    told: Option<ReceiverNews>,
+    /// What it was last sent.
+    last_news: Option<ReceiverNews>,
 }
 
 /// The progress of all known receivers.
@@ -74,10 +74,10 @@ impl Receivers {
         }
     }
 
-    /// Notes what a receiver is told; whether that differs from the last time.
-    pub(super) fn note_told(&self, receiver: &ReceiverKey, news: ReceiverNews) -> bool {
+    /// Notes what a receiver is sent; whether that differs from the last time.
+    pub(super) fn note_news(&self, receiver: &ReceiverKey, news: ReceiverNews) -> bool {
         let mut table = self.table();
-        table.get_mut(receiver).is_none_or(|known| known.told.replace(news) != Some(news))
+        table.get_mut(receiver).is_none_or(|known| known.last_news.replace(news) != Some(news))
     }
 
     /// Notes that all transactions up to `last_id` were sent to the receiver.
@@ -118,9 +118,9 @@ mod tests {
         assert_eq!(receivers.all(), [(key(0), expected)]);
         receivers.received_dump(&key(0), 3);
         assert_eq!(receivers.all()[0].1.last_transaction, 3, "a new dump begins");
-        let told = |news| receivers.note_told(&key(0), news);
+        let noted = |news| receivers.note_news(&key(0), news);
         assert_eq!(
-            [(false, 3), (false, 3), (true, 3), (true, 3), (false, 4)].map(told),
+            [(false, 3), (false, 3), (true, 3), (true, 3), (false, 4)].map(noted),
             [true, false, true, false, true]
         );
         (1..1000).for_each(|n| receivers.note_request(key(n), None, 10 + u64::from(n)));

@@ -17,7 +17,6 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 /// Binds the socket at `path`.
@@ -46,11 +45,11 @@ pub fn serve(
     stopping: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     let (counting, service) = (Arc::clone(service), Arc::clone(service));
-    let patience = Duration::from_millis(config.write_ms.into());
+    let timeout = Duration::from_millis(config.write_ms.into());
     let refuse = move || counting.counters.relayed_refused.add();
     socket.serve(stopping, refuse, move |stream, stopping| {
         let service = Arc::clone(&service);
-        async move { answer(stream, &service, patience, stopping).await }
+        async move { answer(stream, &service, timeout, stopping).await }
     })
 }
 
@@ -58,10 +57,10 @@ pub fn serve(
 async fn answer(
     mut stream: UnixStream,
     service: &Arc<AdminService>,
-    patience: Duration,
+    timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let (head, message) = within(patience, receive(&mut stream)).await?;
+    let (head, message) = within(timeout, receive(&mut stream)).await?;
     service.counters.relayed.add();
     let route = match head.route {
         RelayRoute::Http => StreamRoute::Http,
@@ -76,7 +75,7 @@ async fn answer(
         return Ok(());
     };
     tokio::select! {
-        sent = send_replies(&mut stream, replies, service, patience) => sent,
+        sent = send_replies(&mut stream, replies, service, timeout) => sent,
         _ = stopping.wait_for(|&stops| stops) => Ok(()),
     }
 }
@@ -85,20 +84,20 @@ async fn send_replies(
     stream: &mut UnixStream,
     replies: ReplyMessages,
     service: &AdminService,
-    patience: Duration,
+    timeout: Duration,
 ) -> io::Result<()> {
-    within(patience, stream.write_all(&replies.first)).await?;
+    within(timeout, stream.write_all(&replies.first)).await?;
     let mut rest = replies.rest;
     while let Some(mut pages) = rest {
         let next = tokio::task::spawn_blocking(move || (pages.next_page(), pages)).await;
         let Ok((Some(page), pages)) = next else { break };
-        within(patience, stream.write_all(&page)).await?;
+        within(timeout, stream.write_all(&page)).await?;
         rest = Some(pages);
     }
     if let (Some(mirrored), Some(replication)) = (replies.stream, service.replication()) {
         send(stream, *mirrored, replication.send_limits(), &service.counters).await?;
     }
-    within(patience, stream.shutdown()).await
+    within(timeout, stream.shutdown()).await
 }
 
 /// Receives the head and the message.
@@ -111,6 +110,6 @@ async fn receive(stream: &mut UnixStream) -> io::Result<(RelayHead, Zeroizing<Ve
     Ok((head, message))
 }
 
-async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(patience, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

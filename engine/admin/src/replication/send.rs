@@ -45,25 +45,25 @@ where
 async fn send_all<S>(
     socket: &mut S,
     stream: ReplicationStream,
-    patience: Duration,
+    timeout: Duration,
     counters: &AdminCounters,
 ) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    within(patience, socket.write_all(&stream.front())).await?;
-    let Some(config) = stream.tls() else { return send_parts(socket, stream, patience, counters).await };
-    within(patience, socket.flush()).await?;
-    let mut encrypted = within(patience, TlsAcceptor::from(config).accept(socket)).await?;
-    send_parts(&mut encrypted, stream, patience, counters).await?;
-    within(patience, encrypted.shutdown()).await
+    within(timeout, socket.write_all(&stream.front())).await?;
+    let Some(config) = stream.tls() else { return send_parts(socket, stream, timeout, counters).await };
+    within(timeout, socket.flush()).await?;
+    let mut encrypted = within(timeout, TlsAcceptor::from(config).accept(socket)).await?;
+    send_parts(&mut encrypted, stream, timeout, counters).await?;
+    within(timeout, encrypted.shutdown()).await
 }
 
 /// Sends the parts after the front. At most two are in memory.
 async fn send_parts(
     socket: &mut (impl AsyncWrite + Unpin),
     stream: ReplicationStream,
-    patience: Duration,
+    timeout: Duration,
     counters: &AdminCounters,
 ) -> io::Result<()> {
     let mut counted = stream.counts();
@@ -77,12 +77,12 @@ async fn send_parts(
         let Some(part) = part else { break stream };
         let counts = stream.counts();
         making = begin_part(stream);
-        within(patience, socket.write_all(&part)).await?;
+        within(timeout, socket.write_all(&part)).await?;
         counters.stream_transactions.add_many(counts.transactions - counted.transactions);
         counters.stream_records.add_many(counts.records - counted.records);
         counted = counts;
     };
-    within(patience, socket.flush()).await?;
+    within(timeout, socket.flush()).await?;
     stream.record_end();
     Ok(())
 }
@@ -95,6 +95,6 @@ fn begin_part(mut stream: ReplicationStream) -> JoinHandle<MadePart> {
     tokio::task::spawn_blocking(move || (stream.next_part(), stream))
 }
 
-async fn within<T>(patience: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(patience, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+    tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

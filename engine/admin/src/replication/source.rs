@@ -102,13 +102,13 @@ impl StreamSource {
         }
     }
 
-    /// Notes what the receiver is told; whether the answer equals the previous one, or is a
+    /// Notes what the receiver is sent; whether the answer equals the previous one, or is a
     /// comparison that a mirror makes at intervals, so that the audit log has no line of it.
     pub(super) fn is_repeated(&self, receivers: &Receivers) -> bool {
         match self {
             Self::Transactions(source) => {
                 let needs_dump = source.header.status == TransactionStatus::NeedsDump;
-                !receivers.note_told(&source.receiver, (needs_dump, source.last_id))
+                !receivers.note_news(&source.receiver, (needs_dump, source.last_id))
             }
             Self::Dump(source) => source.has_homed_only,
         }
@@ -165,7 +165,7 @@ pub struct TransactionSource {
     complete_unix_ms: u64,
     step: TransactionStep,
     count: u64,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl TransactionSource {
@@ -180,8 +180,19 @@ impl TransactionSource {
         let last_id = snapshot.last_id()?;
         // The clock may have been set back since the last transaction.
         let complete_unix_ms = complete_unix_ms(&snapshot, range.now_unix_ms)?;
-        let (step, room) = (TransactionStep::Header, Vec::new());
-        Ok(Self { snapshot, header, range, share, receiver, last_id, complete_unix_ms, step, count: 0, room })
+        let (step, buffer) = (TransactionStep::Header, Vec::new());
+        Ok(Self {
+            snapshot,
+            header,
+            range,
+            share,
+            receiver,
+            last_id,
+            complete_unix_ms,
+            step,
+            count: 0,
+            buffer,
+        })
     }
 
     fn write(&mut self, out: &mut BlockWriter) -> Result<bool, SourceError> {
@@ -270,7 +281,7 @@ impl TransactionSource {
                 if entry.action == LogAction::Update && record.id > entry.id {
                     return Ok(());
                 }
-                let values = StreamValues::build(record.values.iter(), &mut self.room);
+                let values = StreamValues::build(record.values.iter(), &mut self.buffer);
                 let unix_ms = if record.id == entry.id { record.unix_ms } else { entry.unix_ms };
                 let action = match entry.action {
                     LogAction::Create => TransactionAction::Create(values),
@@ -380,7 +391,7 @@ pub struct DumpSource {
     /// The last name of this step.
     after: Option<Vec<u8>>,
     count: u64,
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 impl DumpSource {
@@ -397,7 +408,7 @@ impl DumpSource {
         let unix_ms = complete_unix_ms(&snapshot, now_unix_ms)?;
         let DumpPosition { step: begin, after } = begin;
         let has_homed_only = begin == DumpStep::Homed && after.as_ref().is_some_and(Vec::is_empty);
-        let (step, room) = (DumpStep::Header, Vec::new());
+        let (step, buffer) = (DumpStep::Header, Vec::new());
         Ok(Self {
             snapshot,
             share,
@@ -410,7 +421,7 @@ impl DumpSource {
             step,
             after,
             count: 0,
-            room,
+            buffer,
         })
     }
 
@@ -454,7 +465,7 @@ impl DumpSource {
             let stored = stored?;
             let handle = stored.handle();
             if self.share.has(handle) {
-                let values = StreamValues::build(stored.record()?.values.iter(), &mut self.room);
+                let values = StreamValues::build(stored.record()?.values.iter(), &mut self.buffer);
                 out.block(|bytes| DumpItem::Handle { handle, values }.encode(bytes))?;
                 self.count += 1;
             }

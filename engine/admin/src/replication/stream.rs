@@ -1,6 +1,6 @@
 //! The bytes of a stream: blocks, each of which is followed by its signature in a signed stream.
 
-use super::places::StreamPlace;
+use super::permits::StreamPermit;
 use super::receivers::Receivers;
 use super::source::{ItemCounts, SourceError, StreamSource};
 use handle_auth::PrivateKey;
@@ -72,7 +72,7 @@ pub struct ReplicationStream {
     has_more: bool,
     is_repeated: bool,
     receivers: Arc<Receivers>,
-    _place: StreamPlace,
+    _permit: StreamPermit,
 }
 
 impl ReplicationStream {
@@ -81,7 +81,7 @@ impl ReplicationStream {
         protection: StreamProtection,
         key: Option<Arc<PrivateKey>>,
         tls: Option<Arc<ServerConfig>>,
-        (place, receivers): (StreamPlace, Arc<Receivers>),
+        (permit, receivers): (StreamPermit, Arc<Receivers>),
     ) -> Self {
         let mut out = BlockWriter::new(key);
         if protection == StreamProtection::Signed {
@@ -89,7 +89,7 @@ impl ReplicationStream {
             out.unsigned(|bytes| put::string(bytes, DIGEST_NAME));
         }
         let is_repeated = source.is_repeated(&receivers);
-        Self { source, protection, tls, out, has_more: true, is_repeated, receivers, _place: place }
+        Self { source, protection, tls, out, has_more: true, is_repeated, receivers, _permit: permit }
     }
 
     /// Whether the answer equals the previous one, because nothing has changed since. Mirrors ask

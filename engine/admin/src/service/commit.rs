@@ -6,7 +6,7 @@ use super::{AdminService, hidden};
 use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite, decide};
 use crate::permission::view::RemoteFacts;
 use crate::sourced::{
-    ChangePlace, NO_EMPTY_RECORDS, NOT_GATHERED, READ_ONLY_SOURCE, SourceFacts, SourcedRecords,
+    ChangeDestination, NO_EMPTY_RECORDS, NOT_GATHERED, READ_ONLY_SOURCE, SourceFacts, SourcedRecords,
     source_refusal,
 };
 use handle_proto::wire::list::Reference;
@@ -26,10 +26,12 @@ impl AdminService {
         let [StoreWrite::Put(key, ..) | StoreWrite::Delete(key)] = writes else {
             return self.commit(case, requester, facts);
         };
-        match facts.1.place_of_change(key) {
-            ChangePlace::Store => self.commit(case, requester, facts),
-            ChangePlace::Nowhere => Ok(OperationAnswer::Refused(READ_ONLY_SOURCE)),
-            ChangePlace::Source(source) => self.commit_at_source(source, key, (case, requester), &facts),
+        match facts.1.destination_of_change(key) {
+            ChangeDestination::Store => self.commit(case, requester, facts),
+            ChangeDestination::Nowhere => Ok(OperationAnswer::Refused(READ_ONLY_SOURCE)),
+            ChangeDestination::Source(source) => {
+                self.commit_at_source(source, key, (case, requester), &facts)
+            }
         }
     }
 

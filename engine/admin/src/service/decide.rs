@@ -93,7 +93,7 @@ impl Decider<'_, '_> {
         self.in_force.effort
     }
 
-    /// The gathered facts. The place for asking other services is released, so that the next
+    /// The gathered facts. The permit for asking other services is released, so that the next
     /// request need not wait while the facts are used.
     pub(super) fn into_facts(self) -> (RemoteFacts, SourceFacts) {
         (self.facts, self.source_facts)

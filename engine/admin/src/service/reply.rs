@@ -29,7 +29,7 @@ use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Respon
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
 use std::sync::Arc;
 
-/// The answer in place of one whose signature has no place in the queue for costly work.
+/// The answer in place of one whose signature has no permit in the queue for costly work.
 const TOO_MANY_SIGNATURES: OperationRefusal =
     OperationRefusal::new(ResponseCode::SERVER_BUSY, "Too many signatures are requested; ask again later.");
 
@@ -194,7 +194,7 @@ impl ReplySealer {
             false => to.flags.without(OpFlags::OVERWRITE),
         };
         // The requester has to learn that the store has changed.
-        let signing = if answer.effect().changed { SigningPlace::Reserved } else { SigningPlace::Queued };
+        let signing = if answer.effect().changed { SigningLane::Reserved } else { SigningLane::Queued };
         self.seal(to, site, code, response, flags, (now_unix_s, signing))
     }
 
@@ -221,7 +221,7 @@ impl ReplySealer {
             ResponseCode::SUCCESS,
             Response::Listing(Listing { handles }),
             flags,
-            (now_unix_s, SigningPlace::Reserved),
+            (now_unix_s, SigningLane::Reserved),
         )
     }
 
@@ -236,7 +236,7 @@ impl ReplySealer {
             _ => Response::Done,
         };
         let flags = to.flags.without(OpFlags::OVERWRITE);
-        self.seal(to, site, ResponseCode::SUCCESS, response, flags, (now_unix_s, SigningPlace::Reserved))
+        self.seal(to, site, ResponseCode::SUCCESS, response, flags, (now_unix_s, SigningLane::Reserved))
     }
 
     /// Encodes the challenge with the number `id`.
@@ -256,7 +256,7 @@ impl ReplySealer {
         let to = ReplyTo { session_id: id, suggested: pending.suggested, ..to.clone() };
         let response = Response::Challenge(Challenge { nonce: &pending.nonce });
         let code = ResponseCode::AUTHENTICATION_NEEDED;
-        self.seal(&to, site, code, response, flags, (now_unix_s, SigningPlace::Queued))
+        self.seal(&to, site, code, response, flags, (now_unix_s, SigningLane::Queued))
     }
 
     /// Encodes the answer that announces the new session `id`. This answer is not sealed in the
@@ -272,7 +272,7 @@ impl ReplySealer {
     ) -> Vec<u8> {
         let to = ReplyTo { session_id: id, session: None, ..to.clone() };
         let (code, response) = (ResponseCode::SUCCESS, Response::Session(answer));
-        self.seal(&to, site, code, response, to.flags, (now_unix_s, SigningPlace::Queued))
+        self.seal(&to, site, code, response, to.flags, (now_unix_s, SigningLane::Queued))
     }
 
     fn seal(
@@ -282,7 +282,7 @@ impl ReplySealer {
         code: ResponseCode,
         response: Response<'_>,
         flags: OpFlags,
-        (now_unix_s, signing): (u32, SigningPlace),
+        (now_unix_s, signing): (u32, SigningLane),
     ) -> Vec<u8> {
         let (envelope, mut header) = (to.envelope(), to.header(site, code, flags, now_unix_s));
         if matches!(response, Response::Changed(_)) {
@@ -385,37 +385,37 @@ impl ReplyTo {
     }
 }
 
-/// How a signature gets its place in the queue for costly work.
+/// How a signature gets its permit in the queue for costly work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SigningPlace {
-    /// It waits for its turn; without a place, the request is refused.
+enum SigningLane {
+    /// It waits for its turn; without a permit, the request is refused.
     Queued,
     /// It is made at once: the request has changed the store, or was allowed to list.
     Reserved,
 }
 
-/// The queue for costly work has no place left for the source of a request.
+/// The queue for costly work has no permit left for the source of a request.
 #[derive(Debug)]
-struct NoPlace;
+struct NoPermit;
 
 impl ReplySealer {
     /// The credential over `covered`; `None` if the key does not sign.
     ///
     /// # Errors
-    /// When the queue has no place for the signature.
+    /// When the queue has no permit for the signature.
     fn sign(
         &self,
         key: &Arc<PrivateKey>,
         envelope: &Envelope,
         covered: &[u8],
         origin: RequestOrigin,
-        signing: SigningPlace,
-    ) -> Result<Option<Vec<u8>>, NoPlace> {
+        signing: SigningLane,
+    ) -> Result<Option<Vec<u8>>, NoPermit> {
         let signed = match &self.costly {
-            Some(costly) if signing == SigningPlace::Queued => {
+            Some(costly) if signing == SigningLane::Queued => {
                 let (key, envelope, covered) = (Arc::clone(key), *envelope, covered.to_vec());
                 let work = move || sign_message(&envelope, 0, &covered, &key);
-                costly.run(origin, cost::SIGNATURE, work).ok_or(NoPlace)?
+                costly.run(origin, cost::SIGNATURE, work).ok_or(NoPermit)?
             }
             _ => sign_message(envelope, 0, covered, key),
         };

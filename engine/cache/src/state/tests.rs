@@ -31,10 +31,10 @@ fn store(state: &CacheState, handle: &str) {
 
 /// The data and TTL of the value that workers show at this time.
 fn shown(state: &CacheState, handle: &str, now_unix_s: u32) -> Option<(Vec<u8>, i32)> {
-    let (handle, mut room) = (Handle(handle.as_bytes()), vec![0; 1 << 17]);
+    let (handle, mut buffer) = (Handle(handle.as_bytes()), vec![0; 1 << 17]);
     let lookup =
         StagedCacheLookup { hash: state.hash(handle), slot: NO_SLOT, ..StagedCacheLookup::new(handle, true) };
-    match state.find(&lookup, now_unix_s, &CopyRoom::new(&mut room)) {
+    match state.find(&lookup, now_unix_s, &CopyBuffer::new(&mut buffer)) {
         CachedLookup::Record(record) => {
             let value = record.public_values().next().unwrap().unwrap();
             Some((value.data.to_vec(), value.ttl.seconds))
@@ -45,7 +45,7 @@ fn shown(state: &CacheState, handle: &str, now_unix_s: u32) -> Option<(Vec<u8>, 
 }
 
 #[test]
-fn a_record_takes_its_room_once_however_its_handle_is_spelt() {
+fn a_record_takes_its_bytes_once_however_its_handle_is_spelt() {
     let (state, _tasks) = open(|_| ());
     let handles = ["ABC/x", "abc/x", "0.na/abc", "10.1/x"];
     ["ABC/x", "0.NA/ABC", "10.1/x"].iter().for_each(|handle| store(&state, handle));
@@ -55,9 +55,9 @@ fn a_record_takes_its_room_once_however_its_handle_is_spelt() {
             slot: NO_SLOT,
             ..StagedCacheLookup::new(handle, true)
         };
-        let found = |room_len| {
-            let mut room = vec![0; room_len];
-            let found = state.find(&lookup, now_unix_s(), &CopyRoom::new(&mut room));
+        let found = |buffer_len| {
+            let mut buffer = vec![0; buffer_len];
+            let found = state.find(&lookup, now_unix_s(), &CopyBuffer::new(&mut buffer));
             matches!(found, CachedLookup::Record(_))
         };
         let record_len = state.copy(handle).unwrap().1.len() + handle.0.len();

@@ -59,14 +59,14 @@ pub(super) enum RingName {
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EntryPlace {
+pub(super) struct EntryPointer {
     pub(super) ring: RingName,
     /// The position in the ring, modulo [`POSITION_MASK`] + 1.
     pub(super) position: u64,
 }
 
-impl EntryPlace {
-    /// The place in the word of a slot.
+impl EntryPointer {
+    /// The pointer in the word of a slot.
     const fn of_word(word: u64) -> Self {
         let ring = if word & MAIN_BIT == 0 { RingName::Small } else { RingName::Main };
         Self { ring, position: word & POSITION_MASK }
@@ -89,24 +89,24 @@ const fn tag(hash: u64) -> u64 {
 }
 
 impl<'i> Slot<'i> {
-    /// The place of the entry; `None` if the slot is free.
-    fn place(self) -> Option<EntryPlace> {
+    /// The pointer of the entry; `None` if the slot is free.
+    fn pointer(self) -> Option<EntryPointer> {
         let word = self.word.load(Ordering::Acquire);
-        (word != FREE).then(|| EntryPlace::of_word(word))
+        (word != FREE).then(|| EntryPointer::of_word(word))
     }
 
-    /// The place of the entry, if it has this tag.
+    /// The pointer of the entry, if it has this tag.
     #[inline]
-    fn place_of(self, tag: u64) -> Option<EntryPlace> {
+    fn pointer_of(self, tag: u64) -> Option<EntryPointer> {
         let word = self.word.load(Ordering::Acquire);
-        (word & TAG_MASK == tag).then(|| EntryPlace::of_word(word))
+        (word & TAG_MASK == tag).then(|| EntryPointer::of_word(word))
     }
 
     /// Puts an entry into the slot, and sets its number of uses.
-    pub(super) fn set(self, hash: u64, place: EntryPlace, uses: u8) {
+    pub(super) fn set(self, hash: u64, pointer: EntryPointer, uses: u8) {
         self.uses.store(uses, Ordering::Relaxed);
-        let main = if place.ring == RingName::Main { MAIN_BIT } else { 0 };
-        self.word.store(tag(hash) | main | (place.position & POSITION_MASK), Ordering::Release);
+        let main = if pointer.ring == RingName::Main { MAIN_BIT } else { 0 };
+        self.word.store(tag(hash) | main | (pointer.position & POSITION_MASK), Ordering::Release);
     }
 
     /// Makes the slot free.
@@ -180,13 +180,13 @@ impl Index {
         })
     }
 
-    /// A slot and the place of its entry, if that may be the one with `hash`.
+    /// A slot and the pointer of its entry, if that may be the one with `hash`.
     #[inline]
-    pub(super) fn candidate(&self, number: usize, hash: u64) -> Option<(Slot<'_>, EntryPlace)> {
+    pub(super) fn candidate(&self, number: usize, hash: u64) -> Option<(Slot<'_>, EntryPointer)> {
         let (bucket, at) = (number / BUCKET_NUMBERS, number % BUCKET_NUMBERS);
         let bucket = self.buckets.get(bucket)?;
         let slot = Slot { word: bucket.slots.get(at)?, uses: &bucket.uses[at] };
-        Some((slot, slot.place_of(tag(hash))?))
+        Some((slot, slot.pointer_of(tag(hash))?))
     }
 
     /// The slots in which an entry with `hash` may be.
@@ -195,30 +195,30 @@ impl Index {
         self.buckets(hash).into_iter().flat_map(slots_of)
     }
 
-    /// The slot of the entry with `hash` at `place`.
-    pub(super) fn slot_of(&self, hash: u64, place: EntryPlace) -> Option<Slot<'_>> {
-        let place = EntryPlace { position: place.position & POSITION_MASK, ..place };
+    /// The slot of the entry with `hash` at `pointer`.
+    pub(super) fn slot_of(&self, hash: u64, pointer: EntryPointer) -> Option<Slot<'_>> {
+        let pointer = EntryPointer { position: pointer.position & POSITION_MASK, ..pointer };
         let mut candidates = self.candidates(hash).filter_map(|number| self.candidate(number, hash));
-        candidates.find(|&(_, candidate)| candidate == place).map(|(slot, _)| slot)
+        candidates.find(|&(_, candidate)| candidate == pointer).map(|(slot, _)| slot)
     }
 
     /// A slot for a new entry with `hash`: a free one, or that of the entry with the fewest uses,
     /// which is then returned as well.
-    pub(super) fn slot_for(&self, hash: u64) -> (Slot<'_>, Option<EntryPlace>) {
-        let slots = self.slots(hash).map(|slot| (slot, slot.place()));
-        let rank = |&(slot, place): &(Slot<'_>, Option<EntryPlace>)| (place.is_some(), slot.uses());
+    pub(super) fn slot_for(&self, hash: u64) -> (Slot<'_>, Option<EntryPointer>) {
+        let slots = self.slots(hash).map(|slot| (slot, slot.pointer()));
+        let rank = |&(slot, pointer): &(Slot<'_>, Option<EntryPointer>)| (pointer.is_some(), slot.uses());
         slots.min_by_key(rank).expect("a bucket has slots")
     }
 
-    /// All slots with an entry, and its place, in parts of so many buckets, which is even. An entry
-    /// stays in its part.
+    /// All slots with an entry, and its pointer, in parts of so many buckets, which is even. An
+    /// entry stays in its part.
     pub(super) fn parts(
         &self,
         buckets_count: usize,
-    ) -> impl Iterator<Item = impl Iterator<Item = (Slot<'_>, EntryPlace)>> {
+    ) -> impl Iterator<Item = impl Iterator<Item = (Slot<'_>, EntryPointer)>> {
         self.buckets.chunks(buckets_count).map(|part| {
             let slots = part.iter().flat_map(slots_of);
-            slots.filter_map(|slot| Some((slot, slot.place()?)))
+            slots.filter_map(|slot| Some((slot, slot.pointer()?)))
         })
     }
 }

@@ -84,8 +84,8 @@ impl Ring {
         if left < len { left + len } else { len }
     }
 
-    /// Whether there is room for an entry of `len` words.
-    pub(super) fn has_room(&self, len: usize) -> bool {
+    /// Whether there is capacity for an entry of `len` words.
+    pub(super) fn has_capacity(&self, len: usize) -> bool {
         let used = self.head.load(Ordering::Relaxed) - self.tail.load(Ordering::Relaxed);
         used + self.needed(len) as u64 <= self.len() as u64
     }
@@ -119,9 +119,9 @@ impl Ring {
         to.extend(words.iter().map(|word| word.load(Ordering::Relaxed)));
     }
 
-    /// Writes an entry, for which there [is room](Self::has_room). Returns its position.
+    /// Writes an entry, for which there [is capacity](Self::has_capacity). Returns its position.
     pub(super) fn push(&self, entry: &[u64]) -> u64 {
-        debug_assert!(entry.len() >= HEAD_WORDS && self.has_room(entry.len()), "no room");
+        debug_assert!(entry.len() >= HEAD_WORDS && self.has_capacity(entry.len()), "no room");
         // Before anything is overwritten, readers must be able to see that the tail has moved.
         fence(Ordering::Release);
         let mut position = self.head.load(Ordering::Relaxed);

@@ -2,7 +2,7 @@
 
 use super::entry::{EntryHead, EntryStamp, HEAD_WORDS, copy_bytes, encode};
 use super::ghost::{self, Ghost};
-use super::index::{BUCKET_LEN, BUCKET_SLOTS, EntryPlace, Index, NO_SLOT, RingName, Slot};
+use super::index::{BUCKET_LEN, BUCKET_SLOTS, EntryPointer, Index, NO_SLOT, RingName, Slot};
 use super::ring::{OldestEntry, Ring};
 use super::{CachedEntry, TableEntry, TableLookup, TableStats, WalkStep};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,8 +88,8 @@ impl Shard {
     pub(super) fn new(bytes: usize) -> Self {
         // Even, so that every bucket has a neighbour.
         let buckets_count = (bytes / BYTES_PER_SLOT / BUCKET_SLOTS / 2).max(1) * 2;
-        let ghost_places = buckets_count * BUCKET_SLOTS / SLOTS_PER_GHOST;
-        let index_len = buckets_count * BUCKET_LEN + ghost_places * ghost::PLACE_LEN;
+        let ghost_slots = buckets_count * BUCKET_SLOTS / SLOTS_PER_GHOST;
+        let index_len = buckets_count * BUCKET_LEN + ghost_slots * ghost::SLOT_LEN;
         let words = (bytes - index_len) / size_of::<u64>();
         let small = words / SMALL_FRACTION;
         Self {
@@ -97,7 +97,7 @@ impl Shard {
             small: Ring::new(small),
             main: Ring::new(words - small),
             writer: Mutex::new(ShardWriter {
-                ghost: Ghost::new(ghost_places),
+                ghost: Ghost::new(ghost_slots),
                 entry: Vec::new(),
                 moved: Vec::new(),
                 moved_in_main: Vec::new(),
@@ -140,8 +140,8 @@ impl Shard {
 
     #[inline]
     pub(super) fn prefetch_entry(&self, hash: u64, slot: usize) {
-        if let Some((_, place)) = self.index.candidate(slot, hash) {
-            self.ring(place.ring).prefetch(place.position, PREFETCHED_LINES);
+        if let Some((_, pointer)) = self.index.candidate(slot, hash) {
+            self.ring(pointer.ring).prefetch(pointer.position, PREFETCHED_LINES);
         }
     }
 
@@ -151,14 +151,14 @@ impl Shard {
         hash: u64,
         first: usize,
         (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
-        room: impl FnOnce(usize) -> Option<&'r mut [u8]>,
+        buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
         let at_first = self.readable(hash, first, key_len);
         let Some(entry) = at_first.or_else(|| self.search(hash, key_len)) else {
             return TableLookup::Missing;
         };
         let ReadableEntry { slot, ring, position, head, words } = entry;
-        let Some(copy) = room(head.payload_len()) else { return TableLookup::NoRoom };
+        let Some(copy) = buffer(head.payload_len()) else { return TableLookup::NoCapacity };
         if !copy_bytes(words, copy) || !ring.is_valid(position) {
             return TableLookup::Missing;
         }
@@ -172,7 +172,7 @@ impl Shard {
     /// The entry in slot `number`, if it has this hash and a key of so many bytes.
     #[inline]
     fn readable(&self, hash: u64, number: usize, key_len: usize) -> Option<ReadableEntry<'_>> {
-        let (slot, EntryPlace { ring, position }) = self.index.candidate(number, hash)?;
+        let (slot, EntryPointer { ring, position }) = self.index.candidate(number, hash)?;
         let ring = self.ring(ring);
         let (head, words) = ring.head_at(position, hash)?;
         // The lengths count only if the entry is still valid.
@@ -206,19 +206,19 @@ impl Shard {
         }
         let head = EntryHead::new(hash, key, stamp, values);
         let Some(head) = head.filter(|head| head.words() <= self.entry_words_max()) else {
-            self.slot_of(hash, key).inspect(|&(slot, place)| self.forget(writer, slot, place));
+            self.slot_of(hash, key).inspect(|&(slot, pointer)| self.forget(writer, slot, pointer));
             return false;
         };
         // An entry that is replaced keeps its ring, and its uses but for one: so the uses of an
         // entry that is renewed again and again tell how often it is asked for meanwhile.
         let ring = match self.slot_of(hash, key) {
-            Some((_, place)) => place.ring,
+            Some((_, pointer)) => pointer.ring,
             None if writer.ghost.take(hash, writer.main_entries) => RingName::Main,
             None => RingName::Small,
         };
-        self.make_room(writer, ring, head.words());
+        self.evict_until_fits(writer, ring, head.words());
         encode(&mut writer.entry, &head, key, values);
-        let place = EntryPlace { ring, position: self.ring(ring).push(&writer.entry) };
+        let pointer = EntryPointer { ring, position: self.ring(ring).push(&writer.entry) };
         // Making room may have moved or evicted the entry that is replaced. Until its slot is set
         // to the new place, readers find it.
         let (slot, uses) = match self.slot_of(hash, key) {
@@ -228,7 +228,7 @@ impl Shard {
             }
             None => (self.free_slot(writer, hash), 0),
         };
-        slot.set(hash, place, uses);
+        slot.set(hash, pointer, uses);
         writer.main_entries += u32::from(ring == RingName::Main);
         add(&self.counts.entries, 1);
         add(&self.counts.bytes, head.payload_len());
@@ -237,11 +237,11 @@ impl Shard {
     }
 
     /// The slot and place of the entry of `key`. Only for the writer.
-    fn slot_of(&self, hash: u64, key: &[u8]) -> Option<(Slot<'_>, EntryPlace)> {
+    fn slot_of(&self, hash: u64, key: &[u8]) -> Option<(Slot<'_>, EntryPointer)> {
         let mut candidates =
             self.index.candidates(hash).filter_map(|number| self.index.candidate(number, hash));
-        candidates.find(|&(_, place)| {
-            let Some((head, words)) = self.ring(place.ring).head_at(place.position, hash) else {
+        candidates.find(|&(_, pointer)| {
+            let Some((head, words)) = self.ring(pointer.ring).head_at(pointer.position, hash) else {
                 return false;
             };
             let mut copy = vec![0; head.key_len];
@@ -259,10 +259,10 @@ impl Shard {
         slot
     }
 
-    /// Frees the slot of the entry at `place`. Its words stay until they are overwritten.
-    fn forget(&self, writer: &mut ShardWriter, slot: Slot<'_>, place: EntryPlace) {
+    /// Frees the slot of the entry at `pointer`. Its words stay until they are overwritten.
+    fn forget(&self, writer: &mut ShardWriter, slot: Slot<'_>, pointer: EntryPointer) {
         slot.clear();
-        self.discount(writer, place.ring, &self.head_at(place));
+        self.discount(writer, pointer.ring, &self.head_at(pointer));
     }
 
     /// Takes an entry of `ring` out of the counts.
@@ -272,16 +272,16 @@ impl Shard {
         subtract(&self.counts.bytes, head.payload_len());
     }
 
-    /// The head of the entry at `place`. Only for the writer.
-    fn head_at(&self, place: EntryPlace) -> EntryHead {
-        let head = self.ring(place.ring).words_at(place.position).and_then(EntryHead::decode);
+    /// The head of the entry at `pointer`. Only for the writer.
+    fn head_at(&self, pointer: EntryPointer) -> EntryHead {
+        let head = self.ring(pointer.ring).words_at(pointer.position).and_then(EntryHead::decode);
         head.expect("the index has only valid positions")
     }
 
     /// Evicts the oldest entries of `ring` until an entry of `words` words fits.
-    fn make_room(&self, writer: &mut ShardWriter, ring: RingName, words: usize) {
+    fn evict_until_fits(&self, writer: &mut ShardWriter, ring: RingName, words: usize) {
         let mut moves_left = MOVES_MAX * words.max(MOVED_WORDS_MIN);
-        while !self.ring(ring).has_room(words) {
+        while !self.ring(ring).has_capacity(words) {
             let Some(oldest) = self.ring(ring).oldest() else { return };
             match ring {
                 RingName::Small => self.leave_small(writer, &oldest),
@@ -292,12 +292,12 @@ impl Shard {
 
     /// Takes the oldest entry out of the small ring, to the main ring if it was used.
     fn leave_small(&self, writer: &mut ShardWriter, oldest: &OldestEntry) {
-        let (hash, place) =
-            (oldest.head.hash, EntryPlace { ring: RingName::Small, position: oldest.position });
-        let Some(slot) = self.index.slot_of(hash, place) else { return self.small.pop(oldest) };
+        let (hash, pointer) =
+            (oldest.head.hash, EntryPointer { ring: RingName::Small, position: oldest.position });
+        let Some(slot) = self.index.slot_of(hash, pointer) else { return self.small.pop(oldest) };
         // Until the main ring is full for the first time, all entries move there.
-        if slot.uses() < USES_TO_STAY && !self.main.has_room(oldest.head.words()) {
-            self.forget(writer, slot, place);
+        if slot.uses() < USES_TO_STAY && !self.main.has_capacity(oldest.head.words()) {
+            self.forget(writer, slot, pointer);
             self.small.pop(oldest);
             writer.ghost.insert(hash);
             add(&self.counts.evictions, 1);
@@ -305,9 +305,9 @@ impl Shard {
         }
         let mut moved = std::mem::take(&mut writer.moved);
         self.small.copy(oldest, &mut moved);
-        self.make_room(writer, RingName::Main, moved.len());
+        self.evict_until_fits(writer, RingName::Main, moved.len());
         let position = self.main.push(&moved);
-        slot.set(hash, EntryPlace { ring: RingName::Main, position }, 0);
+        slot.set(hash, EntryPointer { ring: RingName::Main, position }, 0);
         writer.main_entries += 1;
         self.small.pop(oldest);
         writer.moved = moved;
@@ -316,11 +316,11 @@ impl Shard {
     /// Takes the oldest entry out of the main ring. While words are left that may be moved, an
     /// entry that was used goes back to the head of the ring, with one use less.
     fn leave_main(&self, writer: &mut ShardWriter, oldest: &OldestEntry, moves_left: &mut usize) {
-        let (hash, place) =
-            (oldest.head.hash, EntryPlace { ring: RingName::Main, position: oldest.position });
-        let Some(slot) = self.index.slot_of(hash, place) else { return self.main.pop(oldest) };
+        let (hash, pointer) =
+            (oldest.head.hash, EntryPointer { ring: RingName::Main, position: oldest.position });
+        let Some(slot) = self.index.slot_of(hash, pointer) else { return self.main.pop(oldest) };
         if slot.uses() == 0 || *moves_left < oldest.head.words() {
-            self.forget(writer, slot, place);
+            self.forget(writer, slot, pointer);
             self.main.pop(oldest);
             add(&self.counts.evictions, 1);
             return;
@@ -329,9 +329,9 @@ impl Shard {
         let mut moved = std::mem::take(&mut writer.moved_in_main);
         self.main.copy(oldest, &mut moved);
         self.main.pop(oldest);
-        if self.main.has_room(moved.len()) {
+        if self.main.has_capacity(moved.len()) {
             let position = self.main.push(&moved);
-            slot.set(hash, EntryPlace { ring: RingName::Main, position }, slot.uses() - 1);
+            slot.set(hash, EntryPointer { ring: RingName::Main, position }, slot.uses() - 1);
         } else {
             // It would not fit before the end of the ring, which happens at most once a lap.
             slot.clear();
@@ -344,17 +344,17 @@ impl Shard {
     pub(super) fn remove(&self, hash: u64, key: &[u8]) -> bool {
         let mut writer = self.writer();
         let found = self.slot_of(hash, key);
-        found.inspect(|&(slot, place)| self.forget(&mut writer, slot, place)).is_some()
+        found.inspect(|&(slot, pointer)| self.forget(&mut writer, slot, pointer)).is_some()
     }
 
     pub(super) fn remove_if(&self, is_removed: &mut dyn FnMut(&[u8], EntryStamp) -> bool) -> usize {
         let (mut count, mut bytes) = (0, Vec::new());
         for part in self.index.parts(BUCKETS_PER_PART) {
             let mut writer = self.writer();
-            for (slot, place) in part {
-                let Some(head) = self.read(place, &mut bytes) else { continue };
+            for (slot, pointer) in part {
+                let Some(head) = self.read(pointer, &mut bytes) else { continue };
                 if is_removed(&bytes[..head.key_len], head.stamp) {
-                    self.forget(&mut writer, slot, place);
+                    self.forget(&mut writer, slot, pointer);
                     count += 1;
                 }
             }
@@ -370,8 +370,8 @@ impl Shard {
         let mut bytes = Vec::new();
         for part in self.index.parts(BUCKETS_PER_PART) {
             let writer = self.writer();
-            for (slot, place) in part {
-                let Some(head) = self.read(place, &mut bytes) else { continue };
+            for (slot, pointer) in part {
+                let Some(head) = self.read(pointer, &mut bytes) else { continue };
                 let (key, values) = bytes.split_at(head.key_len);
                 sink(WalkStep::Entry(TableEntry { key, stamp: head.stamp, values, uses: slot.uses() }));
             }
@@ -380,9 +380,9 @@ impl Shard {
         }
     }
 
-    /// Copies the key and values of the entry at `place`. Only for the writer.
-    fn read(&self, place: EntryPlace, bytes: &mut Vec<u8>) -> Option<EntryHead> {
-        let words = self.ring(place.ring).words_at(place.position)?;
+    /// Copies the key and values of the entry at `pointer`. Only for the writer.
+    fn read(&self, pointer: EntryPointer, bytes: &mut Vec<u8>) -> Option<EntryHead> {
+        let words = self.ring(pointer.ring).words_at(pointer.position)?;
         let head = EntryHead::decode(words)?;
         bytes.resize(head.payload_len(), 0);
         copy_bytes(words.get(HEAD_WORDS..)?, bytes).then_some(head)

@@ -31,13 +31,13 @@ fn find(table: &CachedRecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> 
 }
 
 fn find_at(table: &CachedRecordTable, slot: usize, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
-    let mut room = vec![0; table.entry_len_max() + 8];
+    let mut buffer = vec![0; table.entry_len_max() + 8];
     match table.find_at(hash_key(SEED, key), slot, (key.len(), |found: &[u8]| found == key), |len| {
-        room.get_mut(..len)
+        buffer.get_mut(..len)
     }) {
         TableLookup::Found(CachedEntry { stamp, values, .. }) => Some((stamp, values.to_vec())),
         TableLookup::Missing => None,
-        TableLookup::NoRoom => panic!("there is room"),
+        TableLookup::NoCapacity => panic!("there is room"),
     }
 }
 
@@ -104,7 +104,7 @@ fn an_entry_that_is_too_long_is_refused_and_replaces_nothing() {
 }
 
 #[test]
-fn without_room_nothing_is_copied() {
+fn without_a_buffer_nothing_is_copied() {
     let table = CachedRecordTable::new(CachedRecordTable::BYTES_MIN);
     insert(&table, &key(1), 1, b"values");
     let mut asked = 0;
@@ -112,7 +112,7 @@ fn without_room_nothing_is_copied() {
         asked = len;
         None
     });
-    assert_eq!((lookup, asked), (TableLookup::NoRoom, key(1).len() + 6));
+    assert_eq!((lookup, asked), (TableLookup::NoCapacity, key(1).len() + 6));
 }
 
 #[test]

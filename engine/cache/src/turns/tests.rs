@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 const TURNS: usize = 16;
-/// Places of one source and of one prefix.
+/// Permits of one source and of one prefix.
 const SHARE: usize = 2;
 
 fn turns() -> QuestionTurns {

@@ -68,12 +68,12 @@ struct LogHeader {
 /// The HMAC of the whole file. Afterwards the file is at its beginning again.
 fn keyed_digest(key: &[u8], batch: &mut File) -> io::Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).map_err(io::Error::other)?;
-    let mut room = vec![0; 1 << 16];
+    let mut buffer = vec![0; 1 << 16];
     batch.rewind()?;
     loop {
-        match batch.read(&mut room)? {
+        match batch.read(&mut buffer)? {
             0 => break,
-            len => mac.update(&room[..len]),
+            len => mac.update(&buffer[..len]),
         }
     }
     batch.rewind()?;

@@ -231,9 +231,9 @@ struct CopyingReader<'f, R> {
 }
 
 impl<R: Read> Read for CopyingReader<'_, R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = self.source.read(room)?;
-        self.copy.write_all(&room[..len])?;
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.source.read(buffer)?;
+        self.copy.write_all(&buffer[..len])?;
         Ok(len)
     }
 }

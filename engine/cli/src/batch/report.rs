@@ -166,9 +166,9 @@ impl BatchReport {
         for line in &state.shown {
             eprintln!("hdl: {line}");
         }
-        let untold = usize::try_from(refused + failed)?.saturating_sub(state.shown.len());
-        if untold > 0 {
-            eprintln!("hdl: {} more in the log", output::count(untold as u64));
+        let not_shown = usize::try_from(refused + failed)?.saturating_sub(state.shown.len());
+        if not_shown > 0 {
+            eprintln!("hdl: {} more in the log", output::count(not_shown as u64));
         }
         if is_json {
             let json = serde_json::json!({

@@ -76,9 +76,9 @@ pub(super) fn ask(
         Ok(values) => values,
         Err(error) => return Ok(OperationResult::failed(&error)),
     };
-    let (mut values_room, mut indexes_room) = (Vec::new(), Vec::new());
-    let values = Values::build(values.iter().map(ValueBuf::view), &mut values_room);
-    let Some(request) = request_of(operation, values, &mut indexes_room) else {
+    let (mut values_buffer, mut indexes_buffer) = (Vec::new(), Vec::new());
+    let values = Values::build(values.iter().map(ValueBuf::view), &mut values_buffer);
+    let Some(request) = request_of(operation, values, &mut indexes_buffer) else {
         return Ok(OperationResult::DONE);
     };
     let client = match clients.of(request.handle().unwrap_or_default()) {
@@ -103,7 +103,7 @@ pub(super) fn ask(
 fn request_of<'a>(
     operation: &'a BatchOperation,
     values: Values<'a>,
-    indexes_room: &'a mut Vec<[u8; 4]>,
+    indexes_buffer: &'a mut Vec<[u8; 4]>,
 ) -> Option<Request<'a>> {
     Some(match operation {
         BatchOperation::Create(handle, _) | BatchOperation::Replace(handle, _) => {
@@ -117,7 +117,7 @@ fn request_of<'a>(
         }
         BatchOperation::Delete(handle) => Request::DeleteHandle(HandleBody { handle: handle.as_bytes() }),
         BatchOperation::Remove(handle, list) => {
-            let indexes = Indexes::build(list.iter().copied(), indexes_room);
+            let indexes = Indexes::build(list.iter().copied(), indexes_buffer);
             Request::RemoveValue(HandleIndexes { handle: handle.as_bytes(), indexes })
         }
         BatchOperation::Home(_) | BatchOperation::Authenticate(_) | BatchOperation::Session(_) => {

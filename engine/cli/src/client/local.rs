@@ -46,9 +46,9 @@ impl ClientDirectory {
         &self,
         settings: &DctSettings,
         preferences: &mut Preferences,
-        patience: &mut AnswerTimeouts,
+        timeouts: &mut AnswerTimeouts,
     ) -> anyhow::Result<()> {
-        apply(settings, preferences, patience);
+        apply(settings, preferences, timeouts);
         if let Some(path) = self.file(&["local_addresses"]) {
             let text = text(&path)?;
             preferences.addresses = addresses(&text).with_context(|| path.display().to_string())?;
@@ -57,10 +57,10 @@ impl ClientDirectory {
     }
 }
 
-fn apply(settings: &DctSettings, preferences: &mut Preferences, patience: &mut AnswerTimeouts) {
+fn apply(settings: &DctSettings, preferences: &mut Preferences, timeouts: &mut AnswerTimeouts) {
     let timeout = settings.text("tcp_timeout").and_then(|timeout| timeout.trim().parse().ok());
     if let Some(ms) = timeout.filter(|&ms| ms > 0) {
-        patience.tcp_ms = ms;
+        timeouts.tcp_ms = ms;
     }
     if settings.truth("no_udp_resolution") == Some(true) {
         preferences.protocols.retain(|&protocol| protocol != InterfaceProtocol::UDP);
@@ -98,34 +98,34 @@ mod tests {
     use std::fs;
 
     fn applied(config: &str) -> (Preferences, AnswerTimeouts) {
-        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
-        apply(&DctSettings::parse(config).unwrap(), &mut preferences, &mut patience);
-        (preferences, patience)
+        let (mut preferences, mut timeouts) = (Preferences::default(), AnswerTimeouts::default());
+        apply(&DctSettings::parse(config).unwrap(), &mut preferences, &mut timeouts);
+        (preferences, timeouts)
     }
 
     #[test]
     fn the_settings_of_a_client_say_whom_to_ask_and_how_long_to_wait() {
-        let (preferences, patience) = applied(
+        let (preferences, timeouts) = applied(
             r#"{ "tcp_timeout" = "5000" "no_udp_resolution" = "yes" "ipv6_fast_fallback" = "no"
                  "site_filter_keywords" = ( "europe" "fast near" ) "server_type" = "server" }"#,
         );
-        assert_eq!((patience.tcp_ms, preferences.fallback_ms), (5000, None));
+        assert_eq!((timeouts.tcp_ms, preferences.fallback_ms), (5000, None));
         assert_eq!(preferences.protocols[0], InterfaceProtocol::TCP);
         assert!(!preferences.protocols.contains(&InterfaceProtocol::UDP));
         assert_eq!(preferences.keywords, ["europe", "fast", "near"]);
-        let (preferences, patience) =
+        let (preferences, timeouts) =
             applied(r#"{ "no_udp_resolution" = "no" "ipv6_fast_fallback" = "yes" }"#);
-        assert_eq!(patience, AnswerTimeouts::default());
+        assert_eq!(timeouts, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
     }
 
     #[test]
     fn settings_that_mean_nothing_are_passed_over() {
-        let (preferences, patience) = applied(
+        let (preferences, timeouts) = applied(
             "{ tcp_timeout = soon, no_udp_resolution = perhaps, ipv6_fast_fallback = (no), site_filter_keywords = {} }",
         );
-        assert_eq!(patience, AnswerTimeouts::default());
+        assert_eq!(timeouts, AnswerTimeouts::default());
         assert_eq!(preferences.protocols, Preferences::default().protocols);
         assert_eq!(preferences.fallback_ms, Preferences::default().fallback_ms);
         assert!(preferences.keywords.is_empty());
@@ -160,9 +160,9 @@ mod tests {
         assert_eq!(directory.file(&["bootstrap_handles", "root_info"]), Some(path.join("root_info")));
         fs::write(path.join("config.dct"), "{ \"tcp_timeout\" = \"7\" }").unwrap();
         fs::write(path.join("local_addresses"), "192.0.2.1 127.0.0.1").unwrap();
-        let (mut preferences, mut patience) = (Preferences::default(), AnswerTimeouts::default());
-        directory.apply(&directory.settings().unwrap(), &mut preferences, &mut patience).unwrap();
-        assert_eq!((patience.tcp_ms, preferences.addresses.len()), (7, 1));
+        let (mut preferences, mut timeouts) = (Preferences::default(), AnswerTimeouts::default());
+        directory.apply(&directory.settings().unwrap(), &mut preferences, &mut timeouts).unwrap();
+        assert_eq!((timeouts.tcp_ms, preferences.addresses.len()), (7, 1));
         fs::write(path.join("config.dct"), "{").unwrap();
         assert!(format!("{:#}", directory.settings().unwrap_err()).contains("config.dct"));
         assert!(ClientDirectory::find(Some(&path.join("none")), true).is_err());

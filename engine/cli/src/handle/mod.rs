@@ -188,7 +188,7 @@ fn create(args: &CreateArgs) -> anyhow::Result<ExitOutcome> {
         Response::Created(created) => created.handle.map(|name| Handle(name).to_string()),
         _ => None,
     };
-    Ok(tell(&args.common, created.as_deref().unwrap_or(&args.handle), &answer))
+    Ok(report(&args.common, created.as_deref().unwrap_or(&args.handle), &answer))
 }
 
 fn update(args: &UpdateArgs) -> anyhow::Result<ExitOutcome> {
@@ -214,7 +214,7 @@ fn update(args: &UpdateArgs) -> anyhow::Result<ExitOutcome> {
         let indexes = Indexes::build(args.remove.iter().copied(), &mut storage);
         client.ask(&Request::RemoveValue(HandleIndexes { handle, indexes }), flags)?
     };
-    Ok(tell(&args.common, &args.handle, &answer))
+    Ok(report(&args.common, &args.handle, &answer))
 }
 
 /// Each server has its own homed prefixes, so the server must be named.
@@ -234,7 +234,7 @@ fn each(args: &NamesArgs, request: impl Fn(HandleBody<'_>) -> Request<'_>) -> an
         let body = HandleBody { handle: handle.as_bytes() };
         let client = clients.of(body.handle)?;
         let answer = client.ask(&request(body), OpFlags::PLAIN_REQUEST).with_context(|| handle.clone())?;
-        let handle_outcome = tell(&args.common, handle, &answer);
+        let handle_outcome = report(&args.common, handle, &answer);
         if outcome == ExitOutcome::Good {
             outcome = handle_outcome;
         }
@@ -254,7 +254,7 @@ fn get(args: &GetArgs) -> anyhow::Result<ExitOutcome> {
     let mut clients = args.common.server.clients()?;
     let answer = clients.of(query.handle)?.ask(&Request::Resolution(query), flags)?;
     let Response::Answer(found) = answer.reply().response else {
-        return Ok(tell(&args.common, &args.handle, &answer));
+        return Ok(report(&args.common, &args.handle, &answer));
     };
     if args.common.json {
         let values: Vec<_> = found.values.iter().map(|value| json::value_to_json(&value)).collect();
@@ -290,7 +290,7 @@ fn list(args: &ListArgs) -> anyhow::Result<ExitOutcome> {
         if output::check().is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     if answer.code() != ResponseCode::SUCCESS {
-        return Ok(tell(&args.common, name.as_deref().unwrap_or("/"), &answer));
+        return Ok(report(&args.common, name.as_deref().unwrap_or("/"), &answer));
     }
     if is_json {
         output::print_json(&json!({ "responseCode": 1, "handles": names }));
@@ -304,7 +304,7 @@ pub(crate) fn prefix_handle(prefix: &str) -> String {
 }
 
 /// Prints the result of a request and returns its exit code.
-fn tell(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
+fn report(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
     let (code, text) = (answer.code(), answer.text());
     if common.json {
         let mut json = json!({ "responseCode": code.0, "handle": handle });

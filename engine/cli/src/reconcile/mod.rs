@@ -2,8 +2,8 @@
 //! set, a store or a file has, here or on another machine, and repairs the differences.
 
 mod compare;
+mod location;
 mod peer;
-mod place;
 mod protocol;
 mod questions;
 mod repair;
@@ -20,8 +20,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use compare::{CompareOptions, ComparedRecords, Finding};
 use handle_client::administration::ClientIdentity;
 use handle_snapshot::comparison::ComparisonScope;
+use location::RecordLocation;
 use peer::ReconcilePeer;
-use place::RecordPlace;
 use repair::Repairer;
 use report::ReconcileCounts;
 use std::io::{BufReader, BufWriter};
@@ -78,11 +78,11 @@ list its handles."
 )]
 pub(crate) struct Args {
     /// Expected records or names.
-    #[arg(required_unless_present = "serve", value_parser = OsStringValueParser::new().try_map(|text| place::parse(&text)))]
-    wanted: Option<RecordPlace>,
+    #[arg(required_unless_present = "serve", value_parser = OsStringValueParser::new().try_map(|text| location::parse(&text)))]
+    wanted: Option<RecordLocation>,
     /// Actual records. Default: the answers of servers.
-    #[arg(value_parser = OsStringValueParser::new().try_map(|text| place::parse(&text)))]
-    found: Option<RecordPlace>,
+    #[arg(value_parser = OsStringValueParser::new().try_map(|text| location::parse(&text)))]
+    found: Option<RecordLocation>,
     /// The format of WANTED and FOUND, if they are files. Default: detected from each.
     #[arg(long, value_enum)]
     from: Option<RecordFormat>,
@@ -115,7 +115,7 @@ pub(crate) struct Args {
     /// Memory for sorting, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::value_parser!(u32).range(16..=16384))]
     memory: u32,
-    /// Directory for temporary files. They need as much room as the records. Default: that of the
+    /// Directory for temporary files. They need as much space as the records. Default: that of the
     /// system.
     #[arg(long, value_name = "DIR")]
     temp_dir: Option<PathBuf>,
@@ -246,38 +246,40 @@ fn table_options(args: &Args, folds: bool) -> TableOptions {
 
 fn open_sides(args: &Args, identity: &NamedIdentity) -> anyhow::Result<ReconcileSides> {
     let Some(wanted) = &args.wanted else { bail!(UsageError("nothing to compare".to_owned())) };
-    let places: Vec<_> = std::iter::once(wanted).chain(&args.found).collect();
-    let is_remote = |place: &RecordPlace| matches!(place, RecordPlace::Remote(_));
+    let locations: Vec<_> = std::iter::once(wanted).chain(&args.found).collect();
+    let is_remote = |location: &RecordLocation| matches!(location, RecordLocation::Remote(_));
     match (is_remote(wanted), &args.found) {
         (true, None) => bail!(one_side_here()),
         (true, Some(found)) if is_remote(found) => bail!(one_side_here()),
         _ => {}
     }
     let mut peers = Vec::new();
-    for place in &places {
-        peers.push(match place {
-            RecordPlace::Remote(remote) => Some(ReconcilePeer::connect(remote, &args.ssh, &args.remote_hdl)?),
+    for location in &locations {
+        peers.push(match location {
+            RecordLocation::Remote(remote) => {
+                Some(ReconcilePeer::connect(remote, &args.ssh, &args.remote_hdl)?)
+            }
             _ => None,
         });
     }
     // Files have no rule about letter case; they are read by that of the other side.
     let mut known = peers.iter().flatten().map(|peer| peer.hello().folds).next();
-    for place in &places {
-        if let (None, RecordPlace::Path(path)) = (known, place) {
+    for location in &locations {
+        if let (None, RecordLocation::Path(path)) = (known, location) {
             known = table::folds(path)?;
         }
     }
     let options = table_options(args, known.unwrap_or(!args.case_sensitive));
-    let mut sides = places.iter().zip(peers).map(|(place, peer)| {
-        Ok(match (place, peer) {
+    let mut sides = locations.iter().zip(peers).map(|(location, peer)| {
+        Ok(match (location, peer) {
             (_, Some(peer)) => ReconcileSide::Peer(Box::new(peer)),
-            (RecordPlace::Server(server), _) => {
+            (RecordLocation::Server(server), _) => {
                 ReconcileSide::Table(Box::new(ReconcileTable::of_server(server, args, identity, &options)?))
             }
-            (RecordPlace::Path(path), _) => {
+            (RecordLocation::Path(path), _) => {
                 ReconcileSide::Table(Box::new(ReconcileTable::open(path, &options)?))
             }
-            (RecordPlace::Remote(_), None) => bail!("not connected"),
+            (RecordLocation::Remote(_), None) => bail!("not connected"),
         })
     });
     let (Some(wanted), found) = (sides.next().transpose()?, sides.next().transpose()?) else {

@@ -1,7 +1,7 @@
 //! The records of another machine, as its `hdl reconcile --serve` answers about them.
 
 use super::compare::WantedValues;
-use super::place::RemotePlace;
+use super::location::RemoteLocation;
 use super::protocol::{self, ITEMS_MAX, PeerHello, PeerReply, PeerRequest, VERSION};
 use anyhow::{Context as _, bail, ensure};
 use handle_snapshot::Sha256Sum;
@@ -23,15 +23,15 @@ pub(super) struct ReconcilePeer {
 
 impl ReconcilePeer {
     /// Starts `hdl` on the other machine.
-    pub(super) fn connect(place: &RemotePlace, ssh: &str, remote_hdl: &str) -> anyhow::Result<Self> {
-        let mut command = place.command(ssh, remote_hdl);
+    pub(super) fn connect(location: &RemoteLocation, ssh: &str, remote_hdl: &str) -> anyhow::Result<Self> {
+        let mut command = location.command(ssh, remote_hdl);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("cannot run {program}"))?;
         let (requests, replies) = (child.stdin.take(), child.stdout.take());
         let requests = BufWriter::new(requests.context("no standard input")?);
         let mut replies = BufReader::with_capacity(1 << 20, replies.context("no standard output")?);
-        let shown = place.shown();
+        let shown = location.shown();
         let first = protocol::read::<PeerHello>(&mut replies);
         let hello = match first {
             Ok(Some(hello)) => hello,
@@ -98,14 +98,14 @@ impl ReconcilePeer {
         }
     }
 
-    /// The nodes at these places.
-    pub(super) fn nodes(&mut self, places: &[usize]) -> anyhow::Result<Vec<Sha256Sum>> {
-        let mut nodes = Vec::with_capacity(places.len());
-        while nodes.len() < places.len() {
-            let wanted = places[nodes.len()..].iter().copied().take(ITEMS_MAX).collect();
+    /// The nodes at these positions.
+    pub(super) fn nodes(&mut self, locations: &[usize]) -> anyhow::Result<Vec<Sha256Sum>> {
+        let mut nodes = Vec::with_capacity(locations.len());
+        while nodes.len() < locations.len() {
+            let wanted = locations[nodes.len()..].iter().copied().take(ITEMS_MAX).collect();
             self.send(&PeerRequest::Nodes(wanted))?;
             let PeerReply::Nodes(more) = self.receive()? else { return Err(self.confused()) };
-            self.check_count(more.len(), places.len() - nodes.len())?;
+            self.check_count(more.len(), locations.len() - nodes.len())?;
             for node in more {
                 nodes.push(protocol::digest(&node)?);
             }

@@ -40,7 +40,7 @@ pub(super) struct PeerHello {
 pub(super) enum PeerRequest {
     /// Make the tree; the first request.
     Begin { nonce: String, scope: String, bits: u32 },
-    /// The nodes at these places.
+    /// The nodes at these positions.
     Nodes(Vec<usize>),
     /// The records of these buckets.
     Buckets(Vec<u32>),

@@ -49,14 +49,14 @@ pub(super) fn ask_all(
     let clients: Vec<_> = (0..args.parallel).map(connect).collect::<anyhow::Result<_>>()?;
     let bar = progress::bar("asking", Some(wanted.count()));
     let (ask, questions) = bounded(QUEUE * clients.len());
-    let (tell, answers) = bounded(QUEUE * clients.len());
+    let (sender, answers) = bounded(QUEUE * clients.len());
     let asked = std::thread::scope(|scope| {
         let reader = scope.spawn(move || hand_out(args, wanted, &ask));
         for clients in clients {
-            let (questions, tell) = (questions.clone(), tell.clone());
-            scope.spawn(move || work(args, clients, has_identity, &questions, &tell));
+            let (questions, sender) = (questions.clone(), sender.clone());
+            scope.spawn(move || work(args, clients, has_identity, &questions, &sender));
         }
-        drop((questions, tell));
+        drop((questions, sender));
         let (mut count, mut unanswered, mut not_homed) = (0, 0, Vec::new());
         let taken = answers.iter().try_for_each(|finding: Option<Finding>| {
             bar.inc(1);
@@ -117,7 +117,7 @@ fn work(
     mut clients: ServerClients<'_>,
     has_identity: bool,
     questions: &Receiver<HandleQuestion>,
-    tell: &Sender<Option<Finding>>,
+    sender: &Sender<Option<Finding>>,
 ) {
     for question in questions {
         let judged = judge(args, &mut clients, has_identity, &question);
@@ -126,7 +126,7 @@ fn work(
             let HandleQuestion { handle, .. } = question;
             Some(Finding { handle, difference, wanted: None, is_partial: true })
         });
-        if tell.send(finding).is_err() {
+        if sender.send(finding).is_err() {
             return;
         }
     }

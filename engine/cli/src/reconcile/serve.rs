@@ -57,10 +57,10 @@ fn answer(
 ) -> anyhow::Result<PeerReply> {
     Ok(match request {
         PeerRequest::Begin { .. } => bail!("the tree was requested twice"),
-        PeerRequest::Nodes(places) => {
-            ensure!(places.len() <= ITEMS_MAX, "too many places");
+        PeerRequest::Nodes(positions) => {
+            ensure!(positions.len() <= ITEMS_MAX, "too many places");
             let node = |&at| tree.node(at).map(|node| node.to_string()).context("no such place");
-            PeerReply::Nodes(places.iter().map(node).collect::<anyhow::Result<_>>()?)
+            PeerReply::Nodes(positions.iter().map(node).collect::<anyhow::Result<_>>()?)
         }
         PeerRequest::Buckets(buckets) => PeerReply::Buckets(collect(buckets, |&bucket| {
             let bucket = protocol::bucket(&tree.bucket(bucket)?);

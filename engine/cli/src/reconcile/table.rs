@@ -2,7 +2,7 @@
 //! or those of other files, sorted in a temporary layer.
 
 use super::{Args, NamedIdentity};
-use crate::input::{InputPlace, RecordInputs, SortingRoom};
+use crate::input::{InputPosition, RecordInputs, SortingSpace};
 use crate::snapshot::OpenedSource;
 use crate::store::files::{RecordFormat, RecordSink, read_all};
 use crate::store::remote::{RemoteListing, RemoteSink};
@@ -281,9 +281,12 @@ impl TableBuilder {
         let paths = [path.to_owned()];
         let inputs = RecordInputs::new(&paths, options.from.map(Into::into));
         let bar = progress::bar("reading", inputs.len());
-        let room =
-            SortingRoom { temp_dir: &options.temp_dir, memory_len: options.memory_len, folds: options.folds };
-        read_all(&inputs, &bar, room, self)
+        let sorting = SortingSpace {
+            temp_dir: &options.temp_dir,
+            memory_len: options.memory_len,
+            folds: options.folds,
+        };
+        read_all(&inputs, &bar, sorting, self)
     }
 }
 
@@ -292,10 +295,10 @@ impl RecordSink for TableBuilder {
         &mut self,
         handle: &[u8],
         values: Values<'_>,
-        place: &dyn Fn() -> InputPlace,
+        position: &dyn Fn() -> InputPosition,
     ) -> anyhow::Result<()> {
         self.has_records = true;
-        self.add(handle, values).with_context(place)
+        self.add(handle, values).with_context(position)
     }
 
     /// Files have the name of the record of the prefix.

@@ -139,13 +139,13 @@ fn each_name(input: impl Read, mut take: impl FnMut(Result<&str, String>) -> boo
     // Names that are written as URLs do not look like a list.
     let form = InputForm::recognise(&mut stream)?.unwrap_or(InputForm::Names);
     let mut reader = InputReader::new(stream, form)?;
-    while let Some((place, entry)) = reader.next()? {
+    while let Some((position, entry)) = reader.next()? {
         let goes_on = match &entry {
             InputEntry::Homed(_) => true,
-            InputEntry::Refused(None, why) => take(Err(format!("{place}: {why}"))),
+            InputEntry::Refused(None, why) => take(Err(format!("{position}: {why}"))),
             entry => match entry.name().map(str::from_utf8) {
                 Some(Ok(name)) => take(Ok(name)),
-                Some(Err(_)) => take(Err(format!("{place}: the name is not UTF-8"))),
+                Some(Err(_)) => take(Err(format!("{position}: the name is not UTF-8"))),
                 None => true,
             },
         };
@@ -190,7 +190,7 @@ fn show_in_order(
         waiting.insert(done.number, done);
         while let Some(done) = waiting.remove(&next) {
             next += 1;
-            // Frees its place; the reader takes a place before each question.
+            // Frees its permit; the reader takes a permit before each question.
             let _ = free.try_recv();
             let outcome = show(&done)?;
             if outcome != ExitOutcome::Good {
@@ -336,7 +336,7 @@ mod tests {
         let mut shown_count = 0;
         let mut show = |_: &BulkOutcome| {
             if shown_count == 0 {
-                // The place of the slow question is free again.
+                // The permit of the slow question is free again.
                 let question_count = question_count.load(Ordering::SeqCst);
                 assert!((ahead..=ahead + 1).contains(&question_count), "{question_count}");
             }

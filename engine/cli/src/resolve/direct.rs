@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Time limit for an answer over TCP, including the connection.
-const TCP_PATIENCE: Duration = Duration::from_secs(10);
+const TCP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Asks `server` for a handle and prints the answer.
 pub(super) fn run(
@@ -50,7 +50,7 @@ pub(super) fn run(
     let request = exchange::request(&Request::Resolution(query), flags)?;
     let (answered, within) = match args.client.tcp {
         true => (
-            exchange::ask_over_tcp(server, &request, TCP_PATIENCE)?,
+            exchange::ask_over_tcp(server, &request, TCP_TIMEOUT)?,
             "10 seconds (check that it answers over TCP,",
         ),
         false => (ask_over_udp(server, &request)?, "3 seconds (check that it listens on UDP,"),
@@ -75,7 +75,7 @@ fn ask_over_udp(server: SocketAddr, request: &OutgoingQuery) -> anyhow::Result<O
         Some(Message::decode(message).ok()?.header.response_code == ResponseCode::ERROR)
     };
     if answered.as_ref().and_then(is_refused) == Some(true)
-        && let Ok(Some(over_tcp)) = exchange::ask_over_tcp(server, request, TCP_PATIENCE)
+        && let Ok(Some(over_tcp)) = exchange::ask_over_tcp(server, request, TCP_TIMEOUT)
     {
         return Ok(Some(over_tcp));
     }

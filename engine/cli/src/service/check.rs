@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Time limit for the connection that the site record comes over, and for its answer.
-const SITE_PATIENCE: Duration = Duration::from_secs(20);
+const SITE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Compare the answers of all servers of a service for one handle.
 ///
@@ -100,7 +100,7 @@ fn named(server: &str, written: &str) -> anyhow::Result<LocatedService> {
         .with_context(|| format!("invalid handle {written:?}"))?;
     let address = exchange::address(server)?;
     let request = Request::GetSiteInfo(HandleBody { handle: BLANK });
-    let answer = Administrator::new(address, SITE_PATIENCE).ask(&request, OpFlags::PLAIN_REQUEST)?;
+    let answer = Administrator::new(address, SITE_TIMEOUT).ask(&request, OpFlags::PLAIN_REQUEST)?;
     let Response::SiteInfo(bytes) = answer.reply().response else {
         bail!("{server} does not tell its site record: it answered {} {}", answer.code().0, answer.code());
     };

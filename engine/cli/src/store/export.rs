@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
         records(&args.source, &mut out)?;
         let left_out = out.left_out;
         out.end()?.flush()?;
-        return Ok(told_left_out(left_out, None));
+        return Ok(report_left_out(left_out, None));
     }
     ensure!(!args.file.exists(), "{} already exists: choose another file", args.file.display());
     let directory =
@@ -81,20 +81,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;
     eprintln!("wrote {} to {}", output::counted(count, "record", "records"), args.file.display());
-    Ok(told_left_out(left_out, rest.as_deref()))
+    Ok(report_left_out(left_out, rest.as_deref()))
 }
 
 /// Says how many records the form cannot carry, and where they are.
-fn told_left_out(count: u64, file: Option<&Path>) -> ExitOutcome {
+fn report_left_out(count: u64, file: Option<&Path>) -> ExitOutcome {
     if count == 0 {
         return ExitOutcome::Good;
     }
-    let place = match file {
+    let shown = match file {
         Some(file) => format!("; they are in {}, as lines that hdl import reads", file.display()),
         None => "; --format lines carries them".to_owned(),
     };
     eprintln!(
-        "hdl: {} that the form of a reference server cannot carry {} left out{place}",
+        "hdl: {} that the form of a reference server cannot carry {} left out{shown}",
         output::counted(count, "record", "records"),
         if count == 1 { "was" } else { "were" }
     );

@@ -1,6 +1,6 @@
 //! Passes the records, prefixes and names of files on, whatever form the files have.
 
-use crate::input::{InputEntry, InputPlace, RecordInputs, SortingRoom};
+use crate::input::{InputEntry, InputPosition, RecordInputs, SortingSpace};
 use anyhow::bail;
 use handle_formats::input::InputForm;
 use handle_proto::wire::list::Values;
@@ -40,18 +40,18 @@ impl From<RecordFormat> for InputForm {
 
 /// Takes what is read from files.
 pub(crate) trait RecordSink {
-    /// Takes a record; `place` tells its origin.
+    /// Takes a record; `position` tells its origin.
     fn record(
         &mut self,
         handle: &[u8],
         values: Values<'_>,
-        place: &dyn Fn() -> InputPlace,
+        position: &dyn Fn() -> InputPosition,
     ) -> anyhow::Result<()>;
 
     /// Takes note of an entry that cannot be read, of `handle` if it names one.
-    fn refused(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+    fn refused(&mut self, position: &InputPosition, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
         let handle = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
-        bail!("{place}: {handle}{why}")
+        bail!("{position}: {handle}{why}")
     }
 
     /// Takes a homed prefix.
@@ -64,27 +64,27 @@ pub(crate) trait RecordSink {
 /// Passes everything in the inputs to `sink`.
 ///
 /// # Errors
-/// When an input cannot be read, with its name and the place in it; and those of `sink`.
+/// When an input cannot be read, with its name and the position in it; and those of `sink`.
 pub(crate) fn read_all(
     inputs: &RecordInputs<'_>,
     bar: &ProgressBar,
-    room: SortingRoom<'_>,
+    sorting: SortingSpace<'_>,
     sink: &mut impl RecordSink,
 ) -> anyhow::Result<()> {
-    inputs.each(bar, room, |origin, entry| match entry {
-        InputEntry::Record(handle, values) => sink.record(handle, values, &|| inputs.place(origin)),
+    inputs.each(bar, sorting, |origin, entry| match entry {
+        InputEntry::Record(handle, values) => sink.record(handle, values, &|| inputs.position(origin)),
         InputEntry::Homed(prefix) => {
             sink.homed(prefix);
             Ok(())
         }
         InputEntry::Name(name) => {
-            sink.name(name).map_err(|error| anyhow::anyhow!("{}: {error:#}", inputs.place(origin)))
+            sink.name(name).map_err(|error| anyhow::anyhow!("{}: {error:#}", inputs.position(origin)))
         }
         InputEntry::Deleted(handle) => {
             let handle = String::from_utf8_lossy(handle);
-            sink.refused(&inputs.place(origin), Some(&handle), "a deletion is not a record")
+            sink.refused(&inputs.position(origin), Some(&handle), "a deletion is not a record")
         }
-        InputEntry::Refused(handle, why) => sink.refused(&inputs.place(origin), handle, &why),
+        InputEntry::Refused(handle, why) => sink.refused(&inputs.position(origin), handle, &why),
     })?;
     bar.finish_and_clear();
     Ok(())

@@ -54,8 +54,8 @@ mod tests {
 
     #[test]
     fn storage_of_the_reference_is_refused_with_the_way_out() {
-        let place = tempfile::tempdir().unwrap();
-        let server = place.path().join("svr");
+        let location = tempfile::tempdir().unwrap();
+        let server = location.path().join("svr");
         std::fs::create_dir_all(server.join("bdbje")).unwrap();
         let log = server.join("bdbje/00000000.jdb");
         std::fs::write(&log, "x").unwrap();
@@ -68,7 +68,7 @@ mod tests {
         assert!(refuse(&server).unwrap_err().to_string().contains(&way_out));
         let old = refuse(Path::new("handles.jdb")).unwrap_err().to_string();
         assert!(old.contains("hdl-migrate-storage-to-bdbje SERVER_DIRECTORY"), "{old}");
-        assert!(refuse(place.path()).unwrap_err().to_string().contains("is a directory"));
+        assert!(refuse(location.path()).unwrap_err().to_string().contains("is a directory"));
         assert!(refuse(&server.join("records.jsonl")).is_ok() && refuse(Path::new("-")).is_ok());
     }
 }

@@ -4,7 +4,7 @@ use super::files::{RecordFormat, RecordSink, read_all};
 use super::foreign;
 use super::remote::{self, RemoteArgs, RemoteSink};
 use crate::homed_prefixes::prefix_name;
-use crate::input::{InputPlace, RecordInputs, SortingRoom};
+use crate::input::{InputPosition, RecordInputs, SortingSpace};
 use crate::{ExitOutcome, UsageError, output, progress};
 use anyhow::{Context as _, ensure};
 use handle_daemon::clock::now_unix_ms;
@@ -104,7 +104,7 @@ fn parse_prefix(text: &str) -> Result<String, String> {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let started = Instant::now();
-    let (store_path, files) = args.places()?;
+    let (store_path, files) = args.store_and_files()?;
     files.iter().try_for_each(|path| foreign::refuse(path))?;
     let inputs = RecordInputs::new(files, args.from.map(InputForm::from)).refusing(args.keep_going);
     let reading = progress::bar("reading", inputs.len());
@@ -140,8 +140,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     };
     args.homed.iter().for_each(|prefix| taken.homed(prefix.as_bytes()));
     let read = if form.is_some() {
-        let room = SortingRoom { temp_dir: &directory, memory_len, folds };
-        read_all(&inputs.dated(dated_unix_s), &reading, room, &mut taken)
+        let sorting = SortingSpace { temp_dir: &directory, memory_len, folds };
+        read_all(&inputs.dated(dated_unix_s), &reading, sorting, &mut taken)
     } else if args.remote.is_named() {
         remote::each(&args.remote, args.keep_going, &mut taken)
     } else {
@@ -175,7 +175,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 
 impl Args {
     /// The store, and the files to read.
-    fn places(&self) -> anyhow::Result<(&Path, &[PathBuf])> {
+    fn store_and_files(&self) -> anyhow::Result<(&Path, &[PathBuf])> {
         let usage = |text: &str| anyhow::Error::from(UsageError(text.to_owned()));
         let (store, files) = match (&self.into, self.paths.split_first()) {
             (Some(store), _) => (store, &*self.paths),
@@ -302,9 +302,9 @@ impl RefusalReport {
         Ok(Self { path: path.to_owned(), out: BufWriter::new(file) })
     }
 
-    fn add(&mut self, place: &InputPlace, handle: Option<&str>, reason: &str) -> anyhow::Result<()> {
+    fn add(&mut self, position: &InputPosition, handle: Option<&str>, reason: &str) -> anyhow::Result<()> {
         let line = serde_json::json!({
-            "file": place.file, "line": place.line, "record": place.record, "handle": handle, "reason": reason,
+            "file": position.file, "line": position.line, "record": position.record, "handle": handle, "reason": reason,
         });
         writeln!(self.out, "{line}").with_context(|| format!("cannot write {}", self.path.display()))
     }
@@ -319,13 +319,13 @@ impl RefusalReport {
 
 impl ImportState<'_> {
     /// Skips a record.
-    fn pass_over(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+    fn pass_over(&mut self, position: &InputPosition, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
         let shown = handle.map(|handle| format!("{handle}: ")).unwrap_or_default();
-        let text = format!("{place}: {shown}{why}");
+        let text = format!("{position}: {shown}{why}");
         ensure!(self.args.keep_going, "{text} (--keep-going skips it)");
         self.passed_over += 1;
         match &mut self.report {
-            Some(report) => report.add(place, handle, why),
+            Some(report) => report.add(position, handle, why),
             None => {
                 eprintln!("hdl: {text}");
                 Ok(())
@@ -339,11 +339,11 @@ impl RecordSink for ImportState<'_> {
         &mut self,
         handle: &[u8],
         values: Values<'_>,
-        place: &dyn Fn() -> InputPlace,
+        position: &dyn Fn() -> InputPosition,
     ) -> anyhow::Result<()> {
         self.read += 1;
         if let Err(unfit) = check_record(handle, values.iter()) {
-            return self.pass_over(&place(), Some(&Handle(handle).to_string()), &unfit.to_string());
+            return self.pass_over(&position(), Some(&Handle(handle).to_string()), &unfit.to_string());
         }
         if self.args.home {
             self.homed(Handle(handle).naming_authority());
@@ -351,9 +351,9 @@ impl RecordSink for ImportState<'_> {
         Ok(self.bulk.add(handle, values)?)
     }
 
-    fn refused(&mut self, place: &InputPlace, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
+    fn refused(&mut self, position: &InputPosition, handle: Option<&str>, why: &str) -> anyhow::Result<()> {
         self.read += 1;
-        self.pass_over(place, handle, why)
+        self.pass_over(position, handle, why)
     }
 
     fn homed(&mut self, prefix: &[u8]) {

@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 
 fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
     /// Maximum number of findings that are printed.
-    const TOLD_MAX: u64 = 100;
+    const SHOWN_MAX: u64 = 100;
     let (mut damage, mut unusual, mut not_homed) = (0, 0, 0);
     let stats = Store::open_to_read(&StoreConfig::at(&args.store))?.check(|finding| {
         if let StoreFinding::NotHomed(_) | StoreFinding::CopyOfPrefixRecord(_) = finding {
@@ -96,7 +96,7 @@ fn check(args: &StoreArgs) -> anyhow::Result<ExitOutcome> {
         }
         let count = if finding.is_damage() { &mut damage } else { &mut unusual };
         *count += 1;
-        if *count <= TOLD_MAX {
+        if *count <= SHOWN_MAX {
             eprintln!("hdl: {}: {finding}", args.store.display());
         }
     })?;

@@ -1,4 +1,4 @@
-//! `hdl store move`: moves a store to another place, also while handle-admin runs.
+//! `hdl store move`: moves a store to another location, also while handle-admin runs.
 
 use crate::{ExitOutcome, UsageError, control, output, progress};
 use anyhow::Context as _;
@@ -11,8 +11,8 @@ use std::path::PathBuf;
 /// With --socket, a running handle-admin moves its store: it copies all of it and follows the
 /// changes, compares both, holds changes back for a moment while the copy is brought level, and
 /// marks the old store as moved. From then on it refuses changes, until it is restarted with the
-/// new place in `store`; reading, resolution and publishing go on. Without --socket, handle-admin
-/// must be stopped.
+/// new location in `store`; reading, resolution and publishing go on. Without --socket,
+/// handle-admin must be stopped.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:
   hdl store move store.redb postgresql://handle@db.example/handles
@@ -22,9 +22,9 @@ use std::path::PathBuf;
 The new place must not have a store. A move that is interrupted leaves an unfinished copy there,
 which cannot be opened; the same command goes on with it.")]
 pub(super) struct Args {
-    /// The store (without --socket), and the new place: each a file, or the URL of a database.
+    /// The store (without --socket), and the new location: each a file, or the URL of a database.
     #[arg(required = true, num_args = 1..=2, value_name = "FROM] [TO")]
-    places: Vec<PathBuf>,
+    locations: Vec<PathBuf>,
     /// The control socket of a running handle-admin.
     #[arg(long, short)]
     socket: Option<PathBuf>,
@@ -38,7 +38,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let usage = |text: &str| anyhow::Error::from(UsageError(text.to_owned()));
-    match (&args.socket, &*args.places) {
+    match (&args.socket, &*args.locations) {
         (Some(socket), [to]) => ask(args, socket, to),
         (None, [from, to]) => {
             let (from, to) = (StoreConfig::at(from), StoreConfig::at(to));

@@ -4,7 +4,7 @@ use super::files::RecordSink;
 use super::import::ImportState;
 use crate::exchange::ServerRefusal;
 use crate::handle::prefix_handle;
-use crate::input::InputPlace;
+use crate::input::InputPosition;
 use crate::secret::IdentityArgs;
 use crate::server::SESSION_IDLE_S;
 use crate::{exchange, key, progress};
@@ -26,7 +26,7 @@ use std::time::Duration;
 /// Answers queued for the import.
 const QUEUE: usize = 256;
 /// Time limit for a connection or an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The server with the records.
 #[derive(clap::Args, Clone, Debug)]
@@ -67,7 +67,7 @@ impl ListedHandles {
         Self { handles: Vec::new(), bytes_left: (mib as u64) << 20 }
     }
 
-    /// Keeps `handle`; breaks if there is no room left.
+    /// Keeps `handle`; breaks if there is no capacity left.
     fn push(&mut self, handle: &[u8]) -> ControlFlow<()> {
         let needed = handle.len() as u64 + Self::OVERHEAD;
         let Some(left) = self.bytes_left.checked_sub(needed) else { return ControlFlow::Break(()) };
@@ -176,8 +176,8 @@ impl RemoteListing<'_> {
                         if let Some(why) = withheld {
                             taken.withheld(&handle, values_count, &why);
                         }
-                        let place = || InputPlace { file: server.to_owned(), line: None, record: None };
-                        taken.record(&handle, values, &place)?;
+                        let position = || InputPosition { file: server.to_owned(), line: None, record: None };
+                        taken.record(&handle, values, &position)?;
                     }
                     FetchedHandle::Unreadable { handle, why } => taken.unreadable(&handle, &why),
                     FetchedHandle::Gone => {}
@@ -202,7 +202,7 @@ impl RemoteArgs {
             None => None,
         };
         Ok(move || {
-            let mut client = Administrator::new(address, PATIENCE);
+            let mut client = Administrator::new(address, TIMEOUT);
             client.allow(allowances);
             if let Some(key) = &key {
                 client.require_signatures(key.clone());
@@ -235,8 +235,8 @@ fn list_all(
     let (mut names, mut refusals) = (ListedHandles::new(listing.list_mib), Vec::new());
     for prefix in &prefixes {
         let request = Request::ListHandles(HandleBody { handle: prefix });
-        let place = || format!("cannot list the handles under {}", Handle(prefix));
-        match list(client, &request, &mut names).with_context(place)? {
+        let position = || format!("cannot list the handles under {}", Handle(prefix));
+        match list(client, &request, &mut names).with_context(position)? {
             None => taken.homed(prefix),
             Some(why) => refusals.push((prefix, why)),
         }

@@ -13,12 +13,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 /// Bytes read from the socket at once.
-const ROOM: usize = 1 << 14;
+const BUFFER_LEN: usize = 1 << 14;
 
 #[derive(Debug)]
 pub(super) struct ServerConnection {
     server: SocketAddr,
-    patience: Duration,
+    timeout: Duration,
     stream: Option<TcpStream>,
     received: Vec<u8>,
     /// Number of answers received on the current connection.
@@ -33,10 +33,10 @@ pub(super) struct ServerConnection {
 }
 
 impl ServerConnection {
-    pub(super) const fn new(server: SocketAddr, patience: Duration) -> Self {
+    pub(super) const fn new(server: SocketAddr, timeout: Duration) -> Self {
         Self {
             server,
-            patience,
+            timeout,
             stream: None,
             received: Vec::new(),
             answers_count: 0,
@@ -48,7 +48,7 @@ impl ServerConnection {
 
     /// A connection with the same settings to another address of the server.
     pub(super) const fn sibling(&self, server: SocketAddr) -> Self {
-        Self::new(server, self.patience)
+        Self::new(server, self.timeout)
     }
 
     /// The address of the server.
@@ -138,7 +138,7 @@ impl ServerConnection {
         let stream = self.stream.take().ok_or_else(|| AskError::Lost(ErrorKind::NotConnected.into()))?;
         let received = std::mem::take(&mut self.received);
         self.close();
-        StreamConnection::new(stream, self.server.ip(), received, self.patience).map_err(AskError::Lost)
+        StreamConnection::new(stream, self.server.ip(), received, self.timeout).map_err(AskError::Lost)
     }
 
     fn try_send(&mut self, message: &[u8]) -> Result<(), AskError> {
@@ -150,9 +150,9 @@ impl ServerConnection {
             Some(stream) => stream,
             none => {
                 let stream =
-                    TcpStream::connect_timeout(&self.server, self.patience).map_err(AskError::Connect)?;
+                    TcpStream::connect_timeout(&self.server, self.timeout).map_err(AskError::Connect)?;
                 stream.set_nodelay(true).map_err(AskError::Connect)?;
-                stream.set_write_timeout(Some(self.patience)).map_err(AskError::Connect)?;
+                stream.set_write_timeout(Some(self.timeout)).map_err(AskError::Connect)?;
                 none.insert(stream)
             }
         })
@@ -160,7 +160,7 @@ impl ServerConnection {
 
     /// Receives the next message of the server, envelope first.
     pub(super) fn receive(&mut self) -> Result<Vec<u8>, AskError> {
-        let received = self.receive_until(Instant::now() + self.patience);
+        let received = self.receive_until(Instant::now() + self.timeout);
         if let Err(AskError::Lost(_)) = &received {
             self.was_lost_unheard = self.answers_count > 0 && self.received.is_empty();
         }
@@ -169,7 +169,7 @@ impl ServerConnection {
 
     pub(super) fn receive_until(&mut self, deadline: Instant) -> Result<Vec<u8>, AskError> {
         let stream = self.stream.as_mut().ok_or_else(|| AskError::Lost(ErrorKind::NotConnected.into()))?;
-        let mut room = [0; ROOM];
+        let mut buffer = [0; BUFFER_LEN];
         loop {
             if let StreamFront::Message(message, after) = split(&self.received, MESSAGE_LEN_MAX)? {
                 let (message, after) = (message.to_vec(), after.len());
@@ -181,9 +181,9 @@ impl ServerConnection {
                 return Err(AskError::Late);
             }
             stream.set_read_timeout(Some(left)).map_err(AskError::Lost)?;
-            match stream.read(&mut room) {
+            match stream.read(&mut buffer) {
                 Ok(0) => return Err(AskError::Lost(ErrorKind::UnexpectedEof.into())),
-                Ok(len) => self.received.extend_from_slice(&room[..len]),
+                Ok(len) => self.received.extend_from_slice(&buffer[..len]),
                 Err(error) if is_late(&error) => return Err(AskError::Late),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(AskError::Lost(error)),

@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Time between an answer and the end of its connection.
 const LATER: Duration = Duration::from_millis(30);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
@@ -46,12 +46,12 @@ fn serve(manners: ServerManners) -> (SocketAddr, ConnectionLog) {
 }
 
 fn talk(mut stream: TcpStream, manners: ServerManners, log: &ConnectionLog, connection: usize) {
-    let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
     for _ in 0..manners.requests_max {
         while !matches!(split(&bytes, 1 << 18).unwrap(), StreamFront::Message(..)) {
-            match stream.read(&mut room) {
+            match stream.read(&mut buffer) {
                 Ok(0) | Err(_) => return,
-                Ok(len) => bytes.extend_from_slice(&room[..len]),
+                Ok(len) => bytes.extend_from_slice(&buffer[..len]),
             }
         }
         let (envelope, _) = Envelope::split(&bytes).unwrap();
@@ -88,7 +88,7 @@ fn every_change_is_made_once_however_connections_end() {
         (ServerManners { repeats_flag: true, requests_max: usize::MAX }, 1, 1),
     ] {
         let (server, log) = serve(manners);
-        let mut client = Administrator::new(server, PATIENCE);
+        let mut client = Administrator::new(server, TIMEOUT);
         for _ in 0..10 {
             assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS, "{manners:?}");
         }
@@ -101,7 +101,7 @@ fn every_change_is_made_once_however_connections_end() {
 #[test]
 fn connections_closed_against_the_flag_lose_no_change() {
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     for _ in 0..10 {
         assert_eq!(client.ask(&DELETE, OpFlags(0)).unwrap().code(), ResponseCode::SUCCESS);
     }
@@ -111,7 +111,7 @@ fn connections_closed_against_the_flag_lose_no_change() {
 #[test]
 fn a_query_lost_on_a_reused_connection_is_repeated() {
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 1 });
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     let query = Query { handle: b"10/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };
     for _ in 0..5 {
         assert_eq!(client.ask(&Request::Resolution(query), OpFlags(0)).unwrap().code(), ResponseCode::ERROR);
@@ -120,7 +120,7 @@ fn a_query_lost_on_a_reused_connection_is_repeated() {
     // A request lost on a new connection is not repeated, because nothing bounds how often it would
     // have to be.
     let (server, log) = serve(ServerManners { repeats_flag: true, requests_max: 0 });
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     let error = client.ask(&Request::Resolution(query), OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Lost(_)) && error.is_in_doubt(), "{error}");
     assert_eq!(log.lock().unwrap().len(), 1);

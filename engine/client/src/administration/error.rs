@@ -14,7 +14,7 @@ pub enum AskError {
     Connect(io::Error),
     /// The connection was lost before the answer arrived.
     Lost(io::Error),
-    /// No answer arrived within the patience of the client.
+    /// No answer arrived within the timeout of the client.
     Late,
     /// The received bytes are not a message.
     Undecodable(DecodeError),

@@ -20,7 +20,7 @@ use std::io;
 use std::sync::{Mutex, OnceLock};
 use zeroize::Zeroizing;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// The events of a server, in order.
@@ -219,7 +219,7 @@ fn begin() -> (Administrator, Arc<Mutex<SessionServer>>, ServerLog) {
     }));
     let served = Arc::clone(&server);
     let (address, _) = serve(move |got| Some((served.lock().unwrap().answer(got), true)));
-    let mut client = Administrator::new(address, PATIENCE);
+    let mut client = Administrator::new(address, TIMEOUT);
     client.require_signatures(key.public().clone());
     client.use_sessions(Some(60));
     let secret = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
@@ -247,7 +247,7 @@ fn one_challenge_serves_for_all_requests_of_a_session() {
     client.ask(&DELETE, OpFlags(0)).unwrap();
     drop(client);
     // The notification was sent; it may not have been read yet.
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while log.lock().unwrap().len() < 5 && Instant::now() < deadline {
         std::thread::yield_now();
     }
@@ -262,14 +262,14 @@ fn ending_a_lost_session_takes_little_time() {
     let silent = server.lock().unwrap();
     let began = Instant::now();
     drop(client);
-    assert!(began.elapsed() < PATIENCE / 2);
+    assert!(began.elapsed() < TIMEOUT / 2);
     drop(silent);
     // No connection is opened for a notification either.
     let (mut client, ..) = begin();
     client.ask(&DELETE, OpFlags(0)).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    client.connection = ServerConnection::new(listener.local_addr().unwrap(), PATIENCE);
+    client.connection = ServerConnection::new(listener.local_addr().unwrap(), TIMEOUT);
     drop(client);
     assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
@@ -426,7 +426,7 @@ fn secrets_are_sent_outside_a_session_only_where_that_is_allowed() {
         let values = Values::build([value], &mut storage);
         for request in requests_with(values) {
             for is_allowed in [false, true] {
-                let mut client = Administrator::new(server, PATIENCE);
+                let mut client = Administrator::new(server, TIMEOUT);
                 client.allow(Allowances { cleartext_secrets: is_allowed, ..Allowances::default() });
                 received.lock().unwrap().clear();
                 let outcome = client.ask(&request, OpFlags(0));
@@ -508,7 +508,7 @@ fn a_lost_change_in_a_session_is_repeated_as_the_same_message() {
         }
         Some((served.lock().unwrap().answer(got), true))
     });
-    client.connection = ServerConnection::new(address, PATIENCE);
+    client.connection = ServerConnection::new(address, TIMEOUT);
     client.ask(&DELETE, OpFlags(0)).unwrap();
     // The server did not read it: it is repeated.
     *lose.lock().unwrap() = 1;

@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 use std::thread::JoinHandle;
 use zeroize::Zeroizing;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const DELETE: Request<'_> = Request::DeleteHandle(HandleBody { handle: b"10/a" });
 
 /// A request as the server received it.
@@ -74,7 +74,7 @@ pub(super) fn serve(
     let serving = std::thread::spawn(move || {
         for connection in 0.. {
             let (mut stream, _) = listener.accept().unwrap();
-            let (mut bytes, mut room) = (Vec::new(), [0; 4096]);
+            let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
             loop {
                 if let StreamFront::Message(message, _) = split(&bytes, 1 << 18).unwrap() {
                     let (envelope, _) = Envelope::split(message).unwrap();
@@ -85,9 +85,9 @@ pub(super) fn serve(
                         break;
                     }
                 }
-                match stream.read(&mut room) {
+                match stream.read(&mut buffer) {
                     Ok(0) | Err(_) => break,
-                    Ok(len) => bytes.extend_from_slice(&room[..len]),
+                    Ok(len) => bytes.extend_from_slice(&buffer[..len]),
                 }
             }
         }
@@ -96,7 +96,7 @@ pub(super) fn serve(
 }
 
 fn with_secret(server: SocketAddr, secret: &[u8]) -> Administrator {
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     let key = IdentityKey::Secret(Zeroizing::new(secret.to_vec()));
     client.identify(Some(Arc::new(ClientIdentity { handle: b"10/ADMIN".to_vec(), index: 300, key })));
     client
@@ -159,19 +159,19 @@ fn the_number_of_challenges_is_bounded() {
 #[test]
 fn without_an_identity_a_challenge_is_an_error() {
     let (server, _) = serve(|got| Some((got.challenge(got.message().covered), true)));
-    let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
+    let error = Administrator::new(server, TIMEOUT).ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::NoIdentity), "{error}");
 }
 
 #[test]
 fn a_request_without_an_answer_is_in_doubt() {
     let (server, _) = serve(|_| Some((Vec::new(), false)));
-    let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
+    let error = Administrator::new(server, TIMEOUT).ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(error.is_in_doubt(), "{error}");
     let (server, serving) = serve(|_| None);
-    drop(Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)));
+    drop(Administrator::new(server, TIMEOUT).ask(&DELETE, OpFlags(0)));
     serving.join().unwrap();
-    let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
+    let error = Administrator::new(server, TIMEOUT).ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Connect(_)) && !error.is_in_doubt(), "{error}");
 }
 
@@ -188,7 +188,7 @@ fn answers_to_other_requests_are_refused() {
     ];
     for (at, reply) in replies.into_iter().enumerate() {
         let (server, _) = serve(move |got| Some((reply(got), true)));
-        let error = Administrator::new(server, PATIENCE).ask(&DELETE, OpFlags(0)).unwrap_err();
+        let error = Administrator::new(server, TIMEOUT).ask(&DELETE, OpFlags(0)).unwrap_err();
         assert!(matches!(error, AskError::Another(_)), "{at}: {error}");
     }
 }
@@ -212,7 +212,7 @@ fn a_listing_is_read_to_its_end() {
     });
     let mut names = Vec::new();
     let request = Request::ListHandles(HandleBody { handle: b"0.NA/10" });
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     let take = |name: &[u8]| {
         names.push(name.to_vec());
         ControlFlow::Continue(())
@@ -285,7 +285,7 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
             reply[8..12].copy_from_slice(&NO_REQUEST.to_be_bytes());
             Some((reply, true))
         });
-        let mut client = Administrator::new(server, PATIENCE);
+        let mut client = Administrator::new(server, TIMEOUT);
         client.require_signatures(key.public().clone());
         let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
         assert!(
@@ -298,7 +298,7 @@ fn a_refusal_that_is_not_signed_is_shown_as_unproven() {
     }
     // An unsigned answer that is no refusal is never accepted.
     let (server, _) = serve(|got| Some((got.reply(ResponseCode::SUCCESS, Response::Done), true)));
-    let mut client = Administrator::new(server, PATIENCE);
+    let mut client = Administrator::new(server, TIMEOUT);
     client.require_signatures(key.public().clone());
     let error = client.ask(&DELETE, OpFlags(0)).unwrap_err();
     assert!(matches!(error, AskError::Unproven(VerifyError::Unsigned)), "{error}");
@@ -337,7 +337,7 @@ fn reading_requests_go_to_the_query_interface() {
     record.servers[0].interfaces = kinds.into_iter().zip(addresses).map(interface).collect();
     *site.lock().unwrap() = record.build().into_bytes();
     let query = Query { handle: b"10/a", indexes: Indexes::EMPTY, types: Strings::EMPTY };
-    let mut client = Administrator::new(addresses[0], PATIENCE);
+    let mut client = Administrator::new(addresses[0], TIMEOUT);
     for _ in 0..2 {
         let answer = client.ask(&Request::Resolution(query), OpFlags::PLAIN_REQUEST).unwrap();
         assert_eq!(answer.code(), ResponseCode::HANDLE_NOT_FOUND);

@@ -26,7 +26,7 @@ pub(super) struct CacheKey(pub [u64; 2]);
 pub(super) struct CacheEntry {
     pub name: CacheKey,
     expires_ms: u64,
-    /// Number of times it will still be passed over when room is needed.
+    /// Number of times it will still be passed over when capacity is needed.
     rounds_left: AtomicU8,
     /// Whether all values were asked for. Then `values_key`, which is in another cache line, is
     /// empty.

@@ -5,7 +5,7 @@
 use super::entry::{CacheEntry, CacheKey};
 use std::sync::Arc;
 
-/// Answers by name, possibly many with the same name. A place is the position of one answer.
+/// Answers by name, possibly many with the same name. A slot is the position of one answer.
 #[derive(Debug, Default)]
 pub(super) struct CacheTable {
     buckets: Vec<CacheBucket>,
@@ -17,14 +17,14 @@ pub(super) struct CacheTable {
 #[repr(C, align(64))]
 struct CacheBucket {
     /// For each answer one byte of its name, which is never [`FREE`].
-    tags: [u8; PLACES],
+    tags: [u8; SLOTS],
     /// Number of answers that are in a later bucket because this one was full; at most [`ALWAYS`],
     /// which stays.
     passed: u8,
-    kept: [Option<Arc<CacheEntry>>; PLACES],
+    kept: [Option<Arc<CacheEntry>>; SLOTS],
 }
 
-const PLACES: usize = 7;
+const SLOTS: usize = 7;
 const _: () = assert!(size_of::<CacheBucket>() == 64, "one line");
 const FREE: u8 = 0;
 const ALWAYS: u8 = u8::MAX;
@@ -43,14 +43,14 @@ impl CacheTable {
         self.len
     }
 
-    /// Number of places, with and without an answer.
-    pub(super) const fn places_count(&self) -> usize {
-        self.buckets.len() * PLACES
+    /// Number of slots, with and without an answer.
+    pub(super) const fn slots_count(&self) -> usize {
+        self.buckets.len() * SLOTS
     }
 
-    /// The answer at `place`.
-    pub(super) fn at(&self, place: usize) -> Option<&Arc<CacheEntry>> {
-        self.buckets.get(place / PLACES)?.kept[place % PLACES].as_ref()
+    /// The answer at `slot`.
+    pub(super) fn at(&self, slot: usize) -> Option<&Arc<CacheEntry>> {
+        self.buckets.get(slot / SLOTS)?.kept[slot % SLOTS].as_ref()
     }
 
     /// The answer with this name for which `is_it` returns true.
@@ -63,15 +63,15 @@ impl CacheTable {
         self.of(name).map(|(_, kept)| kept).find(|kept| is_it(kept))
     }
 
-    /// The answers with this name, and their places.
+    /// The answers with this name, and their slots.
     #[inline]
     pub(super) fn of(&self, name: CacheKey) -> impl Iterator<Item = (usize, &Arc<CacheEntry>)> {
         let tag = tag(name);
         self.buckets_of(name).flat_map(move |at| {
             let bucket = &self.buckets[at];
-            let kept = bucket.places_with(tag).filter_map(move |place| {
-                let kept = bucket.kept.get(place)?.as_ref()?;
-                Some((at * PLACES + place, kept))
+            let kept = bucket.slots_with(tag).filter_map(move |slot| {
+                let kept = bucket.kept.get(slot)?.as_ref()?;
+                Some((at * SLOTS + slot, kept))
             });
             kept.filter(move |(_, kept)| CacheEntry::is_of(kept, name))
         })
@@ -81,15 +81,15 @@ impl CacheTable {
         if self.len >= self.buckets.len() * FULL {
             self.resize(self.buckets.len() * 2);
         }
-        self.place(kept);
+        self.slot(kept);
     }
 
-    /// Removes the answer at `place`.
-    pub(super) fn remove(&mut self, place: usize) -> Option<Arc<CacheEntry>> {
-        let (at, place) = (place / PLACES, place % PLACES);
+    /// Removes the answer at `slot`.
+    pub(super) fn remove(&mut self, slot: usize) -> Option<Arc<CacheEntry>> {
+        let (at, slot) = (slot / SLOTS, slot % SLOTS);
         let bucket = self.buckets.get_mut(at)?;
-        let kept = bucket.kept[place].take()?;
-        bucket.tags[place] = FREE;
+        let kept = bucket.kept[slot].take()?;
+        bucket.tags[slot] = FREE;
         self.len -= 1;
         let mut passed = self.home(kept.name);
         while passed != at {
@@ -101,7 +101,7 @@ impl CacheTable {
     }
 
     /// Frees the memory of removed answers, because few long ones may have replaced many short
-    /// ones. This changes places, as adding an answer does.
+    /// ones. This changes slots, as adding an answer does.
     pub(super) fn pack(&mut self) {
         if self.buckets.len() > self.len / 2 + SPARSE_MIN {
             self.resize(self.len * 2 / FULL);
@@ -137,13 +137,13 @@ impl CacheTable {
         })
     }
 
-    fn place(&mut self, kept: Arc<CacheEntry>) {
+    fn slot(&mut self, kept: Arc<CacheEntry>) {
         let mut at = self.home(kept.name);
         loop {
             let bucket = &mut self.buckets[at];
-            if let Some(place) = bucket.tags.iter().position(|&tag| tag == FREE) {
-                bucket.tags[place] = tag(kept.name);
-                bucket.kept[place] = Some(kept);
+            if let Some(slot) = bucket.tags.iter().position(|&tag| tag == FREE) {
+                bucket.tags[slot] = tag(kept.name);
+                bucket.kept[slot] = Some(kept);
                 self.len += 1;
                 return;
             }
@@ -156,24 +156,24 @@ impl CacheTable {
         let mut buckets = Vec::new();
         buckets.resize_with(count.max(1), CacheBucket::default);
         let before = std::mem::replace(self, Self { buckets, len: 0 });
-        before.buckets.into_iter().flat_map(|bucket| bucket.kept).flatten().for_each(|kept| self.place(kept));
+        before.buckets.into_iter().flat_map(|bucket| bucket.kept).flatten().for_each(|kept| self.slot(kept));
     }
 }
 
 impl CacheBucket {
-    /// The places with this tag, and rarely others. All are compared at once, because which one
+    /// The slots with this tag, and rarely others. All are compared at once, because which one
     /// matches is unpredictable.
     #[inline]
-    fn places_with(&self, tag: u8) -> impl Iterator<Item = usize> {
+    fn slots_with(&self, tag: u8) -> impl Iterator<Item = usize> {
         const ONES: u64 = 0x0101_0101_0101_0101;
         let [a, b, c, d, e, f, g] = self.tags;
         let differing = u64::from_le_bytes([a, b, c, d, e, f, g, !tag]) ^ (ONES * u64::from(tag));
         // The highest bit of each byte that is zero, and possibly of bytes above such a byte.
         let mut same = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
         std::iter::from_fn(move || {
-            let place = same.trailing_zeros() / 8;
+            let slot = same.trailing_zeros() / 8;
             same &= same.wrapping_sub(1);
-            usize::try_from(place).ok().filter(|place| *place < PLACES)
+            usize::try_from(slot).ok().filter(|slot| *slot < SLOTS)
         })
     }
 }
@@ -205,11 +205,11 @@ mod tests {
 
     fn is_well(table: &CacheTable, expected: &[Arc<CacheEntry>]) {
         assert_eq!(table.len(), expected.len());
-        let there = (0..table.places_count()).filter(|&place| table.at(place).is_some()).count();
+        let there = (0..table.slots_count()).filter(|&slot| table.at(slot).is_some()).count();
         assert_eq!(there, expected.len());
         for kept in expected {
-            let found = table.of(kept.name).filter(|(place, found)| {
-                assert!(Arc::ptr_eq(table.at(*place).unwrap(), found));
+            let found = table.of(kept.name).filter(|(slot, found)| {
+                assert!(Arc::ptr_eq(table.at(*slot).unwrap(), found));
                 Arc::ptr_eq(found, kept)
             });
             assert_eq!(found.count(), 1, "{:?}", kept.name);
@@ -249,11 +249,11 @@ mod tests {
                     }
                     Step::Remove(which) if !expected.is_empty() => {
                         let kept: Arc<CacheEntry> = expected.swap_remove(which % expected.len());
-                        let (place, _) = table.of(kept.name).find(|(_, found)| Arc::ptr_eq(found, &kept)).unwrap();
-                        prop_assert!(Arc::ptr_eq(&table.remove(place).unwrap(), &kept));
-                        prop_assert!(table.remove(place).is_none());
+                        let (slot, _) = table.of(kept.name).find(|(_, found)| Arc::ptr_eq(found, &kept)).unwrap();
+                        prop_assert!(Arc::ptr_eq(&table.remove(slot).unwrap(), &kept));
+                        prop_assert!(table.remove(slot).is_none());
                     }
-                    Step::Remove(place) => prop_assert!(table.remove(place).is_none()),
+                    Step::Remove(slot) => prop_assert!(table.remove(slot).is_none()),
                     Step::Pack => table.pack(),
                 }
             }
@@ -267,8 +267,8 @@ mod tests {
         let many: Vec<_> = (0..600).map(|_| kept(name)).collect();
         many.iter().for_each(|kept| table.insert(Arc::clone(kept)));
         is_well(&table, &many);
-        let places: Vec<usize> = table.of(name).map(|(place, _)| place).collect();
-        places.into_iter().for_each(|place| drop(table.remove(place)));
+        let slots: Vec<usize> = table.of(name).map(|(slot, _)| slot).collect();
+        slots.into_iter().for_each(|slot| drop(table.remove(slot)));
         is_well(&table, &[]);
         assert!(table.find(name, |_| true).is_none(), "it ends though all buckets were passed by");
         table.insert(Arc::clone(&many[0]));
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn the_size_is_at_most_half_a_bucket_per_answer() {
         let mut table = CacheTable::default();
-        assert_eq!((table.places_count(), table.find(CacheKey::default(), |_| true).is_some()), (0, false));
+        assert_eq!((table.slots_count(), table.find(CacheKey::default(), |_| true).is_some()), (0, false));
         let names =
             (0_u64..4_000).map(|number| CacheKey([number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number]));
         for name in names {
@@ -286,8 +286,8 @@ mod tests {
             assert!(table.memory().0 <= table.memory().1, "{:?}", table.memory());
         }
         let all = table.buckets.len();
-        for place in 0..table.places_count() {
-            table.remove(place);
+        for slot in 0..table.slots_count() {
+            table.remove(slot);
             if table.len() == 100 {
                 break;
             }
@@ -295,6 +295,6 @@ mod tests {
         assert_eq!(table.buckets.len(), all, "places stay");
         table.pack();
         assert!(table.memory().0 <= table.memory().1, "{:?}", table.memory());
-        assert_eq!((0..table.places_count()).filter(|&place| table.at(place).is_some()).count(), 100);
+        assert_eq!((0..table.slots_count()).filter(|&slot| table.at(slot).is_some()).count(), 100);
     }
 }

@@ -1,8 +1,8 @@
 //! A driver with sockets of tokio: any number of concurrent questions on one runtime.
 
-use super::{ResolvedQuestion, is_shared, lookup, now, patience};
+use super::{ResolvedQuestion, answer_timeout, is_shared, lookup, now};
 use crate::exchange::{AttemptError, Transmit};
-use crate::flight::FlightPlace;
+use crate::flight::FlightRole;
 use crate::lookup::{Client, Lookup, LookupError, LookupOptions};
 use crate::refresh::{RefreshError, RenewalGuard};
 use crate::{LookupAnswer, Question};
@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 /// Most bytes of one datagram, or of one read from a connection. Each question has its own buffer
 /// of this size.
-const ROOM: usize = 1 << 14;
+const BUFFER_LEN: usize = 1 << 14;
 
 /// Resolves questions with sockets of tokio. Clones share a [`Client`]; each question is a separate
 /// future.
@@ -62,12 +62,12 @@ impl AsyncDriver {
                 return ResolvedQuestion::from_flight(Ok(answer), question);
             }
             let flight = match self.client.flights.join(question) {
-                FlightPlace::Lead(lead) => {
+                FlightRole::Lead(lead) => {
                     let resolved = self.ask(question, options).await;
                     lead.land(resolved.outcome.clone());
                     return resolved;
                 }
-                FlightPlace::Follow(flight) => flight,
+                FlightRole::Follow(flight) => flight,
             };
             match timeout_at(deadline, poll_fn(|context| flight.poll(context))).await {
                 Ok(Some(outcome)) => return ResolvedQuestion::from_flight(outcome, question),
@@ -115,7 +115,7 @@ impl AsyncDriver {
     /// # Errors
     /// Those of the lookup.
     pub async fn drive(&self, lookup: &mut Lookup) -> Result<LookupAnswer, LookupError> {
-        let mut sockets = Sockets { exchanges: vec![], naming: None, room: vec![0; ROOM] };
+        let mut sockets = Sockets { exchanges: vec![], naming: None, buffer: vec![0; BUFFER_LEN] };
         loop {
             if let Some(outcome) = lookup.take_outcome() {
                 return outcome;
@@ -129,9 +129,9 @@ impl AsyncDriver {
                 }
             } else {
                 if let Ok((number, event)) =
-                    timeout(patience(lookup), poll_fn(|context| sockets.poll(context))).await
+                    timeout(answer_timeout(lookup), poll_fn(|context| sockets.poll(context))).await
                 {
-                    sockets.tell(lookup, number, event);
+                    sockets.deliver(lookup, number, event);
                 }
                 lookup.handle_timeout(now());
             }
@@ -151,7 +151,7 @@ struct Sockets {
     exchanges: Vec<AsyncExchangeSocket>,
     naming: Option<(u64, BoxedFuture<Vec<IpAddr>>)>,
     /// The bytes received last are at its start.
-    room: Vec<u8>,
+    buffer: Vec<u8>,
 }
 
 /// The socket of an exchange.
@@ -218,19 +218,19 @@ impl Sockets {
             return Poll::Ready((number, Event::Named(addresses)));
         }
         for way in &mut self.exchanges {
-            if let Poll::Ready(event) = way.poll(context, &mut self.room) {
+            if let Poll::Ready(event) = way.poll(context, &mut self.buffer) {
                 return Poll::Ready((way.number, event));
             }
         }
         Poll::Pending
     }
 
-    fn tell(&self, lookup: &mut Lookup, number: u64, event: Event) {
+    fn deliver(&self, lookup: &mut Lookup, number: u64, event: Event) {
         match event {
             Event::Named(addresses) => lookup.handle_addresses(now(), number, &addresses),
             Event::Connected => lookup.handle_connected(number),
-            Event::Datagram(len) => lookup.handle_datagram(now(), number, &self.room[..len]),
-            Event::Bytes(len) => lookup.handle_stream(now(), number, &self.room[..len]),
+            Event::Datagram(len) => lookup.handle_datagram(now(), number, &self.buffer[..len]),
+            Event::Bytes(len) => lookup.handle_stream(now(), number, &self.buffer[..len]),
             Event::Failed(error) => lookup.handle_failure(now(), number, error),
         }
     }
@@ -252,7 +252,7 @@ fn open(address: SocketAddr, is_udp: bool) -> io::Result<Socket> {
 }
 
 impl AsyncExchangeSocket {
-    fn poll(&mut self, context: &mut Context<'_>, room: &mut [u8]) -> Poll<Event> {
+    fn poll(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Event> {
         match &mut self.socket {
             Socket::Connecting(connecting) => match ready!(connecting.as_mut().poll(context)) {
                 Ok(stream) => {
@@ -262,7 +262,7 @@ impl AsyncExchangeSocket {
                 Err(_) => Poll::Ready(Event::Failed(AttemptError::Unreachable)),
             },
             Socket::Datagrams(socket) => {
-                let mut space = ReadBuf::new(room);
+                let mut space = ReadBuf::new(buffer);
                 Poll::Ready(match ready!(socket.poll_recv(context, &mut space)) {
                     Ok(()) => Event::Datagram(space.filled().len()),
                     Err(_) => Event::Failed(AttemptError::Unreachable),
@@ -276,7 +276,7 @@ impl AsyncExchangeSocket {
                         Poll::Pending => break,
                     }
                 }
-                let mut space = ReadBuf::new(room);
+                let mut space = ReadBuf::new(buffer);
                 let received = ready!(Pin::new(stream).poll_read(context, &mut space));
                 Poll::Ready(match (received, space.filled().len()) {
                     (Ok(()), len @ 1..) => Event::Bytes(len),

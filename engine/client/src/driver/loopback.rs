@@ -105,9 +105,9 @@ fn serve_datagrams(
 ) {
     std::thread::spawn(move || {
         let socket = Arc::new(socket);
-        let mut room = [0; 1 << 16];
-        while let Ok((len, peer)) = socket.recv_from(&mut room) {
-            let (socket, answer, request) = (Arc::clone(&socket), answer.clone(), room[..len].to_vec());
+        let mut buffer = [0; 1 << 16];
+        while let Ok((len, peer)) = socket.recv_from(&mut buffer) {
+            let (socket, answer, request) = (Arc::clone(&socket), answer.clone(), buffer[..len].to_vec());
             std::thread::spawn(move || {
                 let message = answer(socket.local_addr().unwrap(), &request);
                 let (envelope, data) = Envelope::split(&message).unwrap();
@@ -135,13 +135,13 @@ fn serve(
 
 /// Reads until there is a whole message behind the bytes up to `begin`.
 fn read_message(stream: &mut impl Read, bytes: &mut Vec<u8>, begin: usize) -> Vec<u8> {
-    let mut room = [0; 4096];
+    let mut buffer = [0; 4096];
     loop {
         if let Ok(StreamFront::Message(message, _)) = split(&bytes[begin..], 1 << 18) {
             return message.to_vec();
         }
-        match stream.read(&mut room) {
-            Ok(len @ 1..) => bytes.extend_from_slice(&room[..len]),
+        match stream.read(&mut buffer) {
+            Ok(len @ 1..) => bytes.extend_from_slice(&buffer[..len]),
             // The client has closed the connection.
             _ => std::panic::resume_unwind(Box::new(())),
         }
@@ -149,13 +149,13 @@ fn read_message(stream: &mut impl Read, bytes: &mut Vec<u8>, begin: usize) -> Ve
 }
 
 fn in_http(stream: &mut (impl Read + Write), answer: &dyn Fn(&[u8]) -> Vec<u8>) {
-    let (mut bytes, mut room) = (vec![], [0; 16]);
+    let (mut bytes, mut buffer) = (vec![], [0; 16]);
     let begin = loop {
         if let Some(at) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             break at + 4;
         }
-        match stream.read(&mut room) {
-            Ok(len @ 1..) => bytes.extend_from_slice(&room[..len]),
+        match stream.read(&mut buffer) {
+            Ok(len @ 1..) => bytes.extend_from_slice(&buffer[..len]),
             _ => return,
         }
     };

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const TURN: Duration = Duration::from_millis(5);
-const PATIENCE_TURNS: usize = 12_000;
+const TIMEOUT_TURNS: usize = 12_000;
 
 const UDP: InterfaceProtocol = InterfaceProtocol::UDP;
 const TCP: InterfaceProtocol = InterfaceProtocol::TCP;
@@ -88,8 +88,8 @@ fn records() -> Vec<(&'static str, Vec<ValueBuf>)> {
 
 fn client(root: Root) -> Arc<Client> {
     let mut client = Client::new(root);
-    client.patience.udp_ms = vec![200, 200];
-    client.patience.tcp_ms = 20_000;
+    client.timeout.udp_ms = vec![200, 200];
+    client.timeout.tcp_ms = 20_000;
     Arc::new(client)
 }
 
@@ -129,7 +129,7 @@ fn a_server_that_answers_is_asked_once() {
     for &(name, ask, _) in DRIVERS {
         let mut client = Client::new(server.serves(&site, records()));
         // A lost datagram would be repeated only after the test has failed.
-        client.patience.udp_ms = vec![20_000, 20_000];
+        client.timeout.udp_ms = vec![20_000, 20_000];
         let since = std::time::Instant::now();
         let resolved = ask(&Arc::new(client), &[Question::all(b"10.a/x")], &LookupOptions::default());
         assert!(resolved[0].outcome.is_ok(), "{name}");
@@ -350,7 +350,7 @@ fn a_question_starts_a_due_renewal_and_does_not_wait() {
     assert!(
         BlockingDriver::new(Arc::clone(&one)).resolve(&question, &LookupOptions::default()).outcome.is_ok()
     );
-    let is_renewed = (0..PATIENCE_TURNS).any(|_| {
+    let is_renewed = (0..TIMEOUT_TURNS).any(|_| {
         std::thread::sleep(TURN);
         is_new(&one)
     });
@@ -360,7 +360,7 @@ fn a_question_starts_a_due_renewal_and_does_not_wait() {
         let one = client(root);
         let driver = AsyncDriver::new(Arc::clone(&one));
         assert!(driver.resolve(&question, &LookupOptions::default()).await.outcome.is_ok());
-        for _ in 0..PATIENCE_TURNS {
+        for _ in 0..TIMEOUT_TURNS {
             if is_new(&one) {
                 return;
             }

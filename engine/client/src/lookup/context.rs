@@ -111,7 +111,7 @@ impl LookupContext {
     /// Starts the lookup of a name that is needed first.
     pub(super) fn look_up_name(&mut self, name: String, now: ClockReading) {
         self.number += 1;
-        let deadline_ms = now.ms.saturating_add(self.client.patience.name_ms.into());
+        let deadline_ms = now.ms.saturating_add(self.client.timeout.name_ms.into());
         self.naming = Some(NameLookup { number: self.number, name, is_new: true, deadline_ms });
     }
 

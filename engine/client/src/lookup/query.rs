@@ -267,10 +267,10 @@ impl RecordQuery {
             (head.session_id, target.version) = (session.id, session.version);
         }
         let address = target.address;
-        let patience = &lookup.client.patience;
+        let timeout = &lookup.client.timeout;
         let exchange = self
             .question
-            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), patience, now));
+            .with_query(|query| Exchange::new(target, head, &Request::Resolution(query), timeout, now));
         let exchange = match session {
             Some(session) => exchange.and_then(|exchange| exchange.in_session(session)),
             None => exchange,

@@ -173,7 +173,7 @@ proptest! {
         let mut chance = Dice(dice(seed));
         let (mut world, root) = world(&mut chance);
         let mut client = Client::new(root);
-        client.patience.tcp_ms = 5_000;
+        client.timeout.tcp_ms = 5_000;
         client.limits = LookupLimits { requests_max: 64, timeout_ms: 60_000, ..LookupLimits::default() };
         let (requests_max, timeout_ms) = (client.limits.requests_max, client.limits.timeout_ms);
         let client = Arc::new(client);

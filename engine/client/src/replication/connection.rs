@@ -65,7 +65,7 @@ pub struct StreamConnection {
     /// Bytes of the stream that arrived with the answer.
     received: Vec<u8>,
     /// Timeout of each read.
-    patience: Duration,
+    timeout: Duration,
     requires_tls: bool,
     control: Arc<StreamControl>,
 }
@@ -98,16 +98,16 @@ impl StreamControl {
 
 impl StreamConnection {
     /// The connection `socket` to `peer`, from which the first bytes of the stream, `received`,
-    /// were read already. `patience` is the timeout of each read and write.
+    /// were read already. `timeout` bounds each read and write.
     pub(crate) fn new(
         socket: TcpStream,
         peer: IpAddr,
         received: Vec<u8>,
-        patience: Duration,
+        timeout: Duration,
     ) -> io::Result<Self> {
-        socket.set_read_timeout(Some(patience.min(STOP_INTERVAL)))?;
-        socket.set_write_timeout(Some(patience))?;
-        Ok(Self { socket, peer, received, patience, requires_tls: false, control: Arc::default() })
+        socket.set_read_timeout(Some(timeout.min(STOP_INTERVAL)))?;
+        socket.set_write_timeout(Some(timeout))?;
+        Ok(Self { socket, peer, received, timeout, requires_tls: false, control: Arc::default() })
     }
 
     /// Refuses a stream that is not encrypted. The items of a signed stream are proven, but an
@@ -123,15 +123,15 @@ impl StreamConnection {
     }
 
     /// Sends `message`, a request with its envelope, to `server` on a new connection, and returns
-    /// the answer with its envelope. `patience` is the timeout of connecting, and of each read and
+    /// the answer with its envelope. `timeout` bounds connecting, and each read and
     /// write.
     ///
     /// # Errors
     /// When the server does not answer in time, or not with a message.
-    pub fn request(server: SocketAddr, message: &[u8], patience: Duration) -> io::Result<(Self, Vec<u8>)> {
-        let mut socket = TcpStream::connect_timeout(&server, patience)?;
-        socket.set_read_timeout(Some(patience))?;
-        socket.set_write_timeout(Some(patience))?;
+    pub fn request(server: SocketAddr, message: &[u8], timeout: Duration) -> io::Result<(Self, Vec<u8>)> {
+        let mut socket = TcpStream::connect_timeout(&server, timeout)?;
+        socket.set_read_timeout(Some(timeout))?;
+        socket.set_write_timeout(Some(timeout))?;
         socket.set_nodelay(true)?;
         socket.write_all(message)?;
         let mut answer = vec![0; Envelope::LEN];
@@ -143,7 +143,7 @@ impl StreamConnection {
         // The bytes after the answer belong to the stream, or to its TLS handshake.
         answer.resize(Envelope::LEN + envelope.message_len as usize, 0);
         socket.read_exact(&mut answer[Envelope::LEN..])?;
-        Ok((Self::new(socket, server.ip(), Vec::new(), patience)?, answer))
+        Ok((Self::new(socket, server.ip(), Vec::new(), timeout)?, answer))
     }
 
     /// Receives the stream that follows the answer, from the server with the key of `key_record`,
@@ -160,7 +160,7 @@ impl StreamConnection {
     ) -> Result<(), E> {
         let key = PublicKey::from_record(key_record).ok();
         let mut reader = StreamReader::new(content, StreamTransport::Clear, key, limits);
-        let (mut tls, mut room) = (None, vec![0; RECEIVE_LEN]);
+        let (mut tls, mut buffer) = (None, vec![0; RECEIVE_LEN]);
         reader.feed(&std::mem::take(&mut self.received));
         loop {
             let mut begins_tls = false;
@@ -181,7 +181,7 @@ impl StreamConnection {
                 }
                 tls = Some(Tls::new(self.peer, key_record, b"").map_err(|_| ReceiveError::Tls)?);
             }
-            self.fill(&mut reader, tls.as_mut(), &mut room)?;
+            self.fill(&mut reader, tls.as_mut(), &mut buffer)?;
         }
     }
 
@@ -190,25 +190,25 @@ impl StreamConnection {
         &mut self,
         reader: &mut StreamReader,
         tls: Option<&mut Tls>,
-        room: &mut [u8],
+        buffer: &mut [u8],
     ) -> Result<(), ReceiveError> {
         let Some(tls) = tls else {
-            let len = self.read(room)?;
-            reader.feed(&room[..len]);
+            let len = self.read(buffer)?;
+            reader.feed(&buffer[..len]);
             return Ok(());
         };
         if tls.has_outgoing() {
             self.socket.write_all(&tls.outgoing())?;
         }
-        let len = self.read(room)?;
-        reader.feed(&tls.receive(&room[..len]).map_err(|_| ReceiveError::Tls)?);
+        let len = self.read(buffer)?;
+        reader.feed(&tls.receive(&buffer[..len]).map_err(|_| ReceiveError::Tls)?);
         Ok(())
     }
 
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let deadline = Instant::now() + self.patience;
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let deadline = Instant::now() + self.timeout;
         loop {
-            match self.socket.read(room) {
+            match self.socket.read(buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(len) => {
                     self.control.bytes.fetch_add(len as u64, Ordering::Relaxed);

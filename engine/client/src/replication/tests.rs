@@ -171,15 +171,15 @@ fn a_record_that_is_too_long_is_named_and_does_not_end_the_stream() {
     let text = vec![b'x'; 30_000];
     for protection in [StreamProtection::Transport, StreamProtection::Signed] {
         let mut stream = TestStream::new(protection);
-        let mut room = Vec::new();
+        let mut buffer = Vec::new();
         stream.block(|out| put::u32(out, DUMP_FORMAT));
         for name in [&b"10.1/A"[..], b"10.1/LONG", b"10.1/Z"] {
             let values = match name {
                 b"10.1/LONG" => StreamValues::build(
                     [Value::new(1, b"URL", &text), Value::new(2, b"URL", b""), Value::new(3, b"URL", &text)],
-                    &mut room,
+                    &mut buffer,
                 ),
-                _ => StreamValues::build([Value::new(1, b"URL", b"x")], &mut room),
+                _ => StreamValues::build([Value::new(1, b"URL", b"x")], &mut buffer),
             };
             stream.block(|out| DumpItem::Handle { handle: name, values }.encode(out));
         }

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Lines that could not be written.
 static LOST: AtomicU64 = AtomicU64::new(0);
-/// Whether the last line found no room in time.
+/// Whether the last line found no capacity in time.
 static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
 /// Time that a line waits for a reader that is behind. After a line that waited in vain, further
-/// ones do not wait until there is room again.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Bytes for which a pipe has room when it polls as writable (PIPE_BUF of Linux), so that writing
-/// them does not block.
+/// ones do not wait until there is capacity again.
+const TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// Bytes for which a pipe has capacity when it polls as writable (PIPE_BUF of Linux), so that
+/// writing them does not block.
 const CHUNK_LEN: usize = 4096;
 
 /// Number of lines that could not be written since the process started.
@@ -49,14 +49,14 @@ impl Write for LogWriter {
     }
 }
 
-/// Writes `chunk` if there is room for it.
+/// Writes `chunk` if there is capacity for it.
 fn put(stderr: &mut StderrLock<'_>, chunk: &[u8]) -> io::Result<()> {
-    let patience = if IS_STUCK.load(Ordering::Relaxed) { Timespec::default() } else { PATIENCE };
-    let has_room = {
+    let timeout = if IS_STUCK.load(Ordering::Relaxed) { Timespec::default() } else { TIMEOUT };
+    let is_writable = {
         let mut ready = [PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::OUT)];
         // An error shows again when writing.
-        poll(&mut ready, Some(&patience)) != Ok(0)
+        poll(&mut ready, Some(&timeout)) != Ok(0)
     };
-    IS_STUCK.store(!has_room, Ordering::Relaxed);
-    if has_room { stderr.write_all(chunk) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    IS_STUCK.store(!is_writable, Ordering::Relaxed);
+    if is_writable { stderr.write_all(chunk) } else { Err(io::ErrorKind::WouldBlock.into()) }
 }

@@ -12,7 +12,7 @@ pub const NAME_HEAD_LEN: usize = 2;
 pub struct ChangedHandles(Vec<u8>);
 
 impl ChangedHandles {
-    /// Adds a name. False if it is longer than 65,535 bytes, or there is no room.
+    /// Adds a name. False if it is longer than 65,535 bytes, or there is no capacity.
     #[must_use]
     pub fn add(&mut self, handle: &[u8]) -> bool {
         let Ok(len) = u16::try_from(handle.len()) else { return false };
@@ -24,7 +24,7 @@ impl ChangedHandles {
         true
     }
 
-    /// Adds all names of `others`. False if there is no room for them.
+    /// Adds all names of `others`. False if there is no capacity for them.
     #[must_use]
     pub fn append(&mut self, others: &Self) -> bool {
         if self.0.len() + others.0.len() > CHANGED_LEN_MAX {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_room_up_to_the_limit() {
+    fn names_fit_up_to_the_limit() {
         let mut changed = ChangedHandles::default();
         assert!(!changed.add(&vec![0; 1 << 16]));
         let name = vec![b'x'; (1 << 14) - NAME_HEAD_LEN];

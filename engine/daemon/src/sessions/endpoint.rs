@@ -627,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_session_without_agreement_and_place() {
+    fn there_is_no_session_without_agreement_and_capacity() {
         let config = SessionsConfig { sessions: 1, ..SessionsConfig::default() };
         let front = SessionEndpoint::new(&config).unwrap();
         let (id, key) = set_up(&front);

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Maximum number of concurrent connections; each process opens a few.
 pub const CONNECTIONS_MAX: usize = 16;
 /// Time the listener sleeps when nothing wakes it.
-const ACCEPT_PATIENCE: Duration = Duration::from_millis(50);
+const ACCEPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Access to the table of this process for the requests of other processes.
 pub trait SharedTable: Send + Sync + 'static {
@@ -51,7 +51,7 @@ pub trait SharedTable: Send + Sync + 'static {
 
     /// Sleeps until a connection arrives at `listener`, or the holder may have to stop.
     fn wait(&self, _listener: BorrowedFd<'_>) {
-        std::thread::sleep(ACCEPT_PATIENCE);
+        std::thread::sleep(ACCEPT_TIMEOUT);
     }
 }
 
@@ -136,7 +136,7 @@ impl OwnedSocket {
                     continue;
                 }
                 Err(_) => {
-                    std::thread::sleep(ACCEPT_PATIENCE);
+                    std::thread::sleep(ACCEPT_TIMEOUT);
                     continue;
                 }
             };

@@ -5,7 +5,7 @@ use crate::sessions::facts::SessionRefusal;
 use crate::sessions::facts::{NewSession, SessionIdentity, SessionKeys};
 use crate::sessions::holder::{TakenChallenge, check_peer};
 use crate::sessions::protocol::{
-    ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, TOLD_LEN_MAX, frame_buffer, receive, send,
+    ASK_LEN_MAX, FACTS_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
 };
 use crate::sessions::row::{RowsUnavailable, SessionRows};
 use crate::sessions::shared::SharedSessions;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Timeout for a reply; a reply usually takes microseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// Time without requests after a timeout, so that a process that hangs does not hold up all
 /// requests of this process.
 const REST: Duration = Duration::from_secs(1);
@@ -88,11 +88,11 @@ impl TableLink {
         // The connection is put back only after the exchange has succeeded.
         let mut connected = match socket.take() {
             Some(connected) => connected,
-            None => connect(&self.path, PATIENCE)?,
+            None => connect(&self.path, TIMEOUT)?,
         };
         let mut buffer = frame_buffer();
         send(&mut connected, &mut buffer, ASK_LEN_MAX, |out| ask.encode(out))?;
-        receive(&mut connected, &mut buffer, TOLD_LEN_MAX)?;
+        receive(&mut connected, &mut buffer, FACTS_LEN_MAX)?;
         let reply = LinkReply::decode(&buffer);
         let reply = reply
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "an answer of another version"))?;
@@ -102,11 +102,11 @@ impl TableLink {
 }
 
 /// Connects to the process of this user that listens at `path`. No step waits longer than
-/// `patience`.
+/// `timeout`.
 ///
 /// # Errors
 /// Errors of the kernel, and when the process there runs as another user.
-pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
     // Non-blocking, because a blocking connect waits forever when the other process no longer
     // accepts connections.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -115,8 +115,8 @@ pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     check_peer(&socket)?;
     let socket = UnixStream::from(socket);
     socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(patience))?;
-    socket.set_write_timeout(Some(patience))?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
     Ok(socket)
 }
 
@@ -459,7 +459,7 @@ mod tests {
     fn one_that_hangs_is_left_alone_for_a_while() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
-        // The backlog has room for one connection only.
+        // The backlog has capacity for one connection only.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let hangs = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         rustix::net::bind(&hangs, &SocketAddrUnix::new(&path).unwrap()).unwrap();
@@ -477,7 +477,7 @@ mod tests {
         *not_before() = None;
         let mut waiting = Vec::new();
         let full = loop {
-            match connect(&path, PATIENCE) {
+            match connect(&path, TIMEOUT) {
                 Ok(socket) => waiting.push(socket),
                 Err(error) => break error,
             }

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 /// Maximum length of a request without its length field: the longest handle and the other fields.
 pub const ASK_LEN_MAX: usize = HANDLE_LEN_MAX + 128;
 /// Maximum length of a reply: the longest challenged request and the other fields.
-pub const TOLD_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 128;
+pub const FACTS_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize + 128;
 /// Length that nearly every frame fits in.
 const USUAL_LEN: usize = ASK_LEN_MAX;
 
@@ -275,7 +275,7 @@ const LENGTH_LEN: usize = 4;
 
 /// Clears `buffer` and ensures a capacity of `len` bytes, so that it does not grow and leave its
 /// content in freed memory.
-fn make_room(buffer: &mut Zeroizing<Vec<u8>>, len: usize) {
+fn reserve(buffer: &mut Zeroizing<Vec<u8>>, len: usize) {
     buffer.clear();
     if buffer.capacity() < len {
         *buffer = Zeroizing::new(Vec::with_capacity(len));
@@ -292,7 +292,7 @@ pub fn send(
     expected_len: usize,
     encode: impl FnOnce(&mut Vec<u8>),
 ) -> io::Result<()> {
-    make_room(buffer, LENGTH_LEN + expected_len);
+    reserve(buffer, LENGTH_LEN + expected_len);
     buffer.extend_from_slice(&[0; LENGTH_LEN]);
     encode(buffer);
     let len = u32::try_from(buffer.len() - LENGTH_LEN).expect("a frame is no longer than the longest");
@@ -312,7 +312,7 @@ pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>, len_max:
     if len > len_max {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
     }
-    make_room(buffer, len);
+    reserve(buffer, len);
     buffer.resize(len, 0);
     socket.read_exact(buffer)
 }

@@ -32,7 +32,7 @@ use zeroize::Zeroizing;
 /// up, and each look-up takes a connection to the database.
 pub const LOOKS_MAX: usize = 4;
 /// Time that a look-up waits for its turn.
-const LOOK_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Attempts to change a row that other processes change at the same time.
 const CHANGES_MAX: usize = 64;
 /// Numbers that a set-up tries before it fails.
@@ -149,7 +149,7 @@ impl SharedSessions {
     /// Waits for a turn to look up a number.
     fn take_turn(&self) -> Result<LookUpTurn<'_>, RowsUnavailable> {
         let looks = lock(&self.looks);
-        let waited = self.look_ended.wait_timeout_while(looks, LOOK_PATIENCE, |looks| *looks >= LOOKS_MAX);
+        let waited = self.look_ended.wait_timeout_while(looks, LOOK_TIMEOUT, |looks| *looks >= LOOKS_MAX);
         let (mut looks, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *looks >= LOOKS_MAX {
             return Err(RowsUnavailable);

@@ -7,7 +7,7 @@
 //!
 //! A session is *unproven* until a message with a valid MAC of that session arrives. Until then,
 //! the client may have spoofed its address. Unproven sessions live for a minute at most and make
-//! room for newer ones, first those of the same source. An unproven session never displaces a
+//! capacity for newer ones, first those of the same source. An unproven session never displaces a
 //! proven one. When there are too many proven sessions, a newly proven one displaces the one that
 //! has been idle the longest.
 
@@ -41,7 +41,7 @@ pub struct SessionLimits {
     /// Maximum number of unproven sessions of one source. One more displaces the oldest of them.
     pub unproven_per_source_max: usize,
     /// Maximum number of these that were set up over UDP. Beyond this limit, or when such sessions
-    /// fill a quarter of the table, clients are told to use TCP. `None` where clients cannot use
+    /// fill a quarter of the table, clients are asked to use TCP. `None` where clients cannot use
     /// TCP.
     pub datagrams_per_source_max: Option<usize>,
     /// Lifetime of an unproven session, in seconds.
@@ -63,7 +63,7 @@ pub struct SessionCounts {
     pub displaced: u64,
     /// Set-ups refused because the table was full.
     pub refused_full: u64,
-    /// Set-ups refused because the client was told to use TCP.
+    /// Set-ups refused because the client was asked to use TCP.
     pub sent_to_tcp: u64,
     /// Sessions set up at another process, in which a message has arrived here.
     pub adopted: u64,
@@ -287,9 +287,9 @@ impl SessionTable {
         let id = (0..TRIES).map(|_| (numbers() & 0x7fff_ffff).cast_signed()).find(is_free);
         let (id, shard) = id.and_then(|id| Some((id, self.shard(id)?))).ok_or(SessionRefusal::NoNumber)?;
         if !is_exempt {
-            self.make_room_of_source(&mut index, origin.ip, self.limits.per_source_max, now_s);
+            self.evict_of_source(&mut index, origin.ip, self.limits.per_source_max, now_s);
         }
-        if !self.make_room(&mut index, origin.ip, shard, now_s) {
+        if !self.evict_for(&mut index, origin.ip, shard, now_s) {
             self.refused_full.fetch_add(1, Ordering::Relaxed);
             return Err(SessionRefusal::Full);
         }
@@ -312,7 +312,7 @@ impl SessionTable {
     /// Makes room within the limits of `source`: displaces its oldest unproven session when their
     /// limit is reached, and its longest idle proven sessions when there are more than
     /// `proven_max`.
-    fn make_room_of_source(&self, index: &mut SessionIndex, source: IpAddr, proven_max: usize, now_s: u32) {
+    fn evict_of_source(&self, index: &mut SessionIndex, source: IpAddr, proven_max: usize, now_s: u32) {
         let Some(of_source) = index.of_source.get_mut(&source) else { return };
         // Stale entries are dropped rarely, so that the cost per session is small, and always
         // before a session is displaced.
@@ -340,7 +340,7 @@ impl SessionTable {
     /// displaced. Otherwise it is the longest idle of the proven sessions without an authenticated
     /// identity. A session with an authenticated identity is displaced only by a session of the
     /// same source.
-    fn make_room(&self, index: &mut SessionIndex, source: IpAddr, shard: &SessionShard, now_s: u32) -> bool {
+    fn evict_for(&self, index: &mut SessionIndex, source: IpAddr, shard: &SessionShard, now_s: u32) -> bool {
         while self.len() >= self.limits.sessions_max {
             let few = (self.limits.sessions_max / 8).max(1);
             let map = shard.map.load();
@@ -388,7 +388,7 @@ impl SessionTable {
     }
 
     /// Adds a proven session that was set up elsewhere, unless there is one with its number.
-    /// Returns false when there is no room for it.
+    /// Returns false when there is no capacity for it.
     pub(crate) fn adopt(&self, session: &Arc<Session>, now_s: u32) -> bool {
         let (id, source) = (session.keys().id, session.source());
         let Some(shard) = self.shard(id) else { return false };
@@ -405,9 +405,9 @@ impl SessionTable {
         }
         let is_exempt = self.limits.exempt.contains(source);
         if !is_exempt {
-            self.make_room_of_source(&mut index, source, self.limits.per_source_max - 1, now_s);
+            self.evict_of_source(&mut index, source, self.limits.per_source_max - 1, now_s);
         }
-        if !self.make_room(&mut index, source, shard, now_s) {
+        if !self.evict_for(&mut index, source, shard, now_s) {
             return false;
         }
         shard.change(|map| map.insert(id, Arc::clone(session)));

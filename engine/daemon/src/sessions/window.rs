@@ -82,8 +82,8 @@ impl CounterWindow {
                 _ => None,
             }
         };
-        let place = &self.blocks[block as usize % BLOCKS];
-        place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen).is_ok()
+        let block_seen = &self.blocks[block as usize % BLOCKS];
+        block_seen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, seen).is_ok()
     }
 }
 

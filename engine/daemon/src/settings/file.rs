@@ -134,10 +134,10 @@ impl SettingsFile {
     /// by one that does not exist.
     fn invalid<C: SettingSection>(&self, error: toml::de::Error) -> ConfigurationError {
         let (what, path) = (self.what, self.path.clone());
-        let place = error.span();
-        let line = place.clone().and_then(|place| self.text.get(..place.start));
+        let span = error.span();
+        let line = span.clone().and_then(|span| self.text.get(..span.start));
         let line = line.map(|before| before.matches('\n').count() + 1);
-        let written = place.and_then(|place| self.text.get(place)).unwrap_or_default();
+        let written = span.and_then(|span| self.text.get(span)).unwrap_or_default();
         let is_unknown = error.message().starts_with("unknown field");
         let unknown = if is_unknown { unknown_settings(&C::tables(""), &self.table) } else { Vec::new() };
         // The one that the error is about: several may be unknown.

@@ -40,8 +40,8 @@ pub struct SocketAnnouncement {
 /// Sends the descriptors, in order.
 pub(super) fn send(stream: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> std::io::Result<()> {
     for descriptors in descriptors.chunks(IN_MESSAGE_MAX) {
-        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut buffer);
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
         assert!(fits, "there is room for a whole message");
         // Descriptors can only be sent along with at least one byte.
@@ -57,8 +57,8 @@ pub(super) fn receive(
 ) -> Result<Vec<OwnedFd>, OfferError> {
     let mut descriptors = Vec::with_capacity(announced.len());
     while descriptors.len() < announced.len() {
-        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(IN_MESSAGE_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut buffer);
         let mut byte = [0];
         let parts = &mut [IoSliceMut::new(&mut byte)];
         let received = recvmsg(stream, parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -153,8 +153,8 @@ mod tests {
     /// A message with these many descriptors of one socket, sent at once.
     fn send_at_once(stream: &UnixStream, descriptor: BorrowedFd<'_>, count: usize) {
         let descriptors = vec![descriptor; count];
-        let mut room = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2 * IN_MESSAGE_MAX))];
-        let mut control = SendAncillaryBuffer::new(&mut room);
+        let mut buffer = [MaybeUninit::uninit(); cmsg_space!(ScmRights(2 * IN_MESSAGE_MAX))];
+        let mut control = SendAncillaryBuffer::new(&mut buffer);
         assert!(count == 0 || control.push(SendAncillaryMessage::ScmRights(&descriptors)));
         sendmsg(stream, &[IoSlice::new(b"s")], &mut control, SendFlags::NOSIGNAL).unwrap();
     }
@@ -175,8 +175,8 @@ mod tests {
         assert!(matches!(received(3, 2), Err(OfferError::Closed)), "one is missing");
     }
 
-    /// The kernel leaves out what a process may not open any more, and what there is no room for,
-    /// and reports both alike.
+    /// The kernel leaves out what a process may not open any more, and what there is no capacity
+    /// for, and reports both alike.
     #[test]
     fn sockets_that_the_kernel_has_left_out_are_noticed() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time limit for the new process to serve; copying a set to memory takes seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// How this program was started.
@@ -47,7 +47,7 @@ pub fn restart(program: Option<&SuccessorProgram>, handover: &Handover) -> Value
         Ok(child) => child,
         Err(error) => return refuse(format!("cannot start {}: {error}", program.path.display())),
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !handover.is_done() {
         match child.try_wait() {
             Ok(None) if Instant::now() < deadline => std::thread::sleep(LOOK_INTERVAL),

@@ -1,6 +1,6 @@
 //! Objects of JSON, one after the other: on lines, indented, or in an array.
 
-use super::{InputPlace, LINE_LEN_MAX};
+use super::{InputPosition, LINE_LEN_MAX};
 use crate::json_scanner::{JsonScanner, JsonTextError};
 use crate::lines::{Line, Lines};
 use std::io::{self, BufRead};
@@ -27,7 +27,7 @@ impl<R: BufRead> JsonObjects<R> {
         Ok(Self(JsonValues::new(input, len_max)?))
     }
 
-    /// The next object and its place, or the reason why it is not text; `None` at the end.
+    /// The next object and its position, or the reason why it is not text; `None` at the end.
     ///
     /// # Errors
     /// When the input cannot be read on.
@@ -45,7 +45,7 @@ pub(super) enum JsonValues<R> {
 }
 
 /// The text of one object, or why there is none.
-pub type JsonText<'a> = (InputPlace, Result<&'a str, String>);
+pub type JsonText<'a> = (InputPosition, Result<&'a str, String>);
 
 impl<R: BufRead> JsonValues<R> {
     /// Begins to read. Comments and blank lines may come before an array.
@@ -159,14 +159,14 @@ impl<R: BufRead> JsonLines<R> {
             self.text.push('\n');
             if self.text.len() > self.len_max {
                 let why = too_long(self.len_max);
-                return Ok(Some((InputPlace::Line(self.passed + first_line), Err(why))));
+                return Ok(Some((InputPosition::Line(self.passed + first_line), Err(why))));
             }
         }
-        Ok(Some((InputPlace::Line(self.passed + first_line), Ok(&self.text))))
+        Ok(Some((InputPosition::Line(self.passed + first_line), Ok(&self.text))))
     }
 
     fn refuse(&self, why: &str) -> JsonText<'static> {
-        (InputPlace::Line(self.passed + self.lines.number()), Err(why.to_owned()))
+        (InputPosition::Line(self.passed + self.lines.number()), Err(why.to_owned()))
     }
 }
 
@@ -238,7 +238,7 @@ impl<R: BufRead> JsonArray<R> {
         let text = str::from_utf8(self.scanner.text())
             .map(str::trim)
             .map_err(|_| "the record is not UTF-8".to_owned());
-        Ok(Some((InputPlace::Record(self.count), text)))
+        Ok(Some((InputPosition::Record(self.count), text)))
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
     fn split(text: &[u8]) -> Result<Vec<(u64, String)>, JsonTextError> {
         let mut values = JsonValues::new(text, LINE_LEN_MAX)?;
         let mut found = Vec::new();
-        while let Some((place, text)) = values.next()? {
-            let (InputPlace::Line(number) | InputPlace::Record(number)) = place;
+        while let Some((position, text)) = values.next()? {
+            let (InputPosition::Line(number) | InputPosition::Record(number)) = position;
             found.push((number, text.map_or_else(|why| format!("refused: {why:.20}"), str::to_owned)));
         }
         Ok(found)

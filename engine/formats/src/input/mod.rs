@@ -38,16 +38,16 @@ use std::fmt;
 /// record is shorter.
 pub const LINE_LEN_MAX: usize = 16 << 20;
 
-/// The place of an entry in its input.
+/// The position of an entry in its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InputPlace {
+pub enum InputPosition {
     /// The line on which it begins, from 1.
     Line(u64),
     /// Its position among the records, from 1, where records are not lines.
     Record(u64),
 }
 
-impl fmt::Display for InputPlace {
+impl fmt::Display for InputPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),

@@ -1,6 +1,6 @@
 //! Reads an input of any form as operations.
 
-use super::{InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream};
+use super::{InputEntry, InputError, InputForm, InputPosition, InputReader, InputStream};
 use crate::batch::{BatchBlock, BatchOperation, BatchReader, BatchValue, InvalidBlock, LineProblem};
 use handle_proto::Values;
 use std::io;
@@ -44,12 +44,12 @@ impl Iterator for OperationReader<'_> {
             Operations::Blocks(blocks) => return blocks.next(),
             Operations::Entries(reader) => reader,
         };
-        let (place, entry) = match reader.next() {
+        let (position, entry) = match reader.next() {
             Ok(entry) => entry?,
             Err(InputError::Io(error)) => return Some(Err(error)),
             Err(error) => return Some(Err(io::Error::other(error))),
         };
-        let (InputPlace::Line(line) | InputPlace::Record(line)) = place;
+        let (InputPosition::Line(line) | InputPosition::Record(line)) = position;
         let text = |handle: &[u8]| String::from_utf8(handle.to_vec());
         let whole =
             |values: Values<'_>| values.iter().map(|value| BatchValue::whole((&value).into())).collect();

@@ -3,7 +3,7 @@
 use super::csv_table::{CsvError, CsvRow, CsvTable};
 use super::json_values::JsonValues;
 use super::stream::InputStream;
-use super::{InputForm, InputPlace, LINE_LEN_MAX};
+use super::{InputForm, InputPosition, LINE_LEN_MAX};
 use crate::batch::{BatchBlock, BatchOperation, BatchReader, BatchValue, InvalidBlock, ValueContent};
 use crate::dump::{self, Dump, DumpError};
 use crate::exact::ExactEntry;
@@ -15,7 +15,7 @@ use handle_proto::{ValueBuf, Values};
 use std::fmt;
 use std::io;
 
-/// What an input has at one place.
+/// What an input has at one position.
 #[derive(Debug)]
 pub enum InputEntry<'a> {
     /// A record, or a part of one where [`InputReader::has_parts`].
@@ -122,7 +122,7 @@ struct CsvRecordReader<'r> {
     len_max: usize,
 }
 
-type PlacedEntry<'a> = (InputPlace, InputEntry<'a>);
+type PositionedEntry<'a> = (InputPosition, InputEntry<'a>);
 
 impl<'r> InputReader<'r> {
     /// Reads `input`, which has this form.
@@ -168,39 +168,39 @@ impl<'r> InputReader<'r> {
         matches!(&self.form, FormReader::Sql(dump) if dump.lacks_end())
     }
 
-    /// The next entry and its place; `None` at the end.
+    /// The next entry and its position; `None` at the end.
     ///
     /// # Errors
     /// When the input cannot be read on. What is wrong with a single entry is an entry itself.
     #[expect(clippy::should_implement_trait, reason = "an entry borrows from the reader")]
-    pub fn next(&mut self) -> Result<Option<PlacedEntry<'_>>, InputError> {
+    pub fn next(&mut self) -> Result<Option<PositionedEntry<'_>>, InputError> {
         self.encoded.clear();
         let (encoded, name, dated) = (&mut self.encoded, &mut self.name, self.default_timestamp);
         Ok(match &mut self.form {
             FormReader::Json(values) => {
-                let Some((place, text)) = values.next()? else { return Ok(None) };
+                let Some((position, text)) = values.next()? else { return Ok(None) };
                 let entry = match text {
                     Ok(text) => entry_of_json(text, dated, encoded, name),
                     Err(why) => InputEntry::Refused(None, why),
                 };
-                Some((place, entry))
+                Some((position, entry))
             }
             FormReader::Export(export, count) => match export.next()? {
                 None => None,
                 Some(export::Item::Homed(prefix)) => {
                     *name = prefix.into_bytes();
-                    Some((InputPlace::Record(*count), InputEntry::Homed(name)))
+                    Some((InputPosition::Record(*count), InputEntry::Homed(name)))
                 }
                 Some(export::Item::Record(text)) => {
                     *count += 1;
-                    Some((InputPlace::Record(*count), entry_of_json(text, dated, encoded, name)))
+                    Some((InputPosition::Record(*count), entry_of_json(text, dated, encoded, name)))
                 }
             },
             FormReader::Sql(dump) => {
                 let Some(item) = dump.next()? else { return Ok(None) };
-                let place = InputPlace::Line(dump.line());
+                let position = InputPosition::Line(dump.line());
                 Some((
-                    place,
+                    position,
                     match item {
                         dump::Item::Homed(prefix) => {
                             *name = prefix;
@@ -221,10 +221,10 @@ impl<'r> InputReader<'r> {
                 let Some(block) = blocks.next().transpose()? else { return Ok(None) };
                 Some(match block {
                     Ok(BatchBlock { line, operation }) => {
-                        (InputPlace::Line(line), entry_of_operation(operation, dated, encoded, name))
+                        (InputPosition::Line(line), entry_of_operation(operation, dated, encoded, name))
                     }
                     Err(InvalidBlock { line, problem }) => {
-                        (InputPlace::Line(line), InputEntry::Refused(None, problem.to_string()))
+                        (InputPosition::Line(line), InputEntry::Refused(None, problem.to_string()))
                     }
                 })
             }
@@ -239,7 +239,7 @@ fn next_name<'e>(
     dated: u32,
     encoded: &'e mut Vec<u8>,
     name: &'e mut Vec<u8>,
-) -> Result<Option<PlacedEntry<'e>>, InputError> {
+) -> Result<Option<PositionedEntry<'e>>, InputError> {
     let entry = loop {
         match lines.next()? {
             Line::End => return Ok(None),
@@ -260,7 +260,7 @@ fn next_name<'e>(
             },
         }
     };
-    Ok(Some((InputPlace::Line(lines.number()), entry)))
+    Ok(Some((InputPosition::Line(lines.number()), entry)))
 }
 
 /// Reads an object: a record, a deletion, a homed prefix, or another operation.
@@ -383,7 +383,7 @@ impl CsvRecordReader<'_> {
         dated: u32,
         encoded: &'e mut Vec<u8>,
         name: &'e mut Vec<u8>,
-    ) -> Result<Option<PlacedEntry<'e>>, InputError> {
+    ) -> Result<Option<PositionedEntry<'e>>, InputError> {
         let first = match self.ahead.take() {
             Some(row) => row,
             None => match self.table.next_row()? {
@@ -391,7 +391,7 @@ impl CsvRecordReader<'_> {
                 None => return Ok(None),
             },
         };
-        let place = InputPlace::Line(first.line);
+        let position = InputPosition::Line(first.line);
         let mut problem = None;
         let mut values: Vec<ValueBuf> = Vec::new();
         let mut len = 0;
@@ -427,16 +427,16 @@ impl CsvRecordReader<'_> {
             next = self.table.next_row()?;
         }
         if let Some(why) = problem {
-            return Ok(Some((place, InputEntry::Refused(Some(handle), why))));
+            return Ok(Some((position, InputEntry::Refused(Some(handle), why))));
         }
         if !self.table.has_values() {
             *name = handle.into_bytes();
             let name = str::from_utf8(name).unwrap_or_default();
-            return Ok(Some((place, InputEntry::Name(name))));
+            return Ok(Some((position, InputEntry::Name(name))));
         }
         *name = handle.into_bytes();
         let values = Values::build(values.iter().map(ValueBuf::view), encoded);
-        Ok(Some((place, InputEntry::Record(name, values))))
+        Ok(Some((position, InputEntry::Record(name, values))))
     }
 }
 

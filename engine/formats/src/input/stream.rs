@@ -126,8 +126,8 @@ pub(super) struct PeekedBytes<'b> {
 }
 
 impl Read for InputStream<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.bytes.read(room)
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.bytes.read(buffer)
     }
 }
 
@@ -148,8 +148,8 @@ struct CountingReader<R> {
 }
 
 impl<R: Read> Read for CountingReader<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = self.input.read(room)?;
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(buffer)?;
         self.taken.set(self.taken.get() + len as u64);
         Ok(len)
     }
@@ -163,8 +163,8 @@ struct BoundedUnpacked<R> {
 }
 
 impl<R: Read> Read for BoundedUnpacked<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = self.input.read(room)?;
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.input.read(buffer)?;
         self.unpacked += len as u64;
         if self.unpacked > UNPACKED_FREE_LEN + self.taken.get() * UNPACKED_RATIO_MAX {
             let why =
@@ -206,8 +206,8 @@ fn starts_with(bytes: &mut PeekBuffer<impl Read>, start: &[u8]) -> io::Result<bo
 struct Unpacked<R>(R);
 
 impl<R: Read> Read for Unpacked<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.0.read(room).map_err(|error| match error.kind() {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {
                 io::Error::new(error.kind(), "the compressed input is cut: it ends too early")
             }
@@ -256,13 +256,13 @@ impl<R: Read> PeekBuffer<R> {
 }
 
 impl<R: Read> Read for PeekBuffer<R> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.start == self.end {
-            return self.input.read(room);
+            return self.input.read(buffer);
         }
         let held = self.held();
-        let len = held.len().min(room.len());
-        room[..len].copy_from_slice(&held[..len]);
+        let len = held.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&held[..len]);
         self.start += len;
         Ok(len)
     }
@@ -291,10 +291,10 @@ mod tests {
     struct SlowPipe<'b>(&'b [u8]);
 
     impl Read for SlowPipe<'_> {
-        fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             let Some((&byte, rest)) = self.0.split_first() else { return Ok(0) };
             self.0 = rest;
-            room[0] = byte;
+            buffer[0] = byte;
             Ok(1)
         }
     }

@@ -10,7 +10,7 @@ use crate::parameters::Parameters;
 use crate::reply::{GatewayResponse, response};
 use handle_client::administration::ClientIdentity;
 use handle_formats::input::{
-    CsvError, CsvRow, CsvTable, InputEntry, InputForm, InputPlace, InputReader, InputStream, JsonObjects,
+    CsvError, CsvRow, CsvTable, InputEntry, InputForm, InputPosition, InputReader, InputStream, JsonObjects,
 };
 use handle_proto::json::{Json, entered_value_from_json};
 use handle_proto::printable::Printable;
@@ -26,7 +26,7 @@ use std::sync::Arc;
 const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
 
 /// Refused records that are told by name; the result has all of them.
-const REFUSED_TOLD: usize = 10;
+const REFUSED_SHOWN_MAX: usize = 10;
 
 /// One record of an upload.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ pub(super) async fn upload(
         let is_done = code == ResponseCode::SUCCESS;
         (done, failed) = (done + usize::from(is_done), failed + usize::from(!is_done));
         let status = if is_done { "done" } else { "failed" };
-        if !is_done && refused.len() < REFUSED_TOLD {
+        if !is_done && refused.len() < REFUSED_SHOWN_MAX {
             refused.push(format!(
                 "{handle}: {}",
                 if message.is_empty() { code.to_string() } else { message.clone() }
@@ -214,10 +214,10 @@ fn parse(text: &str, most: usize) -> Result<Vec<UploadRecord>, String> {
 fn json_objects(stream: InputStream<'_>) -> Result<Vec<UploadRecord>, String> {
     let mut objects = JsonObjects::new(stream).map_err(|why| why.to_string())?;
     let mut records = Vec::new();
-    while let Some((place, object)) = objects.next().map_err(|why| why.to_string())? {
+    while let Some((position, object)) = objects.next().map_err(|why| why.to_string())? {
         records.push(match object {
-            Ok(text) => json_record(&place, text),
-            Err(why) => UploadRecord { handle: place.to_string(), values: Err(why) },
+            Ok(text) => json_record(&position, text),
+            Err(why) => UploadRecord { handle: position.to_string(), values: Err(why) },
         });
     }
     Ok(records)
@@ -227,9 +227,9 @@ fn json_objects(stream: InputStream<'_>) -> Result<Vec<UploadRecord>, String> {
 fn entries(stream: InputStream<'_>, form: InputForm) -> Result<Vec<UploadRecord>, String> {
     let mut reader = InputReader::new(stream, form).map_err(|why| why.to_string())?;
     let mut records = TableRecords::default();
-    while let Some((place, entry)) = reader.next().map_err(|why| why.to_string())? {
+    while let Some((position, entry)) = reader.next().map_err(|why| why.to_string())? {
         let refuse =
-            |handle: Option<String>, why: String| (handle.unwrap_or_else(|| place.to_string()), Err(why));
+            |handle: Option<String>, why: String| (handle.unwrap_or_else(|| position.to_string()), Err(why));
         let lossy = |handle: &[u8]| String::from_utf8_lossy(handle).into_owned();
         let (handle, values) = match entry {
             InputEntry::Record(handle, values) => (lossy(handle), Ok(values)),
@@ -250,16 +250,16 @@ fn entries(stream: InputStream<'_>, form: InputForm) -> Result<Vec<UploadRecord>
     Ok(records.records)
 }
 
-fn json_record(place: &InputPlace, text: &str) -> UploadRecord {
+fn json_record(position: &InputPosition, text: &str) -> UploadRecord {
     let json: Json = match serde_json::from_str(text) {
         Ok(json) => json,
-        Err(why) => return UploadRecord { handle: place.to_string(), values: Err(why.to_string()) },
+        Err(why) => return UploadRecord { handle: position.to_string(), values: Err(why.to_string()) },
     };
     let handle = json["handle"].as_str().unwrap_or_default().to_owned();
     let values = json["values"].as_array().filter(|_| !handle.is_empty());
     let Some(values) = values else {
         let why = "the line has no `handle` or no `values`".to_owned();
-        return UploadRecord { handle: place.to_string(), values: Err(why) };
+        return UploadRecord { handle: position.to_string(), values: Err(why) };
     };
     let read = |value: &Json| entered_value_from_json(value).map_err(|why| why.to_string());
     UploadRecord { handle, values: values.iter().map(read).collect() }

@@ -5,7 +5,7 @@
 //! while more arrive. With `Idempotency-Key` the whole body is read first, because the key covers
 //! its digest.
 //!
-//! There are few places among the requests to `handle-admin`, and few connections to it. A request
+//! There are few permits among the requests to `handle-admin`, and few connections to it. A request
 //! has one while its caller is proven, which takes no part of the body, and while changes are
 //! carried out; not while it waits for its client.
 
@@ -26,7 +26,7 @@ use crate::body_streams;
 use crate::bulk::{self, BulkError, RequestKey};
 use crate::config::BulkLimits;
 use crate::connections::request_body::RequestBody;
-use crate::places::{BodyRoom, PlaceLimits, SourcePlace};
+use crate::permits::{BodyReservation, PermitLimits, SourcePermit};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, set_number};
 use crate::state::GatewayState;
@@ -58,9 +58,9 @@ const GROUP_LEN: usize = FRAME_LEN / 2;
 /// Maximum number of groups that wait for their results.
 const GROUPS_MAX: usize = 4;
 /// Time for which a group waits for further lines.
-const GROUP_PATIENCE: Duration = Duration::from_millis(2);
+const GROUP_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// Time for which a request keeps its place while no line arrives. To get it again, the caller is
+/// Time for which a request keeps its permit while no line arrives. To get it again, the caller is
 /// proven again, which takes milliseconds.
 const PAUSE: Duration = Duration::from_millis(250);
 
@@ -70,7 +70,7 @@ const OTHER_MEDIA: &str = "Unsupported media type: send application/x-ndjson, te
 
 /// Bodies that are read at a time: each has a thread, as long as its client sends. Only proven
 /// callers get one.
-const READERS: PlaceLimits = PlaceLimits { places: 256, per_source: 32 };
+const READERS: PermitLimits = PermitLimits { permits: 256, per_source: 32 };
 
 /// Answers a request to change many records.
 pub(super) async fn batch(
@@ -96,20 +96,20 @@ pub(super) async fn batch(
         Ok(name) => name,
         Err(refusal) => return refusal.respond(state, request, None),
     };
-    // The proof from the head alone: a body that is read before it would be that of anybody. Places
-    // are soon free again, because nobody has one for as long as a client pleases.
+    // The proof from the head alone: a body that is read before it would be that of anybody.
+    // Permits are soon free again, because nobody has one for as long as a client pleases.
     let mut connection = match work.open_first(admin, socket, None).await {
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),
     };
-    let patience = settings.limits.transfer_time();
-    let (unread, room) = match name {
-        None => (UnreadBody::arriving(state, body, form, limits, patience), None),
+    let timeout = settings.limits.transfer_time();
+    let (unread, reservation) = match name {
+        None => (UnreadBody::arriving(state, body, form, limits, timeout), None),
         Some(name) => {
-            // Its place is free while the body arrives.
+            // Its permit is free while the body arrives.
             drop(connection);
             let read = read_body(state, request, &settings.bulk, body, form, name).await;
-            let (unread, key, room) = match read {
+            let (unread, key, reservation) = match read {
                 Ok(read) => read,
                 Err(refusal) => return refusal.respond(state, request, None),
             };
@@ -117,22 +117,22 @@ pub(super) async fn batch(
                 Ok(connection) => connection,
                 Err(error) => return refuse(state, request, error),
             };
-            (unread, Some(room))
+            (unread, Some(reservation))
         }
     };
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
         return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
     };
-    let reader = state.readers.take(source, READERS).and_then(|place| unread.read(place).ok());
-    let Some(changes) = reader else { return refuse(state, request, no_place()) };
-    let mut read = BatchBody { changes, has_arrived: room.is_some(), first: None };
+    let reader = state.readers.take(source, READERS).and_then(|permit| unread.read(permit).ok());
+    let Some(changes) = reader else { return refuse(state, request, no_permit()) };
+    let mut read = BatchBody { changes, has_arrived: reservation.is_some(), first: None };
     if form == BodyForm::Any
         && let Some(message) = read.begins_with_other_form().await
     {
         return other_form(&message).respond(state, request, None);
     }
     body_streams::spawn(state, async move {
-        let _room = room;
+        let _reservation = reservation;
         // On an error, the body ends without its terminator, which tells the client that results
         // are missing.
         let _ = work.run(connection, read, sender).await;
@@ -146,7 +146,7 @@ fn other_form(message: &str) -> ApiRefusal {
 }
 
 /// The error when too many requests wait for `handle-admin`.
-fn no_place() -> BulkError {
+fn no_permit() -> BulkError {
     let message = "Too many requests to the administration service are under way";
     BulkError::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
 }
@@ -159,15 +159,15 @@ async fn read_body(
     body: RequestBody,
     form: BodyForm,
     name: String,
-) -> Result<(UnreadBody, RequestKey, BodyRoom), ApiRefusal> {
+) -> Result<(UnreadBody, RequestKey, BodyReservation), ApiRefusal> {
     let limits = &state.settings.current_shared().limits;
-    let patience = limits.transfer_time();
-    let room = state.bodies.room(request.peer.address);
-    let collected = collect(room, body, config.body_bytes, limits.bodies());
+    let timeout = limits.transfer_time();
+    let reservation = state.bodies.reservation(request.peer.address);
+    let collected = collect(reservation, body, config.body_bytes, limits.bodies());
     let collected =
-        tokio::time::timeout(patience, collected).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
+        tokio::time::timeout(timeout, collected).await.unwrap_or(Err(StatusCode::REQUEST_TIMEOUT));
     let refuse = |status, message: &str| ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message);
-    let (bytes, room) = collected.map_err(|status| {
+    let (bytes, reservation) = collected.map_err(|status| {
         state.counters.bodies_refused.add();
         refuse(status, "The body is too long, or did not arrive in time")
     })?;
@@ -175,15 +175,15 @@ async fn read_body(
     let digested = tokio::task::spawn_blocking(move || {
         let count = count_changes(&bytes, form, limits.entry_len_max, limits.records_max);
         let digest: [u8; 32] = Sha256::digest(&bytes).into();
-        (bytes, room, count, digest)
+        (bytes, reservation, count, digest)
     });
-    let (bytes, room, count, digest) =
+    let (bytes, reservation, count, digest) =
         digested.await.map_err(|_| refuse(StatusCode::INTERNAL_SERVER_ERROR, "The request met a bug"))?;
     let count = count.map_err(|message| other_form(&message))?;
     if count > limits.records_max {
         return Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, &too_many(limits.records_max)));
     }
-    Ok((UnreadBody::arrived(bytes, form, limits), (name, digest), room))
+    Ok((UnreadBody::arrived(bytes, form, limits), (name, digest), reservation))
 }
 
 fn too_many(records_max: usize) -> String {
@@ -269,10 +269,10 @@ struct BatchWork {
     source: IpAddr,
 }
 
-/// A connection of a proven caller, and its place.
-struct PlacedConnection {
+/// A connection of a proven caller, and its permit.
+struct PermittedConnection {
     stream: UnixStream,
-    place: SourcePlace,
+    permit: SourcePermit,
 }
 
 /// The body of a request.
@@ -281,7 +281,7 @@ struct BatchBody {
     /// Whether nothing is awaited of the client. The changes of a request with a key are all made
     /// on the connection that was opened with it.
     has_arrived: bool,
-    /// What was read while no place was taken.
+    /// What was read while no permit was taken.
     first: Option<ReadChanges>,
 }
 
@@ -312,42 +312,42 @@ enum FeedEnd {
 }
 
 impl BatchWork {
-    /// Proves the caller, as soon as there is a place.
+    /// Proves the caller, as soon as there is a permit.
     async fn open_first(
         &self,
         admin: &AdministrationService,
         socket: &Path,
         key: Option<&RequestKey>,
-    ) -> Result<PlacedConnection, BulkError> {
-        match admin.wait_for_place(self.source).await {
-            Some(place) => self.open(admin, socket, place, key).await,
-            None => Err(no_place()),
+    ) -> Result<PermittedConnection, BulkError> {
+        match admin.wait_for_permit(self.source).await {
+            Some(permit) => self.open(admin, socket, permit, key).await,
+            None => Err(no_permit()),
         }
     }
 
-    /// Proves the caller at `socket`, in `place`.
+    /// Proves the caller at `socket`, in `permit`.
     async fn open(
         &self,
         admin: &AdministrationService,
         socket: &Path,
-        place: SourcePlace,
+        permit: SourcePermit,
         key: Option<&RequestKey>,
-    ) -> Result<PlacedConnection, BulkError> {
+    ) -> Result<PermittedConnection, BulkError> {
         let identity = Arc::clone(&self.identity);
-        let opened = bulk::open(socket, admin.patience(), identity, self.source, key).await;
+        let opened = bulk::open(socket, admin.timeout(), identity, self.source, key).await;
         match &opened {
             Err(BulkError::Lost(error)) => admin.bulk_failures().note(Some(error), Instant::now()),
             _ => admin.bulk_failures().note(None::<&str>, Instant::now()),
         };
-        opened.map(|stream| PlacedConnection { stream, place })
+        opened.map(|stream| PermittedConnection { stream, permit })
     }
 
     /// Proves the caller again, after a pause.
-    async fn open_again(&self) -> Result<PlacedConnection, ClientGone> {
+    async fn open_again(&self) -> Result<PermittedConnection, ClientGone> {
         let admin = self.state.writing.admin.as_ref().ok_or(ClientGone)?;
         let socket = admin.bulk_socket().ok_or(ClientGone)?;
-        let place = admin.wait_for_place(self.source).await.ok_or(ClientGone)?;
-        self.open(admin, socket, place, None).await.map_err(|error| {
+        let permit = admin.wait_for_permit(self.source).await.ok_or(ClientGone)?;
+        self.open(admin, socket, permit, None).await.map_err(|error| {
             tracing::debug!(?error, "a caller could not be proven again for the rest of a request");
             ClientGone
         })
@@ -356,7 +356,7 @@ impl BatchWork {
     /// Hands all changes over and sends all results.
     async fn run(
         &self,
-        first: PlacedConnection,
+        first: PermittedConnection,
         mut body: BatchBody,
         mut sender: BodySender,
     ) -> Result<(), ClientGone> {
@@ -377,7 +377,7 @@ impl BatchWork {
     /// Hands changes over and sends their results, until no more lines arrive.
     async fn carry_out(
         &self,
-        PlacedConnection { stream, place: _place }: PlacedConnection,
+        PermittedConnection { stream, permit: _permit }: PermittedConnection,
         body: &mut BatchBody,
         sender: &mut BodySender,
         position: &mut Option<StorePosition>,
@@ -441,13 +441,13 @@ impl BatchWork {
         sender: &mut BodySender,
         last_position: &mut Option<StorePosition>,
     ) -> Result<(), ClientGone> {
-        let patience =
-            self.state.writing.admin.as_ref().map_or(Duration::ZERO, AdministrationService::patience);
+        let timeout =
+            self.state.writing.admin.as_ref().map_or(Duration::ZERO, AdministrationService::timeout);
         while let Some(group) = waiting.recv().await {
             let LineGroup::Lines(states) = group else { return Err(ClientGone) };
             let has_changes = states.iter().any(|state| matches!(state, LineState::HandedOver(..)));
             let received = match has_changes {
-                true => bulk::receive_results(results, patience)
+                true => bulk::receive_results(results, timeout)
                     .await
                     .map(|(position, results)| (Some(position), results)),
                 false => Ok((*last_position, Vec::new())),

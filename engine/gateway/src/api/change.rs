@@ -13,7 +13,7 @@ use crate::api::request::{
 use crate::body_collection::read_body;
 use crate::conditions;
 use crate::connections::request_body::RequestBody;
-use crate::places::BodyRoom;
+use crate::permits::BodyReservation;
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::target;
@@ -116,14 +116,14 @@ pub async fn change(
         false => ProvenCaller::of(state, identity),
     };
     let identity = proven.identity();
-    let (change, room) = match read_change(state, request, &name, body).await {
+    let (change, reservation) = match read_change(state, request, &name, body).await {
         Ok(read) => read,
         Err(refusal) => return refusal.respond(state, request, Some(&name)),
     };
     let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
     let deletes = *request.head.method == Method::DELETE;
     let changed = admin.ask(request.peer.address, Some(identity), move |client| {
-        let _room = room;
+        let _reservation = reservation;
         carry_out(client, &change)
     });
     match changed.await {
@@ -164,13 +164,13 @@ fn show(
     respond(state, request, status, ApiBody::failure(outcome.code, message, Some(name)))
 }
 
-/// Reads what is to be changed, from parameters and body, and the room of the body.
+/// Reads what is to be changed, from parameters and body, and the reservation of the body.
 async fn read_change(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     name: &str,
     body: RequestBody,
-) -> Result<(RecordChange, Option<BodyRoom>), ApiRefusal> {
+) -> Result<(RecordChange, Option<BodyReservation>), ApiRefusal> {
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     if name.len() > HANDLE_LEN_MAX {
         let message = format!("A handle has at most {HANDLE_LEN_MAX} bytes");
@@ -202,13 +202,14 @@ async fn read_change(
     if !is_json.is_some_and(|media| media.trim().eq_ignore_ascii_case("application/json")) {
         return Err(bad("Unsupported media type: send application/json"));
     }
-    let (body, room) = read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
-        ApiRefusal::new(
-            status,
-            ResponseCode::PROTOCOL_ERROR,
-            "The body is too long, or did not arrive in time",
-        )
-    })?;
+    let (body, reservation) =
+        read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
+            ApiRefusal::new(
+                status,
+                ResponseCode::PROTOCOL_ERROR,
+                "The body is too long, or did not arrive in time",
+            )
+        })?;
     let own_name = name.to_owned();
     let read = parse_beside(body.len(), move || read_values(&body, &own_name)).await;
     let values = read.unwrap_or_else(|| Err(ApiRefusal::bug()))?;
@@ -230,7 +231,7 @@ async fn read_change(
     } else {
         ChangeKind::PutValues(values)
     };
-    Ok((RecordChange { handle, kind, overwrites, guard }, Some(room)))
+    Ok((RecordChange { handle, kind, overwrites, guard }, Some(reservation)))
 }
 
 /// The values in the body of a PUT for the handle `name`; `None` if the body is refused.

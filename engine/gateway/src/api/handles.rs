@@ -7,7 +7,7 @@ use crate::api::request::{
 };
 use crate::api::source_time::ReadTime;
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
-use crate::reply::{BodyTag, Freshness, GatewayResponse, no_room, set_number};
+use crate::reply::{BodyTag, Freshness, GatewayResponse, no_capacity, set_number};
 use crate::selection::ValueSelection;
 use crate::state::GatewayState;
 use crate::target;
@@ -61,8 +61,8 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
         if let (Some(time), RecordOrigin::Upstream { .. }) = (&mut time, answer.origin) {
             time.go_on();
         }
-        let has_room = has_room(state, request, &http_question, answer);
-        let body = has_room.then(|| AnswerBody::of(state, &http_question, answer, &handle));
+        let has_capacity = has_capacity(state, request, &http_question, answer);
+        let body = has_capacity.then(|| AnswerBody::of(state, &http_question, answer, &handle));
         if let Some(time) = time.take() {
             time.end(state);
         }
@@ -70,7 +70,7 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
     };
     match state.answer(&http_question, render).await {
         Ok(Some(body)) => body.respond(state, request, &handle),
-        Ok(None) => no_room(),
+        Ok(None) => no_capacity(),
         Err(error) => AnswerBody::of_failure(&error, &handle).respond(state, request, &handle),
     }
 }
@@ -78,17 +78,17 @@ pub async fn read(state: &GatewayState, request: &ApiRequest<'_>, handle: &str) 
 /// Fewest bytes of a value in an answer besides its type and data.
 const VALUE_LEN: usize = 96;
 
-/// Whether `answer` may be made: it is not so long that there is no room for it.
-fn has_room(
+/// Whether `answer` may be made: it is not so long that there is no capacity for it.
+fn has_capacity(
     state: &GatewayState,
     request: &ApiRequest<'_>,
     http_question: &HttpQuestion,
     answer: &RecordAnswer<'_>,
 ) -> bool {
-    let fits = |len| state.has_room_for(request.peer.address, len);
+    let fits = |len| state.has_capacity_for(request.peer.address, len);
     let data_len = |value: Value<'_>| VALUE_LEN + value.kind.len() + value.data.len();
-    // The body of an answer to `HEAD` is not sent. There is usually room for all values, and those
-    // that are selected need not be found twice.
+    // The body of an answer to `HEAD` is not sent. There is usually capacity for all values, and
+    // those that are selected need not be found twice.
     *request.head.method == Method::HEAD
         || fits(answer.values.iter().map(data_len).sum())
         || fits(answer.selected(http_question).map(data_len).sum())

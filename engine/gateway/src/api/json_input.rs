@@ -16,7 +16,7 @@ use std::fmt;
 /// Length of a text above which a worker does not parse it.
 pub(super) const PARSED_AT_ONCE: usize = 64 << 10;
 /// What an object costs of a budget; any other item costs 1. An item takes 72 bytes, and an object
-/// has room for four members.
+/// has capacity for four members.
 const OBJECT_COST: usize = 4;
 /// Items of one value. A value that fits into a message of the handle protocol has at most 262,144
 /// bytes, and a reference in it at least 11; each is an object with two members.

@@ -12,7 +12,7 @@ use crate::api::source_time::{RATE_PAUSE, TURN, take_turn};
 use crate::body_collection::read_body;
 use crate::body_streams;
 use crate::connections::request_body::RequestBody;
-use crate::places::BodyRoom;
+use crate::permits::BodyReservation;
 use crate::record::{HttpQuestion, RecordAnswer};
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
@@ -147,8 +147,8 @@ struct ShownAnswer {
 struct BulkQuestion {
     names: Vec<BulkName>,
     selection: ValueSelection,
-    /// The room of the body that has the names.
-    _room: BodyRoom,
+    /// The reservation of the body that has the names.
+    _reservation: BodyReservation,
     wants: AnswerWants,
     refers: bool,
     source: IpAddr,
@@ -196,15 +196,16 @@ async fn read_question(
     let bad = |message: &str| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, message);
     let form = BulkForm::of_body(request.head.headers)
         .ok_or_else(|| bad("Unsupported media type: send application/json or application/x-ndjson"))?;
-    let (body, room) = read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
-        let message = "The body is too long, or did not arrive in time";
-        ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
-    })?;
+    let (body, reservation) =
+        read_body(state, request.peer.address, body, usize::MAX).await.map_err(|status| {
+            let message = "The body is too long, or did not arrive in time";
+            ApiRefusal::new(status, ResponseCode::PROTOCOL_ERROR, message)
+        })?;
     let parameters = &request.parameters;
     let mut question = BulkQuestion {
         names: Vec::new(),
         selection: ValueSelection::of_parameters(parameters).map_err(|message| bad(&message))?,
-        _room: room,
+        _reservation: reservation,
         wants: AnswerWants {
             certified: parameters.flag("cert").unwrap_or_default(),
             authoritative: parameters.flag("auth").unwrap_or_default(),
@@ -438,7 +439,7 @@ impl<'q> RepeatedNames<'q> {
         self.answers.get(name.as_ref().ok()?.as_str())?.clone()
     }
 
-    /// Keeps the answer for `name`, if there is room for it.
+    /// Keeps the answer for `name`, if there is capacity for it.
     fn note(&mut self, name: &BulkName, text: &str) {
         let Some(kept) = name.as_ref().ok().and_then(|name| self.answers.get_mut(name.as_str())) else {
             return;

@@ -143,7 +143,7 @@ async fn search(
         return unsupported(state, request, NO_ADMIN);
     };
     let source = request.peer.address;
-    let Some(place) = admin.place(source) else {
+    let Some(permit) = admin.permit(source) else {
         let refusal = BulkError::Refused(
             ResponseCode::SERVER_BUSY,
             "Too many requests to the administration service are under way".to_owned(),
@@ -159,8 +159,8 @@ async fn search(
     let is_lost = matches!(&found, Err(SearchFailure::Bulk(BulkError::Lost(_))));
     let lost = is_lost.then_some("a search got no answer");
     admin.bulk_failures().note(lost.as_ref(), Instant::now());
-    // Reading records takes a place of its own.
-    drop(place);
+    // Reading records takes a permit of its own.
+    drop(permit);
     let found = match found {
         Ok(handles) if search.has_records => records(admin, source, handles).await,
         Ok(handles) => Ok(Value::Array(handles.into_iter().map(Value::String).collect())),
@@ -238,7 +238,7 @@ async fn connect(
     source: IpAddr,
 ) -> Result<UnixStream, BulkError> {
     match identity {
-        Some(identity) => bulk::open(socket, admin.patience(), identity, source, None).await,
+        Some(identity) => bulk::open(socket, admin.timeout(), identity, source, None).await,
         None => Ok(UnixStream::connect(socket).await?),
     }
 }
@@ -262,7 +262,7 @@ async fn page(
             handles: u32::try_from(needed - count).unwrap_or(u32::MAX),
             conditions: conditions.clone(),
         };
-        let found = bulk::search(stream, admin.patience(), question).await.map_err(SearchFailure::Bulk)?;
+        let found = bulk::search(stream, admin.timeout(), question).await.map_err(SearchFailure::Bulk)?;
         let skipped = search.skip.saturating_sub(count).min(found.handles.len());
         count += found.handles.len();
         handles.extend(found.handles.into_iter().skip(skipped));

@@ -394,7 +394,7 @@ fn session_in_header(request: &ApiRequest<'_>) -> Option<SessionId> {
 async fn read_json(state: &GatewayState, source: IpAddr, body: RequestBody) -> Json {
     // At most 64 KB each, for the little that is kept of them.
     let read = read_body(state, source, body, BODY_LEN_MAX).await;
-    read.ok().and_then(|(bytes, _room)| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null)
+    read.ok().and_then(|(bytes, _reservation)| serde_json::from_slice(&bytes).ok()).unwrap_or(Json::Null)
 }
 
 fn basic_identity(request: &ApiRequest<'_>) -> Option<Option<ClientIdentity>> {

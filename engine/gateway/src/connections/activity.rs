@@ -133,8 +133,8 @@ impl ConnectionActivity {
             head.clear();
             head.shrink_to(HEAD_CAPACITY_KEPT);
         }
-        let room = (self.head_len_max + 1).saturating_sub(head.len());
-        head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let capacity = (self.head_len_max + 1).saturating_sub(head.len());
+        head.extend_from_slice(&bytes[..bytes.len().min(capacity)]);
         self.head_len.store(head.len(), Ordering::Relaxed);
     }
 

@@ -14,7 +14,7 @@ const LINE_LEN_MAX: usize = 64;
 /// is not a request line.
 #[derive(Debug)]
 pub struct TargetFollower {
-    place: StreamPlace,
+    position: RequestPart,
     /// The start of the current line of a head, without its end.
     line: Vec<u8>,
     /// Length of the body, once a line has given it.
@@ -23,7 +23,7 @@ pub struct TargetFollower {
 
 /// What the next byte belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StreamPlace {
+enum RequestPart {
     /// Empty lines before a request, or its method.
     Method,
     Target,
@@ -39,7 +39,7 @@ enum StreamPlace {
 
 impl Default for TargetFollower {
     fn default() -> Self {
-        Self { place: StreamPlace::Method, line: Vec::new(), body_len: None }
+        Self { position: RequestPart::Method, line: Vec::new(), body_len: None }
     }
 }
 
@@ -49,30 +49,30 @@ impl TargetFollower {
     pub fn follow(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while let Some(&byte) = bytes.get(at) {
-            match self.place {
-                StreamPlace::Unknown => return None,
-                StreamPlace::Body(left) => {
+            match self.position {
+                RequestPart::Unknown => return None,
+                RequestPart::Body(left) => {
                     let len = left.min((bytes.len() - at) as u64);
                     at += usize::try_from(len).unwrap_or(usize::MAX);
-                    self.place =
-                        if left == len { StreamPlace::Method } else { StreamPlace::Body(left - len) };
+                    self.position =
+                        if left == len { RequestPart::Method } else { RequestPart::Body(left - len) };
                 }
-                StreamPlace::Target if is_encoded(byte) => return Some(at),
-                StreamPlace::Target => {
+                RequestPart::Target if is_encoded(byte) => return Some(at),
+                RequestPart::Target => {
                     let rest = &bytes[at..];
                     let is_end = |&byte: &u8| byte <= b' ' || is_encoded(byte);
                     let len = rest.iter().position(is_end).unwrap_or(rest.len());
                     at += len;
                     if let Some(&end) = rest.get(len).filter(|&&end| !is_encoded(end)) {
-                        self.place = if end == b' ' { StreamPlace::Version } else { StreamPlace::Unknown };
+                        self.position = if end == b' ' { RequestPart::Version } else { RequestPart::Unknown };
                         at += 1;
                     }
                 }
-                StreamPlace::Method => {
+                RequestPart::Method => {
                     self.follow_method(byte);
                     at += 1;
                 }
-                StreamPlace::Version | StreamPlace::Header => at += self.follow_line(&bytes[at..]),
+                RequestPart::Version | RequestPart::Header => at += self.follow_line(&bytes[at..]),
             }
         }
         None
@@ -102,10 +102,10 @@ impl TargetFollower {
             // What follows the answer to CONNECT is not HTTP.
             b' ' if !self.line.is_empty() && self.line != b"CONNECT" => {
                 self.line.clear();
-                self.place = StreamPlace::Target;
+                self.position = RequestPart::Target;
             }
             b'A'..=b'Z' if self.line.len() < LINE_LEN_MAX => self.line.push(byte),
-            _ => self.place = StreamPlace::Unknown,
+            _ => self.position = RequestPart::Unknown,
         }
     }
 
@@ -113,8 +113,8 @@ impl TargetFollower {
     fn follow_line(&mut self, bytes: &[u8]) -> usize {
         let end = memchr(b'\n', bytes);
         let part = &bytes[..end.unwrap_or(bytes.len())];
-        let room = LINE_LEN_MAX - self.line.len();
-        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        let capacity = LINE_LEN_MAX - self.line.len();
+        self.line.extend_from_slice(&part[..part.len().min(capacity)]);
         if end.is_some() {
             self.end_line();
         }
@@ -125,15 +125,15 @@ impl TargetFollower {
         let is_cut = self.line.len() == LINE_LEN_MAX;
         let kept = std::mem::take(&mut self.line);
         let line = kept.strip_suffix(b"\r").unwrap_or(&kept);
-        let place = self.place;
-        self.place = match place {
-            StreamPlace::Version if line == b"HTTP/1.1" || line == b"HTTP/1.0" => StreamPlace::Header,
-            StreamPlace::Header if line.is_empty() => match self.body_len.take() {
-                None | Some(0) => StreamPlace::Method,
-                Some(len) => StreamPlace::Body(len),
+        let position = self.position;
+        self.position = match position {
+            RequestPart::Version if line == b"HTTP/1.1" || line == b"HTTP/1.0" => RequestPart::Header,
+            RequestPart::Header if line.is_empty() => match self.body_len.take() {
+                None | Some(0) => RequestPart::Method,
+                Some(len) => RequestPart::Body(len),
             },
-            StreamPlace::Header if self.reads_header(line, is_cut) => StreamPlace::Header,
-            _ => StreamPlace::Unknown,
+            RequestPart::Header if self.reads_header(line, is_cut) => RequestPart::Header,
+            _ => RequestPart::Unknown,
         };
         self.line = kept;
         self.line.clear();

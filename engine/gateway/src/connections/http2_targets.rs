@@ -112,21 +112,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for EncodedTargets<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         // Without a byte, the stream would be over.
-        while !take_ahead(&mut this.ahead, room) {
+        while !take_ahead(&mut this.ahead, buffer) {
             if this.incomplete.is_empty() {
-                let before = room.filled().len();
-                ready!(Pin::new(&mut this.stream).poll_read(context, room))?;
-                let received = &room.filled()[before..];
+                let before = buffer.filled().len();
+                ready!(Pin::new(&mut this.stream).poll_read(context, buffer))?;
+                let received = &buffer.filled()[before..];
                 let Some(FoundFrame::Incomplete(at) | FoundFrame::Encoded(at, ..)) = this.find(received)
                 else {
                     return Poll::Ready(Ok(()));
                 };
                 let rest = received[at..].to_vec();
-                room.set_filled(before + at);
+                buffer.set_filled(before + at);
                 this.take(&rest);
                 if at > 0 {
                     return Poll::Ready(Ok(()));

@@ -17,8 +17,8 @@ use super::request_wait::RequestWait;
 use super::served_connection::ServedConnection;
 use crate::config::Config;
 use crate::fast_path::{PlainTarget, RecordQuery};
+use crate::permits::BodyReservation;
 use crate::phase::GatewayPhase;
-use crate::places::BodyRoom;
 use crate::request_log::RequestLogFormat;
 use crate::state::GatewayState;
 use answer::AnswerWriter;
@@ -38,7 +38,7 @@ const INPUT_LEN: usize = 8192;
 /// Bytes of answers after which they are sent.
 const OUTPUT_LEN: usize = 16 << 10;
 /// Length from which a body is left to hyper, which can refuse an answer for which there is no
-/// room.
+/// capacity.
 const BODY_LEN_MAX: usize = 64 << 10;
 /// Requests after which other connections of the worker have their turn.
 const TURN_REQUESTS: usize = 64;
@@ -96,8 +96,8 @@ struct PlainConnection<'s, S> {
     has_head: bool,
     /// Answers that wait for the client to read.
     unsent: Vec<u8>,
-    /// The room that they take.
-    room: BodyRoom,
+    /// The reservation that they take.
+    reservation: BodyReservation,
     /// How many of their bytes have been written.
     sent_len: usize,
     is_flushed: bool,
@@ -110,7 +110,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         Self {
             stream,
             served,
-            room: served.state.answers.room(served.peer.address),
+            reservation: served.state.answers.reservation(served.peer.address),
             unanswered: Vec::new(),
             has_head: false,
             unsent: Vec::new(),
@@ -165,7 +165,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         }
         if !self.unsent.is_empty() {
             (self.unsent, self.sent_len) = (Vec::new(), 0);
-            self.room = self.served.state.answers.room(self.served.peer.address);
+            self.reservation = self.served.state.answers.reservation(self.served.peer.address);
         }
         if !self.is_flushed {
             ready!(Pin::new(&mut *self.stream).poll_flush(context))?;
@@ -188,7 +188,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
                 Poll::Pending => {
                     let state = &self.served.state;
                     let limits = state.settings.current().limits.answers();
-                    if !self.room.grow(answers.len() - sent_len, limits.bytes) {
+                    if !self.reservation.grow(answers.len() - sent_len, limits.bytes) {
                         state.answers.note_refusal();
                         return Err(ErrorKind::QuotaExceeded.into());
                     }
@@ -210,9 +210,9 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         if self.has_head {
             return Poll::Ready(kept);
         }
-        let mut room = ReadBuf::new(&mut input[kept..]);
-        let received = ready!(Pin::new(&mut *self.stream).poll_read(context, &mut room));
-        let len = room.filled().len();
+        let mut reservation = ReadBuf::new(&mut input[kept..]);
+        let received = ready!(Pin::new(&mut *self.stream).poll_read(context, &mut reservation));
+        let len = reservation.filled().len();
         self.is_over = received.is_err() || len == 0;
         Poll::Ready(kept + len)
     }

@@ -3,7 +3,7 @@
 //! A request may be answered before its body has arrived. What follows on the connection is then
 //! the rest of the body, so it is received and discarded before the answer is sent, within
 //! [`ClosingLimits`]. If that is not possible, a connection of HTTP/1.1 ends with the answer, which
-//! says so; over HTTP/2, the client is told to stop sending.
+//! says so; over HTTP/2, the client is asked to stop sending.
 //!
 //! Common clients need this. Those that send head and body apart would use a connection again that
 //! the server has closed without a word, and curl 7.88 reports a stream that is reset before its

@@ -104,8 +104,8 @@ impl ClientStream {
     /// # Errors
     /// Those of the connection.
     pub async fn read_ahead(&mut self, len: usize) -> io::Result<bool> {
-        let room = len.saturating_sub(self.ahead.len()) as u64;
-        let read = (&mut self.stream).take(room).read_buf(&mut self.ahead).await?;
+        let capacity = len.saturating_sub(self.ahead.len()) as u64;
+        let read = (&mut self.stream).take(capacity).read_buf(&mut self.ahead).await?;
         Ok(read > 0)
     }
 
@@ -121,10 +121,10 @@ impl ClientStream {
             bytes_left: closing.bytes,
             has_begun: false,
         });
-        let mut room = [MaybeUninit::uninit(); DISCARDED_LEN];
+        let mut buffer = [MaybeUninit::uninit(); DISCARDED_LEN];
         // The timer is not asked alone, because it waits while there is always more to read.
         while Instant::now() < rest.until.deadline() {
-            let mut unread = ReadBuf::uninit(&mut room);
+            let mut unread = ReadBuf::uninit(&mut buffer);
             match Pin::new(&mut self.stream).poll_read(context, &mut unread) {
                 Poll::Ready(Ok(())) if (1..=rest.bytes_left).contains(&unread.filled().len()) => {
                     rest.bytes_left -= unread.filled().len();
@@ -174,12 +174,12 @@ impl AsyncRead for ClientStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if take_ahead(&mut self.ahead, room) {
+        if take_ahead(&mut self.ahead, buffer) {
             return Poll::Ready(Ok(()));
         }
-        Pin::new(&mut self.stream).poll_read(context, room)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -247,18 +247,18 @@ impl<'a, S> RequestStream<'a, S> {
 
 impl<S: AsyncRead + Unpin> RequestStream<'_, S> {
     /// Reads bytes that were read before, or else bytes of the stream.
-    fn poll_received(&mut self, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if take_ahead(&mut self.ahead, room) {
+    fn poll_received(&mut self, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if take_ahead(&mut self.ahead, buffer) {
             return Poll::Ready(Ok(()));
         }
-        let before = room.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(context, room))?;
-        if let Some(at) = self.targets.follow(&room.filled()[before..]) {
-            let rest = room.filled()[before + at..].to_vec();
-            room.set_filled(before + at);
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if let Some(at) = self.targets.follow(&buffer.filled()[before..]) {
+            let rest = buffer.filled()[before + at..].to_vec();
+            buffer.set_filled(before + at);
             self.ahead = self.targets.encode(rest);
             if at == 0 {
-                take_ahead(&mut self.ahead, room);
+                take_ahead(&mut self.ahead, buffer);
             }
         }
         Poll::Ready(Ok(()))
@@ -266,12 +266,12 @@ impl<S: AsyncRead + Unpin> RequestStream<'_, S> {
 }
 
 /// Returns bytes that were read ahead. Returns false if there are none.
-pub(super) fn take_ahead(ahead: &mut Vec<u8>, room: &mut ReadBuf<'_>) -> bool {
+pub(super) fn take_ahead(ahead: &mut Vec<u8>, buffer: &mut ReadBuf<'_>) -> bool {
     if ahead.is_empty() {
         return false;
     }
-    let len = ahead.len().min(room.remaining());
-    room.put_slice(&ahead[..len]);
+    let len = ahead.len().min(buffer.remaining());
+    buffer.put_slice(&ahead[..len]);
     ahead.drain(..len);
     if ahead.is_empty() {
         *ahead = Vec::new();
@@ -283,19 +283,19 @@ impl<S: AsyncRead + Unpin> AsyncRead for RequestStream<'_, S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.activity.is_busy() {
-            return self.poll_received(context, room);
+            return self.poll_received(context, buffer);
         }
         if !self.activity.may_read_head() {
             // The task that polls the connection checks for this, so no waker is needed.
             return Poll::Pending;
         }
-        let filled = room.filled().len();
-        let read = self.poll_received(context, room);
+        let filled = buffer.filled().len();
+        let read = self.poll_received(context, buffer);
         if read.is_ready() {
-            self.activity.add_head(&room.filled()[filled..]);
+            self.activity.add_head(&buffer.filled()[filled..]);
         }
         read
     }
@@ -345,7 +345,7 @@ mod tests {
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpListener;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     /// The stream of a client, the client, and the phase of the process.
     async fn connected(closing: ClosingLimits) -> (ClientStream, TcpStream, CurrentPhase) {
@@ -353,7 +353,7 @@ mod tests {
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let stream = listener.accept().await.unwrap().0;
         let phase = CurrentPhase::default();
-        (ClientStream::new(stream, PATIENCE, closing, phase.subscribe()), client, phase)
+        (ClientStream::new(stream, TIMEOUT, closing, phase.subscribe()), client, phase)
     }
 
     fn block_on<T>(work: impl Future<Output = T>) -> T {
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn a_client_that_pauses_in_a_body_gets_the_answer_within_the_bytes() {
-        let closing = ClosingLimits { time: PATIENCE, bytes: 2_000_000 };
+        let closing = ClosingLimits { time: TIMEOUT, bytes: 2_000_000 };
         block_on(async {
             assert!(gets_answer(2_000_000, closing).await);
             assert!(!gets_answer(20_000_000, closing).await, "ten times as much");
@@ -406,7 +406,7 @@ mod tests {
                     while sends && client.write_all(&[b'x'; 100]).await.is_ok() {
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
-                    tokio::time::sleep(PATIENCE).await;
+                    tokio::time::sleep(TIMEOUT).await;
                 });
                 stream.shutdown().await.unwrap();
                 sender.abort();
@@ -417,7 +417,7 @@ mod tests {
             [(false, GatewayPhase::Serving), (true, GatewayPhase::Serving), (false, GatewayPhase::HandedOver)]
         {
             let after = closed_after(sends, phase);
-            assert!(after >= time && after < PATIENCE / 2, "{after:?}");
+            assert!(after >= time && after < TIMEOUT / 2, "{after:?}");
         }
         assert!(closed_after(false, GatewayPhase::Stopping) < time, "when the process stops");
     }

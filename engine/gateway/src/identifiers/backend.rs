@@ -2,7 +2,7 @@
 
 use crate::failure_series::{FailureSeries, SeriesTexts};
 use crate::outbound::{HttpOrigin, OutboundError};
-use crate::places::{PlaceLimits, SourcePlaces};
+use crate::permits::{PermitLimits, SourcePermits};
 use anyhow::{Context as _, ensure};
 use http_body_util::Empty;
 use hyper::body::Bytes;
@@ -21,8 +21,8 @@ pub struct Backend {
     path_template: String,
     timeout: Duration,
     bytes_max: usize,
-    places: Arc<SourcePlaces>,
-    limits: PlaceLimits,
+    permits: Arc<SourcePermits>,
+    limits: PermitLimits,
     failures: FailureSeries,
 }
 
@@ -110,8 +110,8 @@ impl Backend {
             path_template: format!("/{path}"),
             timeout: Duration::from_millis(timeout_ms.into()),
             bytes_max,
-            places: Arc::new(SourcePlaces::default()),
-            limits: PlaceLimits { places: requests, per_source: requests.div_ceil(4) },
+            permits: Arc::new(SourcePermits::default()),
+            limits: PermitLimits { permits: requests, per_source: requests.div_ceil(4) },
             failures: FailureSeries::with_texts(format_args!("{scheme}{authority}"), TEXTS),
         })
     }
@@ -131,7 +131,7 @@ impl Backend {
         path: &str,
         accept: Option<&HeaderValue>,
     ) -> Result<BackendAnswer, BackendError> {
-        let Some(_place) = self.places.take(source, self.limits) else { return Err(BackendError::Busy) };
+        let Some(_permit) = self.permits.take(source, self.limits) else { return Err(BackendError::Busy) };
         let exchanged = tokio::time::timeout(self.timeout, self.exchange(path, accept)).await;
         let (answer, reason) = match exchanged {
             Ok(Ok(answer)) => (Ok(answer), None),

@@ -16,7 +16,7 @@ use crate::redirect::{
     AliasChain, ProxyAction, ProxyDecision, ProxyRedirect, ProxyRequest, ProxyStep, ShowReason, choose,
     next_step, plain_redirect,
 };
-use crate::reply::{Freshness, GatewayResponse, no_room};
+use crate::reply::{Freshness, GatewayResponse, no_capacity};
 use crate::state::GatewayState;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
@@ -286,8 +286,8 @@ impl HandleRequest<'_> {
         let values: Vec<Value<'_>> =
             answer.values.iter().filter(|value| value.is_public() && parameters.selects(value)).collect();
         // The page has more bytes for each value than the longest answer without markup.
-        if !self.state.has_room_for(self.peer.address, values.iter().map(Value::encoded_len).sum()) {
-            return no_room();
+        if !self.state.has_capacity_for(self.peer.address, values.iter().map(Value::encoded_len).sum()) {
+            return no_capacity();
         }
         let aliases: Vec<Handle<'_>> = chain.handles().take(chain.aliases_count()).collect();
         let (set_name, server_name);

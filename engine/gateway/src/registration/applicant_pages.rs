@@ -223,7 +223,7 @@ impl ApplicantRequest<'_> {
             admitted.map_err(FormRefusal::TooMany)?;
         }
         let read = read_body(self.state, address, body, config.form_bytes()).await;
-        let (body, room) = read.map_err(FormRefusal::Body)?;
+        let (body, reservation) = read.map_err(FormRefusal::Body)?;
         let kind = self.parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let read = ApplicationForm::read(kind.unwrap_or_default(), body.to_vec(), config).await;
         *form = read.map_err(FormRefusal::Application)?;
@@ -236,7 +236,7 @@ impl ApplicantRequest<'_> {
         let (form, config) = (form.clone(), config.clone());
         let store = Arc::clone(&self.registrations.store);
         let stored = admin.run(address, move || {
-            let _room = room;
+            let _reservation = reservation;
             let request = form.check(origin, &config).map_err(FormRefusal::Application)?;
             store.add(request, &config).map_err(|error| match error {
                 AddError::Full => FormRefusal::Full,

@@ -199,12 +199,12 @@ impl RegistrationStore {
         let bytes = request.encode();
         {
             let table = self.table();
-            let has_room = table.by_id.len() < limits.requests
+            let has_capacity = table.by_id.len() < limits.requests
                 && table.bytes.saturating_add(bytes.len() as u64) <= limits.store_bytes;
-            if !has_room {
+            if !has_capacity {
                 return Err(AddError::Full);
             }
-            if !table.pending.has_room(request.source, limits.pending_per_source()) {
+            if !table.pending.has_capacity(request.source, limits.pending_per_source()) {
                 return Err(AddError::FullForSource);
             }
         }

@@ -1,6 +1,6 @@
 //! Settings of the Handle System.
 
-use crate::places::PlaceLimits;
+use crate::permits::PermitLimits;
 use handle_client::plan::PRIVATE_NETWORKS;
 use handle_daemon::settings;
 use handle_daemon::settings::NETWORKS;
@@ -72,8 +72,8 @@ settings! {
 impl UpstreamConfig {
     /// Questions at a time, of all sources and of one.
     #[must_use]
-    pub const fn question_limits(&self) -> PlaceLimits {
-        PlaceLimits { places: self.questions, per_source: self.questions.div_ceil(4) }
+    pub const fn question_limits(&self) -> PermitLimits {
+        PermitLimits { permits: self.questions, per_source: self.questions.div_ceil(4) }
     }
 
     /// Questions at a time of one request about many names.

@@ -14,22 +14,22 @@ use std::time::Duration;
 /// Connections of the load.
 const CONNECTIONS: usize = 64;
 /// Time for an answer that is shown.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Starts a gateway over `set`, shows two of its answers, and measures its redirects.
-pub(super) fn measure(tell: &ProgressPrinter, args: &Args, set: &Path) -> anyhow::Result<RunReport> {
-    tell.step("start handle-gateway over the same set");
+pub(super) fn measure(printer: &ProgressPrinter, args: &Args, set: &Path) -> anyhow::Result<RunReport> {
+    printer.step("start handle-gateway over the same set");
     let gateway = start(set)?;
-    tell.line(&format!("process {} answers http://{}/", gateway.id(), gateway.address));
+    printer.line(&format!("process {} answers http://{}/", gateway.id(), gateway.address));
     if !args.json {
         show(gateway.address)?;
     }
-    tell.step(&format!("load: redirects over HTTP/1.1 for {} s, every one verified", args.seconds));
+    printer.step(&format!("load: redirects over HTTP/1.1 for {} s, every one verified", args.seconds));
     let streams = Streams { connections: CONNECTIONS, ..Streams::pooled(Protocol::Redirect) };
     let mut options = load::options(args, gateway.address, set, LoadPattern::Closed { window: CONNECTIONS })?;
     options.transport = StreamTransport::Stream(streams);
     let report = load::run(args, &options)?;
-    load::show(tell, &report);
+    load::show(printer, &report);
     gateway.stop()?;
     Ok(report)
 }
@@ -62,8 +62,8 @@ fn show(address: SocketAddr) -> anyhow::Result<()> {
 /// Head and body of an answer.
 fn get(address: SocketAddr, path: &str) -> anyhow::Result<(String, String)> {
     let what = || format!("cannot get http://{address}{path}");
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).with_context(what)?;
-    stream.set_read_timeout(Some(PATIENCE)).with_context(what)?;
+    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT).with_context(what)?;
+    stream.set_read_timeout(Some(TIMEOUT)).with_context(what)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).with_context(what)?;
     let mut answer = String::new();

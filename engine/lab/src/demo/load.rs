@@ -80,9 +80,9 @@ fn staleness(max_ms: f64) -> String {
 }
 
 /// Prints the results.
-pub(super) fn show(tell: &ProgressPrinter, report: &RunReport) {
+pub(super) fn show(printer: &ProgressPrinter, report: &RunReport) {
     let accounts = &report.accounts;
-    tell.line(&format!(
+    printer.line(&format!(
         "sent {}, answered {}, late {}, lost {}; response time p50 {:.0} us, p99 {:.0} us, max {:.1} ms",
         output::count(accounts.sent),
         output::count(accounts.answered),
@@ -93,7 +93,7 @@ pub(super) fn show(tell: &ProgressPrinter, report: &RunReport) {
         report.response_ns.max as f64 / 1e6,
     ));
     if let Some(verified) = &report.verification {
-        tell.line(&format!(
+        printer.line(&format!(
             "verified {}, wrong {}, undecided {}; {} seen; {}",
             output::count(verified.verified),
             verified.mismatched,

@@ -100,19 +100,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let directory = args.keep.as_deref().unwrap_or(temporary.path());
     let set = directory.join("set");
     create_directory(&set).with_context(|| format!("cannot make {}", set.display()))?;
-    let tell = ProgressPrinter { json: args.json };
+    let printer = ProgressPrinter { json: args.json };
     let mut publisher = SetPublisher::open(&set)?;
-    let build_s = publish(&tell, &mut publisher)?;
+    let build_s = publish(&printer, &mut publisher)?;
     let handles = publisher.manifest().map_or(0, |manifest| manifest.handles_count);
-    let server = start(&tell, args, &set, directory.join("control.sock"))?;
+    let server = start(&printer, args, &set, directory.join("control.sock"))?;
     if !args.json {
-        tell.step("resolve some handles");
+        printer.step("resolve some handles");
         for handle in SHOWN.into_iter().chain(["10.1016/no-such-thing"]) {
             show_resolving(&server, handle)?;
         }
         output::check()?;
     }
-    let measured = measure(&tell, args, &server, &set, &mut publisher)?;
+    let measured = measure(&printer, args, &server, &set, &mut publisher)?;
     let stats = control::ask(&server.control, "stats")?;
     server.stop()?;
     let good = measured.is_good();
@@ -131,13 +131,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
 }
 
 /// Publishes the records and returns the time this took in seconds.
-fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
-    tell.step("build and publish a snapshot of real DOI records");
+fn publish(printer: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Result<f64> {
+    printer.step("build and publish a snapshot of real DOI records");
     let built = Instant::now();
     records::publish_all(publisher)?;
     let build_s = built.elapsed().as_secs_f64();
     let manifest = publisher.manifest().context("a set was just published")?;
-    tell.line(&format!(
+    printer.line(&format!(
         "{} handles, {}, built, verified and published in {:.0} ms",
         manifest.handles_count,
         output::bytes(manifest.layers[0].len),
@@ -146,12 +146,17 @@ fn publish(tell: &ProgressPrinter, publisher: &mut SetPublisher) -> anyhow::Resu
     Ok(build_s)
 }
 
-fn start(tell: &ProgressPrinter, args: &Args, set: &Path, control: PathBuf) -> anyhow::Result<ServerProcess> {
-    tell.step("start handled on loopback");
+fn start(
+    printer: &ProgressPrinter,
+    args: &Args,
+    set: &Path,
+    control: PathBuf,
+) -> anyhow::Result<ServerProcess> {
+    printer.step("start handled on loopback");
     let server = server::start(args, set, control)?;
     let status = control::ask(&server.control, "status")?;
     let worker = &status["workers"][0];
-    tell.line(&format!(
+    printer.line(&format!(
         "process {} answers on {} with {} ({})",
         status["pid"],
         server.address,
@@ -169,33 +174,33 @@ fn show_resolving(server: &ServerProcess, handle: &str) -> anyhow::Result<()> {
 }
 
 fn measure(
-    tell: &ProgressPrinter,
+    printer: &ProgressPrinter,
     args: &Args,
     server: &ServerProcess,
     set: &Path,
     publisher: &mut SetPublisher,
 ) -> anyhow::Result<DemoFigures> {
-    tell.step(&format!(
+    printer.step(&format!(
         "load: {} requests per second for {} s, every answer verified, a change published every 100 ms",
         output::count(args.rate.get()),
         args.seconds
     ));
     let load = LoadPattern::Open { rate: args.rate };
     let (fixed, changes_count) = load::run_while_publishing(args, server, set, publisher, load)?;
-    load::show(tell, &fixed);
-    tell.line(&format!(
+    load::show(printer, &fixed);
+    printer.line(&format!(
         "{} published during the load; the last one is live:",
         output::counted(changes_count, "change", "changes")
     ));
     if !args.json {
         show_resolving(server, CHANGED)?;
     }
-    tell.step(&format!("load: as fast as answers arrive for {} s, every answer verified", args.seconds));
+    printer.step(&format!("load: as fast as answers arrive for {} s, every answer verified", args.seconds));
     let options =
         load::options(args, server.address, set, LoadPattern::Closed { window: RunOptions::WINDOW })?;
     let fastest = load::run(args, &options)?;
-    load::show(tell, &fastest);
-    let redirects = gateway::measure(tell, args, set)?;
+    load::show(printer, &fastest);
+    let redirects = gateway::measure(printer, args, set)?;
     Ok(DemoFigures { fixed, fastest, redirects, changes_count })
 }
 

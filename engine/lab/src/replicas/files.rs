@@ -68,7 +68,7 @@ impl ReplicaLab {
     }
 
     /// The place of the sets of the fleet.
-    pub(super) fn place(&self) -> PathBuf {
+    pub(super) fn fleet_directory(&self) -> PathBuf {
         self.path("place")
     }
 
@@ -114,7 +114,7 @@ impl ReplicaLab {
     fn make_machine(&self, machine: &str, address: SocketAddr) -> anyhow::Result<()> {
         let own = self.path(&format!("machine-{machine}"));
         fs::create_dir(&own)?;
-        let url = format!("file://{}", self.place().display());
+        let url = format!("file://{}", self.fleet_directory().display());
         fs::write(
             own.join("handle-fetch.toml"),
             format!("url = \"{url}\"\ndirectory = \"set\"\ncontrol = \"fetch.sock\"\ninterval_ms = 200\n"),
@@ -140,12 +140,12 @@ impl ReplicaLab {
             all.push(self.program(name, "handle-admin", &format!("{name}/handle-admin.toml"))?);
             all.push(self.program(&format!("{name}-server"), "handled", &format!("{name}/handled.toml"))?);
         }
-        let place = format!("file://{}", self.place().display());
+        let fleet_directory = format!("file://{}", self.fleet_directory().display());
         // With a short grace time, a lost layer is noticed within a second. Without steps, a
         // machine downloads each layer, also one that was damaged on purpose.
         let options = ["ship", "--follow", "--grace", "4", "--steps-len", "0"];
         let mut args: Vec<OsString> = options.map(OsString::from).into();
-        args.extend([self.path("primary/snapshot").into_os_string(), place.into()]);
+        args.extend([self.path("primary/snapshot").into_os_string(), fleet_directory.into()]);
         all.push(LabProgram { name: "ship".to_owned(), program: program("hdl")?, args });
         for machine in MACHINES {
             let own = format!("machine-{machine}");

@@ -3,7 +3,7 @@
 
 use super::files::ReplicaLab;
 use super::programs::ProgramRow;
-use super::{HANDLE, PATIENCE};
+use super::{HANDLE, TIMEOUT};
 use anyhow::{Context as _, bail};
 use handle_cli::{control, exchange};
 use handle_proto::OpFlags;
@@ -109,7 +109,7 @@ fn own(row: &ProgramRow) -> String {
 fn set_of(lab: &ReplicaLab, row: &ProgramRow) -> PathBuf {
     let own = own(row);
     match own.as_str() {
-        "ship" => lab.place(),
+        "ship" => lab.fleet_directory(),
         "primary" | "mirror" => lab.path(&own).join("snapshot"),
         _ => lab.path(&own).join("set"),
     }
@@ -129,7 +129,7 @@ fn ask(lab: &ReplicaLab, row: &ProgramRow) -> anyhow::Result<Json> {
 
 /// Waits until a process answers.
 pub(super) fn await_answer(lab: &ReplicaLab, row: &ProgramRow) -> anyhow::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match ask(lab, row) {
             Ok(_) => return Ok(()),

@@ -1,6 +1,6 @@
 //! The records of the servers of the lab: prefix records, service records, and handles.
 
-use super::topology::{LabTopology, ServerPlace, SiteName};
+use super::topology::{LabTopology, ServerSlot, SiteName};
 use crate::demo::RECORDS;
 use anyhow::{Context as _, ensure};
 use handle_auth::{PrivateKey, keyfile};
@@ -112,8 +112,8 @@ impl LabRecords {
 
     /// Publishes the share of one server, the handles that hash to it. The mirror lacks the new
     /// handle.
-    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, place: &ServerPlace) -> anyhow::Result<()> {
-        let (records, homed): (_, Vec<&str>) = match place.site {
+    pub(super) fn publish(&self, set: &Path, site: &SiteBuf, slot: &ServerSlot) -> anyhow::Result<()> {
+        let (records, homed): (_, Vec<&str>) = match slot.site {
             SiteName::Registry => (&self.registry, vec!["0.NA", "0.0", "0.SERV"]),
             SiteName::Derived => (&self.derived, vec!["0.NA/20.500", DERIVED]),
             SiteName::Primary | SiteName::Secondary | SiteName::Mirror => {
@@ -121,8 +121,8 @@ impl LabRecords {
             }
         };
         let is_here = |(handle, _): &&LabRecord| {
-            let hashes_here = site.view().server_at(Handle(handle.as_bytes())) == Some(place.at);
-            hashes_here && !(place.site == SiteName::Mirror && handle == NEW)
+            let hashes_here = site.view().server_at(Handle(handle.as_bytes())) == Some(slot.at);
+            hashes_here && !(slot.site == SiteName::Mirror && handle == NEW)
         };
         let mut table = HomedPrefixes::default();
         for prefix in homed {

@@ -51,7 +51,7 @@ impl SiteName {
 
 /// A server of the lab.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ServerPlace {
+pub(crate) struct ServerSlot {
     /// Its site.
     pub(crate) site: SiteName,
     /// Its position in the site, from 0.
@@ -129,10 +129,10 @@ impl LabTopology {
     }
 
     /// All servers, site by site.
-    pub(crate) fn places(&self) -> Vec<ServerPlace> {
+    pub(crate) fn slots(&self) -> Vec<ServerSlot> {
         let of = |member: &Member| {
             let site = member.name;
-            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| ServerPlace {
+            member.addresses.clone().into_iter().enumerate().map(move |(at, address)| ServerSlot {
                 site,
                 at,
                 address,

@@ -24,7 +24,7 @@ const LISTENER: u64 = 1 << 32;
 /// Value of `watched` for a registered connection.
 const REGISTERED: u8 = 1;
 const INPUT: u8 = 2;
-const ROOM: u8 = 4;
+const WRITABLE: u8 = 4;
 
 pub(crate) struct PortableStreams {
     connections: StreamConnections,
@@ -96,8 +96,8 @@ impl PortableStreams {
             watched |= INPUT;
             flags |= epoll::EventFlags::IN;
         }
-        if wanted.room {
-            watched |= ROOM;
+        if wanted.writable {
+            watched |= WRITABLE;
             flags |= epoll::EventFlags::OUT;
         }
         let data = epoll::EventData::new_u64(at.into());
@@ -127,7 +127,7 @@ impl PortableStreams {
                 continue;
             };
             if flags.contains(epoll::EventFlags::OUT) {
-                let event = self.connections.has_room(at);
+                let event = self.connections.became_writable(at);
                 self.events.extend(event);
             }
             let has_input = epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
@@ -182,12 +182,12 @@ impl PortableStreams {
         matches!(event, Some(RawEvent::Received { .. }))
     }
 
-    /// The longest time until the next batch: `patience`, or less if a listener is paused, because
+    /// The longest time until the next batch: `timeout`, or less if a listener is paused, because
     /// nothing else wakes the path for it.
-    pub(crate) fn patience(&self, patience: Duration) -> Duration {
+    pub(crate) fn timeout(&self, timeout: Duration) -> Duration {
         match self.listeners.iter().any(Listener::is_paused) {
-            true => patience.min(ACCEPT_PAUSE),
-            false => patience,
+            true => timeout.min(ACCEPT_PAUSE),
+            false => timeout,
         }
     }
 

@@ -89,9 +89,9 @@ impl Buffers {
     /// `self` stays allocated until `ring` has no receive in flight and is not submitted another.
     pub(super) unsafe fn register(&mut self, ring: &Ring) -> io::Result<()> {
         let at = self.ring.at(0).expose_provenance() as u64;
-        // SAFETY: There is room for `COUNT_MAX` entries, so for `count`, on one aligned page. The
-        // kernel uses the ring only for receives, and by the promise of the caller `self` outlives
-        // those.
+        // SAFETY: There is capacity for `COUNT_MAX` entries, so for `count`, on one aligned page.
+        // The kernel uses the ring only for receives, and by the promise of the caller `self`
+        // outlives those.
         let result = unsafe { ring.submitter().register_buf_ring_with_flags(at, self.count, self.group, 0) };
         result.map_err(explain("IORING_REGISTER_PBUF_RING"))?;
         for id in 0..self.count {
@@ -108,7 +108,7 @@ impl Buffers {
     pub(super) fn give_back(&mut self, id: u16) {
         let at = usize::from(self.tail & (self.count - 1));
         let buffer = self.bytes.range(usize::from(id) * self.stride, self.len);
-        // SAFETY: `at` is less than `count`, and there is room for `count` entries.
+        // SAFETY: `at` is less than `count`, and there is capacity for `count` entries.
         let entry = unsafe { self.ring.at(0).cast::<BufRingEntry>().add(at) };
         // SAFETY: Allocated, aligned and initialised. The kernel does not read entries beyond the
         // tail, and this entry is not before it, because there are no more than `count` buffers.
@@ -132,7 +132,7 @@ impl Buffers {
         tail.store(self.tail, Ordering::Release);
     }
 
-    /// The header of the receive request: the room for address and control messages.
+    /// The header of the receive request: the buffer for address and control messages.
     pub(super) fn message(&self) -> Slab<libc::msghdr> {
         // SAFETY: All fields are integers and pointers, for which zero is a value.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -175,13 +175,13 @@ impl Buffers {
 }
 
 /// Decodes a filled buffer.
-fn parse(buffer: &[u8], control_room: usize) -> Option<Datagram<'_>> {
+fn parse(buffer: &[u8], control_capacity: usize) -> Option<Datagram<'_>> {
     let [name_len, control_len, _payload_len, flags] =
         [0, 4, 8, 12].map(|at| field(buffer, at).map(u32::from_ne_bytes));
     let (name, rest) = buffer.get(LENGTHS_LEN..)?.split_at_checked(NAME_LEN)?;
-    let (control, bytes) = rest.split_at_checked(control_room)?;
+    let (control, bytes) = rest.split_at_checked(control_capacity)?;
     let name = &name[..NAME_LEN.min(name_len? as usize)];
-    let control = &control[..control_room.min(control_len? as usize)];
+    let control = &control[..control_capacity.min(control_len? as usize)];
     let (peer, segment_len) = control::decode(name, control)?;
     let truncated = flags? & libc::MSG_TRUNC.cast_unsigned() != 0;
     Some(Datagram { bytes, peer, segment_len: segment_len.unwrap_or(bytes.len()), truncated })

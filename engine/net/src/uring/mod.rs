@@ -36,13 +36,13 @@ use crate::flush_report::FlushReport;
 use crate::options::SocketOptions;
 use crate::outbox::Outbox;
 use crate::portable::{ControlBuffer, KernelDrops, Messages, Slab, knows_trains, prepare_control};
-use crate::socket::{SendPatience, is_transient};
+use crate::socket::{SendTimeout, is_transient};
 use crate::streams::{StreamBatch, no_streams};
 use crate::trains::TrainPlan;
 use crate::waker::Waker;
 
 /// Longest wait while the waker is not watched.
-const UNWATCHED_PATIENCE: Duration = Duration::from_millis(10);
+const UNWATCHED_TIMEOUT: Duration = Duration::from_millis(10);
 /// Marks completions of the receive. Completions of sends have the index of the message.
 const RECEIVE: u64 = u64::MAX;
 const CANCEL: u64 = u64::MAX - 1;
@@ -113,7 +113,8 @@ impl UringPath {
             socket.as_fd(),
             // Besides the sends: the receive or its cancellation, and the watch on the waker.
             (sends_max + 3 + streams::SUBMISSIONS_MAX) as u32,
-            // Room for all completions between two reads of the ring, so that it does not overflow.
+            // Capacity for all completions between two reads of the ring, so that it does not
+            // overflow.
             (sends_max + buffers_count + completions) as u32 + 4,
         )?;
         #[expect(clippy::cast_possible_truncation, reason = "at most COUNT_MAX")]
@@ -209,8 +210,8 @@ impl UringPath {
     }
 
     /// Enters the kernel, then handles completions.
-    fn turn(&mut self, patience: Option<Duration>, flushed: &mut FlushReport) -> io::Result<()> {
-        if let Err(error) = self.ring.enter(patience) {
+    fn turn(&mut self, timeout: Option<Duration>, flushed: &mut FlushReport) -> io::Result<()> {
+        if let Err(error) = self.ring.enter(timeout) {
             self.failure = Some(error.raw_os_error().unwrap_or(libc::EIO));
             return Err(error);
         }
@@ -274,7 +275,7 @@ impl UringPath {
     }
 
     /// Waits until all queued sends are complete. Those that would block are repeated for a while.
-    fn finish_sends(&mut self, patience: &mut SendPatience, flushed: &mut FlushReport) -> io::Result<()> {
+    fn finish_sends(&mut self, timeout: &mut SendTimeout, flushed: &mut FlushReport) -> io::Result<()> {
         loop {
             while self.sending > 0 {
                 self.turn(None, flushed)?;
@@ -282,7 +283,7 @@ impl UringPath {
             if self.blocked.is_empty() {
                 return Ok(());
             }
-            if !patience.wait(self.socket.as_fd()) {
+            if !timeout.wait(self.socket.as_fd()) {
                 for i in self.blocked.drain(..) {
                     self.plan.blocked(self.first + i, flushed);
                 }
@@ -334,13 +335,13 @@ impl DatagramPath for UringPath {
         self.socket.local_addr()
     }
 
-    fn wait(&mut self, patience: Duration) -> io::Result<Batch<'_>> {
+    fn wait(&mut self, timeout: Duration) -> io::Result<Batch<'_>> {
         self.give_back();
         self.complete(&mut FlushReport::default());
-        let (mut is_awake, mut patience) = (self.woken, patience);
+        let (mut is_awake, mut timeout) = (self.woken, timeout);
         if let Some(streams) = self.streams.as_mut() {
             streams.prepare(&mut self.ring);
-            patience = streams.patience(patience);
+            timeout = streams.timeout(timeout);
             is_awake |= streams.is_ready();
         }
         if self.ready.is_empty() {
@@ -349,10 +350,10 @@ impl DatagramPath for UringPath {
             self.watch();
             if !self.watching {
                 // The ring is full, so the wake cannot be waited for and is polled instead.
-                patience = patience.min(UNWATCHED_PATIENCE);
+                timeout = timeout.min(UNWATCHED_TIMEOUT);
             }
-            let patience = if is_awake { Duration::ZERO } else { patience };
-            self.turn(Some(patience), &mut FlushReport::default())?;
+            let timeout = if is_awake { Duration::ZERO } else { timeout };
+            self.turn(Some(timeout), &mut FlushReport::default())?;
         }
         self.woken = false;
         if let Some(streams) = self.streams.as_mut() {
@@ -382,7 +383,7 @@ impl DatagramPath for UringPath {
 
     fn flush(&mut self) -> io::Result<FlushReport> {
         self.check()?;
-        let (mut flushed, mut patience) = (FlushReport::default(), SendPatience::default());
+        let (mut flushed, mut timeout) = (FlushReport::default(), SendTimeout::default());
         // Before the turn, so that it can receive into them.
         self.give_back();
         self.receive();
@@ -395,7 +396,7 @@ impl DatagramPath for UringPath {
                 for i in 0..count {
                     self.send(i);
                 }
-                self.finish_sends(&mut patience, &mut flushed)?;
+                self.finish_sends(&mut timeout, &mut flushed)?;
                 self.first += count;
             }
             if !self.plan.retry(&self.memory.outbox) {

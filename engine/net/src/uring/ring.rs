@@ -12,7 +12,7 @@ use io_uring::{Builder, CompletionQueue, IoUring, SubmissionQueue, Submitter};
 pub(super) const SOCKET: Fixed = Fixed(0);
 
 /// Longer waits are cut to this, because the kernel counts in signed seconds.
-const PATIENCE_MAX: Duration = Duration::from_secs(1 << 30);
+const TIMEOUT_MAX: Duration = Duration::from_secs(1 << 30);
 
 /// The rings of one thread. Pending requests make progress only while that thread is in
 /// [`enter`](Self::enter).
@@ -66,12 +66,12 @@ impl Ring {
     }
 
     /// Submits queued requests, lets the kernel make progress, and waits for a completion at most
-    /// for `patience`, or without limit. A signal ends the wait early.
-    pub(super) fn enter(&mut self, patience: Option<Duration>) -> io::Result<()> {
-        let result = match patience {
+    /// for `timeout`, or without limit. A signal ends the wait early.
+    pub(super) fn enter(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let result = match timeout {
             None => self.0.submit_and_wait(1),
-            Some(patience) => {
-                let timeout = Timespec::from(patience.min(PATIENCE_MAX));
+            Some(timeout) => {
+                let timeout = Timespec::from(timeout.min(TIMEOUT_MAX));
                 self.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&timeout))
             }
         };

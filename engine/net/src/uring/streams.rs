@@ -33,7 +33,7 @@ use crate::streams::{
 pub(super) const STREAM: u64 = 1 << 62;
 const KIND_MASK: u64 = 0xff << 32;
 const RECEIVE: u64 = 1 << 32;
-const ROOM: u64 = 2 << 32;
+const WRITABLE: u64 = 2 << 32;
 const ACCEPT: u64 = 3 << 32;
 const CANCEL: u64 = 4 << 32;
 
@@ -42,7 +42,7 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Bits of requests in flight for a connection.
 const RECEIVING: u8 = 1;
-const AWAITING_ROOM: u8 = 2;
+const AWAITING_WRITABLE: u8 = 2;
 const CANCELLING: u8 = 4;
 
 /// Requests for connections that may be queued at a time.
@@ -114,12 +114,12 @@ impl UringStreams {
         StreamBatch { inbox, connections: &mut self.connections }
     }
 
-    /// The longest time until the next batch: `patience`, or less if a listener is paused, because
+    /// The longest time until the next batch: `timeout`, or less if a listener is paused, because
     /// nothing else wakes the path for it.
-    pub(super) fn patience(&self, patience: Duration) -> Duration {
+    pub(super) fn timeout(&self, timeout: Duration) -> Duration {
         match self.listeners.iter().any(Listener::is_paused) {
-            true => patience.min(ACCEPT_PAUSE),
-            false => patience,
+            true => timeout.min(ACCEPT_PAUSE),
+            false => timeout,
         }
     }
 
@@ -182,21 +182,21 @@ impl UringStreams {
         let slot = self.connections.at_mut(at);
         let Some(socket) = &slot.socket else { return true };
         let (fd, wanted, watched) = (Fd(socket.as_raw_fd()), slot.poll_interest(), slot.watched);
-        let place = STREAM | u64::from(at);
+        let user_data_base = STREAM | u64::from(at);
         let input = if wanted.input && watched & (RECEIVING | CANCELLING) == 0 {
             let request = opcode::RecvMulti::new(fd, GROUP).build();
-            Some((RECEIVING, request.user_data(place | RECEIVE)))
+            Some((RECEIVING, request.user_data(user_data_base | RECEIVE)))
         } else if !wanted.input && watched & (RECEIVING | CANCELLING) == RECEIVING {
-            let request = opcode::AsyncCancel::new(place | RECEIVE).build();
-            Some((CANCELLING, request.user_data(place | CANCEL)))
+            let request = opcode::AsyncCancel::new(user_data_base | RECEIVE).build();
+            Some((CANCELLING, request.user_data(user_data_base | CANCEL)))
         } else {
             None
         };
-        let room = (wanted.room && watched & AWAITING_ROOM == 0).then(|| {
+        let writable = (wanted.writable && watched & AWAITING_WRITABLE == 0).then(|| {
             let request = opcode::PollAdd::new(fd, libc::POLLOUT.cast_unsigned().into()).build();
-            (AWAITING_ROOM, request.user_data(place | ROOM))
+            (AWAITING_WRITABLE, request.user_data(user_data_base | WRITABLE))
         });
-        input.into_iter().chain(room).all(|(bit, request)| {
+        input.into_iter().chain(writable).all(|(bit, request)| {
             let is_queued = self.push(ring, &request);
             self.connections.at_mut(at).watched |= if is_queued { bit } else { 0 };
             is_queued
@@ -234,7 +234,8 @@ impl UringStreams {
                     let at = user_data as u32;
                     match user_data & KIND_MASK {
                         RECEIVE => self.received(at, result, flags),
-                        ROOM => self.finished(at, AWAITING_ROOM, |connections| connections.has_room(at)),
+                        WRITABLE => self
+                            .finished(at, AWAITING_WRITABLE, |connections| connections.became_writable(at)),
                         CANCEL if at != NOWHERE => self.finished(at, CANCELLING, |_| None),
                         ACCEPT => self.accept_ended(at, result),
                         _ => {}

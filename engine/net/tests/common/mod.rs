@@ -51,7 +51,7 @@ pub(crate) fn receive(path: &mut dyn Datapath, count: usize, mut each: impl FnMu
     }
 }
 
-pub(crate) fn copy(room: &mut [u8], bytes: &[u8]) -> usize {
-    room[..bytes.len()].copy_from_slice(bytes);
+pub(crate) fn copy(buffer: &mut [u8], bytes: &[u8]) -> usize {
+    buffer[..bytes.len()].copy_from_slice(bytes);
     bytes.len()
 }

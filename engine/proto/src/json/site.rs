@@ -246,10 +246,10 @@ fn attributes(json: &Json) -> Result<Attributes> {
 fn server(json: &Json) -> Result<(ServerBuilder, Option<String>)> {
     let json = read::object(json)?;
     let id = required(json, "serverId", read::int32)?;
-    let place = required(json, "address", address)?;
+    let reached_at = required(json, "address", address)?;
     let public_key = optional(json, "publicKey", public_key)?.unwrap_or_default();
     let interfaces = optional(json, "interfaces", |list| read::each(list, interface))?.unwrap_or_default();
-    let (address, host) = match place {
+    let (address, host) = match reached_at {
         InterfaceHost::Address(address) => (address, None),
         InterfaceHost::Host(host) => (Address::UNSPECIFIED, Some(host)),
     };

@@ -32,7 +32,7 @@ pub enum FragmentRefusal {
     /// Its envelope contradicts that of earlier fragments.
     Contradiction,
     /// Reassembly is disabled, or the message has more bytes than all incomplete messages may have.
-    NoRoom,
+    NoCapacity,
 }
 
 /// Counters of fragments since the table was made.
@@ -66,7 +66,7 @@ pub enum ReassemblyOutcome<'a> {
 /// Reassembles fragments, within limits.
 ///
 /// The sender of a first fragment may have forged its address, so incomplete messages must not keep
-/// others out: a sender at its limit loses its own oldest message, and if there is no room the
+/// others out: a sender at its limit loses its own oldest message, and if there is no capacity the
 /// oldest of all is dropped. The fragments of an honest message arrive together.
 ///
 /// `S` identifies the sender in a form that the caller chooses; deployed servers use the address
@@ -131,15 +131,15 @@ impl<S: Ord + Copy> Reassembly<S> {
     /// fragment is returned unchanged.
     ///
     /// # Errors
-    /// When the datagram cannot be a fragment, or there is no room for its message. It is counted,
-    /// and nothing else changes.
+    /// When the datagram cannot be a fragment, or there is no capacity for its message. It is
+    /// counted, and nothing else changes.
     pub fn accept<'a>(
         &mut self,
         sender: S,
         datagram: &'a [u8],
         now_ms: u64,
     ) -> Result<ReassemblyOutcome<'a>, FragmentRefusal> {
-        let result = self.place(sender, datagram, now_ms);
+        let result = self.add_fragment(sender, datagram, now_ms);
         match result {
             Ok(_) => {}
             Err(
@@ -147,12 +147,12 @@ impl<S: Ord + Copy> Reassembly<S> {
             ) => {
                 self.counts.refused_malformed += 1;
             }
-            Err(FragmentRefusal::NoRoom) => self.counts.refused_full += 1,
+            Err(FragmentRefusal::NoCapacity) => self.counts.refused_full += 1,
         }
         result
     }
 
-    fn place<'a>(
+    fn add_fragment<'a>(
         &mut self,
         sender: S,
         datagram: &'a [u8],
@@ -177,7 +177,7 @@ impl<S: Ord + Copy> Reassembly<S> {
         self.expire(now_ms);
         let key = (sender, envelope.request_id);
         if !self.pending.contains_key(&key) {
-            self.make_room(sender, message_len)?;
+            self.evict_until_fits(sender, message_len)?;
             let expires_ms = now_ms.saturating_add(self.limits.age_ms_max);
             let pending = PendingMessage::new(&envelope, count, expires_ms, self.begun);
             self.order.insert(self.begun, key);
@@ -201,12 +201,12 @@ impl<S: Ord + Copy> Reassembly<S> {
         Ok(ReassemblyOutcome::Complete(message.expect("the message was just completed")))
     }
 
-    /// Drops older messages until there is room for one of `message_len` bytes of `sender`.
-    fn make_room(&mut self, sender: S, message_len: usize) -> Result<(), FragmentRefusal> {
+    /// Drops older messages until there is capacity for one of `message_len` bytes of `sender`.
+    fn evict_until_fits(&mut self, sender: S, message_len: usize) -> Result<(), FragmentRefusal> {
         let ReassemblyLimits { messages_max, messages_per_sender_max, bytes_max, .. } = self.limits;
         // The announced length counts, not the received one, because that much memory is allocated.
         if messages_max == 0 || messages_per_sender_max == 0 || message_len > bytes_max {
-            return Err(FragmentRefusal::NoRoom);
+            return Err(FragmentRefusal::NoCapacity);
         }
         loop {
             let of_sender = self.pending.range((sender, i32::MIN)..=(sender, i32::MAX));
@@ -473,7 +473,7 @@ mod tests {
         assert_eq!(table.accept(1, &datagrams(&message(3, 1000))[1], 0), Ok(ReassemblyOutcome::Incomplete));
         assert_eq!(
             table.accept(2, &first(5, 4097), 0),
-            Err(FragmentRefusal::NoRoom),
+            Err(FragmentRefusal::NoCapacity),
             "the message exceeds the limit alone"
         );
         for limits in [
@@ -481,7 +481,7 @@ mod tests {
             ReassemblyLimits { messages_per_sender_max: 0, ..LIMITS },
         ] {
             let mut none = Reassembly::new(limits);
-            assert_eq!(none.accept(1, &first(0, 1000), 0), Err(FragmentRefusal::NoRoom));
+            assert_eq!(none.accept(1, &first(0, 1000), 0), Err(FragmentRefusal::NoCapacity));
             assert_eq!(none.counts().refused_full, 1);
         }
         table.expire(u64::MAX);

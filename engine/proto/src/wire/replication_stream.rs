@@ -635,7 +635,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_does_not_decode_is_told_and_what_follows_is_read() {
+    fn a_value_that_does_not_decode_is_reported_and_what_follows_is_read() {
         let mut storage = vec![];
         Value::new(1, b"URL", b"x").encode(&mut storage);
         let good = storage.clone();

@@ -147,7 +147,7 @@ impl<'a> SessionKey<'a> {
     /// Splits the cipher from the key. Before version `since` there is none, and the cipher is DES.
     ///
     /// # Errors
-    /// When there is no room for a cipher.
+    /// When there is no capacity for a cipher.
     pub fn decode(data: &'a [u8], version: Version, since: Version) -> Result<Self, DecodeError> {
         if version < since {
             return Ok(Self { cipher: Cipher::DES, key: data });

@@ -39,12 +39,17 @@ impl ServerCache for TestCache {
         lookups.iter_mut().for_each(|lookup| lookup.slot = 9);
     }
 
-    fn find<'c, 'r: 'c>(&self, lookups: &mut [StagedCacheLookup<'c>], now_unix_s: u32, room: &CopyRoom<'r>) {
+    fn find<'c, 'r: 'c>(
+        &self,
+        lookups: &mut [StagedCacheLookup<'c>],
+        now_unix_s: u32,
+        buffer: &CopyBuffer<'r>,
+    ) {
         let known = self.known.lock().unwrap();
         for lookup in lookups.iter_mut().filter(|lookup| lookup.is_wanted) {
             assert!(lookup.slot == 9 && now_unix_s > 1_700_000_000);
             let Some(values) = known.get(lookup.handle.0) else { continue };
-            let copy = room.take(values.len()).expect("room for short records");
+            let copy = buffer.take(values.len()).expect("room for short records");
             copy.copy_from_slice(values);
             lookup.known = CachedLookup::Record(EncodedRecord::of_public_values(copy, 1));
         }
@@ -129,11 +134,11 @@ fn socket(server: &Server) -> UdpSocket {
 
 /// The next answer: its id, code and flags, and all of it.
 fn receive(socket: &UdpSocket) -> (i32, ResponseCode, OpFlags, Vec<u8>) {
-    let mut room = [0; 600];
-    let len = socket.recv(&mut room).unwrap();
-    let (envelope, rest) = Envelope::split(&room[..len]).unwrap();
+    let mut buffer = [0; 600];
+    let len = socket.recv(&mut buffer).unwrap();
+    let (envelope, rest) = Envelope::split(&buffer[..len]).unwrap();
     let (header, _) = Header::split(rest).unwrap();
-    (envelope.request_id, header.response_code, header.flags, room[..len].to_vec())
+    (envelope.request_id, header.response_code, header.flags, buffer[..len].to_vec())
 }
 
 fn deferred(server: &Server) -> u64 {
@@ -145,16 +150,16 @@ fn shows(answer: &[u8], text: &[u8]) -> bool {
 }
 
 #[test]
-fn room_is_given_once_and_no_more_than_there_is() {
+fn the_buffer_is_given_once_and_no_more_than_there_is() {
     let mut bytes = [0; 8];
-    let room = CopyRoom::new(&mut bytes);
-    let first = room.take(5).unwrap();
-    assert!(room.take(4).is_none());
-    let second = room.take(3).unwrap();
+    let buffer = CopyBuffer::new(&mut bytes);
+    let first = buffer.take(5).unwrap();
+    assert!(buffer.take(4).is_none());
+    let second = buffer.take(3).unwrap();
     first.fill(1);
     second.fill(2);
-    assert_eq!(room.take(0).map(|none| none.len()), Some(0));
-    assert!(room.take(1).is_none());
+    assert_eq!(buffer.take(0).map(|none| none.len()), Some(0));
+    assert!(buffer.take(1).is_none());
     assert_eq!(bytes, [1, 1, 1, 1, 1, 2, 2, 2]);
 }
 
@@ -173,11 +178,11 @@ fn known_records_are_answered_by_the_worker_over_both_transports() {
     let mut stream = TcpStream::connect(server.addresses()[0]).unwrap();
     let flags = OpFlags::PLAIN_REQUEST.with(OpFlags::KEEP_CONNECTION);
     stream.write_all(&[request("20.1/a", 1, flags), request("20.1/a", 2, flags)].concat()).unwrap();
-    let (mut received, mut room) = (vec![], [0; 600]);
+    let (mut received, mut buffer) = (vec![], [0; 600]);
     while received.windows(18).filter(|window| window == b"https://a.example/").count() < 2 {
-        let len = stream.read(&mut room).unwrap();
+        let len = stream.read(&mut buffer).unwrap();
         assert!(len > 0, "the connection stays");
-        received.extend_from_slice(&room[..len]);
+        received.extend_from_slice(&buffer[..len]);
     }
     assert_eq!(deferred(&server), 0, "nothing went to the slow path");
     assert_eq!(server.shared().status()["cache"], "here");
@@ -237,7 +242,7 @@ fn authoritative_requests_pass_the_cache_and_their_answers_do_not_claim_authorit
 }
 
 #[test]
-fn who_cannot_be_answered_is_told_so() {
+fn who_cannot_be_answered_gets_an_error() {
     let (server, cache) = serve(|config| {
         config.slow.queue_requests = 4;
         config.tcp.enabled = false;

@@ -1,4 +1,4 @@
-//! The queue of requests to `handle-admin`. Its length is bounded by the places of the requests.
+//! The queue of requests to `handle-admin`. Its length is bounded by the permits of the requests.
 
 use super::state::ForwardState;
 use crate::slow::queue::SlowJob;

@@ -1,6 +1,6 @@
 //! The state of a job while it is forwarded.
 
-use super::places::ForwardPlace;
+use super::permits::ForwardPermit;
 use handle_daemon::sessions::forward::ForwardedRequest;
 use std::os::unix::net::UnixStream;
 use zeroize::Zeroizing;
@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 /// The state of a job while it is forwarded.
 #[derive(Debug)]
 pub(crate) struct ForwardState {
-    pub(super) place: ForwardPlace,
+    pub(super) permit: ForwardPermit,
     /// The progress of the request: the frame to send, or the connection of a listing from its
     /// first part on.
     pub(super) stage: ForwardStage,
@@ -29,10 +29,10 @@ pub(super) enum ForwardStage {
 }
 
 impl ForwardState {
-    /// Creates the state of `request` in its `place`. `busy` is the answer when there is no other,
+    /// Creates the state of `request` in its `permit`. `busy` is the answer when there is no other,
     /// and `signs` says whether it is to be signed.
     pub(crate) fn new(
-        place: ForwardPlace,
+        permit: ForwardPermit,
         request: &ForwardedRequest<'_>,
         busy: Vec<u8>,
         signs: bool,
@@ -42,7 +42,7 @@ impl ForwardState {
         request.encode(&mut frame);
         let len = u32::try_from(frame.len() - 4).expect("two messages are below 4 GiB");
         frame[..4].copy_from_slice(&len.to_be_bytes());
-        Box::new(Self { place, stage: ForwardStage::Request(frame), busy, signs })
+        Box::new(Self { permit, stage: ForwardStage::Request(frame), busy, signs })
     }
 
     /// Whether more parts of the answer follow.

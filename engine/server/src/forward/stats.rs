@@ -20,11 +20,11 @@ macro_rules! forward_counts {
 }
 
 forward_counts! {
-    /// A request found a place.
+    /// A request found a permit.
     accepted,
     /// A request was answered by `handle-admin`; a listing counts at its end.
     answered,
-    /// A request was refused, because all places were taken.
+    /// A request was refused, because all permits were taken.
     refused_full,
     /// A request was refused, because its source had reached its limit.
     refused_of_source,

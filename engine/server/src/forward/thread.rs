@@ -56,11 +56,11 @@ impl ForwardThread {
                 ForwardItem::Job(job) => job,
                 ForwardItem::End(forwarding) => {
                     forward.counts.abandoned();
-                    forward.places.leave(forwarding.place);
+                    forward.permits.leave(forwarding.permit);
                     continue;
                 }
             };
-            // Taken out of the job, so that a bug loses this answer alone and its place is freed.
+            // Taken out of the job, so that a bug loses this answer alone and its permit is freed.
             let Some(mut forwarding) = job.forwarding.take() else { continue };
             let step = AssertUnwindSafe(|| self.answer(forward, &mut job, &mut forwarding));
             if catch_unwind(step).is_err() {
@@ -72,7 +72,7 @@ impl ForwardThread {
             }
             match forwarding.has_more() {
                 true => job.forwarding = Some(forwarding),
-                false => forward.places.leave(forwarding.place),
+                false => forward.permits.leave(forwarding.permit),
             }
             path.queues.give_back(job);
         }
@@ -92,7 +92,7 @@ impl ForwardThread {
                 forward.counts.timed_out();
                 forward.breaker.took_too_long(Instant::now());
                 tracing::warn!(
-                    patience_ms = forward.patience.as_millis(),
+                    timeout_ms = forward.timeout.as_millis(),
                     "handle-admin did not answer a forwarded request in time"
                 );
             }
@@ -142,7 +142,7 @@ impl ForwardThread {
             }
             // Listings are not sent over UDP, and `handle-admin` is told so in the request.
             ForwardedAnswer::Part(_) if job.route.is_datagram() => return Err(unreadable().into()),
-            ForwardedAnswer::Part(_) if !forward.places.begin_listing(&mut forwarding.place) => {
+            ForwardedAnswer::Part(_) if !forward.permits.begin_listing(&mut forwarding.permit) => {
                 return Err(NotForwarded::TooManyListings);
             }
             ForwardedAnswer::Part(messages) => {
@@ -164,7 +164,7 @@ impl ForwardThread {
                 begun => return begun,
             }
         }
-        let lane = connect(&forward.path, forward.patience)?;
+        let lane = connect(&forward.path, forward.timeout)?;
         self.begin_on(lane, frame)
     }
 

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts a server with one record; returns it with the address of its endpoint and its directory.
 fn start(change: impl FnOnce(&mut Config)) -> (Server, SocketAddr, TempDir) {
@@ -45,7 +45,7 @@ fn start(change: impl FnOnce(&mut Config)) -> (Server, SocketAddr, TempDir) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -84,13 +84,13 @@ fn metrics(address: SocketAddr) -> BTreeMap<String, f64> {
 /// Sends a request for the record and waits for the answer.
 fn ask(server: &Server) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     socket.send_to(&health::request(b"10.1/a").unwrap(), server.addresses()[0]).unwrap();
     socket.recv(&mut [0; 512]).expect("an answer");
 }
 
 fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::sleep(Duration::from_millis(5));
@@ -98,7 +98,7 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn tells_what_the_statistics_tell() {
+fn metrics_have_the_numbers_of_the_statistics() {
     let (server, address, _directory) = start(|_| {});
     server.shared().shards.shard(1).dropped_bug.add(7);
     let series = metrics(address);
@@ -143,7 +143,7 @@ fn says_what_is_wrong_with_a_request() {
 fn slow_clients_are_given_up_and_keep_nobody_waiting() {
     let (server, address, _directory) = start(|config| {
         let limits = &mut config.observe.scrape_limits;
-        (limits.connections, limits.patience) = (2, Duration::from_millis(400));
+        (limits.connections, limits.timeout) = (2, Duration::from_millis(400));
     });
     let mut silent = connect(address);
     let mut slow = connect(address);
@@ -235,7 +235,7 @@ fn is_neither_ready_nor_alive_with_a_worker_that_hangs() {
 fn whatever_is_sent_there_is_one_response_or_none() {
     let (server, address, _directory) = start(|config| {
         let limits = &mut config.observe.scrape_limits;
-        (limits.connections, limits.patience) = (64, Duration::from_millis(300));
+        (limits.connections, limits.timeout) = (64, Duration::from_millis(300));
     });
     let good = b"GET /healthz HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n";
     let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(4711u64);
@@ -352,7 +352,7 @@ fn the_dashboard_and_the_alerts_ask_for_what_is_there() {
 }
 
 #[test]
-fn times_and_sources_are_told_by_metrics_and_statistics_alike() {
+fn times_and_sources_are_the_same_in_metrics_and_statistics() {
     let (server, address, _directory) = start(|config| config.observe.latency_every = 1);
     for _ in 0..20 {
         ask(&server);

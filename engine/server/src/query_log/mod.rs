@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_has_as_many_lines_as_told_over_all_workers_and_the_rest_is_counted() {
+    fn a_second_has_as_many_lines_as_configured_over_all_workers_and_the_rest_is_counted() {
         let (tap, mut writer, _directory) =
             log(|settings| (settings.lines_per_second, settings.queue_lines) = (10, 64));
         let path = path_of(&tap);
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_cut_unless_told_otherwise() {
+    fn addresses_are_cut_unless_configured_otherwise() {
         let cut = |ip: &str, change: fn(&mut QueryLogSettings)| {
             let mut settings = QueryLogSettings::default();
             change(&mut settings);

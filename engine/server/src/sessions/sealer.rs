@@ -70,9 +70,9 @@ impl SessionSealer {
         self.now = now;
     }
 
-    /// Most bytes and datagrams of the answer. There has to be room for it before it is made,
+    /// Most bytes and datagrams of the answer. There has to be capacity for it before it is made,
     /// because no request is accepted twice.
-    pub(crate) const fn room_for(reply: &ReplyParts<'_>) -> (usize, usize) {
+    pub(crate) const fn sealed_size(reply: &ReplyParts<'_>) -> (usize, usize) {
         // An error may be longer than the answer that it replaces.
         const ERROR_LEN: usize = 256;
         let least = if reply.message_len() > ERROR_LEN { reply.message_len() } else { ERROR_LEN };
@@ -163,11 +163,11 @@ impl WireReply for SealedReply<'_> {
     }
 
     fn write_datagrams(&self, out: &mut [u8]) {
-        let mut room = &mut out[..self.datagrams_len()];
+        let mut buffer = &mut out[..self.datagrams_len()];
         each_datagram_part(self.message, |part| {
-            let (now, later) = std::mem::take(&mut room).split_at_mut(part.len());
+            let (now, later) = std::mem::take(&mut buffer).split_at_mut(part.len());
             now.copy_from_slice(part);
-            room = later;
+            buffer = later;
         });
     }
 
@@ -189,11 +189,11 @@ pub(crate) fn refusing<'t>(
     text: &'t mut [u8; 80],
 ) -> ReplyParts<'t> {
     let MessageRejection::Replayed(counter) = reject else { return reply.refusing(RefusalReason::WrongMac) };
-    let mut room = &mut text[..];
+    let mut buffer = &mut text[..];
     let id = session.keys().id;
     // The text of deployed servers; 80 bytes are enough for any two numbers.
-    let _ = write!(room, "Duplicate session counter {counter} in session {id}");
-    let left = room.len();
+    let _ = write!(buffer, "Duplicate session counter {counter} in session {id}");
+    let left = buffer.len();
     reply.refusing(RefusalReason::Replayed).with_text(&text[..text.len() - left])
 }
 

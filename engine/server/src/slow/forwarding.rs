@@ -92,7 +92,7 @@ impl JobContext<'_> {
         self.forward.set(Some(ForwardNote { task, challenge }));
     }
 
-    /// The request in the form in which it is forwarded, if it gets a place. `busy` is the answer
+    /// The request in the form in which it is forwarded, if it gets a permit. `busy` is the answer
     /// when no other arrives.
     pub(crate) fn hand_over(
         &self,
@@ -102,7 +102,7 @@ impl JobContext<'_> {
         datagrams_max: usize,
     ) -> Option<Box<ForwardState>> {
         let forward = self.path.forward.as_ref()?;
-        let place = forward.enter(route.origin().ip, route.is_datagram())?;
+        let permit = forward.enter(route.origin().ip, route.is_datagram())?;
         let mut answer = Vec::new();
         let signs = self.write_unsigned(busy, &mut answer);
         let request = ForwardedRequest {
@@ -121,6 +121,6 @@ impl JobContext<'_> {
             challenge: note.challenge,
             message: self.request,
         };
-        Some(ForwardState::new(place, &request, answer, signs))
+        Some(ForwardState::new(permit, &request, answer, signs))
     }
 }

@@ -1,8 +1,8 @@
 //! The queues that carry requests from the workers to the slow threads, and answers back.
 //!
 //! The number of jobs is fixed at the start. A worker takes a free job; when there is none, the
-//! slow path is full. A job under way always has a place in the next queue, so no answer is lost
-//! for lack of room.
+//! slow path is full. A job under way always has a slot in the next queue, so no answer is lost
+//! for lack of capacity.
 //!
 //! The next request is chosen by the work already done for each source ([`handle_auth::fair`]), and
 //! no source can take all jobs.
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_told_of_the_end() {
+    fn who_waits_is_notified_of_the_end() {
         let queues = JobQueues::new(1, 1, SourceList::default());
         std::thread::scope(|scope| {
             let slow = scope.spawn(|| std::iter::from_fn(|| queues.next()).count());

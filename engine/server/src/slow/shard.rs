@@ -73,7 +73,7 @@ impl SlowShard {
         true
     }
 
-    /// The refusal of a datagram for which the slow path has no room.
+    /// The refusal of a datagram for which the slow path has no capacity.
     pub(crate) fn when_full(&self) -> RefusalReason {
         self.path.as_ref().map_or(RefusalReason::Busy, |path| path.when_full)
     }

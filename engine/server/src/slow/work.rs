@@ -37,7 +37,7 @@ use handle_resolver::authority::{AuthorityOutcome, ServerAdministrators};
 use handle_resolver::slow::{AnsweredChallenge, FirstEvaluation, SlowReason, keys};
 use handle_resolver::{
     AnswerContext, AnswerOutcome, MayCompute as _, NotLocal, RefusalReason, ReplyParts, SlowPathRequest,
-    SortingRoom, WireReply as _, answer_message, refuse_stream,
+    SortingBuffer, WireReply as _, answer_message, refuse_stream,
 };
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
@@ -53,7 +53,7 @@ pub(crate) struct SlowThread {
     at: usize,
     buffers: AnswerBuffers,
     message: Vec<u8>,
-    /// The room for copies of cached records; none without a cache.
+    /// The buffer for copies of cached records; none without a cache.
     copies: Box<[u8]>,
 }
 
@@ -136,7 +136,7 @@ impl SlowThread {
             true => in_force.site.service(),
             false => in_force.site.stream_service(),
         };
-        let (missing_handles, sorting) = (set.missing(), SortingRoom::new());
+        let (missing_handles, sorting) = (set.missing(), SortingBuffer::new());
         let cached = RequestCache::of(missing.as_deref(), shared.hooks.cache.as_deref(), copies);
         let context = AnswerContext::new(set.records(), service, path.answer_time(envelope.answer_version()))
             .computing(Some(missing_handles))
@@ -363,13 +363,13 @@ impl JobContext<'_> {
     }
 
     /// Adds computed values to the request when its handle is not stored. The values are kept in
-    /// `room`.
+    /// `buffer`.
     #[expect(clippy::result_large_err, reason = "replies are never allocated")]
     pub(crate) fn with_computed<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
         challenged: Result<AnsweredChallenge<'a>, ReplyParts<'a>>,
-        room: &'a mut Vec<u8>,
+        buffer: &'a mut Vec<u8>,
     ) -> Result<AnsweredChallenge<'a>, ReplyParts<'a>> {
         let challenged = challenged?;
         let Some(handle) = challenged.to_compute() else { return Ok(challenged) };
@@ -377,8 +377,8 @@ impl JobContext<'_> {
         match templates.map(|templates| self.apply_templates(templates, context, handle)) {
             Some(Ok(BuildOutcome::Values { bytes, .. })) => {
                 self.counters.computed.add(1);
-                *room = bytes;
-                Ok(challenged.with_computed(room))
+                *buffer = bytes;
+                Ok(challenged.with_computed(buffer))
             }
             Some(Ok(BuildOutcome::NotFound)) | None => Err(challenged.not_computed(context)),
             Some(Err(refused)) => Err(challenged.refuse(context, refused)),

@@ -21,10 +21,10 @@ pub(super) enum CloseReason {
     HalfRequest,
     /// The client did not read its answers in time.
     SlowReader,
-    /// The connection was idle, and its place was needed for another.
+    /// The connection was idle, and its slot was needed for another.
     Evicted,
     /// The limit of buffered bytes of requests or answers is reached.
-    NoRoom,
+    NoCapacity,
     /// The server is stopping.
     Drained,
 }
@@ -42,7 +42,7 @@ impl CloseReason {
             Self::HalfRequest => &counters.tcp_closed_half_request,
             Self::SlowReader => &counters.tcp_closed_slow_reader,
             Self::Evicted => &counters.tcp_closed_evicted,
-            Self::NoRoom => &counters.tcp_closed_no_room,
+            Self::NoCapacity => &counters.tcp_closed_buffer_full,
             Self::Drained => &counters.tcp_closed_drained,
         }
         .add(1);

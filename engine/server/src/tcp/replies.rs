@@ -32,7 +32,7 @@ impl<'m> ReplySink<'m> for TcpReplies<'_> {
         self.client.1
     }
 
-    fn has_room(&self, _: usize, len: usize) -> bool {
+    fn has_capacity(&self, _: usize, len: usize) -> bool {
         len <= self.out.len() - *self.used
     }
 
@@ -71,7 +71,8 @@ impl<'m> ReplySink<'m> for TcpReplies<'_> {
 }
 
 impl TcpReplies<'_> {
-    /// Dispatches the `outcome` of `message`. Returns false when there is no room for its reply.
+    /// Dispatches the `outcome` of `message`. Returns false when there is no capacity for its
+    /// reply.
     pub(super) fn finish<'m, B: AsRef<[u8]>>(
         &mut self,
         message: &[u8],
@@ -81,7 +82,7 @@ impl TcpReplies<'_> {
     ) -> bool {
         match dispatch(outcome, message, context, sealer, self) {
             DispatchResult::Done => true,
-            DispatchResult::NoRoom => false,
+            DispatchResult::NoCapacity => false,
             // Cannot happen: complete messages are not fragments.
             DispatchResult::Fragment => {
                 self.counters.tcp_dropped_bug.add(1);
@@ -91,11 +92,11 @@ impl TcpReplies<'_> {
     }
 }
 
-/// Writes a reply to `out` and counts it. Returns false when there is no room.
+/// Writes a reply to `out` and counts it. Returns false when there is no capacity.
 pub(super) fn put(reply: &impl WireReply, out: &mut [u8], used: &mut usize, counters: &Counters) -> bool {
     let len = reply.stream_len();
-    let Some(room) = out.get_mut(*used..*used + len) else { return false };
-    reply.write_stream(room);
+    let Some(buffer) = out.get_mut(*used..*used + len) else { return false };
+    reply.write_stream(buffer);
     *used += len;
     counters.count_reply(Transport::Tcp, reply.response_code(), reply.refused());
     if reply.has_mac() {

@@ -57,15 +57,15 @@ settings! {
     }
 }
 
-/// Additional places for connections that are being refused or closed.
-pub(super) const PLACES_BESIDES: usize = 64;
+/// Additional slots for connections that are being refused or closed.
+pub(super) const CONNECTIONS_BESIDES: usize = 64;
 
 impl TcpSettings {
     /// The options that a datapath needs; `None` when TCP is off.
     #[must_use]
     pub fn options(&self) -> Option<StreamOptions> {
         self.enabled.then_some(StreamOptions {
-            connections_max: self.connections + PLACES_BESIDES,
+            connections_max: self.connections + CONNECTIONS_BESIDES,
             receive_len: self.receive_buffer_bytes,
             receive_buffers: self.receive_buffers,
         })

@@ -1,6 +1,6 @@
 //! The connections of one worker: its listener, and its turn after each batch of datagrams.
 
-use super::settings::{PLACES_BESIDES, TcpSettings};
+use super::settings::{CONNECTIONS_BESIDES, TcpSettings};
 use super::{ConnectionTurn, TcpConnections};
 use crate::config::Config;
 use crate::counters::{Counters, Transport};
@@ -59,9 +59,9 @@ impl TcpWorker {
     /// Applies new settings from now on; open connections stay.
     pub(crate) fn set(&mut self, path: &mut dyn Datapath, settings: &TcpSettings) {
         if let Some((streams, options)) = path.streams().zip(settings.options()) {
-            // The datapath needs a place for a new connection before an idle one can be evicted for
-            // it: see `TcpConnections::make_place`.
-            let needed = streams.connections.len() + PLACES_BESIDES;
+            // The datapath needs a slot for a new connection before an idle one can be evicted for
+            // it: see `TcpConnections::evict_above_limit`.
+            let needed = streams.connections.len() + CONNECTIONS_BESIDES;
             streams.connections.set_max(options.connections_max.max(needed));
         }
         self.tcp.set(settings.clone());

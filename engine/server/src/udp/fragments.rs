@@ -61,7 +61,7 @@ impl RequestFragments {
             | Err(
                 FragmentRefusal::Unreadable(_) | FragmentRefusal::Misfit | FragmentRefusal::Contradiction,
             ) => &counters.dropped_fragment_invalid,
-            Err(FragmentRefusal::NoRoom) => &counters.dropped_fragment_no_room,
+            Err(FragmentRefusal::NoCapacity) => &counters.dropped_fragment_buffer_full,
         };
         counter.add(1);
         None

@@ -34,8 +34,8 @@ impl<'r> ReplySink<'r> for UdpReplies<'_> {
         request.peer().remote().ip()
     }
 
-    fn has_room(&self, datagrams_count: usize, len: usize) -> bool {
-        self.outbox.has_room(datagrams_count, len)
+    fn has_capacity(&self, datagrams_count: usize, len: usize) -> bool {
+        self.outbox.has_capacity(datagrams_count, len)
     }
 
     #[inline]
@@ -59,7 +59,7 @@ impl<'r> ReplySink<'r> for UdpReplies<'_> {
 
     #[cold]
     fn defer(&mut self, request: UdpRequest<'r>, busy: &ReplyParts<'_>) -> bool {
-        if !self.outbox.has_room(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
+        if !self.outbox.has_capacity(busy.datagrams_count(), busy.datagrams_len().max(SLIP_LEN)) {
             return false;
         }
         let (peer, message, len) = (request.peer(), request.message(), request.shortest_len());
@@ -94,8 +94,9 @@ impl UdpReplies<'_> {
             datagrams: reply.datagrams_count(),
             identity: reply.identity(),
         };
-        // A reply without room is tried again later; it counts against the limit when it is sent.
-        if !self.outbox.has_room(size.datagrams, size.len.max(SLIP_LEN)) {
+        // A reply without capacity is tried again later; it counts against the limit when it is
+        // sent.
+        if !self.outbox.has_capacity(size.datagrams, size.len.max(SLIP_LEN)) {
             return false;
         }
         let verdict = match self.rate_limit {
@@ -114,12 +115,12 @@ impl UdpReplies<'_> {
         }
     }
 
-    /// Puts `reply` into the outbox. Returns false when there is no room.
+    /// Puts `reply` into the outbox. Returns false when there is no capacity.
     #[inline]
     fn push(&mut self, peer: Peer, request: UdpRequest<'_>, reply: &impl WireReply) -> bool {
         let len = reply.datagrams_len();
-        let write = |room: &mut [u8]| {
-            reply.write_datagrams(room);
+        let write = |buffer: &mut [u8]| {
+            reply.write_datagrams(buffer);
             len
         };
         let pushed = match reply.datagrams_count() {

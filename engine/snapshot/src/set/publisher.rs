@@ -16,7 +16,7 @@
 use super::manifest::{
     LAYERS_MAX, LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestSeal, is_layer_file,
 };
-use super::stager::{BuiltLayer, LayerPlace, NewLayer, Stager};
+use super::stager::{BuiltLayer, LayerPosition, NewLayer, Stager};
 use super::statement::{HEARTBEAT, StatementSigner};
 use super::storage::{DiskStorage, Storage};
 use super::{SetError, SetErrorKind, check_alike, history, open_layer, parse_manifest};
@@ -219,7 +219,7 @@ impl<S: Storage> SetPublisher<S> {
         now_unix_ms: u64,
         write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<&Manifest, SetError> {
-        let layer = self.stager.stage(LayerPlace::Base, write)?;
+        let layer = self.stager.stage(LayerPosition::Base, write)?;
         self.publish(layer, now_unix_ms)
     }
 
@@ -232,7 +232,7 @@ impl<S: Storage> SetPublisher<S> {
         now_unix_ms: u64,
         write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<&Manifest, SetError> {
-        let layer = self.stager.stage(LayerPlace::Delta, write)?;
+        let layer = self.stager.stage(LayerPosition::Delta, write)?;
         self.publish(layer, now_unix_ms)
     }
 
@@ -469,14 +469,15 @@ impl<S: Storage> SetPublisher<S> {
         let mut source = layer.source;
         let mut changed_keys = Vec::new();
         let mut layers = old.map_or(Vec::new(), |old| old.manifest.layers.clone());
-        let handles_count = match &layer.place {
-            LayerPlace::Base => {
+        let handles_count = match &layer.position {
+            LayerPosition::Base => {
                 layers = std::vec![layer.entry.clone()];
                 header.handles_count
             }
-            LayerPlace::Delta | LayerPlace::Absorbing(_) => {
+            LayerPosition::Delta | LayerPosition::Absorbing(_) => {
                 let old = old.ok_or(SetErrorKind::Refused(BELOW_MISSING))?;
-                let gone = if let LayerPlace::Absorbing(gone) = &layer.place { gone.as_slice() } else { &[] };
+                let gone =
+                    if let LayerPosition::Absorbing(gone) = &layer.position { gone.as_slice() } else { &[] };
                 if !layers.starts_with(gone) {
                     return Err(SetErrorKind::Refused(
                         "the layers that the new layer absorbs are no longer the newest of the set",
@@ -485,7 +486,7 @@ impl<S: Storage> SetPublisher<S> {
                 layers.splice(..gone.len(), [layer.entry.clone()]);
                 self.handles_with(layer, old, &mut changed_keys)?
             }
-            LayerPlace::InsteadOf(gone) => {
+            LayerPosition::InsteadOf(gone) => {
                 let at = layers.windows(gone.len().max(1)).position(|some| some == gone);
                 let at = at.ok_or(SetErrorKind::Refused(
                     "the layers that the new layer replaces are no longer in the set",

@@ -76,7 +76,7 @@ impl SetPublisher<DiskStorage> {
         disk.rename(part, &entry.file).map_err(io("rename"))
     }
 
-    /// Checks that a file is the layer of `entry`, and if told to, all records and the index.
+    /// Checks that a file is the layer of `entry`, and if asked to, all records and the index.
     fn check_part(&self, part: &str, entry: &LayerEntry, checks_records: bool) -> Result<(), SetError> {
         let layer = self.map(part, entry)?;
         let fault = |fault| SetError::new(self.stager.path(part), SetErrorKind::Fault(fault));

@@ -31,9 +31,9 @@ const NAME_DIGITS: usize = 32;
 /// The result of [`Builder::finish`](crate::Builder::finish) and [`LayerWriter::finish`].
 pub(super) type BuiltLayer<S> = Result<(<S as Storage>::File, LayerHeader), BuildError>;
 
-/// The place of a new layer in the set.
+/// The position of a new layer in the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LayerPlace {
+pub enum LayerPosition {
     /// As the whole set: the other layers leave it.
     Base,
     /// Above all other layers.
@@ -53,7 +53,7 @@ pub enum LayerPlace {
 pub struct NewLayer {
     pub(super) entry: LayerEntry,
     pub(super) header: LayerHeader,
-    pub(super) place: LayerPlace,
+    pub(super) position: LayerPosition,
     pub(super) source: Option<SetOrigin>,
     pub(super) keys: Arc<KeyIndex>,
     /// The tree of the set, if the layer is the whole set.
@@ -165,12 +165,12 @@ impl<S: Storage> Stager<S> {
     /// When it cannot be built, or a system call fails.
     pub fn stage(
         &self,
-        place: LayerPlace,
+        position: LayerPosition,
         write: impl FnOnce(S::File, &Path) -> BuiltLayer<S>,
     ) -> Result<NewLayer, SetError> {
         let (file, pending) = self.create()?;
         let staged = self.write_layer(file, &pending.name, write).and_then(|(entry, header)| {
-            let (keys, tree) = self.check(&entry, place == LayerPlace::Base)?;
+            let (keys, tree) = self.check(&entry, position == LayerPosition::Base)?;
             let (entry, pending) = self.name_by_content(entry)?;
             Ok((entry, header, keys, tree, pending))
         });
@@ -178,7 +178,7 @@ impl<S: Storage> Stager<S> {
             // Only saves space: files that no set names are pruned in any case.
             let _ = self.storage.remove(&pending.name);
         })?;
-        Ok(NewLayer { entry, header, place, source: None, keys, tree, _pending: pending })
+        Ok(NewLayer { entry, header, position, source: None, keys, tree, _pending: pending })
     }
 
     /// Renames a verified layer: the name gets the start of the digest. Files of several publishers
@@ -246,7 +246,7 @@ impl<S: Storage> Stager<S> {
 
     /// Checks all records of a layer, and reads their keys.
     fn read_keys(&self, layer: &Layer<S::Bytes>) -> Result<KeyIndex, LayerFault> {
-        let mut keys = KeyIndex::with_room(layer.handles_count() + layer.tombstones_count());
+        let mut keys = KeyIndex::with_capacity(layer.handles_count() + layer.tombstones_count());
         let pass = |range| self.pass(layer, range);
         verify::content(layer, pass, |at, record| keys.push(at, record.key()))?;
         Ok(keys.sorted())
@@ -298,7 +298,7 @@ impl<S: Storage> Stager<S> {
             }
             progress(merging)
         };
-        self.stage(LayerPlace::InsteadOf(gone.into()), |file, temp_dir: &Path| {
+        self.stage(LayerPosition::InsteadOf(gone.into()), |file, temp_dir: &Path| {
             let out = LayerWriter::new(self.steady(file)?, temp_dir, options)?;
             let (out, header) = merge::merge(&layers, keep_tombstones, out, progress)?;
             Ok((out.into_inner()?, header))

@@ -114,8 +114,8 @@ pub fn between(dir: &Path, old: &Manifest, new: &Manifest, len_max: usize) -> Op
     let mut described_count = 0;
     for entry in added {
         let is_oldest = new.layers.last() == Some(entry);
-        let room = len_max.saturating_sub(bytes.len());
-        let found = open(entry).and_then(|layer| increment(&layer, is_oldest, &candidates, room).ok()?);
+        let capacity = len_max.saturating_sub(bytes.len());
+        let found = open(entry).and_then(|layer| increment(&layer, is_oldest, &candidates, capacity).ok()?);
         bytes.extend_from_slice(&layer_id(entry));
         let Some(found) = found else {
             bytes.push(FLAG_WHOLE);
@@ -382,7 +382,7 @@ impl<'a> LayerRecipes<'a> {
     }
 
     /// The parts of a layer followed by those of its sources, each once. A part that comes again
-    /// has nothing that its first place has not.
+    /// has nothing that its first position has not.
     fn flatten(&self, own: Vec<u32>, sources: &[LayerId], drops_tombstones: bool) -> Option<Vec<u32>> {
         let mut parts = own;
         let is_homed = |at: u32| matches!(self.parts[at as usize], RecipePart::Homed(_));

@@ -29,7 +29,7 @@ pub(crate) struct DatabasePages {
     records: DatabaseSource,
     database: Database,
     list: String,
-    /// The query for changes, and that for the present place.
+    /// The query for changes, and that for the present cursor.
     changes: Option<(String, String)>,
     bytes_max: usize,
     folds: bool,
@@ -71,17 +71,17 @@ impl DatabasePages {
         }
     }
 
-    /// The present place among the changes.
+    /// The present cursor among the changes.
     fn present(&self, query: &str) -> Result<PageEnd, SourceError> {
         let query = format!("SELECT place::TEXT FROM ({query}) AS found (place) LIMIT 1");
         let rows = self.database.read(|connection| connection.query(&query, &[]))?;
-        let place = rows.first().map(|row| text_at(row, 0)).transpose()?.flatten();
+        let row_cursor = rows.first().map(|row| text_at(row, 0)).transpose()?.flatten();
         let none = || SourceError::Refused("`pull.cursor_query` yields no place".to_owned());
-        let cursor = checked_cursor(Some(place.ok_or_else(none)?))?;
+        let cursor = checked_cursor(Some(row_cursor.ok_or_else(none)?))?;
         Ok(PageEnd { cursor, has_more: false })
     }
 
-    /// A page of the changes since a place.
+    /// A page of the changes since a cursor.
     fn changes_since(&self, query: &str, since: &str) -> Result<ChangesPage<'_>, SourceError> {
         let rows = self.database.read(|connection| {
             let columns = connection.columns(query)?;
@@ -229,7 +229,7 @@ impl SourcePage for ChangesPage<'_> {
     }
 }
 
-/// A place in the type that the query has for it, which the database reads from text.
+/// A cursor in the type that the query has for it, which the database reads from text.
 #[derive(Debug)]
 struct CursorParameter<'c>(&'c str);
 

@@ -2,23 +2,23 @@ use super::*;
 use handle_proto::Values;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A source that answers when it is told to.
+/// A source that answers when it is asked to.
 #[derive(Debug)]
-struct ToldSource {
+struct ScriptedSource {
     asked: Sender<Vec<u8>>,
     answers: Mutex<Receiver<SourceAnswer>>,
 }
 
-impl RecordSource for ToldSource {
+impl RecordSource for ScriptedSource {
     fn record(&self, key: &[u8]) -> SourceAnswer {
         self.asked.send(key.to_vec()).unwrap();
         lock(&self.answers).recv().unwrap()
     }
 }
 
-fn told(config: &SourceConfig) -> (GuardedSource, Receiver<Vec<u8>>, Sender<SourceAnswer>) {
+fn scripted(config: &SourceConfig) -> (GuardedSource, Receiver<Vec<u8>>, Sender<SourceAnswer>) {
     let ((asked, questions), (answers, received)) = (channel(), channel());
-    let source = ToldSource { asked, answers: Mutex::new(received) };
+    let source = ScriptedSource { asked, answers: Mutex::new(received) };
     (GuardedSource::new(config, Box::new(source)), questions, answers)
 }
 
@@ -33,7 +33,7 @@ fn uncached() -> SourceConfig {
 #[test]
 fn one_request_beyond_the_limit_is_busy() {
     for outstanding in [1, 3] {
-        let (source, questions, answers) = told(&SourceConfig { outstanding, ..uncached() });
+        let (source, questions, answers) = scripted(&SourceConfig { outstanding, ..uncached() });
         std::thread::scope(|scope| {
             for at in 0..outstanding {
                 let source = &source;
@@ -55,7 +55,7 @@ fn one_request_beyond_the_limit_is_busy() {
 
 #[test]
 fn who_asks_the_same_waits_for_one_answer() {
-    let (source, questions, answers) = told(&SourceConfig { outstanding: 4, ..uncached() });
+    let (source, questions, answers) = scripted(&SourceConfig { outstanding: 4, ..uncached() });
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| source.record(b"10.1/A"))).collect();
         questions.recv().unwrap();
@@ -76,7 +76,7 @@ fn who_asks_the_same_waits_for_one_answer() {
 #[test]
 fn silence_in_a_row_pauses_and_other_failures_do_not() {
     let config = SourceConfig { failures: 2, pause_ms: 3_600_000, ..uncached() };
-    let (source, _questions, answers) = told(&config);
+    let (source, _questions, answers) = scripted(&config);
     for error in
         [SourceError::Invalid(String::new()), SourceError::TooLong, SourceError::Refused(String::new())]
     {
@@ -97,7 +97,7 @@ fn silence_in_a_row_pauses_and_other_failures_do_not() {
 
 #[test]
 fn a_cached_answer_asks_nobody() {
-    let (source, questions, answers) = told(&SourceConfig { cache_s: 3600, ..uncached() });
+    let (source, questions, answers) = scripted(&SourceConfig { cache_s: 3600, ..uncached() });
     for (key, answer) in [(&b"10.1/A"[..], found()), (b"10.1/B", Ok(None))] {
         answers.send(answer.clone()).unwrap();
         assert_eq!(source.record(key), answer);
@@ -114,7 +114,7 @@ fn a_cached_answer_asks_nobody() {
 
 #[test]
 fn a_source_that_panics_leaves_nobody_waiting() {
-    let (source, questions, answers) = told(&uncached());
+    let (source, questions, answers) = scripted(&uncached());
     drop(answers);
     std::thread::scope(|scope| {
         assert!(scope.spawn(|| source.record(b"10.1/A")).join().is_err());

@@ -36,10 +36,10 @@ impl HttpPages {
         Ok(Self { client, step: config.step(), bytes_max: config.answer_bytes, stop, runtime })
     }
 
-    fn page(&mut self, question: &str, place: Option<(&str, &str)>) -> Result<HttpPage<'_>, HttpRefusal> {
+    fn page(&mut self, question: &str, since: Option<(&str, &str)>) -> Result<HttpPage<'_>, HttpRefusal> {
         let mut url = format!("{}/{question}", self.client.url);
-        if let Some((name, place)) = place {
-            url += &format!("?{name}={}", percent_encode(place.as_bytes(), SEGMENT));
+        if let Some((name, since)) = since {
+            url += &format!("?{name}={}", percent_encode(since.as_bytes(), SEGMENT));
         }
         let asked = self.client.client.get(url).send();
         let answer = self.runtime.block_on(self.stop.wait(self.step, asked))?;

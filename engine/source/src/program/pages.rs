@@ -38,9 +38,9 @@ impl ProgramPages {
     }
 
     /// Asks the program for a page.
-    fn ask(&mut self, is_listing: bool, place: Option<&str>) -> Result<ProgramPage<'_>, SourceError> {
+    fn ask(&mut self, is_listing: bool, since: Option<&str>) -> Result<ProgramPage<'_>, SourceError> {
         let (id, runtime) = (self.next_id, self.runtime.clone());
-        let question = page_question(id, is_listing, place)?;
+        let question = page_question(id, is_listing, since)?;
         self.next_id += 1;
         let _inside = runtime.enter();
         let program = match &mut self.running {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Time to wait for the lock of the file. A process that ends has it until then, and so has, for a
 /// moment, each child process that a process with an open store starts: it closes the file when it
 /// executes its program.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two tries to lock the file.
 const LOCK_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -85,10 +85,10 @@ fn map_open_error<T>(
 ) -> Result<T, StoreError> {
     let file = &config.file;
     let broken = |what: String| StoreError::Broken { file: file.clone(), what };
-    let patience = Instant::now() + LOCK_PATIENCE;
+    let timeout = Instant::now() + LOCK_TIMEOUT;
     let opened = loop {
         match catch_panic(&open).map_err(broken)? {
-            Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < patience => sleep(LOCK_INTERVAL),
+            Err(DatabaseError::DatabaseAlreadyOpen) if Instant::now() < timeout => sleep(LOCK_INTERVAL),
             opened => break opened,
         }
     };

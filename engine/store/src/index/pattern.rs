@@ -65,7 +65,7 @@ impl ValuePattern {
         let (Some(first), Some(last)) = (parts.next(), parts.next_back()) else { return value == self.0 };
         let Some(rest) = value.strip_prefix(first) else { return false };
         let Some(mut rest) = rest.strip_suffix(last) else { return false };
-        // The earliest place of each part leaves the most bytes for those behind it.
+        // The earliest position of each part leaves the most bytes for those behind it.
         for part in parts {
             let Some(at) = memchr::memmem::find(rest, part) else { return false };
             rest = &rest[at + part.len()..];

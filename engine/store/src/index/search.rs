@@ -60,7 +60,7 @@ pub enum SearchError {
     NoIndex(Vec<u8>),
     /// The index of this type is incomplete.
     Building(Vec<u8>),
-    /// The place to go on at is not one of this search.
+    /// The position to go on at is not one of this search.
     OtherSearch,
     /// The store cannot be read.
     Store(StoreError),
@@ -117,7 +117,7 @@ impl StoreSearch {
 }
 
 impl StoreSnapshot {
-    /// Finds handles of which `is_shown` is true, after the place `after` of an earlier part.
+    /// Finds handles of which `is_shown` is true, after the position `after` of an earlier part.
     ///
     /// # Errors
     /// When the index cannot answer, the store cannot be read, or `is_shown` fails.

@@ -81,7 +81,7 @@ const SCHEMA_2: &str = "CREATE TABLE handle_index (key BYTEA PRIMARY KEY, value 
 /// How far sources of records have been copied.
 const SCHEMA_3: &str = "CREATE TABLE handle_pulls (key BYTEA PRIMARY KEY, value BYTEA NOT NULL);\n";
 
-/// Sessions that several processes share, which are lost if the database crashes, with room for
+/// Sessions that several processes share, which are lost if the database crashes, with capacity for
 /// changed rows in the page of each; and the lease of the process that follows the primaries of a
 /// mirror.
 const SCHEMA_4: &str = "CREATE UNLOGGED TABLE handle_sessions (id INT4 PRIMARY KEY, version BIGINT NOT NULL, \

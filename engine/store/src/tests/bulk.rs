@@ -13,8 +13,8 @@ over_engines! {
 const COMMIT_BYTES: usize = 2000;
 
 /// An import of 400 records, in an order of their own, with `data`.
-fn import<'s>(store: &'s Store, place: &TestPlace, data: &str) -> Bulk<'s> {
-    let mut bulk = store.bulk(place.path(), 1 << 12).commit_bytes(COMMIT_BYTES).dated(77);
+fn import<'s>(store: &'s Store, location: &TestLocation, data: &str) -> Bulk<'s> {
+    let mut bulk = store.bulk(location.path(), 1 << 12).commit_bytes(COMMIT_BYTES).dated(77);
     bulk.home(b"10.1");
     let mut storage = Vec::new();
     for number in (0..400).map(|number| number * 7 % 400) {
@@ -43,35 +43,35 @@ fn urls(store: &Store) -> Vec<Vec<u8>> {
 }
 
 fn an_interrupted_import_goes_on_behind_its_last_record(engine: TestEngine) {
-    let Some((place, store)) = new_store(engine) else { return };
+    let Some((location, store)) = new_store(engine) else { return };
     assert_eq!(store.unfinished_import().unwrap(), None);
     let base = || store.snapshot().unwrap().log_base().unwrap();
-    interrupt(import(&store, &place, "new"), 3);
+    interrupt(import(&store, &location, "new"), 3);
     let unfinished = store.unfinished_import().unwrap().unwrap();
     let written = urls(&store).len() as u64;
     assert!(written > 0 && written < 400, "{written}");
     assert_eq!((unfinished.records, unfinished.dated_unix_s), (written, 77));
     let first_base = base();
-    interrupt(import(&store, &place, "new").resume(), 2);
+    interrupt(import(&store, &location, "new").resume(), 2);
     let further = urls(&store).len() as u64;
     assert!(further > written && further < 400, "{further}");
-    let counts = import(&store, &place, "new").resume().finish(|_| ()).unwrap();
+    let counts = import(&store, &location, "new").resume().finish(|_| ()).unwrap();
     assert_eq!(counts, BulkCounts { written: 400 - further, kept: 0, resumed: further });
     assert_eq!(urls(&store), vec![b"new"; 400]);
     assert!(base() > first_base, "readers of the log read everything again");
     assert_eq!(store.unfinished_import().unwrap(), None);
     assert_eq!(findings(&store), []);
-    let again = import(&store, &place, "new").resume().finish(|_| ()).unwrap();
+    let again = import(&store, &location, "new").resume().finish(|_| ()).unwrap();
     assert_eq!((again.written, again.resumed), (400, 0), "a finished import is not resumed");
 }
 
 fn an_import_is_resumed_with_the_same_records_only(engine: TestEngine) {
-    let Some((place, store)) = new_store(engine) else { return };
-    interrupt(import(&store, &place, "old"), 2);
-    let error = import(&store, &place, "other").resume().finish(|_| ()).unwrap_err();
+    let Some((location, store)) = new_store(engine) else { return };
+    interrupt(import(&store, &location, "old"), 2);
+    let error = import(&store, &location, "other").resume().finish(|_| ()).unwrap_err();
     assert!(matches!(error, StoreError::OtherImport), "{error}");
     assert!(urls(&store).len() < 400);
-    let counts = import(&store, &place, "other").finish(|_| ()).unwrap();
+    let counts = import(&store, &location, "other").finish(|_| ()).unwrap();
     assert_eq!((counts.written, counts.resumed), (400, 0), "it begins anew");
     assert_eq!(urls(&store), vec![b"other"; 400]);
     assert_eq!(findings(&store), []);
@@ -79,13 +79,13 @@ fn an_import_is_resumed_with_the_same_records_only(engine: TestEngine) {
 
 fn records_that_are_there_are_replaced_or_kept_among_many_new_ones(engine: TestEngine) {
     for keeps in [false, true] {
-        let Some((place, store)) = new_store(engine) else { return };
+        let Some((location, store)) = new_store(engine) else { return };
         while store.index_step(&["URL".to_owned()], 100).unwrap() {}
         for number in [0, 77, 399] {
             put(&store, &format!("10.1/{number:03}"), "before");
         }
         store.change(|transaction| transaction.delete(b"10.1/077")).unwrap();
-        let bulk = import(&store, &place, "after").commit_bytes(1 << 20);
+        let bulk = import(&store, &location, "after").commit_bytes(1 << 20);
         let bulk = if keeps { bulk.keep_existing() } else { bulk };
         let counts = bulk.finish(|_| ()).unwrap();
         let kept = if keeps { 2 } else { 0 };
@@ -100,8 +100,8 @@ fn records_that_are_there_are_replaced_or_kept_among_many_new_ones(engine: TestE
 #[test]
 fn imported_records_fill_the_pages_of_the_file() {
     use redb::{ReadableDatabase as _, ReadableTableMetadata as _};
-    let Some((place, store)) = new_store(TestEngine::Embedded) else { return };
-    let mut bulk = store.bulk(place.path(), 1 << 20);
+    let Some((location, store)) = new_store(TestEngine::Embedded) else { return };
+    let mut bulk = store.bulk(location.path(), 1 << 20);
     bulk.home(b"10.1");
     let mut storage = Vec::new();
     for number in 0..20_000_usize {
@@ -111,7 +111,7 @@ fn imported_records_fill_the_pages_of_the_file() {
     }
     bulk.finish(|_| ()).unwrap();
     drop(store);
-    let database = redb::Database::open(place.path().join("store.redb")).unwrap();
+    let database = redb::Database::open(location.path().join("store.redb")).unwrap();
     let records: redb::TableDefinition<'_, &[u8], &[u8]> = redb::TableDefinition::new("records");
     let stats = database.begin_read().unwrap().open_table(records).unwrap().stats().unwrap();
     let used = stats.stored_bytes() * 100 / (stats.leaf_pages() * 4096);

@@ -84,7 +84,7 @@ fn put_at(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
     bytes[at..at + new.len()].copy_from_slice(new);
 }
 
-fn place(offset: u64) -> usize {
+fn index_of(offset: u64) -> usize {
     usize::try_from(offset).unwrap()
 }
 
@@ -95,7 +95,7 @@ impl StorageBackend for FailingDisk {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.0.lock().unwrap();
-        let from = state.now.get(place(offset)..place(offset) + out.len());
+        let from = state.now.get(index_of(offset)..index_of(offset) + out.len());
         out.copy_from_slice(from.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
@@ -103,8 +103,8 @@ impl StorageBackend for FailingDisk {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut state = self.0.lock().unwrap();
         state.step()?;
-        state.now.resize(place(len), 0);
-        state.unsynced.push(UnsyncedWrite::Len(place(len)));
+        state.now.resize(index_of(len), 0);
+        state.unsynced.push(UnsyncedWrite::Len(index_of(len)));
         Ok(())
     }
 
@@ -122,8 +122,8 @@ impl StorageBackend for FailingDisk {
         let step = state.step();
         // A failed write may have written a part.
         let len = if step.is_ok() { data.len() } else { data.len() / 2 };
-        put_at(&mut state.now, place(offset), &data[..len]);
-        state.unsynced.push(UnsyncedWrite::Write(place(offset), data[..len].to_vec()));
+        put_at(&mut state.now, index_of(offset), &data[..len]);
+        state.unsynced.push(UnsyncedWrite::Write(index_of(offset), data[..len].to_vec()));
         step
     }
 }
@@ -224,7 +224,7 @@ fn no_failing_step_loses_an_acknowledged_change() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        place(seed >> 8)
+        index_of(seed >> 8)
     };
     // Each failing step needs a file of its own; `HANDLE_FAULTS=all` lets every single one fail.
     let every = if std::env::var("HANDLE_FAULTS").is_ok_and(|which| which == "all") { 1 } else { 3 };

@@ -54,7 +54,7 @@ fn refused(store: &Store, search: &StoreSearch) -> String {
 }
 
 fn an_index_that_is_built_while_records_change_answers_when_it_is_complete(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     for number in 0..10 {
         put(&store, &format!("10.1/{number}"), "http://old");
     }
@@ -88,7 +88,7 @@ fn findings_of_index(store: &Store) -> usize {
 }
 
 fn every_change_of_a_record_changes_its_rows(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     build(&store, &["URL", "CHECKSUM"]);
     store
         .change(|transaction| {
@@ -128,7 +128,7 @@ fn every_change_of_a_record_changes_its_rows(engine: TestEngine) {
 }
 
 fn parts_have_each_handle_once_whatever_their_bounds(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     build(&store, &["URL"]);
     let mut expected = BTreeSet::new();
     for number in 0..20 {
@@ -163,7 +163,7 @@ fn parts_have_each_handle_once_whatever_their_bounds(engine: TestEngine) {
 }
 
 fn a_type_that_is_not_wanted_any_more_is_dropped_in_steps(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     for number in 0..5 {
         put(&store, &format!("10.1/{number}"), "http://a");
     }
@@ -182,10 +182,10 @@ fn a_type_that_is_not_wanted_any_more_is_dropped_in_steps(engine: TestEngine) {
 }
 
 fn a_bulk_import_is_indexed_too(engine: TestEngine) {
-    let Some((place, store)) = new_store(engine) else { return };
+    let Some((location, store)) = new_store(engine) else { return };
     build(&store, &["URL"]);
     put(&store, "10.1/a", "http://before");
-    let mut bulk = store.bulk(place.path(), 1 << 20);
+    let mut bulk = store.bulk(location.path(), 1 << 20);
     let mut storage = Vec::new();
     for handle in ["10.1/a", "10.1/b"] {
         let values = Values::build([Value::new(1, b"URL", b"http://after")], &mut storage);
@@ -198,7 +198,7 @@ fn a_bulk_import_is_indexed_too(engine: TestEngine) {
 }
 
 fn long_values_and_zero_bytes_are_told_apart(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     build(&store, &["URL"]);
     let long = |end: &[u8]| [&b"x".repeat(300)[..], end].concat();
     let values: [(&str, Vec<u8>); 8] = [
@@ -233,7 +233,7 @@ fn long_values_and_zero_bytes_are_told_apart(engine: TestEngine) {
 }
 
 fn a_check_compares_the_index_with_the_records(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     build(&store, &["URL"]);
     put(&store, "10.1/a", "http://a");
     put(&store, "10.1/b", "http://b");

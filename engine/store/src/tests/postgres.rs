@@ -5,15 +5,15 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-/// The name of the database of `place`.
-fn database(place: &TestPlace) -> String {
-    let url = &place.config.postgres.url;
+/// The name of the database of `location`.
+fn database(location: &TestLocation) -> String {
+    let url = &location.config.postgres.url;
     url.trim_start_matches("postgresql:///").split('?').next().unwrap().to_owned()
 }
 
-/// Ends the connections of all stores in the database of `place`.
-fn end_connections(server: &PostgresServer, place: &TestPlace) {
-    let database = database(place);
+/// Ends the connections of all stores in the database of `location`.
+fn end_connections(server: &PostgresServer, location: &TestLocation) {
+    let database = database(location);
     let end =
         format!("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{database}'");
     server.psql("postgres", &end);
@@ -29,18 +29,18 @@ fn log(store: &Store) -> Vec<LogEntry> {
 
 #[test]
 fn databases_without_a_store_and_with_one_are_told_apart() {
-    let Some(place) = new_place(TestEngine::Postgres) else { return };
-    let missing = Store::open(&place.config).unwrap_err();
+    let Some(location) = new_location(TestEngine::Postgres) else { return };
+    let missing = Store::open(&location.config).unwrap_err();
     assert!(matches!(missing, StoreError::Missing(_)), "{missing}");
-    drop(Store::create(&place.config, true).unwrap());
-    assert!(matches!(Store::create(&place.config, true).unwrap_err(), StoreError::Exists(_)));
-    let store = Store::open_to_read(&place.config).unwrap();
+    drop(Store::create(&location.config, true).unwrap());
+    assert!(matches!(Store::create(&location.config, true).unwrap_err(), StoreError::Exists(_)));
+    let store = Store::open_to_read(&location.config).unwrap();
     let refused = store.home(b"10.1").unwrap_err();
     assert!(refused.to_string().contains("opened for reading"), "{refused}");
     let server = PostgresServer::shared().unwrap();
     let newer = "UPDATE handle_meta SET value = '\\x00000000000000ff' WHERE key = 'schema'";
-    server.psql(&database(&place), newer);
-    let newer = Store::open(&place.config).unwrap_err();
+    server.psql(&database(&location), newer);
+    let newer = Store::open(&location.config).unwrap_err();
     assert!(matches!(newer, StoreError::Newer { found: 255, .. }), "{newer}");
 }
 
@@ -57,8 +57,8 @@ fn an_unreachable_server_is_named_with_what_to_try() {
 #[test]
 fn changes_of_several_processes_follow_each_other_and_are_seen_by_all() {
     const CHANGES: u64 = 100;
-    let Some((place, first)) = new_store(TestEngine::Postgres) else { return };
-    let second = Store::open(&place.config).unwrap();
+    let Some((location, first)) = new_store(TestEngine::Postgres) else { return };
+    let second = Store::open(&location.config).unwrap();
     std::thread::scope(|scope| {
         for (name, store) in [("a", &first), ("b", &second), ("c", &first), ("d", &second)] {
             scope.spawn(move || (0..CHANGES).for_each(|n| put(store, &format!("10.1/{name}{n}"), "x")));
@@ -82,7 +82,7 @@ fn changes_of_several_processes_follow_each_other_and_are_seen_by_all() {
 #[test]
 fn acknowledged_changes_are_there_and_once_when_connections_are_lost() {
     const LOSSES: usize = 100;
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
     store.home(b"10.1").unwrap();
     let (is_over, acknowledged) = (AtomicBool::new(false), Mutex::new(BTreeSet::new()));
     let refused = AtomicU64::new(0);
@@ -108,7 +108,7 @@ fn acknowledged_changes_are_there_and_once_when_connections_are_lost() {
         }
         for _ in 0..LOSSES {
             std::thread::sleep(Duration::from_millis(20));
-            end_connections(PostgresServer::shared().unwrap(), &place);
+            end_connections(PostgresServer::shared().unwrap(), &location);
         }
         is_over.store(true, Ordering::Relaxed);
     });
@@ -130,7 +130,7 @@ fn holder(id: u64) -> LeaseHolder {
 
 #[test]
 fn a_lease_has_one_holder_and_its_epoch_grows_with_each_change() {
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
     let lease = |id, length| store.publish_lease(holder(id), length).unwrap();
     let epoch = |turn| match turn {
         LeaseTurn::Held { epoch, .. } => Some(epoch),
@@ -153,7 +153,7 @@ fn a_lease_has_one_holder_and_its_epoch_grows_with_each_change() {
     // Over by itself, also while the connections of the holder are lost.
     let mut short = lease(3, Duration::from_millis(300));
     assert_eq!(epoch(short.hold(0).unwrap()), Some(12));
-    end_connections(PostgresServer::shared().unwrap(), &place);
+    end_connections(PostgresServer::shared().unwrap(), &location);
     let since = std::time::Instant::now();
     let taken = loop {
         if let Ok(LeaseTurn::Held { epoch, .. }) = second.hold(0) {
@@ -167,8 +167,8 @@ fn a_lease_has_one_holder_and_its_epoch_grows_with_each_change() {
 #[test]
 fn of_two_processes_that_want_a_lease_at_once_one_gets_it() {
     const RACES: u64 = 1000;
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
-    let other = Store::open(&place.config).unwrap();
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&location.config).unwrap();
     let long = Duration::from_secs(600);
     let leases =
         [store.publish_lease(holder(1), long).unwrap(), other.publish_lease(holder(2), long).unwrap()];
@@ -199,23 +199,23 @@ fn of_two_processes_that_want_a_lease_at_once_one_gets_it() {
 
 #[test]
 fn stores_of_schema_1_get_the_tables_of_later_ones() {
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
     put(&store, "10.1/a", "x");
     drop(store);
     let server = PostgresServer::shared().unwrap();
     let older = "DROP TABLE handle_index, handle_imports, handle_leases, handle_challenges, handle_pulls, \
                  handle_sessions; \
                  UPDATE handle_meta SET value = '\\x0000000000000001' WHERE key = 'schema'";
-    server.psql(&database(&place), older);
+    server.psql(&database(&location), older);
     for _ in 0..2 {
-        let store = Store::open(&place.config).unwrap();
+        let store = Store::open(&location.config).unwrap();
         assert_eq!(data(&store.snapshot().unwrap(), b"10.1/A").unwrap(), b"x");
         let mut lease = store.publish_lease(holder(1), Duration::from_secs(600)).unwrap();
         assert!(matches!(lease.hold(0).unwrap(), LeaseTurn::Held { epoch: 1, .. }));
         store.change(|transaction| transaction.set_pull_position("source", b"here")).unwrap();
     }
     let schema = "SELECT encode(value, 'hex') FROM handle_meta WHERE key = 'schema'";
-    assert_eq!(server.psql(&database(&place), schema), format!("{:016x}", 4));
+    assert_eq!(server.psql(&database(&location), schema), format!("{:016x}", 4));
 }
 
 /// A row of a session, with the version, its facts and its counters.
@@ -225,8 +225,8 @@ fn stored(version: i64, facts: &[u8], counters: &[u8]) -> StoredSession {
 
 #[test]
 fn a_session_is_changed_by_whoever_knows_its_version_until_its_time_is_over() {
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
-    let other = Store::open(&place.config).unwrap();
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&location.config).unwrap();
     let (here, there) = (store.stored_sessions().unwrap(), other.stored_sessions().unwrap());
     assert_eq!(here.read(3).unwrap(), None);
     assert!(here.insert(3, &stored(7, b"facts", b"c1"), 600).unwrap());
@@ -250,8 +250,8 @@ fn a_session_is_changed_by_whoever_knows_its_version_until_its_time_is_over() {
 #[test]
 fn of_processes_that_change_a_session_at_once_one_does_each_time() {
     const CHANGES: i64 = 500;
-    let Some((place, store)) = new_store(TestEngine::Postgres) else { return };
-    let other = Store::open(&place.config).unwrap();
+    let Some((location, store)) = new_store(TestEngine::Postgres) else { return };
+    let other = Store::open(&location.config).unwrap();
     let sessions = [store.stored_sessions().unwrap(), other.stored_sessions().unwrap()];
     assert!(sessions[0].insert(3, &stored(0, b"facts", b"c"), 600).unwrap());
     let changed: Vec<i64> = std::thread::scope(|scope| {
@@ -276,9 +276,9 @@ fn of_processes_that_change_a_session_at_once_one_does_each_time() {
 
 #[test]
 fn what_another_process_has_changed_is_known_after_catching_up() {
-    let Some((mut place, first)) = new_store(TestEngine::Postgres) else { return };
-    place.config.postgres.poll_ms = 60_000;
-    let second = Store::open(&place.config).unwrap();
+    let Some((mut location, first)) = new_store(TestEngine::Postgres) else { return };
+    location.config.postgres.poll_ms = 60_000;
+    let second = Store::open(&location.config).unwrap();
     put(&first, "10.1/a", "x");
     first.renew_identity().unwrap();
     assert!(second.last_id() == 0 && second.identity() != first.identity());

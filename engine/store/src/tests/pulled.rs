@@ -8,12 +8,12 @@ over_engines! {
 }
 
 fn record(data: &str) -> RecordBuf {
-    let mut room = Vec::new();
-    RecordBuf::unlogged(Values::build([Value::new(1, b"URL", data.as_bytes())], &mut room))
+    let mut buffer = Vec::new();
+    RecordBuf::unlogged(Values::build([Value::new(1, b"URL", data.as_bytes())], &mut buffer))
 }
 
 fn a_copied_record_is_written_if_it_differs(engine: TestEngine) {
-    let Some((_place, store)) = new_store(engine) else { return };
+    let Some((_location, store)) = new_store(engine) else { return };
     for (data, expected) in
         [("first", PulledChange::Created), ("first", PulledChange::Same), ("second", PulledChange::Replaced)]
     {
@@ -30,7 +30,7 @@ fn a_copied_record_is_written_if_it_differs(engine: TestEngine) {
 }
 
 fn positions_change_with_the_records_and_those_of_other_sources_are_dropped(engine: TestEngine) {
-    let Some((place, store)) = new_store(engine) else { return };
+    let Some((location, store)) = new_store(engine) else { return };
     store.change(|transaction| transaction.set_pull_position("a", b"first")).unwrap();
     let second = store.change(|transaction| {
         transaction.set_pull_position("a", b"second")?;
@@ -39,7 +39,7 @@ fn positions_change_with_the_records_and_those_of_other_sources_are_dropped(engi
     });
     assert!(second.is_err());
     drop(store);
-    let store = Store::open(&place.config).unwrap();
+    let store = Store::open(&location.config).unwrap();
     store.change(|transaction| transaction.set_pull_position("b", b"other")).unwrap();
     let positions = |store: &Store| {
         let read = |name| store.change(move |transaction| transaction.pull_position(name)).unwrap();

@@ -7,12 +7,12 @@ over_engines! {
     a_store_is_moved_with_all_that_it_has,
     a_move_goes_on_after_an_interruption_and_after_an_import,
     changes_during_a_move_are_in_the_copy_or_refused,
-    a_place_with_another_store_is_refused,
+    a_location_with_another_store_is_refused,
 }
 
 /// An engine that is not `engine`, if it is installed; the other one gets tested from there.
-fn other_place(engine: TestEngine) -> Option<TestPlace> {
-    new_place(match engine {
+fn other_location(engine: TestEngine) -> Option<TestLocation> {
+    new_location(match engine {
         TestEngine::Embedded => TestEngine::Postgres,
         TestEngine::Postgres => TestEngine::Embedded,
     })
@@ -52,7 +52,7 @@ fn fill(store: &Store) {
 }
 
 fn a_store_is_moved_with_all_that_it_has(engine: TestEngine) {
-    let (Some((_place, store)), Some(to)) = (new_store(engine), other_place(engine)) else { return };
+    let (Some((_location, store)), Some(to)) = (new_store(engine), other_location(engine)) else { return };
     fill(&store);
     store.change(|transaction| transaction.set_mirror_position("primary", b"here", false)).unwrap();
     store.change(|transaction| transaction.set_pull_position("source", b"there")).unwrap();
@@ -100,7 +100,7 @@ fn a_store_is_moved_with_all_that_it_has(engine: TestEngine) {
 }
 
 fn a_move_goes_on_after_an_interruption_and_after_an_import(engine: TestEngine) {
-    let (Some((place, store)), Some(to)) = (new_store(engine), other_place(engine)) else { return };
+    let (Some((location, store)), Some(to)) = (new_store(engine), other_location(engine)) else { return };
     fill(&store);
     let long = "x".repeat(1 << 20);
     for number in 0..20 {
@@ -120,7 +120,7 @@ fn a_move_goes_on_after_an_interruption_and_after_an_import(engine: TestEngine) 
     let mut moving = StoreMove::begin(&store, &to.config).unwrap();
     assert_eq!(moving.step(|_| panic!("it is not copied again")).unwrap(), Some(0));
     // The log has no entries for these.
-    let mut bulk = store.bulk(place.path(), 1 << 20);
+    let mut bulk = store.bulk(location.path(), 1 << 20);
     let mut storage = Vec::new();
     bulk.add(b"10.1/bulk", Values::build([Value::new(1, b"URL", b"x")], &mut storage)).unwrap();
     bulk.finish(|_| ()).unwrap();
@@ -131,7 +131,7 @@ fn a_move_goes_on_after_an_interruption_and_after_an_import(engine: TestEngine) 
 }
 
 fn changes_during_a_move_are_in_the_copy_or_refused(engine: TestEngine) {
-    let (Some((_place, store)), Some(to)) = (new_store(engine), other_place(engine)) else { return };
+    let (Some((_location, store)), Some(to)) = (new_store(engine), other_location(engine)) else { return };
     fill(&store);
     let (stop, accepted) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn changes_during_a_move_are_in_the_copy_or_refused(engine: TestEngine) {
 #[test]
 fn a_move_that_was_killed_when_it_had_made_the_file_begins_again() {
     let new = || new_store(TestEngine::Embedded).unwrap();
-    let ((_place, store), (to, made)) = (new(), new());
+    let ((_location, store), (to, made)) = (new(), new());
     fill(&store);
     drop(made);
     let mut moving = StoreMove::begin(&store, &to.config).unwrap();
@@ -180,15 +180,15 @@ fn a_move_that_was_killed_when_it_had_made_the_file_begins_again() {
     assert_eq!(content(&Store::open(&to.config).unwrap()), content(&store));
 }
 
-fn a_place_with_another_store_is_refused(engine: TestEngine) {
-    let (Some((_place, store)), Some((other, third))) = (new_store(engine), new_store(engine)) else {
+fn a_location_with_another_store_is_refused(engine: TestEngine) {
+    let (Some((_location, store)), Some((other, third))) = (new_store(engine), new_store(engine)) else {
         return;
     };
     third.home(b"10.3").unwrap();
     drop(third);
     let refused = StoreMove::begin(&store, &other.config).unwrap_err();
     assert!(matches!(refused, StoreError::Exists(_)), "{refused}");
-    let Some(to) = other_place(engine) else { return };
+    let Some(to) = other_location(engine) else { return };
     fill(&store);
     let mut moving = StoreMove::begin(&store, &to.config).unwrap();
     moving.step(|_| true).unwrap();

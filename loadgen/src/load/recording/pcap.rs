@@ -42,9 +42,9 @@ mod tests {
     fn request(name: &[u8]) -> Vec<u8> {
         let mut sampler = RequestSampler::new(1, 1);
         sampler.offer(name);
-        let mut room = [0; UDP_MESSAGE_LEN_MAX];
-        let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut room);
-        room[..len].to_vec()
+        let mut buffer = [0; UDP_MESSAGE_LEN_MAX];
+        let len = sampler.finish(0).unwrap().write_request(RequestChoice::default(), 77, &mut buffer);
+        buffer[..len].to_vec()
     }
 
     fn be(number: usize) -> [u8; 2] {

@@ -17,7 +17,7 @@ use super::{HttpAnswer, http, json, redirect};
 use crate::load::question::GeneratedQuestion;
 use crate::load::transport::{HttpVersion, Protocol, Streams};
 
-/// Maximum length of an answer, framing included. JSON takes a few times the room of its values.
+/// Maximum length of an answer, framing included. JSON takes a few times the bytes of its values.
 const INPUT_LEN_MAX: usize = 8 * MESSAGE_LEN_MAX as usize;
 
 /// Why a connection ended.
@@ -101,11 +101,11 @@ impl LoadConnection {
     }
 
     /// Number of requests that it can take now.
-    pub(crate) fn room(&self, streams: &Streams) -> usize {
-        let room = streams.room(self.taken, self.waiting.len());
-        self.http2
-            .as_ref()
-            .map_or(room, |session| room.min(session.streams_max().saturating_sub(self.waiting.len())))
+    pub(crate) fn capacity(&self, streams: &Streams) -> usize {
+        let capacity = streams.capacity(self.taken, self.waiting.len());
+        self.http2.as_ref().map_or(capacity, |session| {
+            capacity.min(session.streams_max().saturating_sub(self.waiting.len()))
+        })
     }
 
     /// The send time of the oldest pending request.
@@ -150,14 +150,14 @@ impl LoadConnection {
         written.map_err(|failure| self.end(failure))
     }
 
-    /// Reads received bytes through `room`, and passes each answer to `sink`.
+    /// Reads received bytes through `buffer`, and passes each answer to `sink`.
     pub(crate) fn turn(
         &mut self,
         context: &ConnectionContext,
-        room: &mut [u8],
+        buffer: &mut [u8],
         sink: &mut AnswerSink<'_>,
     ) -> Result<(), ConnectionEnd> {
-        let read = self.link.read(room, &mut self.input, INPUT_LEN_MAX);
+        let read = self.link.read(buffer, &mut self.input, INPUT_LEN_MAX);
         let is_over = match read {
             Ok(_) if self.input.len() > INPUT_LEN_MAX => return Err(ConnectionEnd::Unreadable),
             Ok(is_over) => is_over,

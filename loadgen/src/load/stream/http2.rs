@@ -45,15 +45,15 @@ impl AsyncRead for SessionPipe {
     fn poll_read(
         self: Pin<&mut Self>,
         _: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
+        buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
         let mut bytes = self.0.borrow_mut();
         if bytes.received.is_empty() {
             return if bytes.is_over { Poll::Ready(Ok(())) } else { Poll::Pending };
         }
         let (first, _) = bytes.received.as_slices();
-        let len = first.len().min(room.remaining());
-        room.put_slice(&first[..len]);
+        let len = first.len().min(buffer.remaining());
+        buffer.put_slice(&first[..len]);
         bytes.received.drain(..len);
         Poll::Ready(Ok(()))
     }

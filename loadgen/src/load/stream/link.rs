@@ -89,27 +89,27 @@ impl ByteLink {
         Ok(())
     }
 
-    /// Reads until there is no more data, through `room`, at most until `input` has `len_max`
+    /// Reads until there is no more data, through `buffer`, at most until `input` has `len_max`
     /// bytes; returns whether the peer has closed the connection.
     pub(super) fn read(
         &mut self,
-        room: &mut [u8],
+        buffer: &mut [u8],
         input: &mut Vec<u8>,
         len_max: usize,
     ) -> Result<bool, LinkFailure> {
         loop {
             let read = match &mut self.tls {
-                None => self.stream.read(room),
+                None => self.stream.read(buffer),
                 Some(tls) => tls.read_tls(&mut self.stream),
             };
             match read {
                 Ok(0) => return Ok(true),
                 Ok(len) => {
                     if self.tls.is_some() {
-                        self.decrypt(room, input)?;
+                        self.decrypt(buffer, input)?;
                     } else {
                         self.established = true;
-                        input.extend_from_slice(&room[..len]);
+                        input.extend_from_slice(&buffer[..len]);
                     }
                     if input.len() > len_max {
                         return Ok(false);
@@ -127,7 +127,7 @@ impl ByteLink {
     }
 
     /// Decrypts received records, and answers those of the handshake.
-    fn decrypt(&mut self, room: &mut [u8], input: &mut Vec<u8>) -> Result<(), LinkFailure> {
+    fn decrypt(&mut self, buffer: &mut [u8], input: &mut Vec<u8>) -> Result<(), LinkFailure> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         if let Err(error) = tls.process_new_packets() {
             // Sends the alert with the reason; the connection ends in any case.
@@ -135,9 +135,9 @@ impl ByteLink {
             return Err(LinkFailure(error.to_string()));
         }
         loop {
-            match tls.reader().read(room) {
+            match tls.reader().read(buffer) {
                 Ok(0) => break,
-                Ok(len) => input.extend_from_slice(&room[..len]),
+                Ok(len) => input.extend_from_slice(&buffer[..len]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) => return Err(error.into()),
             }

@@ -2,8 +2,8 @@
 //! HTTP, and the redirects of a proxy.
 //!
 //! Each thread has a pool of connections, with a limit of pending requests and of total requests on
-//! each. The worker decides and counts as for datagrams. If no connection has room, requests wait,
-//! which shows as lag of the schedule.
+//! each. The worker decides and counts as for datagrams. If no connection has capacity, requests
+//! wait, which shows as lag of the schedule.
 
 mod connection;
 pub mod http;
@@ -34,16 +34,16 @@ use connection::{AnswerSink, ConnectionEnd, LoadConnection};
 impl Streams {
     /// Number of requests for a connection that begins. Over HTTP/2 it is one until the server has
     /// said how many it allows.
-    fn first_room(&self) -> usize {
+    fn first_capacity(&self) -> usize {
         match self.version {
-            HttpVersion::Http1 => self.room(0, 0),
-            HttpVersion::Http2 => self.room(0, 0).min(http2::FIRST_STREAMS_MAX),
+            HttpVersion::Http1 => self.capacity(0, 0),
+            HttpVersion::Http2 => self.capacity(0, 0).min(http2::FIRST_STREAMS_MAX),
         }
     }
 
     /// Number of further requests for a connection with `taken` so far, of which `waiting` are
     /// pending.
-    fn room(&self, taken: u32, waiting: usize) -> usize {
+    fn capacity(&self, taken: u32, waiting: usize) -> usize {
         let left = match self.requests {
             0 => usize::MAX,
             requests => requests.saturating_sub(taken) as usize,
@@ -129,12 +129,12 @@ pub(crate) struct Pool {
     sources: Vec<IpAddr>,
     streams: Streams,
     context: ConnectionContext,
-    places: Vec<Option<LoadConnection>>,
+    slots: Vec<Option<LoadConnection>>,
     outbox: Outbox,
     observations: StreamObservations,
-    /// Number of requests that all connections have room for.
-    room: usize,
-    /// Where the search for room begins.
+    /// Number of requests that all connections have capacity for.
+    capacity: usize,
+    /// Where the search for capacity begins.
     next: usize,
     /// Connections with data to write.
     unwritten: Vec<usize>,
@@ -147,7 +147,7 @@ const GIVE_UP_EVERY_NS: u64 = 10_000_000;
 /// Maximum number of bytes read at a time.
 const INPUT_LEN: usize = 16 << 10;
 /// Longest wait, which bounds the reaction to a stop.
-const PATIENCE_MAX: Duration = Duration::from_millis(10);
+const TIMEOUT_MAX: Duration = Duration::from_millis(10);
 
 impl Pool {
     /// Creates a pool without connections. Requests have at most `request_len_max` bytes.
@@ -164,10 +164,10 @@ impl Pool {
             sources,
             streams,
             context,
-            places: (0..streams.connections).map(|_| None).collect(),
+            slots: (0..streams.connections).map(|_| None).collect(),
             outbox: Outbox::new(BURST_MAX, BURST_MAX * request_len_max),
             observations: StreamObservations::default(),
-            room: streams.connections * streams.first_room(),
+            capacity: streams.connections * streams.first_capacity(),
             next: 0,
             unwritten: Vec::with_capacity(BURST_MAX),
             input: vec![0; INPUT_LEN].into_boxed_slice(),
@@ -178,27 +178,27 @@ impl Pool {
         self.observations.clone()
     }
 
-    /// Number of requests that the connection at `at` has room for.
-    fn room_at(&self, at: usize) -> usize {
-        match &self.places[at] {
-            None => self.streams.first_room(),
-            Some(connection) => connection.room(&self.streams),
+    /// Number of requests that the connection at `at` has capacity for.
+    fn capacity_at(&self, at: usize) -> usize {
+        match &self.slots[at] {
+            None => self.streams.first_capacity(),
+            Some(connection) => connection.capacity(&self.streams),
         }
     }
 
-    /// Applies a change to one connection, and updates the total room.
-    fn with_place<T>(&mut self, at: usize, act: impl FnOnce(&mut Self) -> T) -> T {
-        let before = self.room_at(at);
+    /// Applies a change to one connection, and updates the total capacity.
+    fn with_slot<T>(&mut self, at: usize, act: impl FnOnce(&mut Self) -> T) -> T {
+        let before = self.capacity_at(at);
         let result = act(self);
-        self.room = self.room + self.room_at(at) - before;
+        self.capacity = self.capacity + self.capacity_at(at) - before;
         result
     }
 
-    /// Sends due requests, as far as there is room.
+    /// Sends due requests, as far as there is capacity.
     fn send_due(&mut self, worker: &mut LoadWorker<'_>, clock: Clock) {
-        let room = self.room.min(BURST_MAX);
+        let capacity = self.capacity.min(BURST_MAX);
         let now_ns = clock.now_ns();
-        worker.push_some(now_ns, room, &mut self.outbox);
+        worker.push_some(now_ns, capacity, &mut self.outbox);
         if self.outbox.is_empty() {
             return;
         }
@@ -219,21 +219,21 @@ impl Pool {
         worker.flushed(clock.now_ns(), flushed);
     }
 
-    /// Gives the message at `i` to the next connection with room. A connection that cannot be
+    /// Gives the message at `i` to the next connection with capacity. A connection that cannot be
     /// started counts as refused by the kernel.
     fn send(&mut self, i: usize, now_ns: u64) -> io::Result<()> {
-        let len = self.places.len();
-        let free = (0..len).map(|step| (self.next + step) % len).find(|&at| self.room_at(at) > 0);
+        let len = self.slots.len();
+        let free = (0..len).map(|step| (self.next + step) % len).find(|&at| self.capacity_at(at) > 0);
         let Some(at) = free else { return Err(io::ErrorKind::WouldBlock.into()) };
         self.next = (at + 1) % len;
         self.unwritten.push(at);
-        self.with_place(at, |pool| pool.queue(at, i, now_ns))
+        self.with_slot(at, |pool| pool.queue(at, i, now_ns))
     }
 
     fn queue(&mut self, at: usize, i: usize, now_ns: u64) -> io::Result<()> {
-        let connection = match &mut self.places[at] {
+        let connection = match &mut self.slots[at] {
             Some(connection) => connection,
-            place => {
+            slot => {
                 let number = usize::try_from(self.observations.counts.begun).unwrap_or(0);
                 let source = self.sources.get(number % self.sources.len().max(1)).copied();
                 let begun = LoadConnection::begin(
@@ -244,14 +244,14 @@ impl Pool {
                     self.poll.registry(),
                 )?;
                 self.observations.counts.begun += 1;
-                place.insert(begun)
+                slot.insert(begun)
             }
         };
         connection.queue(self.outbox.get(i).1, now_ns, &self.context)
     }
 
     fn write(&mut self, at: usize) {
-        if let Some(connection) = &mut self.places[at]
+        if let Some(connection) = &mut self.slots[at]
             && let Err(end) = connection.write()
         {
             self.close(at, end);
@@ -259,8 +259,8 @@ impl Pool {
     }
 
     fn close(&mut self, at: usize, end: ConnectionEnd) {
-        self.with_place(at, |pool| {
-            if let Some(mut connection) = pool.places[at].take() {
+        self.with_slot(at, |pool| {
+            if let Some(mut connection) = pool.slots[at].take() {
                 let observations = &mut pool.observations;
                 observations.counts.count(end, connection.is_established());
                 let failure = connection.take_failure();
@@ -273,13 +273,13 @@ impl Pool {
     fn turn(&mut self, at: usize, now_ns: u64, worker: &mut LoadWorker<'_>) {
         let target = Peer::to(self.target);
         let mut take = |answer: &[u8]| worker.receive(now_ns, target, answer, true);
-        if let Err(end) = self.with_place(at, |pool| pool.read(at, &mut take)) {
+        if let Err(end) = self.with_slot(at, |pool| pool.read(at, &mut take)) {
             self.close(at, end);
         }
     }
 
     fn read(&mut self, at: usize, take: &mut dyn FnMut(&[u8])) -> Result<(), ConnectionEnd> {
-        let Some(connection) = &mut self.places[at] else { return Ok(()) };
+        let Some(connection) = &mut self.slots[at] else { return Ok(()) };
         let was_established = connection.is_established();
         let mut sink = AnswerSink { take, statuses: &mut self.observations.statuses };
         let turned = connection.turn(&self.context, &mut self.input, &mut sink);
@@ -289,8 +289,8 @@ impl Pool {
 
     /// Gives up connections whose oldest request was sent before `sent_before_ns`.
     fn give_up(&mut self, sent_before_ns: u64) {
-        for at in 0..self.places.len() {
-            let oldest_ns = self.places[at].as_ref().and_then(LoadConnection::oldest_ns);
+        for at in 0..self.slots.len() {
+            let oldest_ns = self.slots[at].as_ref().and_then(LoadConnection::oldest_ns);
             if oldest_ns.is_some_and(|sent_ns| sent_ns < sent_before_ns) {
                 self.close(at, ConnectionEnd::GivenUp);
             }
@@ -321,12 +321,12 @@ pub(crate) fn drive(
         }
         pool.send_due(worker, clock);
         let now_ns = clock.now_ns();
-        let has_room = pool.room > 0;
-        let due_ns = worker.next_due_ns(now_ns).filter(|_| has_room);
+        let has_capacity = pool.capacity > 0;
+        let due_ns = worker.next_due_ns(now_ns).filter(|_| has_capacity);
         let until_ns = due_ns.map_or(u64::MAX, |due_ns| due_ns.saturating_sub(now_ns));
         // The kernel rounds the wait up to whole milliseconds, which would be late.
-        let patience = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(PATIENCE_MAX);
-        match pool.poll.poll(&mut events, Some(patience)) {
+        let timeout = Duration::from_millis(sleep_ns(idle, until_ns) / 1_000_000).min(TIMEOUT_MAX);
+        match pool.poll.poll(&mut events, Some(timeout)) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             _ => {}
         }
@@ -360,11 +360,17 @@ mod tests {
     use crate::load::transport::Protocol;
 
     #[test]
-    fn a_connection_has_room_up_to_its_limits() {
+    fn a_connection_has_capacity_up_to_its_limits() {
         let streams = |requests| Streams { pipeline: 4, requests, ..Streams::pooled(Protocol::Tcp) };
-        assert_eq!((streams(0).room(0, 0), streams(0).room(100, 3), streams(0).room(100, 4)), (4, 1, 0));
-        assert_eq!((streams(1).room(0, 0), streams(1).room(1, 0), streams(6).room(4, 1)), (1, 0, 2));
+        assert_eq!(
+            (streams(0).capacity(0, 0), streams(0).capacity(100, 3), streams(0).capacity(100, 4)),
+            (4, 1, 0)
+        );
+        assert_eq!(
+            (streams(1).capacity(0, 0), streams(1).capacity(1, 0), streams(6).capacity(4, 1)),
+            (1, 0, 2)
+        );
         let http2 = Streams { version: HttpVersion::Http2, ..streams(0) };
-        assert_eq!((streams(0).first_room(), http2.first_room()), (4, 1));
+        assert_eq!((streams(0).first_capacity(), http2.first_capacity()), (4, 1));
     }
 }

@@ -102,10 +102,10 @@ mod tests {
         sampler.for_forms(&forms, 512);
         sampler.offer(name);
         let workload = sampler.finish_as(&forms, OpFlags(0), 0).unwrap();
-        let mut room = [0; 512];
-        let len = workload.write_request(workload.choose(0, &mut RandomGenerator::new(1, 0)), 1, &mut room);
+        let mut buffer = [0; 512];
+        let len = workload.write_request(workload.choose(0, &mut RandomGenerator::new(1, 0)), 1, &mut buffer);
         let mut out = Vec::new();
-        HttpRequest::of(protocol, &room[..len]).write_http1("host:1", true, &mut out);
+        HttpRequest::of(protocol, &buffer[..len]).write_http1("host:1", true, &mut out);
         String::from_utf8_lossy(&out).lines().next().unwrap().to_owned()
     }
 

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use crate::show::human::HumanDuration;
 
-/// Width of every drawing, which is scaled to the available room.
+/// Width of every drawing, which is scaled to the available space.
 pub(super) const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 224.0;
 /// Margins around the plot.

@@ -288,7 +288,7 @@ fn lag_chart(report: &Json) -> String {
 }
 
 fn curve_chart(report: &Json) -> String {
-    // An axis on which each further nine takes equal room.
+    // An axis on which each further nine takes equal space.
     let at = |point: &Json| (1.0 / (1.0 - number(&point["share"])), number(&point["ns"]));
     let curve = |name: &str| {
         let points = report[name].as_array().into_iter().flatten();

@@ -39,7 +39,7 @@ const ROWS: [(u64, Color); 8] = [
 const LABEL_LEN: usize = 9;
 /// Height of the strip with its border and the row of lost requests.
 const STRIP_LEN: u16 = 11;
-/// The smallest terminal with room for all parts in frames.
+/// The smallest terminal with space for all parts in frames.
 const FRAMED: (u16, u16) = (64, 24);
 /// Lines of a small terminal above its drawings.
 const PLAIN_LEN: u16 = 7;
@@ -102,7 +102,7 @@ impl LiveView {
     }
 
     fn draw_framed(&self, frame: &mut Frame<'_>, area: Rect) {
-        // Extra room goes to the codes as far as they need it, and then to the rate.
+        // Extra space goes to the codes as far as they need it, and then to the rate.
         let codes_len = u16::try_from(self.last.codes.len()).unwrap_or(u16::MAX);
         let spare = area.height - FRAMED.1;
         let figures_len = 5 + codes_len.saturating_sub(3).min(spare);
@@ -135,7 +135,7 @@ impl LiveView {
         frame.render_widget(Paragraph::new(lines).block(block), strip);
     }
 
-    /// Draws without frames: first the numbers, then drawings as far as there is room.
+    /// Draws without frames: first the numbers, then drawings as far as there is space.
     fn draw_plain(&self, frame: &mut Frame<'_>, area: Rect) {
         let mut lines = vec![
             Line::from(self.title.as_str()).style(self.tint(Color::Cyan)),

@@ -78,7 +78,7 @@ impl RecordQuery {
             ..RequestHead::resolution(flags, request_id((lookup.random)()))
         };
         let request = proposal.request(Some(&identity), timeout_s);
-        let Ok(exchange) = Exchange::new(target.clone(), head, &request, &lookup.client.patience, now) else {
+        let Ok(exchange) = Exchange::new(target.clone(), head, &request, &lookup.client.timeout, now) else {
             return false;
         };
         self.setups += 1;
@@ -232,7 +232,7 @@ impl RecordQuery {
         let version = envelope.version.min(Version::CURRENT);
         let target = ServerTarget { version, ..exchange.target().clone() };
         let request = Request::AnswerChallenge(body);
-        match Exchange::new(target, head, &request, &lookup.client.patience, now) {
+        match Exchange::new(target, head, &request, &lookup.client.timeout, now) {
             Ok(proof) => {
                 lookup.note(self.depth(), now, || LookupStep::Proved);
                 let challenged = self.challenged.as_deref().unwrap_or_default();

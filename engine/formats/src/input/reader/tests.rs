@@ -9,10 +9,10 @@ use std::io::Read;
 struct Pieces<'b>(&'b [u8], usize);
 
 impl Read for Pieces<'_> {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let len = self.0.len().min(self.1).min(room.len());
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.0.len().min(self.1).min(buffer.len());
         let (now, rest) = self.0.split_at(len);
-        room[..len].copy_from_slice(now);
+        buffer[..len].copy_from_slice(now);
         self.0 = rest;
         Ok(len)
     }
@@ -25,8 +25,8 @@ fn entries(text: &[u8]) -> Result<Vec<String>, String> {
         let form = InputForm::recognise(&mut stream).unwrap().ok_or("unknown")?;
         let mut reader = InputReader::new(stream, form).map_err(|error| error.to_string())?.dated(77);
         let mut found = Vec::new();
-        while let Some((place, entry)) = reader.next().map_err(|error| error.to_string())? {
-            found.push(format!("{place}: {}", shown(&entry)));
+        while let Some((position, entry)) = reader.next().map_err(|error| error.to_string())? {
+            found.push(format!("{position}: {}", shown(&entry)));
         }
         Ok(found)
     };
@@ -63,7 +63,7 @@ fn one_record_is_the_same_in_every_form() {
     let line = format!("{{\"handle\":\"10/A\",{VALUES}}}");
     let indented = format!("{{\n  \"responseCode\": 1,\n  \"handle\": \"10/A\",\n  {VALUES}\n}}\n");
     let export = format!("{{\"homedPrefixes\":[],\"handleRecords\":{{\"10/A\":{line}}}}}");
-    for (text, place) in [
+    for (text, position) in [
         (line.clone(), "line 1"),
         (format!("\u{feff}# comment\r\n{line}\r\n"), "line 2"),
         (indented, "line 1"),
@@ -73,7 +73,7 @@ fn one_record_is_the_same_in_every_form() {
         ("CREATE 10/A\n1 URL 86400 1110 UTF8 x\n".to_owned(), "line 1"),
         (format!("{{\"operation\":\"create\",\"handle\":\"10/A\",{VALUES}}}"), "line 1"),
     ] {
-        assert_eq!(entries(text.as_bytes()).unwrap(), [format!("{place}: 10/A 1:URL=x@77")], "{text}");
+        assert_eq!(entries(text.as_bytes()).unwrap(), [format!("{position}: 10/A 1:URL=x@77")], "{text}");
     }
     let sql = b"INSERT INTO handles VALUES ('10/A',1,'URL','x',0,86400,77,'',1,1,1,0);";
     assert_eq!(entries(sql).unwrap(), ["line 1: 10/A 1:URL=x@77"]);

@@ -105,10 +105,10 @@ impl Handover<'_> {
         if under_way.frames.is_empty() {
             return Ok(());
         }
-        let (source, patience) = (self.request.peer.address, self.admin.patience());
-        let place = self.admin.place(source);
-        let _place = place.ok_or_else(|| io::Error::from(ErrorKind::ResourceBusy))?;
-        let opened = bulk::open(self.socket, patience, Arc::clone(identity), source, None).await;
+        let (source, timeout) = (self.request.peer.address, self.admin.timeout());
+        let permit = self.admin.permit(source);
+        let _permit = permit.ok_or_else(|| io::Error::from(ErrorKind::ResourceBusy))?;
+        let opened = bulk::open(self.socket, timeout, Arc::clone(identity), source, None).await;
         let failure = match &opened {
             Err(BulkError::Lost(error)) => Some(error),
             _ => None,
@@ -118,9 +118,9 @@ impl Handover<'_> {
         for changes in std::mem::take(&mut under_way.frames) {
             changes.iter().for_each(|_| self.request.state.counters.bulk_records.add());
             let frame = bulk::changes_frame(&changes);
-            let sent = tokio::time::timeout(patience, connection.write_all(&frame)).await;
+            let sent = tokio::time::timeout(timeout, connection.write_all(&frame)).await;
             sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
-            let (position, results) = bulk::receive_results(&mut connection, patience).await?;
+            let (position, results) = bulk::receive_results(&mut connection, timeout).await?;
             under_way.position = Some(position);
             for result in results {
                 let at = usize::try_from(result.number).unwrap_or_default().checked_sub(1);

@@ -7,14 +7,14 @@
 //! faster than its changes are carried out and their results are taken.
 
 use super::change_line::{LineChange, LineFault};
-use super::{GROUP_LEN, GROUP_LINES, GROUP_PATIENCE, LineState, result_line, too_many};
+use super::{GROUP_LEN, GROUP_LINES, GROUP_TIMEOUT, LineState, result_line, too_many};
 use crate::body_streams;
 use crate::bulk;
 use crate::connections::request_body::RequestBody;
-use crate::places::SourcePlace;
+use crate::permits::SourcePermit;
 use crate::state::GatewayState;
 use handle_formats::input::{
-    InputEntry, InputError, InputForm, InputPlace, InputReader, InputStream, JsonObjects,
+    InputEntry, InputError, InputForm, InputPosition, InputReader, InputStream, JsonObjects,
 };
 use http_body_util::BodyExt as _;
 use hyper::body::Bytes;
@@ -117,16 +117,16 @@ pub(super) struct UnreadBody {
 }
 
 impl UnreadBody {
-    /// A body that arrives. Each part has to arrive within `patience`.
+    /// A body that arrives. Each part has to arrive within `timeout`.
     pub(super) fn arriving(
         state: &Arc<GatewayState>,
         body: RequestBody,
         form: BodyForm,
         limits: ReadingLimits,
-        patience: Duration,
+        timeout: Duration,
     ) -> Self {
         let (sender, parts) = channel(PARTS_MAX);
-        body_streams::spawn(state, receive(body, sender, patience));
+        body_streams::spawn(state, receive(body, sender, timeout));
         Self { parts, form, limits }
     }
 
@@ -134,22 +134,22 @@ impl UnreadBody {
     pub(super) fn arrived(bytes: Zeroizing<Vec<u8>>, form: BodyForm, limits: ReadingLimits) -> Self {
         let (sender, parts) = channel(PARTS_MAX);
         for part in [ArrivedPart::Data(Bytes::from_owner(bytes)), ArrivedPart::End] {
-            // There is room for both.
+            // There is capacity for both.
             let _ = sender.try_send(part);
         }
         Self { parts, form, limits }
     }
 
-    /// Starts the thread that reads the body, which has `place` until its end.
+    /// Starts the thread that reads the body, which has `permit` until its end.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(super) fn read(self, place: SourcePlace) -> io::Result<Receiver<ReadChanges>> {
+    pub(super) fn read(self, permit: SourcePermit) -> io::Result<Receiver<ReadChanges>> {
         let (out, changes) = channel(READ_GROUPS_MAX);
         let Self { parts, form, limits } = self;
         let thread = std::thread::Builder::new().name("body".to_owned());
         thread.spawn(move || {
-            let _place = place;
+            let _permit = permit;
             read_body(parts, form, limits, out);
         })?;
         Ok(changes)
@@ -157,9 +157,9 @@ impl UnreadBody {
 }
 
 /// Hands a body over as it arrives.
-async fn receive(mut body: RequestBody, parts: Sender<ArrivedPart>, patience: Duration) {
+async fn receive(mut body: RequestBody, parts: Sender<ArrivedPart>, timeout: Duration) {
     loop {
-        let frame = match tokio::time::timeout(GROUP_PATIENCE, body.frame()).await {
+        let frame = match tokio::time::timeout(GROUP_TIMEOUT, body.frame()).await {
             Ok(frame) => Ok(frame),
             Err(_) => {
                 if parts.send(ArrivedPart::Quiet).await.is_err() {
@@ -167,7 +167,7 @@ async fn receive(mut body: RequestBody, parts: Sender<ArrivedPart>, patience: Du
                 }
                 // When the changes are not wanted any more, the rest of the body is not, either.
                 tokio::select! {
-                    frame = tokio::time::timeout(patience, body.frame()) => frame,
+                    frame = tokio::time::timeout(timeout, body.frame()) => frame,
                     () = parts.closed() => return,
                 }
             }
@@ -198,7 +198,7 @@ struct PartSource {
 }
 
 impl Read for PartSource {
-    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         while self.part.is_empty() && !self.has_ended {
             match self.parts.blocking_recv() {
                 Some(ArrivedPart::Data(part)) => self.part = part,
@@ -210,8 +210,8 @@ impl Read for PartSource {
                 }
             }
         }
-        let len = room.len().min(self.part.len());
-        room[..len].copy_from_slice(&self.part.split_to(len));
+        let len = buffer.len().min(self.part.len());
+        buffer[..len].copy_from_slice(&self.part.split_to(len));
         Ok(len)
     }
 }
@@ -402,11 +402,11 @@ impl<'r> ChangeReader<'r> {
     fn next(&mut self) -> Result<Option<NumberedChange>, LineFault> {
         Ok(match self {
             Self::Objects(objects) => {
-                let Some((place, text)) = objects.next().map_err(|error| LineFault::unreadable(&error))?
+                let Some((position, text)) = objects.next().map_err(|error| LineFault::unreadable(&error))?
                 else {
                     return Ok(None);
                 };
-                let number = number_of(place);
+                let number = number_of(position);
                 let change = match text {
                     Ok(text) => LineChange::read(number, text.as_bytes()),
                     Err(why) => Err(LineFault::unreadable(&why)),
@@ -415,7 +415,7 @@ impl<'r> ChangeReader<'r> {
             }
             Self::Entries(reader) => {
                 let entry = reader.next().map_err(|error: InputError| LineFault::unreadable(&error))?;
-                entry.map(|(place, entry)| (number_of(place), LineChange::of_entry(entry)))
+                entry.map(|(position, entry)| (number_of(position), LineChange::of_entry(entry)))
             }
         })
     }
@@ -428,7 +428,7 @@ impl<'r> ChangeReader<'r> {
             }
             Self::Entries(reader) => {
                 // A homed prefix is no change, but gets a line of the answer.
-                let entry: Option<(InputPlace, InputEntry<'_>)> =
+                let entry: Option<(InputPosition, InputEntry<'_>)> =
                     reader.next().map_err(|error| LineFault::unreadable(&error))?;
                 Ok(entry.is_some())
             }
@@ -437,8 +437,8 @@ impl<'r> ChangeReader<'r> {
 }
 
 /// The number of an entry: its line, or its position where records are not lines.
-fn number_of(place: InputPlace) -> u32 {
-    let (InputPlace::Line(number) | InputPlace::Record(number)) = place;
+fn number_of(position: InputPosition) -> u32 {
+    let (InputPosition::Line(number) | InputPosition::Record(number)) = position;
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 

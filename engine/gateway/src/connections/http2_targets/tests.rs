@@ -27,11 +27,11 @@ fn read(bytes: &[u8], len: usize) -> Vec<u8> {
         fn poll_read(
             mut self: Pin<&mut Self>,
             _: &mut Context<'_>,
-            room: &mut ReadBuf<'_>,
+            buffer: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            let len = self.1.min(self.0.len()).min(room.remaining());
+            let len = self.1.min(self.0.len()).min(buffer.remaining());
             let (part, rest) = self.0.split_at(len);
-            room.put_slice(part);
+            buffer.put_slice(part);
             self.0 = rest;
             Poll::Ready(Ok(()))
         }

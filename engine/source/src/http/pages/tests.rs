@@ -113,7 +113,7 @@ fn pages_that_break_off_or_hang_are_no_pages() {
         }
     });
     let mut opened = open(address, 300);
-    for (place, count, expected) in [
+    for (since, count, expected) in [
         ("short", 1, "broke off"),
         ("cut", 1, "cannot be reached"),
         ("noise", 1, "breaks the contract"),
@@ -122,9 +122,9 @@ fn pages_that_break_off_or_hang_are_no_pages() {
         ("silent", 0, "no answer within"),
         ("floods", 0, "no answer within"),
     ] {
-        let (items, error) = items(opened.pages.list(Some(place)));
+        let (items, error) = items(opened.pages.list(Some(since)));
         let error = error.map(|error| error.to_string()).unwrap_or_default();
-        assert!(items.len() == count && error.contains(expected), "{place}: {items:?} {error}");
+        assert!(items.len() == count && error.contains(expected), "{since}: {items:?} {error}");
     }
     // Who waits is woken when the process stops.
     let mut opened = open(address, 600_000);

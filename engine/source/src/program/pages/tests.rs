@@ -61,16 +61,16 @@ fn a_program_lists_its_records_page_by_page() {
 fn a_program_that_breaks_the_contract_is_started_again() {
     let (mut pages, _stop, _runtime) = start(20_000);
     let mut before = second_page(&mut pages);
-    for (place, expected) in [
+    for (since, expected) in [
         ("other", "a line about the question 77"),
         ("noise", "breaks the contract"),
         ("ends", "exit status: 3"),
         ("refused", "no disk"),
     ] {
-        let error = pages.list(Some(place)).unwrap().next_item().unwrap_err().to_string();
-        assert!(error.contains(expected), "{place}: {error}");
+        let error = pages.list(Some(since)).unwrap().next_item().unwrap_err().to_string();
+        assert!(error.contains(expected), "{since}: {error}");
         let after = second_page(&mut pages);
-        assert_ne!(after, before, "{place}");
+        assert_ne!(after, before, "{since}");
         before = after;
     }
     // A page that is not read to its end.
@@ -81,8 +81,8 @@ fn a_program_that_breaks_the_contract_is_started_again() {
 #[test]
 fn waiting_for_a_program_ends() {
     let (mut pages, _stop, _runtime) = start(100);
-    for place in ["hangs", "floods"] {
-        assert_eq!(pages.list(Some(place)).unwrap().next_item(), Err(SourceError::Late), "{place}");
+    for since in ["hangs", "floods"] {
+        assert_eq!(pages.list(Some(since)).unwrap().next_item(), Err(SourceError::Late), "{since}");
     }
     let (mut pages, stop, _runtime) = start(600_000);
     std::thread::scope(|scope| {

@@ -1,47 +1,47 @@
-//! The places that are compared, as they are written on the command line.
+//! The locations that are compared, as they are written on the command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Start of the name of a place on another machine.
+/// Start of the name of a location on another machine.
 const SSH: &str = "ssh://";
 /// Start of the name of a server whose handles are listed.
 const SERVER: &str = "server:";
 
 /// Where records, or names, are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum RecordPlace {
+pub(super) enum RecordLocation {
     /// A file or directory here.
     Path(PathBuf),
     /// A file or directory of another machine.
-    Remote(RemotePlace),
+    Remote(RemoteLocation),
     /// A server that lists its handles: host, and port if it is another one.
     Server(String),
 }
 
 /// A file or directory of a machine with an SSH server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RemotePlace {
+pub(super) struct RemoteLocation {
     /// Host, perhaps with a user in front.
     host: String,
     port: Option<u16>,
     path: String,
 }
 
-/// Parses a place on the command line.
-pub(super) fn parse(text: &OsStr) -> Result<RecordPlace, String> {
-    let Some(name) = text.to_str() else { return Ok(RecordPlace::Path(text.into())) };
+/// Parses a location on the command line.
+pub(super) fn parse(text: &OsStr) -> Result<RecordLocation, String> {
+    let Some(name) = text.to_str() else { return Ok(RecordLocation::Path(text.into())) };
     if let Some(server) = name.strip_prefix(SERVER) {
-        return Ok(RecordPlace::Server(server.to_owned()));
+        return Ok(RecordLocation::Server(server.to_owned()));
     }
-    let Some(rest) = name.strip_prefix(SSH) else { return Ok(RecordPlace::Path(text.into())) };
+    let Some(rest) = name.strip_prefix(SSH) else { return Ok(RecordLocation::Path(text.into())) };
     parse_remote(rest)
-        .map(RecordPlace::Remote)
+        .map(RecordLocation::Remote)
         .ok_or_else(|| "expected ssh://[USER@]HOST[:PORT]/PATH".to_owned())
 }
 
-fn parse_remote(text: &str) -> Option<RemotePlace> {
+fn parse_remote(text: &str) -> Option<RemoteLocation> {
     let (host, path) = text.split_at(text.find('/')?);
     let is_port = |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     let (host, port) = match host.rsplit_once(':') {
@@ -56,10 +56,10 @@ fn parse_remote(text: &str) -> Option<RemotePlace> {
     let is_host = !host.is_empty()
         && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_:@%".contains(&byte))
         && !host.split('@').any(|part| part.is_empty() || part.starts_with('-'));
-    (is_host && path.len() > 1).then(|| RemotePlace { host, port, path: path.to_owned() })
+    (is_host && path.len() > 1).then(|| RemoteLocation { host, port, path: path.to_owned() })
 }
 
-impl RemotePlace {
+impl RemoteLocation {
     /// Its name in messages.
     pub(super) fn shown(&self) -> String {
         format!("{}:{}", self.host, self.path)
@@ -89,23 +89,23 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    fn remote(host: &str, port: Option<u16>, path: &str) -> RecordPlace {
-        RecordPlace::Remote(RemotePlace { host: host.to_owned(), port, path: path.to_owned() })
+    fn remote(host: &str, port: Option<u16>, path: &str) -> RecordLocation {
+        RecordLocation::Remote(RemoteLocation { host: host.to_owned(), port, path: path.to_owned() })
     }
 
     #[test]
-    fn places_are_paths_servers_or_on_another_machine() {
-        for (text, place) in [
-            ("set", RecordPlace::Path("set".into())),
-            ("-", RecordPlace::Path("-".into())),
-            ("/a/ssh:/b", RecordPlace::Path("/a/ssh:/b".into())),
-            ("server:192.0.2.1:2642", RecordPlace::Server("192.0.2.1:2642".to_owned())),
+    fn locations_are_paths_servers_or_on_another_machine() {
+        for (text, location) in [
+            ("set", RecordLocation::Path("set".into())),
+            ("-", RecordLocation::Path("-".into())),
+            ("/a/ssh:/b", RecordLocation::Path("/a/ssh:/b".into())),
+            ("server:192.0.2.1:2642", RecordLocation::Server("192.0.2.1:2642".to_owned())),
             ("ssh://mirror/set", remote("mirror", None, "/set")),
             ("ssh://root@mirror.example:2222/a b/c", remote("root@mirror.example", Some(2222), "/a b/c")),
             ("ssh://[2001:db8::1]:22/set", remote("2001:db8::1", Some(22), "/set")),
             ("ssh://[2001:db8::1]/set", remote("2001:db8::1", None, "/set")),
         ] {
-            assert_eq!(parse(text.as_ref()), Ok(place), "{text}");
+            assert_eq!(parse(text.as_ref()), Ok(location), "{text}");
         }
         for text in [
             "ssh://mirror",
@@ -123,10 +123,10 @@ mod tests {
 
     #[test]
     fn the_other_shell_gets_each_word_as_one() {
-        let RecordPlace::Remote(place) = remote("root@mirror", Some(22), "/it's $HOME") else {
+        let RecordLocation::Remote(location) = remote("root@mirror", Some(22), "/it's $HOME") else {
             unreachable!()
         };
-        let command = place.command("ssh -i key", "/opt/hdl");
+        let command = location.command("ssh -i key", "/opt/hdl");
         let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
         let there = r"'/opt/hdl' reconcile --serve '/it'\''s $HOME'";
         assert_eq!(words, ["-i", "key", "-p", "22", "--", "root@mirror", there]);
