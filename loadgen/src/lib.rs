@@ -32,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cli;
 pub mod clock;
 mod error;
 pub mod hostile;

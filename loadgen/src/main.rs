@@ -1,11 +1,7 @@
-//! `handle-loadgen`: the command line of the load generator.
-
-#![forbid(unsafe_code)]
-
-mod cli;
+//! `handle-loadgen`: see the library `handle_loadgen`.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::main()
+    handle_loadgen::cli::main()
 }

@@ -451,16 +451,3 @@ fn hostile_reports_its_findings() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(text(&refused.stderr).contains("--i-am-allowed-to"), "{}", text(&refused.stderr));
 }
-
-#[test]
-fn there_is_a_manual_page_for_each_command() {
-    let directory = temp_dir();
-    let dir = directory.path("man");
-    assert!(loadgen(&["man", &dir]).status.success());
-    for name in
-        ["handle-loadgen.1", "handle-loadgen-run.1", "handle-loadgen-hostile.1", "handle-loadgen-find-max.1"]
-    {
-        let page = std::fs::read_to_string(Path::new(&dir).join(name)).unwrap();
-        assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}");
-    }
-}

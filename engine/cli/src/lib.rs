@@ -131,6 +131,12 @@ commands! {
     Completions(completions::Args) => completions::run;
 }
 
+/// The command line of `hdl`, for manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
 /// The result of a command, as an exit code. Usage errors are 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitOutcome {

@@ -141,18 +141,24 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-fn parse<P: Program>() -> P {
+/// The command line of a program, as its help shows it.
+#[must_use]
+pub fn command<P: Program>() -> clap::Command {
     let prefix = P::NAME.to_uppercase().replace('-', "_");
     let mut command = P::command();
     for argument in IN_ENVIRONMENT {
-        // Leaked once per process, because clap requires static names.
+        // Leaked, because clap requires static names; a process makes few command lines.
         let variable: &'static str = format!("{prefix}_{}", argument.to_uppercase()).leak();
         command = command.mut_arg(argument, |it| it.env(variable));
     }
     if !has_setting::<P::Config>("listen") {
         command = command.mut_arg("listen", |it| it.hide(true));
     }
-    let matches = command.get_matches();
+    command
+}
+
+fn parse<P: Program>() -> P {
+    let matches = command::<P>().get_matches();
     P::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 

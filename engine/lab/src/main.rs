@@ -14,6 +14,7 @@ extern crate handle_cli;
 
 mod demo;
 mod end;
+mod manuals;
 mod replicas;
 mod server_process;
 mod up;
@@ -98,6 +99,14 @@ Exit codes: 0 all servers give the same text, 1 they do not.")]
     #[command(after_help = "Example:
   handle-lab repair --dir /tmp/replicas")]
     Repair(replicas::DirectoryArgs),
+    /// Write manual pages and completions of all programs, for a package or after a build.
+    ///
+    /// The directory is laid out as /usr/share: man/man1 and man/man8, and completions for bash,
+    /// zsh and fish where these shells look for them.
+    #[command(after_help = "Examples:
+  handle-lab manuals ~/.local/share
+  handle-lab manuals /usr/local/share")]
+    Manuals(manuals::ManualsArgs),
     /// Serve; the server process of `demo`.
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
@@ -131,6 +140,7 @@ fn main() -> ExitCode {
         Command::Start(args) => replicas::start(&args),
         Command::Damage(args) => replicas::damage(&args),
         Command::Repair(args) => replicas::repair(&args),
+        Command::Manuals(args) => manuals::write(&args),
         Command::DemoServer(args) => demo::serve(&args),
         Command::LabServer(args) => up::serve(&args),
         Command::LabKeep(args) => replicas::keep(&args),

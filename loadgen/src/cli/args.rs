@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Parser, Subcommand};
 use clap_complete::Shell;
-use handle_loadgen::judge::assertion::{Assertion, number};
-use handle_loadgen::load::names::NameTemplate;
-use handle_loadgen::load::phases;
-use handle_loadgen::load::recording::Speed;
-use handle_loadgen::load::stream::tls::KeyPin;
-use handle_loadgen::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport};
+use crate::judge::assertion::{Assertion, number};
+use crate::load::names::NameTemplate;
+use crate::load::phases;
+use crate::load::recording::Speed;
+use crate::load::stream::tls::KeyPin;
+use crate::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport};
 use handle_net::DatapathChoice;
 
 use super::help;
@@ -63,12 +63,6 @@ pub(crate) enum Command {
     Completions {
         /// The shell.
         shell: Shell,
-    },
-    /// Write manual pages, one for each command.
-    #[command(after_help = help::MAN)]
-    Man {
-        /// The directory.
-        dir: PathBuf,
     },
 }
 
@@ -251,7 +245,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE", requires = "truth")]
     pub(crate) mismatches: Option<PathBuf>,
     /// Maximum number of wrong answers that are kept.
-    #[arg(long, value_name = "N", default_value_t = handle_loadgen::judge::verify::MISMATCHES_MAX, requires = "truth")]
+    #[arg(long, value_name = "N", default_value_t = crate::judge::verify::MISMATCHES_MAX, requires = "truth")]
     pub(crate) keep_mismatches: usize,
     /// Report the result as a share of a measured limit: the JSON of `handle-loadgen limit`.
     #[arg(long, value_name = "FILE")]

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use handle_loadgen::Error;
+use crate::Error;
 use handle_proto::printable::PrintableLines;
 use serde::Serialize;
 

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use handle_loadgen::QuestionForm;
-use handle_loadgen::judge::assertion::MEASURES;
+use crate::QuestionForm;
+use crate::judge::assertion::MEASURES;
 
 pub(crate) const EXIT_CODES: &str = "\
 Exit codes:
@@ -98,10 +98,6 @@ Example:
 pub(crate) const COMPLETIONS: &str = "\
 Example:
   handle-loadgen completions bash > ~/.local/share/bash-completion/completions/handle-loadgen";
-
-pub(crate) const MAN: &str = "\
-Example:
-  handle-loadgen man ~/.local/share/man/man1";
 
 pub(crate) const LIMIT: &str = "\
 Use the sizes of the real traffic: a request is 60 bytes and its handle. The result is an upper

@@ -8,7 +8,6 @@ mod run;
 mod text;
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::ops::ControlFlow;
@@ -19,13 +18,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use clap::{CommandFactory, Parser};
-use handle_loadgen::hostile::{HostileOptions, hostile};
-use handle_loadgen::judge::comparison::{ComparisonSide, compare};
-use handle_loadgen::judge::replay;
-use handle_loadgen::judge::replay::ReplayReport;
-use handle_loadgen::read::{REPORT_LEN_MAX, whole};
-use handle_loadgen::show::html;
-use handle_loadgen::{EchoOptions, Error, LimitOptions, echo, limit, usable_cores};
+use crate::hostile::{HostileOptions, hostile};
+use crate::judge::comparison::{ComparisonSide, compare};
+use crate::judge::replay;
+use crate::judge::replay::ReplayReport;
+use crate::read::{REPORT_LEN_MAX, whole};
+use crate::show::html;
+use crate::{EchoOptions, Error, LimitOptions, echo, limit, usable_cores};
 use handle_proto::printable::{Printable, PrintableLines};
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};
@@ -39,8 +38,15 @@ const USAGE: u8 = 2;
 /// The run is invalid, an answer was wrong, or something failed.
 const INVALID: u8 = 3;
 
+/// The command line, for manual pages.
+#[must_use]
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
 /// Runs the command line.
-pub(crate) fn main() -> ExitCode {
+#[must_use]
+pub fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         // Help and version texts, which are from this program.
@@ -66,7 +72,6 @@ pub(crate) fn main() -> ExitCode {
             let written = io::Write::write_all(&mut io::stdout(), &script);
             written.map(|()| ExitCode::SUCCESS).map_err(anyhow::Error::from)
         }
-        Command::Man { dir } => man_command(&dir),
     };
     result.unwrap_or_else(|error| {
         say(format_args!("handle-loadgen: {}\n", Printable(format_args!("{error:#}"))));
@@ -225,13 +230,6 @@ fn echo_command(args: &EchoArgs) -> anyhow::Result<ExitCode> {
     text.line(format_args!(
         "{received} received, {answered} answered, {failed} failed, {drops} dropped by the kernel"
     ));
-    Ok(ExitCode::SUCCESS)
-}
-
-fn man_command(dir: &Path) -> anyhow::Result<ExitCode> {
-    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    clap_mangen::generate_to(Args::command(), dir)
-        .with_context(|| format!("cannot write manual pages to {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use handle_loadgen::judge::replay;
-use handle_loadgen::load::find_max::{RateBound, Search, find_max};
-use handle_loadgen::load::phases::{self, BadLine};
-use handle_loadgen::load::schedule::Phase;
-use handle_loadgen::load::stream::tls::TlsTrust;
-use handle_loadgen::read::{SCHEDULE_LEN_MAX, whole};
-use handle_loadgen::show::html;
-use handle_loadgen::show::live::{LiveView, Screen};
-use handle_loadgen::show::prometheus::Exporter;
-use handle_loadgen::show::series::{HistogramLog, write_csv};
-use handle_loadgen::{
+use crate::judge::replay;
+use crate::load::find_max::{RateBound, Search, find_max};
+use crate::load::phases::{self, BadLine};
+use crate::load::schedule::Phase;
+use crate::load::stream::tls::TlsTrust;
+use crate::read::{SCHEDULE_LEN_MAX, whole};
+use crate::show::html;
+use crate::show::live::{LiveView, Screen};
+use crate::show::prometheus::Exporter;
+use crate::show::series::{HistogramLog, write_csv};
+use crate::{
     Error, HttpVersion, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData,
     RunOptions, RunReport, SecondCounts, StreamTransport, Streams, Verify, run,
 };

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// The programs and their packages.
-const PROGRAMS: [(&str, &str); 8] = [
+pub(crate) const PROGRAMS: [(&str, &str); 8] = [
     ("hdl", "handle-cli"),
     ("handled", "handle-server"),
     ("handle-admin", "handle-admin"),
@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str); 8] = [
 ];
 
 /// The help of every command, by its full name, as `hdl snapshot publish`.
-static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
+pub(crate) static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
     fn walk(path: &Path, words: &[String], helps: &mut BTreeMap<String, String>) {
         let mut command = Command::new(path);
         command.args(&words[1..]).arg("--help").stdin(Stdio::null());
@@ -39,7 +39,7 @@ static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
 });
 
 /// The subcommands that a help lists.
-fn commands(help: &str) -> Vec<&str> {
+pub(crate) fn commands(help: &str) -> Vec<&str> {
     let Some((_, list)) = help.split_once("\nCommands:\n") else { return Vec::new() };
     let lines = list.lines().take_while(|line| !line.is_empty());
     // Continuation lines are indented further.
@@ -50,7 +50,7 @@ fn commands(help: &str) -> Vec<&str> {
 }
 
 /// The options named in a text.
-fn options(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn options(text: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let words = text.split(move |c| !is_part(c));
     words.filter(|word| word.strip_prefix("--").is_some_and(|name| name.starts_with(|c: char| c != '-')))

@@ -3,6 +3,7 @@
 mod alerts;
 mod commands;
 mod configuration;
+mod manuals;
 mod metrics;
 mod pages;
 mod settings;
