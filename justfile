@@ -69,6 +69,10 @@ instructions:
 test-aws-lc:
     cargo test --locked -p handle-auth --features aws-lc --lib --test credentials
 
+# Makes and tests the packages, the archive and the image of a release. Needs root on Debian.
+release *steps:
+    bash .ci/release {{ steps }}
+
 # Runs all tests; with an argument, those whose name contains it. Ends with what was not tested.
 test *filter:
     #!/usr/bin/env bash

@@ -5,6 +5,7 @@ mod commands;
 mod configuration;
 mod manuals;
 mod metrics;
+mod packages;
 mod pages;
 mod settings;
 mod tidy;
