@@ -61,6 +61,10 @@ fuzz-one target seconds="60" seed="1":
 bench-smoke:
     cargo test --workspace --locked --bench criterion
 
+# Measures beside rivals: side-by-side, http-rate, caching or cache-trace.
+rivals *args:
+    cd benches/rivals && cargo run --release -- {{ args }}
+
 # Counts the instructions of answers and compares them with their bounds. Needs valgrind.
 instructions:
     cargo test --locked --release -p handle-fixtures --test instructions -- --nocapture

@@ -14,11 +14,13 @@
 //! - [`delayed`]: a server that answers late.
 //! - [`dns`]: queries and a server of DNS, for comparison.
 //! - [`paced`]: an open loop of requests, and the response times.
+//! - [`args`]: options that several commands have.
 //! - [`turns`]: one server under load for a time: answers received and processor time used.
 //! - [`usage`]: processor time and memory of a process, and the description of the machine.
 #![forbid(unsafe_code)]
 
 pub mod answers;
+pub mod args;
 pub mod batch;
 pub mod certified;
 pub mod delayed;

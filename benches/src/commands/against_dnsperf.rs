@@ -6,10 +6,10 @@
 //! the highest rate with almost no loss. If the core of the servers is the limit, compare the
 //! processor time per answer instead of the rates.
 
-use super::BenchArgs;
 use anyhow::{Context as _, bail, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
+use handle_benches::args::BenchArgs;
 use handle_benches::dns::{self, DnsResponder};
 use handle_benches::serve::{self, Child, EchoServer, ServePath};
 use handle_benches::spread::Spread;

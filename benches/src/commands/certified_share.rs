@@ -5,9 +5,9 @@
 //! session, the same server answers with and without MACs in turn; the requests then have MACs as
 //! well, made beforehand.
 
-use super::BenchArgs;
 use anyhow::Context as _;
 use clap::Subcommand;
+use handle_benches::args::BenchArgs;
 use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::spread::Spread;

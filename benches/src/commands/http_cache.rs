@@ -3,9 +3,9 @@
 //!
 //! A `handled` in another process has the records, and is the one server that the gateway asks.
 
-use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
+use handle_benches::args::BenchArgs;
 use handle_benches::batch::BatchClient;
 use handle_benches::records::RecordGenerator;
 use handle_benches::serve::{self, Child, ServePath};

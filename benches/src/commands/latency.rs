@@ -1,9 +1,9 @@
 //! Response times at half of the highest rate: `handled` compared with an echo, and while it signs.
 
-use super::BenchArgs;
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
 use comfy_table::Table;
+use handle_benches::args::BenchArgs;
 use handle_benches::certified;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::paced::{BackgroundLoad, PacedClient, PacedTimes};

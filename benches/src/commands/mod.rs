@@ -4,17 +4,13 @@ mod against_dnsperf;
 mod answer_loop;
 mod bulk_resolve;
 mod cache_memory;
-mod cache_trace;
-mod caching;
 mod capacity;
 mod certified_share;
 mod http_cache;
-mod http_rate;
 mod import_rate;
 mod latency;
 mod mirror;
 mod share_of_echo;
-mod side_by_side;
 mod snapshot_figures;
 mod tcp_rate;
 mod visible;
@@ -29,48 +25,19 @@ struct Args {
     command: Command,
 }
 
-/// Options of commands that load a server on one core from another.
-#[derive(clap::Args)]
-struct BenchArgs {
-    /// Core of the servers.
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// Core of the load.
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-/// Connections that do little, beside which a server is measured.
-#[derive(Clone, Copy, clap::Args)]
-struct CrowdArgs {
-    /// Idle connections of the crowd.
-    #[arg(long, default_value_t = 10_000)]
-    idle: usize,
-    /// Slow connections of the crowd; each sends a byte per second.
-    #[arg(long, default_value_t = 1_000)]
-    slow: usize,
-}
-
 #[derive(Subcommand)]
 enum Command {
     AgainstDnsperf(against_dnsperf::Args),
     AnswerLoop(answer_loop::Args),
     BulkResolve(bulk_resolve::Args),
     CacheMemory(cache_memory::Args),
-    CacheTrace(cache_trace::Args),
-    Caching(caching::Args),
     Capacity(capacity::Args),
     CertifiedShare(certified_share::Args),
     HttpCache(http_cache::Args),
-    HttpRate(http_rate::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
     Mirrored(mirror::Args),
     ShareOfEcho(share_of_echo::Args),
-    SideBySide(side_by_side::Args),
     SnapshotFigures(snapshot_figures::Args),
     TcpRate(tcp_rate::Args),
     Visible(visible::Args),
@@ -82,17 +49,13 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::AnswerLoop(args) => answer_loop::run(args),
         Command::BulkResolve(args) => bulk_resolve::run(args),
         Command::CacheMemory(args) => cache_memory::run(args),
-        Command::CacheTrace(args) => cache_trace::run(args),
-        Command::Caching(args) => caching::run(args),
         Command::Capacity(args) => capacity::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
         Command::HttpCache(args) => http_cache::run(args),
-        Command::HttpRate(args) => http_rate::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),
         Command::Mirrored(args) => mirror::run(args),
         Command::ShareOfEcho(args) => share_of_echo::run(args),
-        Command::SideBySide(args) => side_by_side::run(args),
         Command::SnapshotFigures(args) => snapshot_figures::run(args),
         Command::TcpRate(args) => tcp_rate::run(args),
         Command::Visible(args) => visible::run(args),

@@ -3,11 +3,11 @@
 //! `handled` and an echo with the same sizes run on one core in separate processes, and take turns
 //! under the same load from another core.
 
-use super::BenchArgs;
 use anyhow::ensure;
 use clap::Subcommand;
 use comfy_table::Table;
 use handle_benches::answers::Answerer;
+use handle_benches::args::BenchArgs;
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child, EchoServer, ServePath};

@@ -4,9 +4,9 @@
 //!   per answer.
 //! - With `--crowd`: the rate over UDP with and without thousands of idle and slow connections.
 
-use super::{BenchArgs, CrowdArgs};
 use anyhow::{Context as _, ensure};
 use clap::{Subcommand, ValueEnum};
+use handle_benches::args::{BenchArgs, CrowdArgs};
 use handle_benches::flood::{Flood, Shape, WINDOW, is_success};
 use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};

@@ -1,6 +1,6 @@
 //! Resolvers of DNS that answer from their caches.
 
-use crate::commands::side_by_side::dns::{NameServer, Program, ServerSlot, recursive_query};
+use crate::side_by_side::dns::{NameServer, Program, ServerSlot, recursive_query};
 use anyhow::{Context as _, ensure};
 use handle_benches::dns::is_success;
 use handle_benches::flood::{Flood, Shape};

@@ -7,12 +7,12 @@
 mod resolvers;
 mod servers;
 
-use super::BenchArgs;
 use super::side_by_side::report::{self, ReportHead};
 use super::side_by_side::scenario::{Load, Result, SCENARIOS, TurnArgs};
 use super::side_by_side::{Contestant, ScenarioLoad, answer_lens, limits, run_scenario};
 use anyhow::{Context as _, ensure};
 use clap::Subcommand;
+use handle_benches::args::BenchArgs;
 use handle_benches::delayed::DelayedServer;
 use handle_benches::dns::DnsResponder;
 use handle_benches::flood::{Flood, Shape};

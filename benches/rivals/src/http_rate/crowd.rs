@@ -1,10 +1,10 @@
 //! The rate of redirects beside idle and slow clients.
 
-use super::super::CrowdArgs;
 use super::load::{HttpLoad, ratio, spread};
 use super::servers::{HttpForm, HttpServers};
 use super::{Args, say};
 use anyhow::Context as _;
+use handle_benches::args::CrowdArgs;
 use handle_benches::tcp::Crowd;
 use handle_loadgen::Protocol;
 use serde_json::json;

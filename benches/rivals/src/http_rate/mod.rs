@@ -14,9 +14,9 @@ mod rates;
 mod servers;
 
 use self::servers::{HttpServers, Role};
-use super::{BenchArgs, CrowdArgs};
 use anyhow::ensure;
 use clap::ValueEnum;
+use handle_benches::args::{BenchArgs, CrowdArgs};
 use handle_benches::usage;
 use handle_proto::Value;
 use handle_snapshot::set::publisher::SetPublisher;
