@@ -78,6 +78,8 @@ pub fn start(config: &Config, startup: Option<CacheStartup>) -> anyhow::Result<(
     let mut hooks = ServerHooks {
         name: Some(CacheProgram::NAME),
         cache: Some(Arc::clone(&cache) as _),
+        relay: cache.relays().then(|| Arc::clone(&cache) as _),
+        extension: Some(Arc::clone(&cache) as _),
         is_without_set: config.snapshot.is_none(),
         ..ServerHooks::default()
     };

@@ -19,7 +19,8 @@ use handle_daemon::settings::reload::{SettingChanges, merged};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::threads;
 use handle_resolver::StagedCacheLookup;
-use handle_server::cache::{CopyBuffer, MissingRecord, ServerCache};
+use handle_server::cache::{CopyBuffer, MissingRecord, RequestRelay, ServerCache};
+use handle_server::extension::ProcessExtension;
 use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::mpsc::{Sender, channel};
@@ -72,9 +73,15 @@ impl CacheService {
         self.state.restore(entry)
     }
 
-    /// Offers a configuration that was read again; a [reload](ServerCache::reload) applies it.
+    /// Offers a configuration that was read again; a [reload](ProcessExtension::reload) applies it.
     pub fn offer(&self, config: Config) {
         self.configs.lock().unwrap_or_else(PoisonError::into_inner).1 = Some(config);
+    }
+
+    /// Whether requests that only the responsible service can decide are handed to it.
+    #[must_use]
+    pub fn relays(&self) -> bool {
+        self.state.config.policy.authenticated == AuthenticatedRequests::Forward
     }
 
     /// Applies the offered configuration as far as that is possible while serving.
@@ -116,20 +123,24 @@ impl ServerCache for CacheService {
         }
     }
 
-    fn relays(&self) -> bool {
-        self.state.config.policy.authenticated == AuthenticatedRequests::Forward
-    }
-
-    fn has_challenge(&self, source: IpAddr, number: i32) -> bool {
-        self.state.relayed.has(source, number)
-    }
-
     fn resolve(&self, missing: MissingRecord) {
         match missing.relayed() {
             Some(_) => self.state.counters.relayed.add(),
             None => self.state.counters.misses.add(),
         }
         self.state.demand(QuestionTask::Missing(missing));
+    }
+}
+
+impl RequestRelay for CacheService {
+    fn has_challenge(&self, source: IpAddr, number: i32) -> bool {
+        self.state.relayed.has(source, number)
+    }
+}
+
+impl ProcessExtension for CacheService {
+    fn name(&self) -> &'static str {
+        "cache"
     }
 
     fn start(&self) -> Result<Vec<JoinHandle<()>>> {

@@ -8,16 +8,11 @@
 
 pub use crate::slow::missing_record::MissingRecord;
 pub use crate::slow::resolution::Resolution;
-use anyhow::Result;
-use handle_daemon::control::CommandHelp;
-use handle_daemon::metrics::MetricsText;
 use handle_resolver::{RecordCache, StagedCacheLookup};
-use serde_json::Value;
 use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// The cache of a caching server.
 pub trait ServerCache: fmt::Debug + Send + Sync {
@@ -36,45 +31,14 @@ pub trait ServerCache: fmt::Debug + Send + Sync {
     /// Asks other services for a record, and [settles](MissingRecord::settle) the request later.
     /// Must not block.
     fn resolve(&self, missing: MissingRecord);
+}
 
-    /// Whether the cache [resolves](Self::resolve) requests that only the responsible service can
-    /// decide, by handing them to it.
-    fn relays(&self) -> bool {
-        false
-    }
-
+/// What a cache knows about requests that only the responsible service can decide. A cache with it
+/// [resolves](ServerCache::resolve) such requests, by handing them to that service.
+pub trait RequestRelay: fmt::Debug + Send + Sync {
     /// Whether the challenge with this number was made by a service to which a request of `source`
     /// was handed.
-    fn has_challenge(&self, _source: IpAddr, _number: i32) -> bool {
-        false
-    }
-
-    /// Starts the threads of the cache. Called once, after the process has become its user.
-    ///
-    /// # Errors
-    /// When a thread cannot be started.
-    fn start(&self) -> Result<Vec<JoinHandle<()>>>;
-
-    /// Asks these threads to stop.
-    fn stop(&self);
-
-    /// The commands that the cache adds to the control socket.
-    fn commands(&self) -> Vec<CommandHelp>;
-
-    /// Runs one of these commands; `None` if `command` is none of them.
-    fn run(&self, command: &str) -> Option<Value>;
-
-    /// Applies what the program has read for a reload, and adds the outcome to `report`.
-    fn reload(&self, report: &mut Value);
-
-    /// The part of the output of `status` that describes the cache.
-    fn status(&self) -> Value;
-
-    /// The counters of the cache.
-    fn stats(&self) -> Value;
-
-    /// Adds the metrics of the cache.
-    fn add_metrics(&self, text: &mut MetricsText);
+    fn has_challenge(&self, source: IpAddr, number: i32) -> bool;
 }
 
 /// A buffer for copies of records that are used together: those of a batch, or of a part of one.

@@ -19,7 +19,7 @@ const COMMANDS: [CommandHelp; 7] = [
 
 impl ControlCommands for ServerState {
     fn commands(&self) -> Vec<CommandHelp> {
-        let added = self.hooks.cache.iter().flat_map(|cache| cache.commands());
+        let added = self.hooks.extension.iter().flat_map(|extension| extension.commands());
         COMMANDS.into_iter().chain(added).collect()
     }
 
@@ -35,7 +35,7 @@ impl ControlCommands for ServerState {
                 json!({ "ok": true })
             }
             "restart" => takeover::restart(self.hooks.program.as_ref(), &self.handover),
-            _ => return self.hooks.cache.as_ref()?.run(command),
+            _ => return self.hooks.extension.as_ref()?.run(command),
         })
     }
 

@@ -7,6 +7,7 @@
 //! - [`slow`]: work that must not run on a worker: signatures, challenges and their answers.
 //! - [`forward`]: requests that `handle-admin` answers.
 //! - [`cache`]: what a caching server adds, which answers from records of other services.
+//! - [`extension`]: what a process adds: threads, commands, status and metrics.
 //! - `dispatch`: where the outcome of each request goes.
 //! - `udp`, [`tcp`]: requests over both transports, on the same core.
 //! - [`rate_limit`]: limits on the datagrams sent to each peer.
@@ -75,6 +76,7 @@ pub mod config;
 pub mod control;
 pub mod counters;
 mod dispatch;
+pub mod extension;
 pub mod first_set;
 pub mod forward;
 pub mod inputs;

@@ -40,8 +40,8 @@ fn reload_all(shared: &ServerState) -> Value {
                 shared.live.set_sources(sources_of(&in_force.config));
                 shared.wake_workers();
                 changes.report(&mut report, "take over instead: hdl control restart");
-                if let Some(cache) = &hooks.cache {
-                    cache.reload(&mut report);
+                if let Some(extension) = &hooks.extension {
+                    extension.reload(&mut report);
                 }
             }
             Err(error) => {

@@ -83,7 +83,7 @@ impl Server {
     /// As for `start`. A process that was to be taken over continues to serve.
     pub fn start_with(config: &Config, hooks: ServerHooks) -> anyhow::Result<Self> {
         config.check()?;
-        let site = read_site(config)?.relaying(hooks.cache.as_ref().is_some_and(|cache| cache.relays()));
+        let site = read_site(config)?.relaying(hooks.relay.is_some());
         site.differences().iter().for_each(|difference| tracing::warn!("{difference}"));
         let signer = slow::open_signer(config, &site)?;
         let live = if hooks.is_without_set { ServedSet::empty() } else { open_live(config)? };
@@ -205,8 +205,8 @@ impl Server {
     }
 
     fn start_slow_path(&mut self, holder: Option<OwnedSocket>) -> anyhow::Result<()> {
-        if let Some(cache) = &self.shared.hooks.cache {
-            self.helpers.extend(cache.start()?);
+        if let Some(extension) = &self.shared.hooks.extension {
+            self.helpers.extend(extension.start()?);
         }
         if let Some(slow) = &self.shared.slow {
             self.helpers.extend(slow.start(&self.shared)?);
@@ -310,8 +310,8 @@ impl Server {
         if let Some(slow) = &self.shared.slow {
             slow.stop();
         }
-        if let Some(cache) = &self.shared.hooks.cache {
-            cache.stop();
+        if let Some(extension) = &self.shared.hooks.extension {
+            extension.stop();
         }
         ensure!(self.is_finished(), "a worker did not stop in time");
         for thread in self.workers.drain(..).chain(self.helpers.drain(..)) {

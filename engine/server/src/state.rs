@@ -1,8 +1,9 @@
 //! The state that all threads of the server share.
 
-use crate::cache::ServerCache;
+use crate::cache::{RequestRelay, ServerCache};
 use crate::config::Config;
 use crate::counters::CounterShards;
+use crate::extension::ProcessExtension;
 use crate::live::ServedSet;
 use crate::query_log::QueryLog;
 use crate::settings::LiveSettings;
@@ -135,6 +136,10 @@ pub struct ServerHooks {
     pub name: Option<&'static str>,
     /// The records of other services that a caching server answers from.
     pub cache: Option<Arc<dyn ServerCache>>,
+    /// The challenges of services to which the cache hands requests.
+    pub relay: Option<Arc<dyn RequestRelay>>,
+    /// Threads, commands, status and metrics beside those of `handled`.
+    pub extension: Option<Arc<dyn ProcessExtension>>,
     /// Whether there is no published set to answer from.
     pub is_without_set: bool,
 }

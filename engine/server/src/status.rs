@@ -22,8 +22,8 @@ impl ServerState {
             .into_iter()
             .map(|(prefix, share)| json!({ "prefix": prefix.show(bits), "share": share }))
             .collect();
-        if let Some(cache) = &self.hooks.cache {
-            stats["cache"] = cache.stats();
+        if let Some(extension) = &self.hooks.extension {
+            stats[extension.name()] = extension.stats();
         }
         if let Some(log) = &self.query_log {
             let (written, write_failed) = log.counts();
@@ -93,8 +93,8 @@ impl ServerState {
             "threads_ended": ended,
             "log_lines_lost": log::lines_lost(),
         });
-        if let Some(cache) = &self.hooks.cache {
-            status["cache"] = cache.status();
+        if let Some(extension) = &self.hooks.extension {
+            status[extension.name()] = extension.status();
         }
         status
     }

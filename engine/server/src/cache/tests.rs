@@ -3,17 +3,23 @@
 use super::*;
 use crate::Server;
 use crate::config::{Config, Datapath};
+use crate::extension::ProcessExtension;
 use crate::state::ServerHooks;
+use anyhow::Result;
+use handle_daemon::control::CommandHelp;
+use handle_daemon::metrics::MetricsText;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Envelope, Header, MessageBuf, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Value as HandleValue};
 use handle_resolver::{CachedLookup, RefusalReason};
 use handle_snapshot::EncodedRecord;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Mutex;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Default)]
@@ -57,6 +63,12 @@ impl ServerCache for TestCache {
 
     fn resolve(&self, missing: MissingRecord) {
         self.missing.lock().unwrap().push(missing);
+    }
+}
+
+impl ProcessExtension for TestCache {
+    fn name(&self) -> &'static str {
+        "cache"
     }
 
     fn start(&self) -> Result<Vec<JoinHandle<()>>> {
@@ -113,6 +125,7 @@ fn serve(change: impl FnOnce(&mut Config)) -> (Server, Arc<TestCache>) {
     let hooks = ServerHooks {
         name: Some("test-cache"),
         cache: Some(Arc::clone(&cache) as _),
+        extension: Some(Arc::clone(&cache) as _),
         is_without_set: true,
         ..ServerHooks::default()
     };

@@ -84,8 +84,8 @@ pub(super) fn metrics(state: &ObserverState) -> Result<String, String> {
         text.add_all(SlowCounters::rows(), slow.sums());
         text.add_table(slow_metrics(), &SlowReading::take(slow));
     }
-    if let Some(cache) = &reading.shared.hooks.cache {
-        cache.add_metrics(&mut text);
+    if let Some(extension) = &reading.shared.hooks.extension {
+        extension.add_metrics(&mut text);
     }
     text.add_table(set_metrics(), &reading);
     text.add_table(health_metrics(), &reading);

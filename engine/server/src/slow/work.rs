@@ -469,10 +469,10 @@ impl JobContext<'_> {
             // A number that was never issued is reported as an unknown session, as by deployed
             // servers.
             let id = slow.session_id();
-            let cache = self.shared.hooks.cache.as_ref();
+            let relay = self.shared.hooks.relay.as_ref();
             if self.session.is_none()
                 && (self.resumed.is_some()
-                    || cache.is_some_and(|cache| cache.has_challenge(self.origin.ip, id)))
+                    || relay.is_some_and(|relay| relay.has_challenge(self.origin.ip, id)))
             {
                 return slow.refuse(context, self.relay(b""));
             }
