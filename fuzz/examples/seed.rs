@@ -6,12 +6,12 @@
 
 use handle_auth::handshake::{HandshakeProof, SignedHandshake};
 use handle_auth::{digest, kdf, keyfile};
-use handle_daemon::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
-use handle_daemon::callers::{
-    CallerProof, CallerRefusal, CallerReply, CallerRequest, CertificateProof, write_frame,
-};
 use handle_formats::bundle::{BundleContact, archive};
 use handle_fuzz::{TARGETS, layer_examples, proof_examples, put_datagram, steps_examples};
+use handle_local::bulk::{BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult};
+use handle_local::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest, CertificateProof};
+use handle_local::frame;
+use handle_local::kind::LocalKind;
 use handle_proto::ResponseCode;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::data::{PrivateKeyBuf, Site};
@@ -506,14 +506,18 @@ fn sockets(seeds: &mut Seeds) {
         CallerReply::Ended,
         CallerReply::Refused(CallerRefusal::Stale),
     ];
-    let frames = requests.iter().map(CallerRequest::encode).chain(replies.iter().map(CallerReply::encode));
     let mut all = Vec::new();
-    for frame in frames {
-        let at = all.len();
-        write_frame(&mut all, &frame).expect("a short frame");
-        seeds.add("caller_socket", &all[at..]);
-    }
-    seeds.add("caller_socket", all);
+    let mut add = |kind, content: &[u8]| {
+        let frame = frame::encode(kind, content.len(), |out| out.extend_from_slice(content));
+        all.extend_from_slice(&frame);
+        seeds.add("local_socket", &frame[..]);
+    };
+    let callers = requests.iter().map(CallerRequest::encode).chain(replies.iter().map(CallerReply::encode));
+    callers.for_each(|content| add(LocalKind::Callers, &content));
+    add(LocalKind::Relay, &[&[1][..], &[0; 16], b"a message"].concat());
+    add(LocalKind::Forward, &[&[1, 0][..], &[0; 20], &[0; 4], b"a message"].concat());
+    add(LocalKind::Forward, &[3]);
+    add(LocalKind::Changes, b"{}\n");
     let key = Some(BulkKey { name: b"key", digest: [7; 32] });
     let change = |number| BulkChange { number, message: b"a message" };
     let result = |number| BulkResult { number, code: ResponseCode::SUCCESS, text: "text".to_owned() };
@@ -523,9 +527,9 @@ fn sockets(seeds: &mut Seeds) {
         BulkRequest::Proof { auth_type: b"HS_SECKEY", signed_response: b"proof" },
         BulkRequest::Changes(vec![change(1), change(7)]),
     ] {
-        let mut frame = Vec::new();
-        request.encode(&mut frame);
-        seeds.add("bulk_socket", frame);
+        let mut content = Vec::new();
+        request.encode(&mut content);
+        add(LocalKind::Bulk, &content);
     }
     for reply in [
         BulkReply::Challenge([1; NONCE_LEN]),
@@ -534,10 +538,11 @@ fn sockets(seeds: &mut Seeds) {
         BulkReply::Refused(ResponseCode::INVALID_ADMIN, b"no"),
         BulkReply::Results(StorePosition { store: 7, transaction: 9 }, vec![result(1), result(9)]),
     ] {
-        let mut frame = Vec::new();
-        reply.encode(&mut frame);
-        seeds.add("bulk_socket", frame);
+        let mut content = Vec::new();
+        reply.encode(&mut content);
+        add(LocalKind::Bulk, &content);
     }
+    seeds.add("local_socket", all);
 }
 
 /// Adds blocks of the file of a cache: a record, a negative answer, and both.

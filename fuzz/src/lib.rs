@@ -69,7 +69,7 @@ pub use resolver::{batch, question, resolver};
 pub use saved::saved_cache;
 pub use sessions::{session_socket, session_table};
 pub use snapshot::{layer, layer_examples, manifest, steps, steps_examples};
-pub use sockets::{bulk_socket, caller_socket};
+pub use sockets::local_socket;
 pub use source::source_answer;
 pub use template::template;
 pub use train::train;
@@ -94,7 +94,7 @@ targets! {
     key_file challenge_answer key_agreement handshake
     layer manifest proof steps saved_cache cache_policy resolver question batch train
     challenges connections administration permission
-    session_table session_socket caller_socket bulk_socket
+    session_table session_socket local_socket
     rate_limit template
     batch_file json_export sql_dump settings site_bundle source_answer
     reference bootstrap lookup jws

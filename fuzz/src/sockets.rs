@@ -1,45 +1,86 @@
-//! The sockets of `handle-admin` for callers over HTTP, and for changes of many records.
+//! The local socket of `handle-admin`: its frames, and their contents by kind.
 
-use handle_daemon::bulk::{BulkReply, BulkRequest, BulkResult, covered, put_frame};
-use handle_daemon::callers::{CallerReply, CallerRequest, read_frame, write_frame};
+use handle_local::bulk::{BulkReply, BulkRequest, BulkResult, covered};
+use handle_local::callers::{CallerReply, CallerRequest};
+use handle_local::forward::{ForwardFrame, ForwardedAnswer};
+use handle_local::frame::{self, FrameHeader};
+use handle_local::kind::LocalKind;
+use handle_local::relay::RelayedRequest;
 
-/// A frame about a caller decodes to a value that encodes to a frame of the same value, and has the
-/// same bytes unless it has an address, which may be written in several forms. A frame that is cut
-/// or continued is another value or none.
+/// What is read as a frame encodes to the bytes that were read, and no more of the input is looked
+/// at; its content is no longer than its kind allows, however long its header says it is. Contents
+/// decode to values that encode to the same bytes; an address of IPv4 in two forms is one address,
+/// and texts of results that are not UTF-8 become so.
 ///
-/// Input: frames, each after its length in four bytes.
-pub fn caller_socket(bytes: &[u8]) {
+/// Input: frames, one after another.
+pub fn local_socket(bytes: &[u8]) {
     let mut rest = bytes;
-    while let Ok(frame) = read_frame(&mut rest) {
-        let mut written = Vec::new();
-        write_frame(&mut written, &frame).expect("a frame that was read is not too long");
-        assert_eq!((&written[4..], written.len()), (&frame[..], frame.len() + 4));
-        if let Some(request) = CallerRequest::decode(&frame) {
-            let again = request.encode();
-            assert_eq!(CallerRequest::decode(&again), Some(request));
-            let has_address = !matches!(request, CallerRequest::NonceStart | CallerRequest::End(_));
-            assert!(has_address || again == frame, "{request:?}");
-            for other in [&frame[..frame.len() - 1], &[&frame[..], b"x"].concat()] {
-                assert_ne!(CallerRequest::decode(other), Some(request));
-            }
-        }
-        if let Some(reply) = CallerReply::decode(&frame) {
-            assert_eq!(reply.encode(), frame, "{reply:?}");
-            assert_eq!(CallerReply::decode(&frame[..frame.len() - 1]), None);
+    while let Some(header) = rest.first_chunk().and_then(|header| FrameHeader::decode(header).ok()) {
+        let (kind, before) = (header.kind, rest);
+        let len_max = kind.request_len_max();
+        let Ok(content) = frame::read(&mut rest, kind, len_max) else {
+            assert!(header.len > len_max || before.len() < FrameHeader::LEN + header.len);
+            return;
+        };
+        assert!(content.len() == header.len && content.len() <= len_max);
+        let again = frame::encode(kind, content.len(), |out| out.extend_from_slice(&content));
+        assert_eq!(again[..], before[..before.len() - rest.len()]);
+        match kind {
+            LocalKind::Forward => forward_content(&content),
+            LocalKind::Bulk => bulk_content(&content),
+            LocalKind::Callers => caller_content(&content),
+            LocalKind::Relay => relay_content(&content),
+            LocalKind::Changes => {}
         }
     }
 }
 
-/// A frame about changes decodes to a value that encodes to the same bytes; texts of results that
-/// are not UTF-8 become so. A proof covers the whole of the first frame.
-///
-/// Input: a frame without its length.
-pub fn bulk_socket(frame: &[u8]) {
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(&mut out);
+    out
+}
+
+fn forward_content(content: &[u8]) {
+    if let Some(ForwardFrame::Request(request)) = ForwardFrame::decode(content) {
+        let again = encoded(|out| request.encode(out));
+        assert_eq!(again.len(), content.len(), "{request:?}");
+        let Some(ForwardFrame::Request(decoded)) = ForwardFrame::decode(&again) else {
+            panic!("{request:?}")
+        };
+        assert_eq!(encoded(|out| decoded.encode(out)), again, "{request:?}");
+    }
+    if let Some(answer) = ForwardedAnswer::decode(content) {
+        assert_eq!(encoded(|out| answer.encode(out)), content, "{answer:?}");
+    }
+}
+
+fn relay_content(content: &[u8]) {
+    let Some(request) = RelayedRequest::decode(content) else { return };
+    let again = encoded(|out| request.encode(out));
+    assert_eq!((again.len(), RelayedRequest::decode(&again)), (content.len(), Some(request)));
+}
+
+/// What is cut or continued is another value or none.
+fn caller_content(content: &[u8]) {
+    if let Some(request) = CallerRequest::decode(content) {
+        let again = request.encode();
+        assert_eq!((again.len(), CallerRequest::decode(&again)), (content.len(), Some(request)));
+        for other in [&content[..content.len() - 1], &[content, b"x"].concat()] {
+            assert_ne!(CallerRequest::decode(other), Some(request));
+        }
+    }
+    if let Some(reply) = CallerReply::decode(content) {
+        assert_eq!(reply.encode()[..], *content, "{reply:?}");
+        assert_eq!(CallerReply::decode(&content[..content.len() - 1]), None);
+    }
+}
+
+/// A proof covers the whole of the first frame.
+fn bulk_content(frame: &[u8]) {
     if let Some(request) = BulkRequest::decode(frame) {
-        let mut again = Vec::new();
-        put_frame(&mut again, |out| request.encode(out));
-        assert_eq!(&again[4..], frame, "{request:?}");
-        assert_eq!(again[..4], u32::try_from(frame.len()).expect("a short frame").to_be_bytes());
+        let again = encoded(|out| request.encode(out));
+        assert_eq!((again.len(), BulkRequest::decode(&again).as_ref()), (frame.len(), Some(&request)));
         if let (BulkRequest::Begin(_), [first, ..]) = (&request, frame) {
             let changed = [&[first ^ 1], &frame[1..]].concat();
             assert_ne!(covered(&changed)[..], covered(frame)[..]);

@@ -66,7 +66,7 @@ class Service:
             "--organization", "Bibliothek & Archiv", "--contact-email", "library@example.org",
             "--description", "A new service",
         )
-        callers = self.home / "run/callers"
+        socket = self.home / "run/admin.socket"
         self.spawn("handle-admin", "--config", self.home / "handle-admin.toml", "--allow-root")
         self.wait_for(admin)
         self.run(
@@ -81,7 +81,7 @@ class Service:
         gateway.write_text(
             f'snapshot = "{snapshot}"\nsite = "{self.home / "siteinfo.json"}"\n'
             f'listen = ["127.0.0.1:{http}"]\nallow_root = true\n'
-            f'[admin]\naddress = "127.0.0.1:{admin}"\ncallers = "{callers}"\n'
+            f'[admin]\naddress = "127.0.0.1:{admin}"\nsocket = "{socket}"\n'
             f'[registration]\ndirectory = "{self.directory / "requests"}"\nreviewers = ["{ADMIN}"]\n'
             f'[tls]\ncertificate = "{ROOT / "tests/tls/certificate.pem"}"\nkey = "{key}"\n'
         )

@@ -117,8 +117,7 @@ audit = "{here}/audit"
 store.file = "{here}/store"
 publish.directory = "{here}/set"
 publish.interval_ms = 1
-bulk.socket = "{here}/bulk.sock"
-callers.socket = "{here}/callers.sock"
+local.socket = "{here}/admin.socket"
 {self.further_admin_settings}
 """)
         self.wait(lambda: (here / "set" / "MANIFEST").exists())
@@ -127,8 +126,7 @@ snapshot = "{here}/set"
 site = "{here}/site.json"
 listen = ["127.0.0.1:{self.port}"]
 admin.address = "127.0.0.1:{admin_port}"
-admin.bulk_socket = "{here}/bulk.sock"
-admin.callers = "{here}/callers.sock"
+admin.socket = "{here}/admin.socket"
 agencies.prefixes = ["{PREFIX} Tests"]
 pages.help_url = "{HELP}"
 tls.certificate = "{self.certificate}"

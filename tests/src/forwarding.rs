@@ -45,7 +45,7 @@ impl BothProcesses {
             std::fs::create_dir(&set).expect("a directory for the set");
             config.publish.directory = Some(set);
             config.sessions.socket = Some(directory.join("sessions"));
-            config.forward.socket = Some(directory.join("forward"));
+            config.local.socket = Some(directory.join("admin.socket"));
             change_admin(config);
         });
         let directory = admin.directory.path();
@@ -85,7 +85,7 @@ fn configuration(directory: &Path) -> Config {
     let file = directory.join("privkey.bin");
     config.server_key = Some(ServerKeyConfig { file, ..ServerKeyConfig::default() });
     config.sessions.socket = Some(directory.join("sessions"));
-    config.forward.socket = Some(directory.join("forward"));
+    config.forward.socket = Some(directory.join("admin.socket"));
     config
 }
 

@@ -94,14 +94,14 @@ impl AdministeredGateway {
         change: impl FnOnce(&mut Config),
     ) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let socket = directory.path().join("callers.sock");
+        let socket = directory.path().join("admin.socket");
         let administration = administer_with("root", |config| {
-            config.callers.socket = Some(socket.clone());
+            config.local.socket = Some(socket.clone());
             administer(config);
         });
         let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
             config.admin.address = Some(administration.address());
-            config.admin.callers = Some(socket.clone());
+            config.admin.socket = Some(socket.clone());
             use_tls(config, directory.path());
             change(config);
         });

@@ -1,59 +1,28 @@
-//! Changes of many records, which `handle-gateway` hands over through a local socket. Each
-//! connection serves one caller ([`handle_daemon::bulk`]).
+//! Changes of many records, which `handle-gateway` hands over. Each connection serves one caller
+//! ([`handle_local::bulk`]).
 //!
-//! Connections of other users than the configured ones are refused. Connecting gives no rights:
-//! each caller is challenged, and each change is decided with the rights of the caller.
-//! Connections, and changes in one commit, are limited.
+//! Connecting gives no rights: each caller is challenged, and each change is decided with the
+//! rights of the caller. Changes in one commit are limited.
 
 pub mod config;
 
-use crate::local_socket::{LocalSocket, LocalSocketConfig};
 use crate::service::{AdminService, BulkCaller, BulkRefusal};
 use crate::state::AdminState;
 use config::BulkConfig;
-use handle_daemon::bulk::{
-    BEGIN_LEN_MAX, BulkReply, BulkRequest, BulkResult, FRAME_CHANGES_MAX, FRAME_LEN_MAX, SEARCH_LEN_MAX,
-    put_frame,
+use handle_local::bulk::{
+    BEGIN_LEN_MAX, BulkReply, BulkRequest, BulkResult, FRAME_CHANGES_MAX, REQUEST_LEN_MAX, SEARCH_LEN_MAX,
 };
+use handle_local::connection::{FrameReader, FrameWriter, LocalConnection};
 use handle_proto::wire::admin::StorePosition;
 use handle_store::FoundHandles;
 use std::io::{self, ErrorKind};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 use zeroize::Zeroizing;
 
-/// Binds the socket at `path`, with the users of `config`.
-///
-/// # Errors
-/// When another process is listening there, a different kind of file has the path, or the
-/// directory does not allow it.
-pub fn bind(path: &Path, config: &BulkConfig) -> anyhow::Result<LocalSocket> {
-    let config = LocalSocketConfig {
-        setting: "bulk.socket",
-        peer: "handle-gateway",
-        uids: config.uids.clone(),
-        connections: config.connections,
-    };
-    LocalSocket::bind(path, config)
-}
-
-/// Carries out the changes at `socket`, and answers searches, until the server stops.
-///
-/// # Errors
-/// When the runtime cannot watch the socket.
-pub fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> anyhow::Result<()> {
-    let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
-    let (config, stopping) = (Arc::new(state.config().bulk.clone()), state.stopping());
-    let refuse = move || counting.counters.bulk_refused.add();
-    socket.serve(stopping, refuse, move |stream, stopping| {
-        let (state, config) = (Arc::clone(&state), Arc::clone(&config));
-        async move { carry_out(stream, &state, &config, stopping).await }
-    })
-}
+/// Length of replies to one change. They have nothing secret, so others may grow.
+const USUAL_REPLY_LEN: usize = 64;
 
 /// The error for a frame that cannot be parsed.
 fn malformed() -> io::Error {
@@ -62,22 +31,26 @@ fn malformed() -> io::Error {
 
 /// Proves the caller, and carries out changes until the peer closes the connection or the server
 /// stops.
-async fn carry_out(
-    mut stream: UnixStream,
+///
+/// # Errors
+/// When the peer closes the connection or is too slow, or a frame is malformed.
+pub async fn carry_out(
+    mut connection: LocalConnection,
     state: &Arc<AdminState>,
-    config: &Arc<BulkConfig>,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
+    let config = &Arc::new(state.config().bulk.clone());
     let (service, timeout) = (&state.service, Duration::from_millis(config.idle_ms.into()));
-    let begin = receive(&mut stream, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), timeout).await?;
+    let begin = receive(&mut connection.reader, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), timeout).await?;
     if let Some(BulkRequest::Search(_)) = BulkRequest::decode(&begin) {
-        return search_without_caller(stream, state, begin, timeout).await;
+        return search_without_caller(connection, state, begin, timeout).await;
     }
-    let Some(caller) = prove(&mut stream, service, &begin, config, timeout).await? else { return Ok(()) };
+    let proven = prove(&mut connection, service, &begin, config, timeout).await?;
+    let Some(caller) = proven else { return Ok(()) };
     let caller = Arc::new(caller);
     loop {
         let frame = tokio::select! {
-            frame = receive(&mut stream, FRAME_LEN_MAX, timeout) => frame?,
+            frame = receive(&mut connection.reader, REQUEST_LEN_MAX, timeout) => frame?,
             _ = stopping.wait_for(|&stops| stops) => return Ok(()),
         };
         let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
@@ -96,8 +69,8 @@ async fn carry_out(
             })
         });
         match carried_out.await?? {
-            Ok(done) => done.send(&mut stream, timeout).await?,
-            Err(refusal) => return refuse(&mut stream, &refusal, timeout).await,
+            Ok(done) => done.send(&mut connection.writer, timeout).await?,
+            Err(refusal) => return refuse(&mut connection.writer, &refusal, timeout).await,
         }
     }
 }
@@ -109,15 +82,15 @@ enum BulkDone {
 }
 
 impl BulkDone {
-    async fn send(self, stream: &mut UnixStream, timeout: Duration) -> io::Result<()> {
+    async fn send(self, writer: &mut FrameWriter, timeout: Duration) -> io::Result<()> {
         match self {
             Self::Changed(position, results) => {
-                send(stream, &BulkReply::Results(position, results), timeout).await
+                send(writer, &BulkReply::Results(position, results), timeout).await
             }
             Self::Found(found) => {
                 let handles = found.handles.iter().map(Vec::as_slice).collect();
                 let next = found.next.as_deref().unwrap_or_default();
-                send(stream, &BulkReply::Found(handles, next), timeout).await
+                send(writer, &BulkReply::Found(handles, next), timeout).await
             }
         }
     }
@@ -125,7 +98,7 @@ impl BulkDone {
 
 /// Answers searches of a caller without credentials, which the settings may allow.
 async fn search_without_caller(
-    mut stream: UnixStream,
+    mut connection: LocalConnection,
     state: &Arc<AdminState>,
     first: Zeroizing<Vec<u8>>,
     timeout: Duration,
@@ -140,10 +113,10 @@ async fn search_without_caller(
             _ => Err(malformed()),
         });
         match found.await?? {
-            Ok(found) => BulkDone::Found(found).send(&mut stream, timeout).await?,
-            Err(refused) => return refuse(&mut stream, &refused.into(), timeout).await,
+            Ok(found) => BulkDone::Found(found).send(&mut connection.writer, timeout).await?,
+            Err(refused) => return refuse(&mut connection.writer, &refused.into(), timeout).await,
         }
-        frame = receive(&mut stream, SEARCH_LEN_MAX, timeout).await?;
+        frame = receive(&mut connection.reader, SEARCH_LEN_MAX, timeout).await?;
     }
 }
 
@@ -161,7 +134,7 @@ async fn run<T: Send + 'static>(
 
 /// Challenges the caller that the first frame names; `None` if the caller was refused.
 async fn prove(
-    stream: &mut UnixStream,
+    connection: &mut LocalConnection,
     service: &Arc<AdminService>,
     begin: &[u8],
     config: &Arc<BulkConfig>,
@@ -169,8 +142,8 @@ async fn prove(
 ) -> io::Result<Option<BulkCaller>> {
     let begin = Zeroizing::new(begin.to_vec());
     let nonce = handle_auth::random();
-    send(stream, &BulkReply::Challenge(nonce), timeout).await?;
-    let proof = receive(stream, BEGIN_LEN_MAX, timeout).await?;
+    send(&mut connection.writer, &BulkReply::Challenge(nonce), timeout).await?;
+    let proof = receive(&mut connection.reader, BEGIN_LEN_MAX, timeout).await?;
     let (answering, config) = (Arc::clone(service), Arc::clone(config));
     let proven = run(service, move || {
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
@@ -180,47 +153,37 @@ async fn prove(
     });
     match proven.await?? {
         Ok(caller) => {
-            send(stream, &BulkReply::Accepted, timeout).await?;
+            send(&mut connection.writer, &BulkReply::Accepted, timeout).await?;
             Ok(Some(caller))
         }
         Err(refusal) => {
-            refuse(stream, &refusal, timeout).await?;
+            refuse(&mut connection.writer, &refusal, timeout).await?;
             Ok(None)
         }
     }
 }
 
-async fn refuse(stream: &mut UnixStream, refusal: &BulkRefusal, timeout: Duration) -> io::Result<()> {
+async fn refuse(writer: &mut FrameWriter, refusal: &BulkRefusal, timeout: Duration) -> io::Result<()> {
     match refusal {
-        BulkRefusal::OtherBody => send(stream, &BulkReply::OtherBody, timeout).await,
+        BulkRefusal::OtherBody => send(writer, &BulkReply::OtherBody, timeout).await,
         BulkRefusal::Refused(refused) => {
-            send(stream, &BulkReply::Refused(refused.code, refused.text.as_bytes()), timeout).await
+            send(writer, &BulkReply::Refused(refused.code, refused.text.as_bytes()), timeout).await
         }
     }
 }
 
 /// Sends a frame, for which the peer has `timeout` to read it.
-async fn send(stream: &mut UnixStream, reply: &BulkReply<'_>, timeout: Duration) -> io::Result<()> {
-    let mut frame = Vec::new();
-    put_frame(&mut frame, |out| reply.encode(out));
-    let sent = tokio::time::timeout(timeout, stream.write_all(&frame)).await;
-    sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+async fn send(writer: &mut FrameWriter, reply: &BulkReply<'_>, timeout: Duration) -> io::Result<()> {
+    let sent = writer.send(USUAL_REPLY_LEN, |content| reply.encode(content));
+    tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }
 
-/// Receives the next frame, without its length.
+/// Receives the content of the next frame.
 async fn receive(
-    stream: &mut UnixStream,
+    reader: &mut FrameReader,
     len_max: usize,
     timeout: Duration,
 ) -> io::Result<Zeroizing<Vec<u8>>> {
-    let received = tokio::time::timeout(timeout, async {
-        let len = stream.read_u32().await? as usize;
-        if len > len_max {
-            return Err(io::Error::new(ErrorKind::InvalidData, "a frame is too long"));
-        }
-        let mut frame = Zeroizing::new(vec![0; len]);
-        stream.read_exact(&mut frame).await?;
-        Ok(frame)
-    });
+    let received = tokio::time::timeout(timeout, reader.receive(len_max));
     received.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

@@ -8,7 +8,7 @@ use crate::operation::CandidateKey;
 use handle_auth::Digest;
 use handle_auth::challenge::{CoveredBytes, verify_in_session};
 use handle_auth::digest::digest;
-use handle_daemon::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
+use handle_local::callers::{CallerSessionId, CallerSessionSecret, NONCE_LEN, NONCE_START_LEN};
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use handle_store::key;

@@ -1,37 +1,36 @@
-//! The socket at which `handle-gateway` verifies callers over HTTP.
+//! Requests of `handle-gateway` about callers over HTTP.
 
 pub mod config;
 
 use crate::state::AdminState;
-use handle_daemon::callers::{CallerRequest, read_frame, write_frame};
-use handle_daemon::control::ControlSocket;
-use handle_daemon::shutdown::Shutdown;
-use std::io;
-use std::os::unix::net::UnixStream;
+use handle_local::callers::{CallerRequest, LEN_MAX};
+use handle_local::connection::LocalConnection;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// Timeout for reading a request, and for writing its reply.
 const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves the socket until `shutdown` has stopped.
-pub fn serve(socket: ControlSocket, shutdown: &Shutdown, state: Arc<AdminState>) {
-    let connections = state.config().callers.connections;
-    socket.serve_with(shutdown, connections, move |client| {
-        if let Err(error) = talk(&client, &state) {
-            tracing::debug!(%error, "a connection of handle-gateway went away");
-        }
-    });
-}
-
 /// Answers the single request of a connection.
-fn talk(client: &UnixStream, state: &AdminState) -> io::Result<()> {
-    client.set_read_timeout(Some(FRAME_TIMEOUT))?;
-    client.set_write_timeout(Some(FRAME_TIMEOUT))?;
-    let frame = read_frame(client)?;
-    let Some(request) = CallerRequest::decode(&frame) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a malformed request"));
+///
+/// # Errors
+/// When the peer closes the connection or is too slow, or the request is malformed.
+pub async fn answer(mut connection: LocalConnection, state: &Arc<AdminState>) -> io::Result<()> {
+    let late = |_| io::Error::from(ErrorKind::TimedOut);
+    let frame = timeout(FRAME_TIMEOUT, connection.reader.receive(LEN_MAX)).await.map_err(late)??;
+    let answering = Arc::clone(state);
+    let answered = tokio::task::spawn_blocking(move || {
+        let request = CallerRequest::decode(&frame)?;
+        let limits = answering.config().callers.limits();
+        Some(answering.service.answer_gateway(request, &limits).encode())
+    });
+    let Ok(reply) = answered.await else {
+        state.service.counters.bugs.add();
+        return Ok(());
     };
-    let reply = state.service.answer_gateway(request, &state.config().callers.limits());
-    write_frame(client, &reply.encode())
+    let reply = reply.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a malformed request"))?;
+    let sent = connection.writer.send(reply.len(), |content| content.extend_from_slice(&reply));
+    timeout(FRAME_TIMEOUT, sent).await.map_err(late)?
 }

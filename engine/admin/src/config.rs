@@ -2,7 +2,6 @@
 
 use crate::bulk::config::BulkConfig;
 use crate::callers::config::CallersConfig;
-use crate::changes::config::ChangesConfig;
 use crate::costly::config::CostlyConfig;
 use crate::forward::config::ForwardConfig;
 use crate::index::config::IndexConfig;
@@ -16,6 +15,7 @@ use handle_daemon::server_key::ServerKeyConfig;
 use handle_daemon::sessions::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::{DAY_MS, NETWORKS, SettingError};
+use handle_local::config::LocalConfig;
 use handle_proto::limit;
 use handle_source::{SourceConfig, check_sources};
 use handle_store::StoreConfig;
@@ -58,11 +58,11 @@ settings! {
         section remote: RemoteConfig;
         section replication: ReplicationConfig;
         section mirror: MirrorConfig;
+        section local: LocalConfig;
         section forward: ForwardConfig;
         section callers: CallersConfig;
         section bulk: BulkConfig;
         section index: IndexConfig;
-        section changes: ChangesConfig;
         section limits: AdminLimits;
         section costly: CostlyConfig;
         section tcp: TcpConfig;

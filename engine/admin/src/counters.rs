@@ -21,20 +21,14 @@ handle_daemon::event_counters! {
         store_errors,
         /// Requests forwarded by `handled`.
         forwarded,
-        /// Connections to `forward.socket` that were refused, because of another user or too many
-        /// connections, or that sent invalid frames.
-        forwarded_refused,
-        /// Changes handed over by `handle-gateway` at `bulk.socket`, without repetitions.
+        /// Connections to `local.socket` that were refused: of users who may not use it, or not for
+        /// this, too many, or with frames of another version.
+        local_refused,
+        /// Changes handed over by `handle-gateway`, without repetitions.
         bulk_changes,
-        /// Connections to `bulk.socket` that were refused, because of another user or too many
-        /// connections.
-        bulk_refused,
         /// Searches of callers of `handle-gateway` for handles, by values.
         searches,
-        /// Connections to `changes.socket` that were refused, because of another user or too many
-        /// connections.
-        changes_refused,
-        /// Connections to `changes.socket` whose program did not read in time.
+        /// Connections of programs that follow changes and did not read in time.
         changes_late,
         /// Streams for mirrors that were begun.
         streams,
@@ -47,11 +41,8 @@ handle_daemon::event_counters! {
         stream_transactions,
         /// Records that were sent in streams of all records.
         stream_records,
-        /// Messages that `handle-gateway` relayed at `replication.socket`.
+        /// Messages that `handle-gateway` relayed.
         relayed,
-        /// Connections to `replication.socket` that were refused, because of another user or too
-        /// many connections.
-        relayed_refused,
         /// Wrong secret keys, and proofs for identities that are not known.
         secret_guesses,
         /// Proofs that were not checked, because their source had sent too many wrong secret keys.

@@ -7,9 +7,10 @@
 //! - [`forward`]: requests that `handled` hands over; [`referral`]: resolution for clients
 //!   that do not understand referrals.
 //! - [`bulk`]: changes of many records that `handle-gateway` hands over.
-//! - [`local_socket`]: the socket of the last two.
 //! - [`callers`], [`caller_sessions`]: callers over HTTP, whose identity `handle-gateway` has
 //!   proven here.
+//! - [`changes`]: changes of the store, for programs that follow them.
+//! - `local`: the socket for these four, and for messages that `handle-gateway` relays.
 //! - [`service`]: the path of a message: opened, decided, authenticated, carried out, answered.
 //! - [`replication`]: streams of transactions and records, for mirrors.
 //! - [`mirror`]: follows primaries, whose records are kept here.
@@ -59,7 +60,7 @@ pub mod forward;
 pub mod health;
 pub mod index;
 mod lease;
-pub mod local_socket;
+mod local;
 pub mod maintenance;
 pub mod mirror;
 pub mod observe;

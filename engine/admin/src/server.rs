@@ -1,12 +1,11 @@
 //! Starts and stops the parts of the process.
 
 use crate::audit::Audit;
-use crate::callers;
 use crate::config::Config;
 use crate::connections;
 use crate::costly::CostlyWork;
 use crate::index::keep_index;
-use crate::local_socket::LocalSocket;
+use crate::local;
 use crate::maintenance::{check_disks, expire_sessions, prune_log};
 use crate::mirror::Mirror;
 use crate::mirror::promote::complete_promotion;
@@ -14,12 +13,11 @@ use crate::publish::{self, StorePublisher, explain_set};
 use crate::pull::Pulls;
 use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
-use crate::replication::{Replication, relay, tls};
+use crate::replication::{Replication, tls};
 use crate::service::reply::ReplySealer;
 use crate::service::{AdminService, ChallengeSharing, SharedSessionRows};
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
-use crate::{bulk, changes, forward};
 use anyhow::Context as _;
 use handle_auth::PrivateKey;
 use handle_auth::challenges::Challenges;
@@ -34,6 +32,7 @@ use handle_daemon::sessions::{SessionEndpoint, SessionRows};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_daemon::threads;
+use handle_local::socket::LocalSocket;
 use handle_proto::Handle;
 use handle_source::RecordSources;
 use handle_store::{Store, StoreRecords as _};
@@ -96,11 +95,11 @@ impl Server {
         if let Some(user) = &config.user {
             become_user(user)?;
         }
-        let bind_control = |path| ControlSocket::bind(path, false, "handle-admin");
-        let control = config.control.as_deref().map(bind_control).transpose()?;
+        let control = config.control.as_deref();
+        let control = control.map(|path| ControlSocket::bind(path, false, "handle-admin")).transpose()?;
         let OpenedService { service, publisher, mirror, pulls } = open_service(config)?;
-        let sockets = LocalSockets::bind(config)?;
-        let callers = config.callers.socket.as_deref().map(bind_control).transpose()?;
+        let local = config.local.socket.as_deref();
+        let local = local.map(|path| LocalSocket::bind(path, &config.local)).transpose()?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
         let shared = Arc::new(AdminState::new(
@@ -117,7 +116,7 @@ impl Server {
         let runtime = runtime(config)?;
         {
             let _inside = runtime.enter();
-            start_tasks(&shared, listeners, sockets)?;
+            start_tasks(&shared, listeners, local)?;
             serve_notices(&shared, notices)?;
         }
         if let Some(scrapes) = scrapes {
@@ -127,10 +126,6 @@ impl Server {
         if let Some(control) = control {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("control", move || control.serve(&shutdown, &state))?;
-        }
-        if let Some(socket) = callers {
-            let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
-            helpers.start("callers", move || callers::serve(socket, &shutdown, state))?;
         }
         if shared.service.sharing().is_some() {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
@@ -221,28 +216,6 @@ impl BoundPorts {
         let listeners = config.listen.iter().map(listener).collect::<Result<_, _>>()?;
         let notices = config.publish.notify.listen.as_ref().map(listener).transpose()?;
         Ok(Self { listeners, scrapes: config.observe.http.map(ScrapeEndpoint::bind).transpose()?, notices })
-    }
-}
-
-/// The sockets at which other processes of this host hand over work.
-struct LocalSockets {
-    forward: Option<LocalSocket>,
-    bulk: Option<LocalSocket>,
-    relay: Option<LocalSocket>,
-    changes: Option<LocalSocket>,
-}
-
-impl LocalSockets {
-    fn bind(config: &Config) -> anyhow::Result<Self> {
-        let forward = config.forward.socket.as_deref();
-        let forward = forward.map(|path| forward::bind(path, &config.forward)).transpose()?;
-        let bulk = config.bulk.socket.as_deref();
-        let bulk = bulk.map(|path| bulk::bind(path, &config.bulk)).transpose()?;
-        let relay = config.replication.socket.as_deref();
-        let relay = relay.map(|path| relay::bind(path, &config.replication)).transpose()?;
-        let changes = config.changes.socket.as_deref();
-        let changes = changes.map(|path| changes::bind(path, &config.changes)).transpose()?;
-        Ok(Self { forward, bulk, relay, changes })
     }
 }
 
@@ -359,7 +332,7 @@ fn open_replication(config: &Config, service: &AdminService) -> anyhow::Result<O
 fn start_tasks(
     state: &Arc<AdminState>,
     listeners: Vec<TcpListener>,
-    sockets: LocalSockets,
+    socket: Option<LocalSocket>,
 ) -> anyhow::Result<()> {
     let config = state.config();
     for listener in listeners {
@@ -367,17 +340,8 @@ fn start_tasks(
         let accept = connections::serve(listener, Arc::clone(&state.connections));
         tokio::spawn(threads::watch("accept", accept));
     }
-    if let Some(socket) = sockets.forward {
-        forward::serve(socket, &state.service, &config.forward, state.stopping())?;
-    }
-    if let Some(socket) = sockets.bulk {
-        bulk::serve(socket, state)?;
-    }
-    if let Some(socket) = sockets.relay {
-        relay::serve(socket, &state.service, &config.replication, state.stopping())?;
-    }
-    if let Some(socket) = sockets.changes {
-        changes::serve(socket, state)?;
+    if let Some(socket) = socket {
+        local::serve(socket, state)?;
     }
     tokio::spawn(threads::watch("disks", check_disks(Arc::clone(state))));
     tokio::spawn(threads::watch("prune", prune_log(Arc::clone(state))));
@@ -444,7 +408,7 @@ impl Drop for HelperThreads {
 /// Opens the resolver for clients that do not understand referrals, if it is enabled. The files for
 /// asking other services are used only if other services are asked about identities.
 fn open_referrals(config: &Config, exempt: SourceList) -> anyhow::Result<Option<ReferralResolver>> {
-    if config.forward.socket.is_none() || !config.forward.resolve_for_old {
+    if config.local.socket.is_none() || !config.forward.resolve_for_old {
         return Ok(None);
     }
     match ReferralResolver::open(&config.remote, config.forward.resolutions, exempt) {
@@ -465,11 +429,12 @@ fn runtime(config: &Config) -> anyhow::Result<Runtime> {
     }
     // One thread for each request being processed, and a few for health and control.
     let requests = config.replication.streams
-        + config.replication.socket_connections
+        + config.local.relay_connections
         + config.tcp.requests
         + config.forward.requests
-        + config.bulk.connections
-        + config.changes.connections;
+        + config.local.bulk_connections
+        + config.local.callers_connections
+        + config.local.changes_connections;
     builder.max_blocking_threads(requests + 8);
     builder.build().context("cannot start the threads that answer")
 }

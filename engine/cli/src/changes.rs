@@ -2,9 +2,12 @@
 
 use crate::{ExitOutcome, output};
 use anyhow::{Context as _, bail};
+use handle_local::client::LocalClient;
+use handle_local::frame;
+use handle_local::kind::LocalKind;
 use serde_json::{Value as Json, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +21,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Print the changes of the store, one line of JSON each.
 ///
-/// Connects to a running handle-admin with `changes.socket`. Each line has a `cursor`; a later call
+/// Connects to a running handle-admin with `local.socket`. Each line has a `cursor`; a later call
 /// with --after goes on exactly behind it. A line with the kind `position` or `end` has nothing but
 /// a cursor. Without --after, the changes from now on are printed: without --follow, that is the
 /// present cursor.
@@ -45,8 +48,8 @@ pub(crate) struct Args {
     /// Print the public values of each record, as they are when its line is made.
     #[arg(long)]
     values: bool,
-    /// The socket of handle-admin for changes.
-    #[arg(long, short, default_value = "/run/handle-admin/changes.sock", env = "HANDLE_ADMIN_CHANGES")]
+    /// The local socket of handle-admin.
+    #[arg(long, short, default_value = "/run/handle-admin/admin.socket", env = "HANDLE_ADMIN_CHANGES")]
     socket: PathBuf,
 }
 
@@ -66,18 +69,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     }
     let (mut after, mut is_first) = (args.after.clone(), true);
     loop {
-        let connected = UnixStream::connect(&args.socket);
+        let connected = LocalClient::connect(&args.socket, LocalKind::Changes, LOOK);
         let ended = match connected {
-            Ok(stream) => {
-                let ended = print(args, &stream, &mut after, is_first, &stop)?;
+            Ok(client) => {
+                let ended = print(args, client, &mut after, is_first, &stop)?;
                 is_first &= after.is_none();
                 ended
             }
             Err(error) if is_first => {
                 return Err(error).with_context(|| {
                     format!(
-                        "cannot connect to {} (is handle-admin running with `changes.socket`, and may this user \
-                         open the socket?)",
+                        "cannot connect to {} (is handle-admin running with `local.socket`, and does its \
+                         `local.changes_users` name this user?)",
                         args.socket.display()
                     )
                 });
@@ -107,48 +110,70 @@ fn pause(stop: &AtomicBool) {
     }
 }
 
+/// A connection that is read until a signal arrives.
+struct StoppableReader<'a> {
+    stream: &'a UnixStream,
+    stop: &'a AtomicBool,
+}
+
+impl Read for StoppableReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.stream.read(buffer) {
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    if self.stop.load(Ordering::Relaxed) {
+                        return Err(error);
+                    }
+                }
+                read => return read,
+            }
+        }
+    }
+}
+
 /// Prints the lines of one connection, and moves `after` with each.
 fn print(
     args: &Args,
-    mut stream: &UnixStream,
+    mut client: LocalClient,
     after: &mut Option<String>,
     is_first: bool,
     stop: &AtomicBool,
 ) -> anyhow::Result<FeedEnd> {
     let Args { prefix, values, follow, .. } = args;
-    let request = json!({ "after": after, "prefix": prefix, "values": values, "follow": follow });
-    stream.set_read_timeout(Some(LOOK))?;
+    let request = json!({ "after": after, "prefix": prefix, "values": values, "follow": follow }).to_string();
     // A process that ends does not read it.
-    if writeln!(stream, "{request}").is_err() {
+    if client.send(request.len(), |content| content.extend_from_slice(request.as_bytes())).is_err() {
         return Ok(FeedEnd::Lost);
     }
-    let (mut reader, mut line, mut is_begin) = (BufReader::new(stream), Vec::new(), true);
+    let mut reader = StoppableReader { stream: client.stream(), stop };
+    let (mut lines, mut is_begin) = (Vec::new(), true);
     loop {
+        let received = frame::read(&mut reader, LocalKind::Changes, LocalKind::Changes.reply_len_max());
         if stop.load(Ordering::Relaxed) {
             return Ok(FeedEnd::Over);
         }
-        match reader.read_until(b'\n', &mut line) {
-            Ok(_) if line.ends_with(b"\n") => {}
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => continue,
-            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-            // A line that was cut off is sent again.
-            Ok(_) | Err(_) => return Ok(FeedEnd::Lost),
+        // A line that was cut off is sent again.
+        let Ok(part) = received else { return Ok(FeedEnd::Lost) };
+        lines.extend_from_slice(&part);
+        let Some(end) = lines.iter().rposition(|&byte| byte == b'\n') else { continue };
+        let rest = lines.split_off(end + 1);
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            let json: Json =
+                serde_json::from_slice(line).context("handle-admin sent a line that is not JSON")?;
+            if json.get("error").is_some() {
+                return Ok(FeedEnd::Refused(json["message"].as_str().unwrap_or("refused").to_owned()));
+            }
+            *after = Some(json["cursor"].as_str().context("a line has no cursor")?.to_owned());
+            // A later connection begins with the cursor that was printed last.
+            if is_first || !is_begin {
+                println!("{}", output::json_line(&json));
+                output::check()?;
+            }
+            is_begin = false;
+            if json["kind"] == "end" {
+                return Ok(FeedEnd::Over);
+            }
         }
-        let json: Json =
-            serde_json::from_slice(&line).context("handle-admin sent a line that is not JSON")?;
-        if json.get("error").is_some() {
-            return Ok(FeedEnd::Refused(json["message"].as_str().unwrap_or("refused").to_owned()));
-        }
-        *after = Some(json["cursor"].as_str().context("a line has no cursor")?.to_owned());
-        // A later connection begins with the cursor that was printed last.
-        if is_first || !is_begin {
-            println!("{}", output::json_line(&json));
-            output::check()?;
-        }
-        is_begin = false;
-        if json["kind"] == "end" {
-            return Ok(FeedEnd::Over);
-        }
-        line.clear();
+        lines = rest;
     }
 }

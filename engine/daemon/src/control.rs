@@ -161,23 +161,6 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Runs `talk` for every client until `shutdown` has stopped, for at most `clients_max` at a
-    /// time. Clients of other users are turned away.
-    pub fn serve_with(
-        self,
-        shutdown: &Shutdown,
-        clients_max: usize,
-        talk: impl Fn(UnixStream) + Send + Sync + 'static,
-    ) {
-        let bounds = (move || clients_max, GOODBYE_TIMEOUT);
-        serve_clients(&self.listener, "socket-client", shutdown, bounds, move |client: UnixStream| {
-            match rustix::net::sockopt::socket_peercred(&client) {
-                Ok(peer) if peer.uid == rustix::process::geteuid() => talk(client),
-                _ => tracing::warn!("a client of another user is turned away"),
-            }
-        });
-    }
-
     /// Serves clients until `shutdown` has stopped.
     pub fn serve(mut self, shutdown: &Arc<Shutdown>, commands: &Arc<impl ControlCommands>) {
         let (of_clients, stop) = (Arc::clone(commands), Arc::clone(shutdown));

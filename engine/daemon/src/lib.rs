@@ -1,8 +1,6 @@
 //! What every process of the Handle System has, apart from what it answers.
 //!
 //! - [`administrators`], [`identity`]: who may do what, as configured for every process.
-//! - [`bulk`]: changes of many records, from `handle-gateway` to `handle-admin`.
-//! - [`callers`]: messages about callers over HTTP between `handle-gateway` and `handle-admin`.
 //! - [`clock`]: the time of day.
 //! - [`connections`]: who is connected, how long each may wait, and whose place a new one takes.
 //! - [`control`]: the control socket.
@@ -27,7 +25,7 @@
 //! - [`shutdown`]: the end of a process, as an event to sleep on.
 //! - [`signals`]: what SIGTERM, SIGINT and SIGHUP ask for.
 //! - [`site`]: the site record, and the place of a server in it.
-//! - [`socket`]: local sockets that only their owner can connect to.
+//! - [`socket`]: local sockets, for their owner only, and connections to them.
 //! - [`source_counts`]: how many of something each source has.
 //! - [`source_rates`]: how often each source does something.
 //! - [`takeover`]: a new process takes over the sockets of the old one.
@@ -67,8 +65,6 @@
 #![forbid(unsafe_code)]
 
 pub mod administrators;
-pub mod bulk;
-pub mod callers;
 mod clients;
 pub mod clock;
 pub mod connections;
@@ -88,7 +84,6 @@ pub mod publication;
 pub mod publisher_keys;
 pub mod readiness;
 pub mod record_tag;
-pub mod relay;
 pub mod scrape;
 pub mod secret_guesses;
 pub mod server_key;

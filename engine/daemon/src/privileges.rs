@@ -151,6 +151,19 @@ pub fn check_user(user: &str) -> Result<(), PrivilegeError> {
     account(user).map(drop)
 }
 
+/// The number of `user`, a name of `/etc/passwd` or a number. It may be root.
+///
+/// # Errors
+/// When there is no such user.
+pub fn user_id(user: &str) -> Result<u32, PrivilegeError> {
+    if let Ok(uid) = user.parse() {
+        return Ok(uid);
+    }
+    let passwd = std::fs::read_to_string("/etc/passwd").or_say("cannot read /etc/passwd")?;
+    let account = find(user, &passwd, "").ok_or_else(|| PrivilegeError::NoAccount(user.to_owned()))?;
+    Ok(account.uid)
+}
+
 fn account(user: &str) -> Result<SystemAccount, PrivilegeError> {
     let account = match numbers(user) {
         Some(account) => account,
@@ -212,6 +225,8 @@ mod tests {
         assert_eq!(find("bad", PASSWD, GROUP), None);
         assert_eq!(numbers("65534:100"), Some(SystemAccount { uid: 65534, gid: 100, groups: vec![100] }));
         assert_eq!(numbers("65534"), None);
+        assert_eq!((user_id("root").unwrap(), user_id("990").unwrap()), (0, 990));
+        assert!(user_id("no-such-user-here").is_err());
     }
 
     #[test]

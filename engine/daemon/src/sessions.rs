@@ -11,7 +11,6 @@
 //!   while `handled` does not answer.
 //! - [`row`], [`shared`]: sessions of several `handle-admin` over one database.
 //! - [`numbers`]: which process has created a challenge or session, by its number.
-//! - [`forward`]: requests that `handled` forwards to `handle-admin`, as frames.
 //! - [`endpoint`]: opens and seals messages, for a process that shares the table of another.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
@@ -20,7 +19,6 @@ pub mod config;
 pub mod endpoint;
 pub mod facts;
 mod fields;
-pub mod forward;
 pub mod holder;
 pub mod link;
 pub mod numbers;

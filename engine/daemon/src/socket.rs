@@ -1,10 +1,14 @@
-//! Local sockets that only their owner can connect to.
+//! Local sockets: binding one that only its owner can connect to, and connecting to the process
+//! that is expected there.
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixListener;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::time::Duration;
 
 /// Mode of the file of a socket: connecting requires write permission.
 const OWNER_ONLY: u32 = 0o600;
@@ -33,11 +37,59 @@ pub fn bind_for_owner(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
+/// Connects to the process that listens at `path`. No step waits longer than `timeout`.
+///
+/// # Errors
+/// Errors of the kernel, and those of [`check_listener`].
+pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
+    // Non-blocking, because a blocking connect waits forever when the other process no longer
+    // accepts connections.
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    check_listener(&socket, path)?;
+    let socket = UnixStream::from(socket);
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(timeout))?;
+    socket.set_write_timeout(Some(timeout))?;
+    Ok(socket)
+}
+
+/// Checks that the process that listens at `path` runs as the user of this process, or as the owner
+/// of the directory, who decides in any case what is there. Others who may write to the directory
+/// learn nothing.
+///
+/// # Errors
+/// When the user is another one, or the kernel does not report it.
+pub fn check_listener(socket: &impl AsFd, path: &Path) -> io::Result<()> {
+    let peer = socket_peercred(socket)?;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let owns_directory = || {
+        let owner = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+        owner.is_ok_and(|owner| owner.uid() == peer.uid.as_raw())
+    };
+    if peer.uid == rustix::process::geteuid() || owns_directory() {
+        return Ok(());
+    }
+    let who = format!(
+        "user {} with process {} listens at {}, who is neither this user nor the owner of the directory",
+        peer.uid.as_raw(),
+        peer.pid.as_raw_nonzero(),
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
+}
+
+/// Whether the error is a timeout: the other process is running, but does not answer in time.
+#[must_use]
+pub fn is_too_slow(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::Write as _;
-    use std::os::unix::net::UnixStream;
 
     #[test]
     fn only_the_owner_can_connect() {

@@ -51,7 +51,7 @@ pub(crate) const fn is_unreachable(kind: ErrorKind) -> bool {
         || matches!(kind, Kind::TimedOut | Kind::WouldBlock)
 }
 
-/// The message for callers if no socket for many changes is configured.
+/// The message for callers if no socket is configured.
 pub(crate) const NO_BULK: &str = "This gateway does not take changes of many records";
 
 /// Time after which a request that waits for a permit asks for one again.
@@ -72,8 +72,7 @@ pub enum ServiceError {
 #[derive(Debug)]
 pub struct AdministrationService {
     address: SocketAddr,
-    bulk_socket: Option<PathBuf>,
-    relay_socket: Option<PathBuf>,
+    socket: Option<PathBuf>,
     timeout: Duration,
     /// The key of the service, if it is on another host.
     key: Option<PublicKey>,
@@ -111,16 +110,14 @@ impl AdministrationService {
         let timeout = Duration::from_millis(config.answer_ms.into());
         let limits = config.request_limits();
         let permits = Arc::new(SourcePermits::default());
-        let callers = config.callers.as_deref().map(|socket| Arc::new(CallerService::new(socket, timeout)));
+        let callers = config.socket.as_deref().map(|socket| Arc::new(CallerService::new(socket, timeout)));
         let answer_len_max = config.answer_bytes;
-        let (bulk_socket, relay_socket) = (config.bulk_socket.clone(), config.relay_socket.clone());
-        let bulk_path = bulk_socket.as_deref().unwrap_or(Path::new("-"));
-        let (failures, bulk_failures) =
-            (FailureSeries::new(address), FailureSeries::new(bulk_path.display()));
+        let socket = config.socket.clone();
+        let path = socket.as_deref().unwrap_or(Path::new("-"));
+        let (failures, bulk_failures) = (FailureSeries::new(address), FailureSeries::new(path.display()));
         Ok(Some(Self {
             address,
-            bulk_socket,
-            relay_socket,
+            socket,
             timeout,
             key,
             permits,
@@ -164,16 +161,10 @@ impl AdministrationService {
         self.address
     }
 
-    /// The socket for changes of many records.
+    /// Its local socket.
     #[must_use]
-    pub fn bulk_socket(&self) -> Option<&Path> {
-        self.bulk_socket.as_deref()
-    }
-
-    /// The socket for messages whose answers may be streams.
-    #[must_use]
-    pub fn relay_socket(&self) -> Option<&Path> {
-        self.relay_socket.as_deref()
+    pub fn socket(&self) -> Option<&Path> {
+        self.socket.as_deref()
     }
 
     /// Timeout for each answer.
@@ -272,7 +263,7 @@ impl AdministrationService {
         self.failures.note(None::<&str>, Instant::now());
     }
 
-    /// The failures at the socket for changes of many records.
+    /// The failures of changes of many records.
     pub(crate) const fn bulk_failures(&self) -> &FailureSeries {
         &self.bulk_failures
     }

@@ -1,14 +1,17 @@
-//! The local socket of `handle-admin` for changes of many records ([`handle_daemon::bulk`]).
+//! Changes of many records, handed over to `handle-admin` ([`handle_local::bulk`]).
 //!
 //! A connection serves one request of one caller, whose secret answers the challenge of
 //! `handle-admin`.
 
 use handle_auth::challenge::{answer_in_session, answer_with_secret};
 use handle_client::administration::{ClientIdentity, IdentityKey};
-use handle_daemon::bulk::{
+use handle_local::bulk::{
     BEGIN_LEN_MAX, BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult, BulkSearch,
-    RESULTS_LEN_MAX, covered, put_frame,
+    RESULTS_LEN_MAX, covered,
 };
+use handle_local::connection::{FrameReader, LocalConnection};
+use handle_local::frame;
+use handle_local::kind::LocalKind;
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::admin::StorePosition;
 use handle_proto::wire::auth::{GATEWAY_SESSION, SECRET_KEY};
@@ -19,8 +22,10 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use zeroize::Zeroizing;
+
+/// Length that nearly every search fits in. They are not secret, so others may grow.
+const USUAL_SEARCH_LEN: usize = 1024;
 
 /// Why changes are not carried out.
 #[derive(Debug)]
@@ -54,9 +59,9 @@ pub async fn open(
     identity: Arc<ClientIdentity>,
     source: IpAddr,
     key: Option<&RequestKey>,
-) -> Result<UnixStream, BulkError> {
+) -> Result<LocalConnection, BulkError> {
     let opened = tokio::time::timeout(timeout, async {
-        let mut stream = UnixStream::connect(path).await?;
+        let mut connection = LocalConnection::connect(path, LocalKind::Bulk).await?;
         let begin_frame = BulkBegin {
             identity: Reference { handle: &identity.handle, index: identity.index },
             source,
@@ -64,8 +69,8 @@ pub async fn open(
         };
         let mut begin = Vec::new();
         BulkRequest::Begin(begin_frame).encode(&mut begin);
-        send(&mut stream, |out| out.extend_from_slice(&begin)).await?;
-        let nonce = match BulkReply::decode(&receive(&mut stream, BEGIN_LEN_MAX).await?) {
+        connection.writer.send(begin.len(), |content| content.extend_from_slice(&begin)).await?;
+        let nonce = match BulkReply::decode(&connection.reader.receive(BEGIN_LEN_MAX).await?) {
             Some(BulkReply::Challenge(nonce)) => nonce,
             _ => return Err(malformed().into()),
         };
@@ -75,9 +80,9 @@ pub async fn open(
         let proof = proof.await.map_err(io::Error::other)?;
         let (auth_type, proof) = proof.ok_or(BulkError::NoSecret)?;
         let proof = BulkRequest::Proof { auth_type, signed_response: &proof };
-        send(&mut stream, |out| proof.encode(out)).await?;
-        match BulkReply::decode(&receive(&mut stream, BEGIN_LEN_MAX).await?) {
-            Some(BulkReply::Accepted) => Ok(stream),
+        connection.writer.send(BEGIN_LEN_MAX, |content| proof.encode(content)).await?;
+        match BulkReply::decode(&connection.reader.receive(BEGIN_LEN_MAX).await?) {
+            Some(BulkReply::Accepted) => Ok(connection),
             Some(BulkReply::OtherBody) => Err(BulkError::OtherBody),
             Some(BulkReply::Refused(code, text)) => {
                 Err(BulkError::Refused(code, String::from_utf8_lossy(text).into_owned()))
@@ -113,10 +118,10 @@ fn prove(
 /// # Errors
 /// When the connection fails, or `handle-admin` refuses to continue.
 pub async fn receive_results(
-    stream: &mut (impl AsyncRead + Unpin),
+    reader: &mut FrameReader,
     timeout: Duration,
 ) -> Result<(StorePosition, Vec<BulkResult>), BulkError> {
-    let received = tokio::time::timeout(timeout, receive(stream, RESULTS_LEN_MAX)).await;
+    let received = tokio::time::timeout(timeout, reader.receive(RESULTS_LEN_MAX)).await;
     let frame = received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
     match BulkReply::decode(&frame) {
         Some(BulkReply::Results(position, results)) => Ok((position, results)),
@@ -141,14 +146,14 @@ pub struct FoundPart {
 /// # Errors
 /// When the connection fails, or `handle-admin` refuses.
 pub async fn search(
-    stream: &mut UnixStream,
+    connection: &mut LocalConnection,
     timeout: Duration,
     search: BulkSearch<'_>,
 ) -> Result<FoundPart, BulkError> {
     let request = BulkRequest::Search(search);
     let exchanged = tokio::time::timeout(timeout, async {
-        send(stream, |out| request.encode(out)).await?;
-        receive(stream, RESULTS_LEN_MAX).await
+        connection.writer.send(USUAL_SEARCH_LEN, |content| request.encode(content)).await?;
+        connection.reader.receive(RESULTS_LEN_MAX).await
     });
     let frame = exchanged.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
     match BulkReply::decode(&frame) {
@@ -165,31 +170,12 @@ pub async fn search(
 
 /// A frame with changes and their numbers.
 #[must_use]
-pub fn changes_frame(changes: &[(u32, Vec<u8>)]) -> Vec<u8> {
+pub fn changes_frame(changes: &[(u32, Vec<u8>)]) -> Zeroizing<Vec<u8>> {
     let len: usize = changes.iter().map(|(_, message)| message.len() + 8).sum();
-    let mut frame = Vec::with_capacity(len + 8);
     let changes = changes.iter().map(|(number, message)| BulkChange { number: *number, message }).collect();
-    put_frame(&mut frame, |out| BulkRequest::Changes(changes).encode(out));
-    frame
+    frame::encode(LocalKind::Bulk, len + 1, |content| BulkRequest::Changes(changes).encode(content))
 }
 
 fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "a frame cannot be parsed: is handle-admin of another version?")
-}
-
-async fn send(stream: &mut UnixStream, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
-    let mut frame = Vec::new();
-    put_frame(&mut frame, encode);
-    stream.write_all(&frame).await
-}
-
-/// Receives the next frame, without its length.
-async fn receive(stream: &mut (impl AsyncRead + Unpin), len_max: usize) -> io::Result<Vec<u8>> {
-    let len = stream.read_u32().await? as usize;
-    if len > len_max {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a frame is too long"));
-    }
-    let mut frame = vec![0; len];
-    stream.read_exact(&mut frame).await?;
-    Ok(frame)
 }

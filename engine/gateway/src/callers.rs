@@ -1,4 +1,4 @@
-//! Callers over HTTP, verified by `handle-admin` at its local socket.
+//! Callers over HTTP, verified by `handle-admin`.
 //!
 //! The gateway forwards proofs and cannot make them: a nonce begins with random bytes of
 //! `handle-admin`, which verifies the signature of a caller with the keys of the caller.
@@ -7,19 +7,19 @@ use crate::administration::is_unreachable;
 use crate::failure_series::FailureSeries;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey, SessionKey};
-use handle_daemon::callers::{
+use handle_local::callers::{
     CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, CertificateProof, NONCE_LEN,
-    NONCE_START_LEN, read_frame, write_frame,
+    NONCE_START_LEN,
 };
+use handle_local::client::LocalClient;
+use handle_local::kind::LocalKind;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
-use zeroize::Zeroizing;
 
 /// A nonce that callers sign.
 pub type CallerNonce = [u8; NONCE_LEN];
@@ -57,7 +57,7 @@ impl NonceStart {
     }
 }
 
-/// The socket of `handle-admin` for callers.
+/// What `handle-admin` does about callers, at its local socket.
 #[derive(Debug)]
 pub struct CallerService {
     socket: PathBuf,
@@ -257,12 +257,10 @@ impl CallerService {
     }
 
     fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
-        let stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(self.timeout))?;
-        stream.set_write_timeout(Some(self.timeout))?;
-        write_frame(&stream, &request.encode())?;
-        let reply: Zeroizing<Vec<u8>> = read_frame(&stream)?;
-        CallerReply::decode(&reply).ok_or_else(|| ErrorKind::InvalidData.into())
+        let mut client = LocalClient::connect(&self.socket, LocalKind::Callers, self.timeout)?;
+        let request = request.encode();
+        client.send(request.len(), |content| content.extend_from_slice(&request))?;
+        CallerReply::decode(&client.receive()?).ok_or_else(|| ErrorKind::InvalidData.into())
     }
 }
 
@@ -274,7 +272,7 @@ mod tests {
 
     /// A `handle-admin` that does not answer, and how many requests have reached it.
     fn silent(directory: &Path) -> (Arc<CallerService>, Arc<AtomicUsize>) {
-        let socket = directory.join("callers.sock");
+        let socket = directory.join("admin.socket");
         let (listener, count) = (UnixListener::bind(&socket).unwrap(), Arc::new(AtomicUsize::new(0)));
         let counted = Arc::clone(&count);
         std::thread::spawn(move || {

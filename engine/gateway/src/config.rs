@@ -247,11 +247,8 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
             "`take_over` needs `control`: the control socket of the process that serves now".to_owned(),
         ));
     }
-    if config.admin.bulk_socket.is_some() && config.admin.address.is_none() {
-        return Err(SettingError::Together("`admin.bulk_socket` needs `admin.address`".to_owned()));
-    }
-    if config.admin.search && config.admin.bulk_socket.is_none() {
-        return Err(SettingError::Together("`admin.search` needs `admin.bulk_socket`".to_owned()));
+    if config.admin.search && config.admin.socket.is_none() {
+        return Err(SettingError::Together("`admin.search` needs `admin.socket`".to_owned()));
     }
     if config.proxies.credentials && config.proxies.scheme == SchemeHeader::Off {
         return Err(SettingError::Together("`proxies.credentials` needs `proxies.scheme`".to_owned()));
@@ -262,20 +259,20 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
                 .to_owned(),
         ));
     }
-    if config.admin.callers.is_some() && (config.admin.address.is_none() || config.admin.is_remote()) {
+    if config.admin.socket.is_some() && (config.admin.address.is_none() || config.admin.is_remote()) {
         return Err(SettingError::Together(
-            "`admin.callers` without an `admin.address` on this host: both are those of one handle-admin"
+            "`admin.socket` without an `admin.address` on this host: both are those of one handle-admin"
                 .to_owned(),
         ));
     }
     certificates_agree(config)?;
     if config.registration.directory.is_some()
-        && (config.admin.callers.is_none()
+        && (config.admin.socket.is_none()
             || !config.tls.is_configured()
             || config.registration.reviewers.is_empty())
     {
         return Err(SettingError::Together(
-            "`registration.directory` needs `admin.callers`, TLS (`tls.certificate` or `tls.acme`) and \
+            "`registration.directory` needs `admin.socket`, TLS (`tls.certificate` or `tls.acme`) and \
              `registration.reviewers`: \
              applicants send personal data, and reviewers sign in"
                 .to_owned(),
@@ -294,9 +291,9 @@ fn certificates_agree(config: &Config) -> Result<(), SettingError> {
     if let Err(error) = each_once(&all) {
         return Err(SettingError::Together(format!("{error}, with `tls.client_certificates.listen`")));
     }
-    if config.admin.callers.is_none() || !config.tls.is_configured() {
+    if config.admin.socket.is_none() || !config.tls.is_configured() {
         return Err(SettingError::Together(
-            "`tls.client_certificates.listen` needs `admin.callers` and TLS (`tls.certificate` or `tls.acme`): \
+            "`tls.client_certificates.listen` needs `admin.socket` and TLS (`tls.certificate` or `tls.acme`): \
              handle-admin verifies what clients sign in handshakes"
                 .to_owned(),
         ));
@@ -322,18 +319,17 @@ mod tests {
     fn says_which_settings_contradict_each_other() {
         let says = |text: &str| toml::from_str::<Config>(text).unwrap().check().unwrap_err().to_string();
         assert!(says("admin.address = \"192.0.2.1:2642\"").contains("`site`"));
-        assert!(says("admin.callers = \"callers.sock\"").contains("`admin.address`"));
-        let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\ncallers = \"callers.sock\"";
+        assert!(says("admin.socket = \"admin.socket\"").contains("`admin.address`"));
+        let both = "site = \"s\"\n[admin]\naddress = \"192.0.2.1:2642\"\nsocket = \"admin.socket\"";
         assert!(says(both).contains("on this host"));
-        assert!(says("admin.bulk_socket = \"bulk.sock\"").contains("`admin.address`"));
-        assert!(says("admin.search = true").contains("`admin.bulk_socket`"));
+        assert!(says("admin.search = true").contains("`admin.socket`"));
         assert!(says("proxies.credentials = true").contains("`proxies.scheme`"));
         let address = "tls.client_certificates.listen = [\"127.0.0.1:8443\"]\n";
-        let needed = "admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\
+        let needed = "admin.address = \"127.0.0.1:2642\"\nadmin.socket = \"admin.socket\"\n\
                       tls.certificate = \"cert.pem\"\ntls.key = \"key.pem\"\n";
         toml::from_str::<Config>(&format!("{needed}{address}")).unwrap().check().unwrap();
         assert!(says(&format!("listen = [\"127.0.0.1:8443\"]\n{needed}{address}")).contains("twice"));
-        for part in ["admin.callers", "tls."] {
+        for part in ["admin.socket", "tls."] {
             let lines = needed.lines().filter(|line| !line.starts_with(part));
             let without = lines.collect::<Vec<_>>().join("\n");
             assert!(
@@ -342,10 +338,10 @@ mod tests {
             );
         }
         let whole = "registration.directory = \"requests\"\nregistration.reviewers = [\"300:0.NA/10\"]\n\
-                     admin.address = \"127.0.0.1:2642\"\nadmin.callers = \"callers.sock\"\n\
+                     admin.address = \"127.0.0.1:2642\"\nadmin.socket = \"admin.socket\"\n\
                      tls.certificate = \"cert.pem\"\ntls.key = \"key.pem\"\n";
         toml::from_str::<Config>(whole).unwrap().check().unwrap();
-        for part in ["registration.reviewers", "admin.callers", "tls."] {
+        for part in ["registration.reviewers", "admin.socket", "tls."] {
             let lines = whole.lines().filter(|line| !line.starts_with(part));
             let without = lines.collect::<Vec<_>>().join("\n");
             assert!(says(&without).contains("`registration.directory`"), "{part}");

@@ -12,10 +12,12 @@ use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, no_capacity, plain, response, set_number};
 use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
-use crate::stream::{BodySender, PART_LEN, ResponseBody};
+use crate::stream::{BodySender, ClientGone, PART_LEN, ResponseBody};
 use handle_daemon::clock::now_unix_s;
-use handle_daemon::relay::{RelayHead, RelayRoute};
 use handle_daemon::site::SiteRecord;
+use handle_local::connection::LocalConnection;
+use handle_local::kind::LocalKind;
+use handle_local::relay::{PART_LEN_MAX, RelayRoute, RelayedRequest};
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::auth::SECRET_KEY;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -34,16 +36,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::TcpStream;
 
 /// Maximum length of a message with its envelope.
 pub const BODY_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 
 /// The media type of messages.
 const MEDIA_TYPE: &str = "application/x-hdl-message";
-
-/// Bytes of a relayed answer that are received at once.
-const RELAY_PART_LEN: usize = 64 << 10;
 
 /// Whether a request has a message as its body and accepts one as its answer.
 #[must_use]
@@ -75,7 +74,7 @@ pub async fn answer(
             if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
                 return HttpRefusal::TooManySecrets(retry_after).respond("/", &HeaderMap::new(), &settings);
             }
-            if let Some(socket) = admin.relay_socket() {
+            if let Some(socket) = admin.socket() {
                 let relayed = relay(state, admin, socket, peer, message).await;
                 return match relayed {
                     Ok(body) => {
@@ -255,7 +254,7 @@ enum RelayedAnswer {
     Streamed(ResponseBody),
 }
 
-/// Relays a message to `handle-admin` at `socket`. An answer that is not complete after one part is
+/// Relays a message to `handle-admin` at `socket`. An answer that is longer than one part is
 /// streamed, as fast as the client reads it.
 ///
 /// # Errors
@@ -269,25 +268,26 @@ async fn relay(
 ) -> io::Result<RelayedAnswer> {
     let Some(permit) = admin.permit(peer.address) else { return Err(ErrorKind::ResourceBusy.into()) };
     let route = if is_as_secure(state, peer) { RelayRoute::Https } else { RelayRoute::Http };
-    let head = RelayHead { route, source: peer.address, message_len: message.len() };
+    let request = RelayedRequest { route, source: peer.address, message };
     let timeout = admin.timeout();
     let late = || io::Error::from(ErrorKind::TimedOut);
     let begun = tokio::time::timeout(timeout, async {
-        let mut stream = UnixStream::connect(socket).await?;
-        stream.write_all(&head.encode()).await?;
-        stream.write_all(message).await?;
-        let mut first = Vec::with_capacity(RELAY_PART_LEN);
-        while first.len() < RELAY_PART_LEN {
-            if (&mut stream).take((RELAY_PART_LEN - first.len()) as u64).read_buf(&mut first).await? == 0 {
+        let mut connection = LocalConnection::connect(socket, LocalKind::Relay).await?;
+        connection.writer.send(17 + message.len(), |content| request.encode(content)).await?;
+        let mut first = Vec::new();
+        while first.len() < PART_LEN_MAX {
+            let part = connection.reader.receive(PART_LEN_MAX).await?;
+            if part.is_empty() {
                 return Ok((first, None));
             }
+            first.extend_from_slice(&part);
         }
-        io::Result::Ok((first, Some(stream)))
+        io::Result::Ok((first, Some(connection)))
     });
-    let (first, stream) = match begun.await.map_err(|_| late())?? {
+    let (first, connection) = match begun.await.map_err(|_| late())?? {
         (first, _) if first.is_empty() => return Err(ErrorKind::UnexpectedEof.into()),
         (first, None) => return Ok(RelayedAnswer::Whole(first)),
-        (first, Some(stream)) => (first, stream),
+        (first, Some(connection)) => (first, connection),
     };
     let streamed = ResponseBody::streamed(state, peer.address);
     let (sender, body) = streamed.ok_or(io::Error::from(ErrorKind::ResourceBusy))?;
@@ -297,27 +297,34 @@ async fn relay(
     drop(permit);
     spawn(state, async move {
         let _permit = stream_permit;
-        copy(stream, first, sender, timeout).await;
+        copy(connection, first, sender, timeout).await;
     });
     Ok(RelayedAnswer::Streamed(body))
 }
 
 /// Copies the rest of an answer to the client. The body stays incomplete if `handle-admin` is
-/// silent for longer than `timeout`.
-async fn copy(mut stream: UnixStream, first: Vec<u8>, mut sender: BodySender, timeout: Duration) {
-    let mut part = first;
-    while sender.send(&part).await.is_ok() {
-        // Short parts: while one is sent, others wait.
-        part = Vec::with_capacity(PART_LEN);
-        match tokio::time::timeout(timeout, stream.read_buf(&mut part)).await {
-            Ok(Ok(0)) => {
-                let _ = sender.finish().await;
-                return;
-            }
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) | Err(_) => return,
+/// silent for longer than `timeout`, or closes the connection before the end.
+async fn copy(mut connection: LocalConnection, first: Vec<u8>, mut sender: BodySender, timeout: Duration) {
+    if send_parts(&first, &mut sender).await.is_err() {
+        return;
+    }
+    while let Ok(Ok(part)) = tokio::time::timeout(timeout, connection.reader.receive(PART_LEN_MAX)).await {
+        if part.is_empty() {
+            let _ = sender.finish().await;
+            return;
+        }
+        if send_parts(&part, &mut sender).await.is_err() {
+            return;
         }
     }
+}
+
+/// Sends bytes in short parts: while one is sent, others wait.
+async fn send_parts(bytes: &[u8], sender: &mut BodySender) -> Result<(), ClientGone> {
+    for part in bytes.chunks(PART_LEN) {
+        sender.send(part).await?;
+    }
+    Ok(())
 }
 
 /// Whether the connection of the client proves the key of the server in the site record.

@@ -6,7 +6,7 @@
 
 use super::tables::{ALL_KEYS, KeyRange, StoreTable, WriteTables, names, number_in};
 use super::{StoreError, Transaction, key};
-use handle_daemon::bulk::{BulkKey, BulkResult};
+use handle_proto::wire::bulk::{BulkKey, BulkResult};
 use handle_proto::wire::list::Reference;
 use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};

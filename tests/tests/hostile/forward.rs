@@ -178,9 +178,17 @@ fn forged_answers_to_challenges_only_use_their_own_permits() {
 #[test]
 fn the_socket_is_private_and_accepts_only_valid_frames() {
     let service = InitialisedService::start();
-    let path = service.path("site/run/forward");
+    let path = service.path("site/run/admin.socket");
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    for frame in [&[0xff; 4][..], &[0, 0, 0, 1, 99], &[0, 0, 0, 0], &[0, 0, 0, 3, 1, 0, 0]] {
+    for frame in [
+        &[0xff; 6][..],
+        &[1, 1, 0xff, 0xff, 0xff, 0xff],
+        &[1, 1, 0, 0, 0, 1, 99],
+        &[1, 1, 0, 0, 0, 0],
+        &[1, 1, 0, 0, 0, 3, 1, 0, 0],
+        &[1, 99, 0, 0, 0, 0],
+        &[2, 1, 0, 0, 0, 0],
+    ] {
         let mut socket = UnixStream::connect(&path).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.write_all(frame).unwrap();

@@ -81,7 +81,7 @@ fn check_configurations(service: &InitialisedService) {
         assert!(said.status.success(), "{name}: {text}");
         assert!(name == "handle-admin" || text.contains("warning: no set is published in"), "{name}: {text}");
         let config = fs::read_to_string(service.path(&format!("site/{name}.toml"))).expect("a file");
-        assert!(name == "handled" || config.contains("\"run/replication\""), "{name}: {config}");
+        assert!(name == "handled" || config.contains("\"run/admin.socket\""), "{name}: {config}");
     }
 }
 

@@ -5,6 +5,8 @@
 
 use crate::admin::{ADMIN, CHANGE, SECRET, ask_as, root};
 use handle_admin::config::Config;
+use handle_local::client::LocalClient;
+use handle_local::kind::LocalKind;
 use handle_proto::wire::Request;
 use handle_proto::wire::admin::HandleValues;
 use handle_proto::{Permissions, ResponseCode as Code, Value, Values};
@@ -13,7 +15,7 @@ use handle_tests::admin_server::AdminServer;
 use handle_tests::daemon::free_address;
 use handle_tests::process::{RunningProcess, fail, hdl, program, succeed, until};
 use serde_json::{Value as Json, json};
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -23,19 +25,37 @@ use std::time::Duration;
 
 fn started(change: impl FnOnce(&mut Config)) -> AdminServer {
     root(|config| {
-        config.changes.socket = Some(config.store.file.with_file_name("changes.sock"));
+        config.local.socket = Some(config.store.file.with_file_name("admin.socket"));
         change(config);
     })
 }
 
 fn socket(config: &Config) -> PathBuf {
-    config.changes.socket.clone().unwrap()
+    config.local.socket.clone().unwrap()
 }
 
 fn changes(socket: &Path, arguments: &[&str]) -> Command {
     let mut command = hdl(["changes", "--socket"]);
     command.arg(socket).args(arguments);
     command
+}
+
+/// A program that connects itself.
+fn connect(socket: &Path) -> LocalClient {
+    LocalClient::connect(socket, LocalKind::Changes, Duration::from_secs(30)).unwrap()
+}
+
+/// The contents of all frames until the connection ends.
+fn read_all(client: &mut LocalClient) -> String {
+    let parts = std::iter::from_fn(|| client.receive().ok());
+    String::from_utf8(parts.flat_map(|part| part.to_vec()).collect()).unwrap()
+}
+
+/// The answer to one request.
+fn ask(socket: &Path, request: &[u8]) -> String {
+    let mut client = connect(socket);
+    client.send(0, |content| content.extend_from_slice(request)).unwrap();
+    read_all(&mut client)
 }
 
 fn lines(text: &str) -> Vec<Json> {
@@ -129,13 +149,10 @@ fn cursors_that_cannot_be_followed_are_refused_with_what_to_do() {
     refused(&begin, "does not reach back");
     refused(&begin, "hdl export");
     assert_eq!(lines(&succeed(changes(&socket, &["--after", &cursor(&socket)]))).len(), 2);
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    writeln!(stream, "{{\"since\": 1}}").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = ask(&socket, b"{\"since\": 1}\n");
     assert!(answer.contains("bad_request") && answer.contains("since"), "{answer}");
-    let (code, text) = fail(changes(Path::new("/nowhere/changes.sock"), &[]));
-    assert!(code == 1 && text.contains("changes.socket"), "{text}");
+    let (code, text) = fail(changes(Path::new("/nowhere/admin.socket"), &[]));
+    assert!(code == 1 && text.contains("local.socket"), "{text}");
 }
 
 #[test]
@@ -153,8 +170,8 @@ fn a_log_that_begins_anew_ends_a_feed() {
 #[test]
 fn a_slow_reader_is_cut_off_and_costs_neither_changes_nor_memory() {
     let administered = started(|config| {
-        config.changes.write_ms = 300;
-        config.changes.connections = 1;
+        config.local.changes_write_ms = 300;
+        config.local.changes_connections = 1;
     });
     let service = &administered.server().shared().service;
     let (store, socket) = (&service.store, socket(&administered.config));
@@ -164,20 +181,13 @@ fn a_slow_reader_is_cut_off_and_costs_neither_changes_nor_memory() {
     for number in 0..100 {
         put(store, &format!("10.7/{number}"), &long);
     }
-    let mut slow = UnixStream::connect(&socket).unwrap();
-    let request = json!({ "after": begin, "values": true, "follow": true });
-    writeln!(slow, "{request}").unwrap();
+    let mut slow = connect(&socket);
+    let request = json!({ "after": begin, "values": true, "follow": true }).to_string();
+    slow.send(0, |content| content.extend_from_slice(request.as_bytes())).unwrap();
     until("the reader is cut off", || service.counters.changes_late.get() == 1);
-    let mut reader = BufReader::new(slow);
-    let mut last = None;
-    loop {
-        let mut line = String::new();
-        if reader.read_line(&mut line).unwrap() == 0 || !line.ends_with('\n') {
-            break;
-        }
-        last = Some(serde_json::from_str::<Json>(&line).unwrap());
-    }
-    let last = last.unwrap()["cursor"].as_str().unwrap().to_owned();
+    let read = read_all(&mut slow);
+    let (whole, _) = read.rsplit_once('\n').unwrap();
+    let last = lines(whole).pop().unwrap()["cursor"].as_str().unwrap().to_owned();
     let number = |cursor: &str| cursor.split_once('-').unwrap().1.parse::<usize>().unwrap();
     let missing = 100 - (number(&last) - number(&begin));
     assert!(missing > 0, "it was not slow");
@@ -277,15 +287,12 @@ fn a_follower_gets_every_change_once_across_a_killed_process() {
 fn a_request_is_one_line_and_may_be_all_that_a_program_sends() {
     let administered = started(|_| ());
     let socket = socket(&administered.config);
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.write_all(b"{}\n").unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let mut client = connect(&socket);
+    client.send(0, |content| content.extend_from_slice(b"{}\n")).unwrap();
+    client.stream().shutdown(std::net::Shutdown::Write).unwrap();
+    let answer = read_all(&mut client);
     assert_eq!(lines(&answer).len(), 2, "{answer}");
-    let mut stream = UnixStream::connect(&socket).unwrap();
-    stream.write_all(&[b' '; 9000]).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap_or_default();
-    assert!(answer.is_empty() || answer.contains("bad_request"), "{answer}");
+    assert!(ask(&socket, &[b' '; 8000]).contains("bad_request"));
+    let refused = &administered.server().shared().service.counters.local_refused;
+    assert_eq!((ask(&socket, &[b' '; 9000]), refused.get()), (String::new(), 1), "too long");
 }

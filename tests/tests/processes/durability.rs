@@ -306,7 +306,7 @@ fn what_handled_and_handle_gateway_remember_is_on_disk_before_it_is_named() {
     };
     config.site = Some(path("siteinfo.json"));
     config.admin.address = Some(service.administration);
-    config.admin.callers = Some(path("run/callers"));
+    config.admin.socket = Some(path("run/admin.socket"));
     config.registration.directory = Some(path("requests"));
     config.registration.reviewers = vec!["300:10.1045/ADMIN".to_owned()];
     use_tls(&mut config, &path(""));

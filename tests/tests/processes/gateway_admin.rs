@@ -13,7 +13,6 @@ use handle_tests::gateway_server::{
 };
 use handle_tests::needs::{TestNeed, has};
 use handle_tests::vectors::{VectorSource, fixture, hex};
-use std::path::Path;
 use tempfile::TempDir;
 
 const IDENTITY: &str = "300:0.NA/TST";
@@ -33,19 +32,15 @@ struct SignedIn {
 
 fn pages_with(change: impl FnOnce(&mut Config)) -> ServedPages {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("callers.sock");
+    let socket = directory.path().join("admin.socket");
     let administration = administer_with("root", |config| {
-        config.callers.socket = Some(socket.clone());
-        config.bulk.socket = Some(config.store.file.with_file_name("bulk.sock"));
+        config.local.socket = Some(socket.clone());
     });
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(administration.address());
-        config.admin.callers = Some(socket);
+        config.admin.socket = Some(socket);
         use_tls(config, directory.path());
         change(config);
-        if config.admin.bulk_socket.as_deref() == Some(Path::new("of handle-admin")) {
-            config.admin.bulk_socket.clone_from(&administration.config.bulk.socket);
-        }
     });
     ServedPages { gateway, administration, _directory: directory }
 }
@@ -219,13 +214,9 @@ fn uploads_say_what_became_of_each_record() {
     assert_eq!(file.body, b"handle,status\n");
 }
 
-fn with_bulk_socket(config: &mut Config) {
-    config.admin.bulk_socket = Some("of handle-admin".into());
-}
-
 #[test]
 fn an_upload_of_many_records_is_few_commits() {
-    let pages = pages_with(with_bulk_socket);
+    let pages = pages_with(|_| ());
     for (user, who) in [("A", pages.with_key()), ("B", pages.with_secret())] {
         let rows = (0..300).map(|at| format!("TST/UP-{user}{at},1,URL,https://example.org/{at}\n"));
         let csv = format!(
@@ -265,35 +256,29 @@ fn administrators(pages: &ServedPages, who: &SignedIn, handle: &str) -> usize {
 
 #[test]
 fn uploads_make_no_record_that_nobody_can_change() {
-    for bulk in [false, true] {
-        let pages = pages_with(|config| {
-            if bulk {
-                with_bulk_socket(config)
-            }
-        });
-        let who = pages.with_key();
-        let admin = r#"{""handle"":""0.NA/TST"",""index"":300,""permissions"":""011111110011""}"#;
-        let csv = format!(
-            "handle,index,type,data\nTST/M1,1,URL,x\nTST/M2,1,URL,x\nTST/M3,1,URL,x\nTST/M1,100,HS_ADMIN,\"{admin}\"\n\
-             TST/M2,100,HS_ADMIN,300:0.NA/TST\nTST/M3,100,HS_ADMIN,somebody\n"
-        );
-        let page = pages.post(&who, "/admin/upload", &[("records", &csv)]).text();
-        assert!(page.contains("2 done, 1 failed") && page.contains("not an administrator"), "{page}");
-        let moved = "handle,index,type,data\nTST/M1,1,URL,moved\nTST/M2,1,URL,moved\nTST/M2,2,DESC,moved\n";
-        let page = pages.post(&who, "/admin/upload", &[("records", moved), ("replace", "true")]).text();
-        assert!(page.contains("2 done, 0 failed"), "{page}");
-        for handle in ["TST/M1", "TST/M2"] {
-            assert_eq!(administrators(&pages, &who, handle), 1, "{handle}");
-        }
-        let taken = "handle,index,type,data\nTST/M1,100,URL,x\n";
-        let replace = [("records", taken), ("replace", "true")];
-        let page = pages.post(&who, "/admin/upload", &replace).text();
-        assert!(page.contains("TST/M1,failed,202,") && page.contains("last HS_ADMIN"), "{page}");
-        let orphans = [replace.to_vec(), vec![("allow_orphans", "true")]].concat();
-        let page = pages.post(&who, "/admin/upload", &orphans).text();
-        assert!(page.contains("TST/M1,done,1,"), "{page}");
-        assert_eq!(administrators(&pages, &who, "TST/M1"), 0);
+    let pages = pages_with(|_| ());
+    let who = pages.with_key();
+    let admin = r#"{""handle"":""0.NA/TST"",""index"":300,""permissions"":""011111110011""}"#;
+    let csv = format!(
+        "handle,index,type,data\nTST/M1,1,URL,x\nTST/M2,1,URL,x\nTST/M3,1,URL,x\nTST/M1,100,HS_ADMIN,\"{admin}\"\n\
+         TST/M2,100,HS_ADMIN,300:0.NA/TST\nTST/M3,100,HS_ADMIN,somebody\n"
+    );
+    let page = pages.post(&who, "/admin/upload", &[("records", &csv)]).text();
+    assert!(page.contains("2 done, 1 failed") && page.contains("not an administrator"), "{page}");
+    let moved = "handle,index,type,data\nTST/M1,1,URL,moved\nTST/M2,1,URL,moved\nTST/M2,2,DESC,moved\n";
+    let page = pages.post(&who, "/admin/upload", &[("records", moved), ("replace", "true")]).text();
+    assert!(page.contains("2 done, 0 failed"), "{page}");
+    for handle in ["TST/M1", "TST/M2"] {
+        assert_eq!(administrators(&pages, &who, handle), 1, "{handle}");
     }
+    let taken = "handle,index,type,data\nTST/M1,100,URL,x\n";
+    let replace = [("records", taken), ("replace", "true")];
+    let page = pages.post(&who, "/admin/upload", &replace).text();
+    assert!(page.contains("TST/M1,failed,202,") && page.contains("last HS_ADMIN"), "{page}");
+    let orphans = [replace.to_vec(), vec![("allow_orphans", "true")]].concat();
+    let page = pages.post(&who, "/admin/upload", &orphans).text();
+    assert!(page.contains("TST/M1,done,1,"), "{page}");
+    assert_eq!(administrators(&pages, &who, "TST/M1"), 0);
 }
 
 #[test]
@@ -354,8 +339,9 @@ fn the_script_keeps_the_rows_of_a_record_together() {
 
 #[test]
 fn an_upload_that_nobody_takes_says_so_for_each_record() {
-    let pages = pages_with(|config| config.admin.bulk_socket = Some("/nonexistent/bulk.sock".into()));
+    let pages = pages_with(|_| ());
     let who = pages.with_key();
+    std::fs::remove_file(pages.administration.config.local.socket.as_ref().unwrap()).unwrap();
     let csv = "handle,index,type,data\nTST/U1,1,URL,x\nTST/U2,1,URL,x\n";
     let answer = pages.post(&who, "/admin/upload", &[("records", csv)]);
     let page = answer.text();

@@ -30,7 +30,7 @@ struct BatchService {
 
 pub(crate) fn administered(change: impl FnOnce(&mut handle_admin::config::Config)) -> AdminServer {
     administer_with("root", |config| {
-        config.bulk.socket = Some(config.store.file.with_file_name("bulk.sock"));
+        config.local.socket = Some(config.store.file.with_file_name("admin.socket"));
         change(config);
     })
 }
@@ -40,7 +40,7 @@ pub(crate) fn gateway_at(socket: PathBuf, change: impl FnOnce(&mut Config)) -> G
     let files = tempfile::tempdir().unwrap();
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(([127, 0, 0, 1], 1).into());
-        config.admin.bulk_socket = Some(socket);
+        config.admin.socket = Some(socket);
         use_tls(config, files.path());
         change(config);
     });
@@ -57,7 +57,7 @@ impl BatchService {
         change_gateway: impl FnOnce(&mut Config),
     ) -> Self {
         let admin = administered(change_admin);
-        let socket = admin.config.bulk.socket.clone().unwrap();
+        let socket = admin.config.local.socket.clone().unwrap();
         Self { gateway: gateway_at(socket, change_gateway), admin }
     }
 
@@ -494,10 +494,17 @@ fn a_body_that_breaks_off_has_an_answer_that_does_not_look_whole() {
 #[test]
 fn processes_of_other_users_and_false_frames_are_refused() {
     let service = BatchService::start();
-    let socket = service.admin.config.bulk.socket.clone().unwrap();
+    let socket = service.admin.config.local.socket.clone().unwrap();
     use std::os::unix::fs::PermissionsExt as _;
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    for frame in [&b"\0\0\0\x01\x09"[..], b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x01\x03"] {
+    for frame in [
+        &b"\x01\x02\0\0\0\x01\x09"[..],
+        b"\x01\x02\xff\xff\xff\xff",
+        b"\x01\x02\0\0\0\0",
+        b"\x01\x02\0\0\0\x01\x03",
+        b"\0\x02\0\0\0\x01\x09",
+        b"\x01\0\0\0\0\x01\x09",
+    ] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream.write_all(frame).unwrap();
@@ -505,7 +512,7 @@ fn processes_of_other_users_and_false_frames_are_refused() {
         let _ = stream.write_all(frame);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
-        assert!(answer.len() <= 4 + 1 + 16, "{answer:?}");
+        assert!(answer.len() <= 6 + 1 + 16, "{answer:?}");
     }
     assert_eq!(codes(&service.batch(ADMINISTRATOR, "", &creation("TST/after"))), [(1, 1)]);
     assert_eq!(service.admin.server().shared().service.counters.bugs.get(), 0);

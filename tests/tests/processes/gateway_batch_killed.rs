@@ -25,7 +25,7 @@ fn start_process(admin: &AdminServer) -> RunningProcess {
     let mut command = Command::new(program("handle-admin", "handle-admin"));
     command.arg("--config").arg(path).arg("--allow-root").stderr(Stdio::null());
     let process = RunningProcess::start(command);
-    let socket = admin.config.bulk.socket.clone().unwrap();
+    let socket = admin.config.local.socket.clone().unwrap();
     until("the socket is there", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     process
 }
@@ -42,7 +42,7 @@ fn start_gateway(gateway: &GatewayServer, socket: PathBuf, files: &TempDir) -> (
         ..Config::default()
     };
     config.admin.address = Some(([127, 0, 0, 1], 1).into());
-    config.admin.bulk_socket = Some(socket);
+    config.admin.socket = Some(socket);
     use_tls(&mut config, files.path());
     let path = files.path().join("gateway.toml");
     std::fs::write(&path, toml::to_string(&config).unwrap()).unwrap();
@@ -92,7 +92,7 @@ fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition
     let mut admin = administered(|_| ());
     admin.stop();
     let process = start_process(&admin);
-    let gateway = gateway_at(admin.config.bulk.socket.clone().unwrap(), |_| ());
+    let gateway = gateway_at(admin.config.local.socket.clone().unwrap(), |_| ());
     let body = creations("killed", 20_000);
     let acknowledged = interrupted(gateway.address(), &body, || process.signal("KILL"));
     drop(process);
@@ -104,7 +104,7 @@ fn what_was_acknowledged_before_a_kill_of_handle_admin_is_there_and_a_repetition
 #[test]
 fn what_was_acknowledged_before_a_kill_of_the_gateway_is_there_and_a_repetition_completes_the_rest() {
     let admin = administered(|_| ());
-    let socket = admin.config.bulk.socket.clone().unwrap();
+    let socket = admin.config.local.socket.clone().unwrap();
     let again = gateway_at(socket.clone(), |_| ());
     let files = tempfile::tempdir().unwrap();
     let (process, port) = start_gateway(&again, socket, &files);
@@ -230,7 +230,7 @@ fn last_id(admin: &AdminServer) -> u64 {
 fn wherever_a_process_is_killed_nothing_acknowledged_is_lost_and_nothing_is_done_twice() {
     let kills = std::env::var("HANDLE_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS);
     let mut admin = administered(|_| ());
-    let socket = admin.config.bulk.socket.clone().unwrap();
+    let socket = admin.config.local.socket.clone().unwrap();
     let gateway = gateway_at(socket.clone(), |_| ());
     let mut numbers = Numbers(0x6b69_6c6c);
     let (mut interrupted_count, mut acknowledged_count, since) = (0, 0, Instant::now());

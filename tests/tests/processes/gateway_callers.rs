@@ -50,20 +50,18 @@ fn start() -> ServedServices {
     );
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let (set, callers, bulk) = (path("set"), path("callers.sock"), path("bulk.sock"));
+    let (set, socket) = (path("set"), path("admin.socket"));
     std::fs::create_dir(&set).unwrap();
     let administration = here.start(&there, |config| {
         config.publish.directory = Some(set.clone());
         config.publish.interval_ms = 1;
-        config.callers.socket = Some(callers.clone());
-        config.bulk.socket = Some(bulk.clone());
+        config.local.socket = Some(socket.clone());
         config.remote.timeout_ms = 2000;
     });
     until("the set is published", || set.join("MANIFEST").exists());
     let mut config = Config { snapshot: Some(set), ..config() };
     config.admin.address = Some(administration.address());
-    config.admin.callers = Some(callers);
-    config.admin.bulk_socket = Some(bulk);
+    config.admin.socket = Some(socket);
     config.tls.client_certificates.listen = vec![([127, 0, 0, 1], 0).into()];
     use_tls(&mut config, directory.path());
     let gateway = Gateway::start(&config).unwrap();

@@ -6,11 +6,11 @@
 use data_encoding::BASE64;
 use handle_auth::PrivateKey;
 use handle_auth::handshake::{HandshakeProof, SignedHandshake};
-use handle_daemon::callers::{
-    CallerRefusal, CallerReply, CallerRequest, CertificateProof, read_frame, write_frame,
-};
 use handle_gateway::Config;
 use handle_gateway::reload::reload;
+use handle_local::callers::{CallerRefusal, CallerReply, CallerRequest, CertificateProof};
+use handle_local::client::LocalClient;
+use handle_local::kind::LocalKind;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::{Value, Values};
 use handle_store::Transaction;
@@ -30,7 +30,6 @@ use serde_json::json;
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::ops::{Deref, DerefMut};
-use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -505,9 +504,10 @@ impl MadeHandshake {
 fn the_socket_accepts_each_handshake_once_and_only_with_its_own_nonce() {
     let pair = pair();
     let ask = |request: CallerRequest<'_>| {
-        let stream = UnixStream::connect(&pair.socket).unwrap();
-        write_frame(&stream, &request.encode()).unwrap();
-        CallerReply::decode(&read_frame(&stream).unwrap()).unwrap()
+        let timeout = Duration::from_secs(30);
+        let mut client = LocalClient::connect(&pair.socket, LocalKind::Callers, timeout).unwrap();
+        client.send(0, |content| content.extend_from_slice(&request.encode())).unwrap();
+        CallerReply::decode(&client.receive().unwrap()).unwrap()
     };
     let CallerReply::NonceStart { start, .. } = ask(CallerRequest::NonceStart) else { panic!() };
     let nonce = |end: u8| [&start[..], &[end; 16]].concat();

@@ -43,9 +43,9 @@ type ProofFields = Vec<(&'static str, String)>;
 impl ServedPair {
     fn start(change: impl FnOnce(&mut Config)) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let socket = directory.path().join("callers.sock");
+        let socket = directory.path().join("admin.socket");
         let administration = administer_with("root", |config| {
-            config.callers.socket = Some(socket.clone());
+            config.local.socket = Some(socket.clone());
             let keys = &fixture("servers.json")["keys"];
             let [small, large] = ["admin_dsa", "admin_dsa2048"].map(|id| hex(&keys[id]["handle_public_hex"]));
             let store = Store::open(&config.store).unwrap();
@@ -61,7 +61,7 @@ impl ServedPair {
         });
         let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
             config.admin.address = Some(administration.address());
-            config.admin.callers = Some(socket.clone());
+            config.admin.socket = Some(socket.clone());
             use_tls(config, directory.path());
             change(config);
         });

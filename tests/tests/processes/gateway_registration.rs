@@ -31,11 +31,11 @@ struct Registry {
 
 fn registry_with(change: impl FnOnce(&mut Config)) -> Registry {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("callers.sock");
-    let administration = administer_with("root", |config| config.callers.socket = Some(socket.clone()));
+    let socket = directory.path().join("admin.socket");
+    let administration = administer_with("root", |config| config.local.socket = Some(socket.clone()));
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(administration.address());
-        config.admin.callers = Some(socket);
+        config.admin.socket = Some(socket);
         config.registration.directory = Some(directory.path().join("requests"));
         config.registration.reviewers = vec![REVIEWER.to_owned()];
         use_tls(config, directory.path());

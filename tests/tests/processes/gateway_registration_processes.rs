@@ -42,7 +42,7 @@ impl Registry {
             ..Config::default()
         };
         config.admin.address = Some(service.administration);
-        config.admin.callers = path("run/callers");
+        config.admin.socket = path("run/admin.socket");
         config.control = path("run/gateway");
         config.registration.directory = path("requests");
         config.registration.reviewers = vec![format!("300:{PARENT}/ADMIN")];

@@ -36,11 +36,11 @@ fn service() -> GuessedService {
 
 fn service_with(change: impl FnOnce(&mut handle_gateway::Config)) -> GuessedService {
     let directory = tempfile::tempdir().unwrap();
-    let socket = directory.path().join("callers.sock");
-    let administration = administer_with("root", |config| config.callers.socket = Some(socket.clone()));
+    let socket = directory.path().join("admin.socket");
+    let administration = administer_with("root", |config| config.local.socket = Some(socket.clone()));
     let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
         config.admin.address = Some(administration.address());
-        config.admin.callers = Some(socket.clone());
+        config.admin.socket = Some(socket.clone());
         config.proxies.trusted = vec!["127.0.0.1".to_owned()];
         config.secret_guesses.per_minute = 6;
         use_tls(config, directory.path());

@@ -54,14 +54,14 @@ fn ask_over_http2(address: SocketAddr, authorizations: &[String]) -> Vec<u16> {
 fn no_log_has_a_secret_of_a_caller() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
-    let socket = path("callers.sock");
-    let administration = administer_with("root", |config| config.callers.socket = Some(socket.clone()));
+    let socket = path("admin.socket");
+    let administration = administer_with("root", |config| config.local.socket = Some(socket.clone()));
     publish(&path("set"));
     write_tls(directory.path(), 0);
     let address = free_address();
     let config = format!(
         "snapshot = \"set\"\nsite = {:?}\nlisten = [\"{address}\"]\nworkers = 1\nlog = \"trace\"\n\
-         [admin]\naddress = \"{}\"\ncallers = \"callers.sock\"\nvisible_ms = 0\n\
+         [admin]\naddress = \"{}\"\nsocket = \"admin.socket\"\nvisible_ms = 0\n\
          [request_log]\nformat = \"json\"\npath = \"requests.log\"\nwhole_addresses = true\n\
          [tls]\ncertificate = \"certificate.pem\"\nkey = \"key.pem\"\n",
         administration.config.site,

@@ -6,10 +6,10 @@
 use data_encoding::BASE64;
 use handle_auth::digest::mac;
 use handle_auth::{PrivateKey, PublicKey};
-use handle_daemon::callers::{
-    CallerProof, CallerRefusal, CallerReply, CallerRequest, read_frame, write_frame,
-};
 use handle_gateway::Config;
+use handle_local::callers::{CallerProof, CallerRefusal, CallerReply, CallerRequest};
+use handle_local::client::LocalClient;
+use handle_local::kind::LocalKind;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::wire::list::Reference;
 use handle_proto::{Value, Values};
@@ -23,7 +23,6 @@ use serde_json::{Value as Json, json};
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 const SECRET: &[u8] = b"open sesame open";
@@ -390,9 +389,10 @@ fn the_socket_gives_an_identity_only_for_a_proof() {
     let pair = pair();
     assert_eq!(pair.socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     let ask = |request: CallerRequest<'_>| {
-        let stream = UnixStream::connect(&pair.socket).unwrap();
-        write_frame(&stream, &request.encode()).unwrap();
-        CallerReply::decode(&read_frame(&stream).unwrap()).unwrap()
+        let timeout = Duration::from_secs(30);
+        let mut client = LocalClient::connect(&pair.socket, LocalKind::Callers, timeout).unwrap();
+        client.send(0, |content| content.extend_from_slice(&request.encode())).unwrap();
+        CallerReply::decode(&client.receive().unwrap()).unwrap()
     };
     let CallerReply::NonceStart { start, valid_ms } = ask(CallerRequest::NonceStart) else { panic!() };
     assert_eq!(valid_ms, 300_000);

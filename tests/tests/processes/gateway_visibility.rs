@@ -34,13 +34,13 @@ impl PublishedPair {
         let admin = administer_with("root", |config| {
             config.administrators.server.push("301:0.NA/TST".to_owned());
             config.publish.directory = Some(set.clone());
-            config.bulk.socket = Some(directory.path().join("bulk.sock"));
+            config.local.socket = Some(directory.path().join("admin.socket"));
         });
         until("a set is published", || set.join("MANIFEST").exists());
         let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
             config.snapshot = Some(set);
             config.admin.address = Some(admin.address());
-            config.admin.bulk_socket = Some(directory.path().join("bulk.sock"));
+            config.admin.socket = Some(directory.path().join("admin.socket"));
             config.admin.visible_ms = 10_000;
             use_tls(config, directory.path());
             change(config);

@@ -60,7 +60,7 @@ fn handled_serves_the_metrics_that_it_declares() {
         config.observe.http = Some(([127, 0, 0, 1], 0).into());
         // The metrics of forwarding exist when it is enabled; the socket need not accept
         // connections.
-        config.forward.socket = Some("/nonexistent/forward".into());
+        config.forward.socket = Some("/nonexistent/admin.socket".into());
     });
     // The question makes the first series of the busiest networks.
     TestClient::new(server.address()).resolve(b"10.5072/URL-ONE").unwrap();
@@ -114,7 +114,7 @@ fn handle_gateway_serves_the_metrics_that_it_declares() {
         config.registration.directory = Some(directory.path().join("requests"));
         config.registration.reviewers = vec!["300:0.NA/TST".to_owned()];
         config.admin.address = Some(([127, 0, 0, 1], 9).into());
-        config.admin.callers = Some(directory.path().join("callers.sock"));
+        config.admin.socket = Some(directory.path().join("admin.socket"));
         use_tls(config, directory.path());
     });
     let served = served(served_here.gateway.http_address().unwrap());

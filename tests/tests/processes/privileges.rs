@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use handle_local::kind::LocalKind;
 use handle_proto::ResponseCode;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::admin_server::administer_with;
@@ -166,33 +167,78 @@ fn start_up_errors_name_what_would_fail_without_root() {
     assert!(code == 1 && error.contains("cannot read the set") && error.contains(".layer"), "{error}");
 }
 
-/// Another user connects to the socket for relayed messages: only users in `socket_uids` may.
+/// Connects for each kind. Refused connections are closed, and others wait for the rest of the
+/// frame: waits until so many are closed as the argument says, and prints the kinds of the others.
+const CONNECT: &str = "
+import select, socket, sys, time
+path, refused, kinds = sys.argv[1], int(sys.argv[2]), [1, 2, 3, 4, 5]
+sockets = {}
+for kind in kinds:
+    sockets[kind] = socket.socket(socket.AF_UNIX)
+    try: sockets[kind].connect(path)
+    except PermissionError: sys.exit(3)
+    sockets[kind].sendall(bytes([1, kind, 0, 0, 0, 9]))
+deadline, closed = time.monotonic() + 30, []
+while len(closed) < refused and time.monotonic() < deadline:
+    closed = select.select(sockets.values(), [], [], 0.01)[0]
+time.sleep(0.1)
+closed = select.select(sockets.values(), [], [], 0)[0]
+print([kind for kind in kinds if sockets[kind] not in closed])
+";
+
+/// Processes of each user connect for each kind: those that a list names may for its kinds.
 #[test]
-fn users_in_socket_uids_may_relay_messages_and_others_may_not() {
+fn each_user_may_use_the_local_socket_for_the_kinds_of_its_list_only() {
     if !is_root() {
         return;
     }
-    const ANOTHER: u32 = 12_345;
-    // If there are no other users, the file of the socket lets in nobody else.
-    for (uids, expected, refused) in [(vec![], 3, 0), (vec![ANOTHER], 0, 1), (vec![NOBODY], 2, 0)] {
-        let directory = tempfile::tempdir().unwrap();
-        allow(directory.path(), 0o755);
-        let socket = directory.path().join("relay.sock");
-        let administration = administer_with("root", |config| {
-            config.replication.socket = Some(socket.clone());
-            config.replication.socket_uids.clone_from(&uids);
-        });
+    const HANDLED: u32 = 12_345;
+    const GATEWAY: u32 = 12_346;
+    const FOLLOWER: u32 = 12_347;
+    let directory = tempfile::tempdir().unwrap();
+    allow(directory.path(), 0o755);
+    let socket = directory.path().join("admin.socket");
+    let start = |names_users: bool| {
+        administer_with("root", |config| {
+            config.local.socket = Some(socket.clone());
+            if names_users {
+                config.local.handled_users = vec![HANDLED.to_string()];
+                config.local.gateway_users = vec![GATEWAY.to_string(), "nobody".to_owned()];
+                config.local.changes_users = vec![FOLLOWER.to_string()];
+            }
+        })
+    };
+    let connect = |user: u32, refused: usize| {
         let mut peer = Command::new("python3");
-        let code = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(1)\n\
-                    try: s.connect(sys.argv[1])\nexcept PermissionError: sys.exit(3)\n\
-                    try: sys.exit(0 if s.recv(1) == b'' else 1)\nexcept TimeoutError: sys.exit(2)";
-        let status = peer.arg("-c").arg(code).arg(&socket).uid(NOBODY).status();
-        if !has(TestNeed::Python, status.is_ok()) {
-            return;
-        }
-        // A refused connection is closed at once; an accepted one waits for a message.
-        assert_eq!(status.unwrap().code(), Some(expected), "{uids:?}");
-        let counters = &administration.server().shared().service.counters;
-        assert_eq!(counters.relayed_refused.get(), refused, "{uids:?}");
+        peer.arg("-c").arg(CONNECT).arg(&socket).arg(refused.to_string()).uid(user).output()
+    };
+    let administration = start(true);
+    if !has(TestNeed::Python, connect(0, 0).is_ok()) {
+        return;
     }
+    let mut all_refused = 0;
+    for (user, kinds) in [
+        (0, &LocalKind::ALL[..]),
+        (HANDLED, &[LocalKind::Forward]),
+        (GATEWAY, &[LocalKind::Bulk, LocalKind::Callers, LocalKind::Relay]),
+        (NOBODY, &[LocalKind::Bulk, LocalKind::Callers, LocalKind::Relay]),
+        (FOLLOWER, &[LocalKind::Changes]),
+        (12_348, &[]),
+    ] {
+        let refused = LocalKind::ALL.len() - kinds.len();
+        let output = connect(user, refused).unwrap();
+        let kinds: Vec<u8> = kinds.iter().map(|&kind| kind as u8).collect();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout).trim(),
+            format!("{kinds:?}"),
+            "{user}: {output:?}"
+        );
+        all_refused += refused as u64;
+    }
+    let counters = &administration.server().shared().service.counters;
+    assert_eq!(counters.local_refused.get(), all_refused);
+    // If there are no other users, the file of the socket lets in nobody else.
+    drop(administration);
+    let _administration = start(false);
+    assert_eq!(connect(HANDLED, 5).unwrap().status.code(), Some(3));
 }

@@ -4,7 +4,9 @@
 
 use handle_auth::{PrivateKey, PublicKey};
 use handle_client::replication::{StreamContent, StreamEvent, StreamLimits, StreamReader, StreamTransport};
-use handle_daemon::relay::{RelayHead, RelayRoute};
+use handle_local::client::LocalClient;
+use handle_local::kind::LocalKind;
+use handle_local::relay::{RelayRoute, RelayedRequest};
 use handle_proto::wire::replication::{DumpHandles, Progress, RetrieveTransactions};
 use handle_proto::wire::replication_stream::DumpItem;
 use handle_proto::wire::{Envelope, Message, Request};
@@ -17,8 +19,6 @@ use handle_tests::replication::{TestReceiver, WHOLE};
 use handle_tests::test_server::server_key_record;
 use handle_tests::transcripts::private_keys;
 use handle_tests::vectors::VectorSource;
-use std::io::{Read as _, Write as _};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -35,11 +35,11 @@ struct RelaySetup {
 impl RelaySetup {
     fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (socket, path) = (directory.path().join("relay.sock"), directory.path().to_owned());
-        let admin = administer_with("root", |config| config.replication.socket = Some(socket.clone()));
+        let (socket, path) = (directory.path().join("admin.socket"), directory.path().to_owned());
+        let admin = administer_with("root", |config| config.local.socket = Some(socket.clone()));
         let (gateway, _) = serve_over_http(VectorSource::Own, "root", |config| {
             config.admin.address = Some(admin.address());
-            config.admin.relay_socket = Some(socket.clone());
+            config.admin.socket = Some(socket.clone());
             use_tls(config, &path);
         });
         let key = private_keys().remove("admin_rsa").unwrap();
@@ -131,14 +131,12 @@ fn a_dump_over_a_transport_with_the_key_of_the_server_is_not_signed() {
     let relayed = RelaySetup::start();
     let receiver = relayed.receiver();
     let ask = |message: &[u8]| {
-        let mut stream = UnixStream::connect(&relayed.socket).unwrap();
-        let source = [192, 0, 2, 1].into();
-        let head = RelayHead { route: RelayRoute::Https, source, message_len: message.len() };
-        stream.write_all(&head.encode()).unwrap();
-        stream.write_all(message).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        answer
+        let timeout = Duration::from_secs(30);
+        let mut client = LocalClient::connect(&relayed.socket, LocalKind::Relay, timeout).unwrap();
+        let request = RelayedRequest { route: RelayRoute::Https, source: [192, 0, 2, 1].into(), message };
+        client.send(0, |content| request.encode(content)).unwrap();
+        let parts = std::iter::from_fn(|| Some(client.receive().unwrap()).filter(|part| !part.is_empty()));
+        parts.flat_map(|part| part.to_vec()).collect::<Vec<u8>>()
     };
     let challenge = ask(&receiver.first_message(&DUMP));
     let answer = ask(&receiver.second_message(&challenge));

@@ -31,7 +31,7 @@ impl SearchService {
             config.index.types = vec!["URL".to_owned(), "checksum".to_owned()];
             change(config);
         });
-        let socket = admin.config.bulk.socket.clone().unwrap();
+        let socket = admin.config.local.socket.clone().unwrap();
         let gateway = gateway_at(socket, |config| {
             config.admin.search = true;
             config.admin.address = Some(admin.address());
@@ -224,7 +224,7 @@ fn the_paths_of_reverse_lookup_are_those_of_deployed_servers() {
     let open = SearchService::start(|config| config.index.open = true);
     let ping = ask_over_tls(open.gateway.address(), "GET", "/hrls/ping", "", "");
     assert_eq!((ping.status, ping.text()), (200, "OK\n".to_owned()), "everybody may search");
-    let silent = gateway_at(service.admin.config.bulk.socket.clone().unwrap(), |_| ());
+    let silent = gateway_at(service.admin.config.local.socket.clone().unwrap(), |_| ());
     for target in ["/hrls/handles?URL=x", "/hrls/handles/TST?URL=x", "/hrls/ping"] {
         let off = ask_over_tls(silent.address(), "GET", target, "", "");
         assert_eq!(

@@ -444,7 +444,7 @@ pub(crate) fn administered(set: &Path) -> (AdminServer, LeftOut) {
     administer_from(VectorSource::Selected, "root", |config| {
         config.publish.directory = Some(set.clone());
         config.publish.interval_ms = 1;
-        config.callers.socket = Some(set.with_file_name("callers.sock"));
+        config.local.socket = Some(set.with_file_name("admin.socket"));
     })
 }
 
@@ -469,7 +469,7 @@ fn vectors_over_http_are_answered_as_by_the_reference() {
     let (served, _) = serve_over_http(VectorSource::Selected, "root", |config| {
         config.snapshot = Some(set.clone());
         config.admin.address = Some(administration.address());
-        config.admin.callers = administration.config.callers.socket.clone();
+        config.admin.socket = administration.config.local.socket.clone();
         config.sessions.md5 = true;
         use_tls(config, directory.path());
     });

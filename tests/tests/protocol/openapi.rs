@@ -213,8 +213,7 @@ fn every_route_is_served_with_its_methods_and_without_others() {
     let (served, _) = serve_over_http(VectorSource::Selected, "root", |config| {
         config.snapshot = Some(set.clone());
         config.admin.address = Some(administration.address());
-        config.admin.callers = administration.config.callers.socket.clone();
-        config.admin.bulk_socket = Some(directory.path().join("no.sock"));
+        config.admin.socket = administration.config.local.socket.clone();
         config.admin.search = true;
         config.agencies.prefixes = vec!["10.5072 DataCite".to_owned()];
         config.pages.help_url = Some("https://example.org/".to_owned());

@@ -200,14 +200,14 @@ fn write_store(directory: &Path) -> anyhow::Result<()> {
 fn admin_configuration(listen: SocketAddr) -> String {
     format!(
         "site = \"site.json\"\nlisten = [\"{listen}\"]\nstore.file = \"store\"\npublish.directory = \"set\"\n\
-         bulk.socket = \"bulk.sock\"\ncallers.socket = \"callers.sock\"\n"
+         local.socket = \"admin.socket\"\n"
     )
 }
 
 fn gateway_configuration(admin: SocketAddr, listen: SocketAddr) -> String {
     format!(
         "snapshot = \"set\"\nsite = \"site.json\"\nlisten = [\"{listen}\"]\nworkers = 1\n\
-         admin.address = \"{admin}\"\nadmin.bulk_socket = \"bulk.sock\"\nadmin.callers = \"callers.sock\"\n\
+         admin.address = \"{admin}\"\nadmin.socket = \"admin.socket\"\n\
          tls.certificate = \"certificate.pem\"\ntls.key = \"key.pem\"\n"
     )
 }

@@ -1,27 +1,17 @@
 //! Settings of changes of many records at once.
 
 use handle_daemon::settings;
-use std::path::PathBuf;
 
 settings! {
     /// Changes of many records at once, which `handle-gateway` hands over
     /// ([administration.md](../administration.md#many-changes-at-once)).
     pub struct BulkConfig {
-        /// Set this when callers of `handle-gateway` may change many records at once, or search:
-        /// UNIX socket for the gateway; none if not set.
-        restart socket: Option<PathBuf> = None;
-        /// Set this when `handle-gateway` runs as another user: user ids whose processes may
-        /// connect, besides the user of `handle-admin`. If there are any, the file of the socket
-        /// has the mode 0666, and each connection is checked.
-        restart uids: Vec<u32> = Vec::new();
         /// Set this when repeatable requests with more changes are to be remembered, or when memory
         /// is short: results that are kept. Beyond it, the oldest requests are forgotten, as they
         /// are after a day. There are at most a 200th as many requests. One identity has a quarter
         /// of both.
         restart results: usize = 2_000_000, 1..=1 << 40;
     } constants {
-        /// Connections to the socket. Each batch request in progress uses one.
-        connections: usize = 32;
         /// Changes in one commit. More make a single change wait longer for its turn, and take
         /// little less time together.
         commit_changes: usize = 256;

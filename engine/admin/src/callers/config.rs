@@ -1,16 +1,12 @@
-//! Settings of the socket for callers over HTTP.
+//! Settings of the sessions of callers over HTTP.
 
 use crate::caller_sessions::CallerSessionLimits;
 use handle_daemon::settings;
 use handle_daemon::settings::DAY_MS;
-use std::path::PathBuf;
 
 settings! {
     /// Callers over HTTP ([gateway.md](../gateway.md#sessions)).
     pub struct CallersConfig {
-        /// Set this when callers of `handle-gateway` are to authenticate: UNIX socket at which the
-        /// gateway, running as the same user, verifies them; none if not set.
-        restart socket: Option<PathBuf> = None;
         /// Set this when more callers are logged in at the same time: sessions of callers. One more
         /// displaces the oldest of the identity with most sessions. One identity has at most a
         /// 256th of them, and a new one displaces its oldest.
@@ -19,9 +15,6 @@ settings! {
         /// time without use after which a session ends.
         live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
     } constants {
-        /// Connections to the socket; others wait. Each request of the gateway uses one, for
-        /// about a millisecond.
-        connections: usize = 64;
         /// Time for which a nonce is valid: a person with a device has time to sign it.
         nonce_ms: u32 = 300_000;
         /// Time after which a session ends in any case, so that a stolen one does not last.

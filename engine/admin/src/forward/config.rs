@@ -1,14 +1,10 @@
-//! Settings of the socket for requests that `handled` forwards.
+//! Settings of requests that `handled` forwards.
 
 use handle_daemon::settings;
-use std::path::PathBuf;
 
 settings! {
     /// Requests that `handled` forwards ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig {
-        /// Set this when `handled` forwards requests: UNIX socket at which `handled`, running as
-        /// the same user, hands them over; none if not set.
-        restart socket: Option<PathBuf> = None;
         /// Set this when forwarded requests wait although the machine is idle, or take too much of
         /// it: such requests in progress at a time; others wait.
         restart requests: usize = 16, 1..=256;
@@ -17,8 +13,6 @@ settings! {
         /// resolving derived prefixes that a record here delegates.
         restart resolve_for_old: bool = true;
     } constants {
-        /// Connections to the socket. Each request and each listing in progress uses one.
-        connections: usize = 64;
         /// Resolutions for old clients at a time, each of which keeps a thread waiting. One more
         /// gets RC 3.
         resolutions: usize = 8;

@@ -1,7 +1,6 @@
 //! Settings of streams for mirrors.
 
 use handle_daemon::settings;
-use std::path::PathBuf;
 
 settings! {
     /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only the
@@ -18,14 +17,6 @@ settings! {
         /// Set this when there are more mirrors: streams at a time. Further requests get RC 3. One
         /// identity has at most half of them, so that no mirror takes all permits.
         restart streams: usize = 8, 1..=1024;
-        /// Set this when mirrors of the HTTP interface reach this server through `handle-gateway`:
-        /// UNIX socket at which the gateway relays messages whose answers may be streams; none if
-        /// not set.
-        restart socket: Option<PathBuf> = None;
-        /// Set this when `handle-gateway` runs as another user: user ids whose processes may
-        /// connect, besides the user of `handle-admin`. If there are any, the file of the socket
-        /// has the mode 0666, and each connection is checked.
-        restart socket_uids: Vec<u32> = Vec::new();
     } constants {
         /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake: a
         /// mirror commits what it has received within seconds.
@@ -33,8 +24,6 @@ settings! {
         /// Maximum time for a stream. Meanwhile, the file of the store keeps all pages that the
         /// stream reads, and grows with each change. Ten million records take minutes.
         stream_ms: u32 = 43_200_000;
-        /// Connections to the socket. Each message in progress uses one.
-        socket_connections: usize = 64;
     }
 }
 

@@ -1,113 +1,88 @@
 //! Messages that `handle-gateway` relays, because their answers may be streams.
 //!
 //! The gateway has no rights: each client is challenged, and each request is decided with the
-//! rights of the client. Connections, and requests in progress, are limited.
+//! rights of the client.
 
-use super::ReplicationConfig;
 use super::StreamRoute;
-use super::send::send;
-use crate::local_socket::{LocalSocket, LocalSocketConfig};
+use super::send::{PartWriter, send_parts_to};
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
-use handle_daemon::relay::{HEAD_LEN, RelayHead, RelayRoute};
+use handle_local::connection::{FrameWriter, LocalConnection};
+use handle_local::relay::{PART_LEN_MAX, REQUEST_LEN_MAX, RelayRoute, RelayedRequest};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
-use zeroize::Zeroizing;
 
-/// Binds the socket at `path`.
-///
-/// # Errors
-/// When another process is listening there, a different kind of file has the path, or the
-/// directory does not allow it.
-pub fn bind(path: &Path, config: &ReplicationConfig) -> anyhow::Result<LocalSocket> {
-    let config = LocalSocketConfig {
-        setting: "replication.socket",
-        peer: "handle-gateway",
-        uids: config.socket_uids.clone(),
-        connections: config.socket_connections,
-    };
-    LocalSocket::bind(path, config)
-}
-
-/// Has `service` answer the messages at `socket` until `stopping` is true.
-///
-/// # Errors
-/// When the runtime cannot watch the socket.
-pub fn serve(
-    socket: LocalSocket,
-    service: &Arc<AdminService>,
-    config: &ReplicationConfig,
-    stopping: watch::Receiver<bool>,
-) -> anyhow::Result<()> {
-    let (counting, service) = (Arc::clone(service), Arc::clone(service));
-    let timeout = Duration::from_millis(config.write_ms.into());
-    let refuse = move || counting.counters.relayed_refused.add();
-    socket.serve(stopping, refuse, move |stream, stopping| {
-        let service = Arc::clone(&service);
-        async move { answer(stream, &service, timeout, stopping).await }
-    })
-}
+/// Time for the gateway to send a message without a stream, and to read one part of an answer.
+const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Answers the message of a connection.
-async fn answer(
-    mut stream: UnixStream,
+///
+/// # Errors
+/// When the peer closes the connection or is too slow, or the message is malformed.
+pub async fn answer(
+    connection: LocalConnection,
     service: &Arc<AdminService>,
-    timeout: Duration,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
-    let (head, message) = within(timeout, receive(&mut stream)).await?;
+    let LocalConnection { mut reader, writer } = connection;
+    let frame = within(FRAME_TIMEOUT, reader.receive(REQUEST_LEN_MAX)).await?;
     service.counters.relayed.add();
-    let route = match head.route {
-        RelayRoute::Http => StreamRoute::Http,
-        RelayRoute::Https => StreamRoute::Https,
-    };
-    let (answering, source) = (Arc::clone(service), SocketAddr::new(head.source, 0));
-    let answered =
-        tokio::task::spawn_blocking(move || answering.answer(ReceivedMessage::over(route, &message, source)));
+    let answering = Arc::clone(service);
+    let answered = tokio::task::spawn_blocking(move || {
+        let RelayedRequest { route, source, message } = RelayedRequest::decode(&frame)?;
+        let route = match route {
+            RelayRoute::Http => StreamRoute::Http,
+            RelayRoute::Https => StreamRoute::Https,
+        };
+        Some(answering.answer(ReceivedMessage::over(route, message, SocketAddr::new(source, 0))))
+    });
     let Ok(replies) = answered.await else {
         // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
         service.counters.bugs.add();
         return Ok(());
     };
+    let Some(replies) = replies else { return Err(ErrorKind::InvalidData.into()) };
     tokio::select! {
-        sent = send_replies(&mut stream, replies, service, timeout) => sent,
+        sent = send_replies(RelayWriter(writer), replies, service) => sent,
         _ = stopping.wait_for(|&stops| stops) => Ok(()),
     }
 }
 
 async fn send_replies(
-    stream: &mut UnixStream,
+    mut writer: RelayWriter,
     replies: ReplyMessages,
     service: &AdminService,
-    timeout: Duration,
 ) -> io::Result<()> {
-    within(timeout, stream.write_all(&replies.first)).await?;
+    within(FRAME_TIMEOUT, writer.write_part(&replies.first)).await?;
     let mut rest = replies.rest;
     while let Some(mut pages) = rest {
         let next = tokio::task::spawn_blocking(move || (pages.next_page(), pages)).await;
         let Ok((Some(page), pages)) = next else { break };
-        within(timeout, stream.write_all(&page)).await?;
+        within(FRAME_TIMEOUT, writer.write_part(&page)).await?;
         rest = Some(pages);
     }
     if let (Some(mirrored), Some(replication)) = (replies.stream, service.replication()) {
-        send(stream, *mirrored, replication.send_limits(), &service.counters).await?;
+        send_parts_to(&mut writer, *mirrored, replication.send_limits(), &service.counters).await?;
     }
-    within(timeout, stream.shutdown()).await
+    within(FRAME_TIMEOUT, writer.0.send(0, |_| ())).await
 }
 
-/// Receives the head and the message.
-async fn receive(stream: &mut UnixStream) -> io::Result<(RelayHead, Zeroizing<Vec<u8>>)> {
-    let mut head = [0; HEAD_LEN];
-    stream.read_exact(&mut head).await?;
-    let head = RelayHead::decode(&head).ok_or(ErrorKind::InvalidData)?;
-    let mut message = Zeroizing::new(vec![0; head.message_len]);
-    stream.read_exact(&mut message).await?;
-    Ok((head, message))
+/// Writes the parts of an answer as frames.
+struct RelayWriter(FrameWriter);
+
+impl PartWriter for RelayWriter {
+    async fn write_part(&mut self, part: &[u8]) -> io::Result<()> {
+        for part in part.chunks(PART_LEN_MAX) {
+            self.0.send(part.len(), |content| content.extend_from_slice(part)).await?;
+        }
+        Ok(())
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {

@@ -20,6 +20,28 @@ pub struct SendLimits {
     pub stream: Duration,
 }
 
+/// Where the parts of a stream go.
+pub trait PartWriter: Send {
+    /// Writes one part.
+    fn write_part(&mut self, part: &[u8]) -> impl Future<Output = io::Result<()>> + Send;
+
+    /// Has everything that was written leave this process.
+    fn flush(&mut self) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// A connection to a receiver.
+struct SocketWriter<'a, S>(&'a mut S);
+
+impl<S: AsyncWrite + Unpin + Send> PartWriter for SocketWriter<'_, S> {
+    async fn write_part(&mut self, part: &[u8]) -> io::Result<()> {
+        self.0.write_all(part).await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().await
+    }
+}
+
 /// Sends `stream` over `socket`, with TLS if the stream is encrypted, and counts the outcome.
 ///
 /// # Errors
@@ -31,10 +53,45 @@ pub async fn send<S>(
     counters: &AdminCounters,
 ) -> io::Result<()>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send,
 {
+    let Some(config) = stream.tls() else {
+        return send_parts_to(&mut SocketWriter(socket), stream, limits, counters).await;
+    };
+    let sent = async {
+        within(limits.write, socket.write_all(&stream.front())).await?;
+        within(limits.write, socket.flush()).await?;
+        let mut encrypted = within(limits.write, TlsAcceptor::from(config).accept(socket)).await?;
+        send_parts(&mut SocketWriter(&mut encrypted), stream, limits.write, counters).await?;
+        within(limits.write, encrypted.shutdown()).await
+    };
+    count_outcome(sent, limits, counters).await
+}
+
+/// Sends `stream`, which is not encrypted here, to `writer`, and counts the outcome.
+///
+/// # Errors
+/// When the receiver is gone or too slow, or the stream cannot be made.
+pub async fn send_parts_to(
+    writer: &mut impl PartWriter,
+    stream: ReplicationStream,
+    limits: SendLimits,
+    counters: &AdminCounters,
+) -> io::Result<()> {
+    let sent = async {
+        within(limits.write, writer.write_part(&stream.front())).await?;
+        send_parts(writer, stream, limits.write, counters).await
+    };
+    count_outcome(sent, limits, counters).await
+}
+
+async fn count_outcome(
+    sending: impl Future<Output = io::Result<()>>,
+    limits: SendLimits,
+    counters: &AdminCounters,
+) -> io::Result<()> {
     counters.streams.add();
-    let sent = timeout(limits.stream, send_all(socket, stream, limits.write, counters)).await;
+    let sent = timeout(limits.stream, sending).await;
     let sent = sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
     if sent.is_err() {
         counters.streams_failed.add();
@@ -42,26 +99,9 @@ where
     sent
 }
 
-async fn send_all<S>(
-    socket: &mut S,
-    stream: ReplicationStream,
-    timeout: Duration,
-    counters: &AdminCounters,
-) -> io::Result<()>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    within(timeout, socket.write_all(&stream.front())).await?;
-    let Some(config) = stream.tls() else { return send_parts(socket, stream, timeout, counters).await };
-    within(timeout, socket.flush()).await?;
-    let mut encrypted = within(timeout, TlsAcceptor::from(config).accept(socket)).await?;
-    send_parts(&mut encrypted, stream, timeout, counters).await?;
-    within(timeout, encrypted.shutdown()).await
-}
-
 /// Sends the parts after the front. At most two are in memory.
 async fn send_parts(
-    socket: &mut (impl AsyncWrite + Unpin),
+    writer: &mut impl PartWriter,
     stream: ReplicationStream,
     timeout: Duration,
     counters: &AdminCounters,
@@ -77,12 +117,12 @@ async fn send_parts(
         let Some(part) = part else { break stream };
         let counts = stream.counts();
         making = begin_part(stream);
-        within(timeout, socket.write_all(&part)).await?;
+        within(timeout, writer.write_part(&part)).await?;
         counters.stream_transactions.add_many(counts.transactions - counted.transactions);
         counters.stream_records.add_many(counts.records - counted.records);
         counted = counts;
     };
-    within(timeout, socket.flush()).await?;
+    within(timeout, writer.flush()).await?;
     stream.record_end();
     Ok(())
 }

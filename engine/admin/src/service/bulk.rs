@@ -16,10 +16,10 @@ use crate::sourced::{SourceFacts, SourcedRecords};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
-use handle_daemon::bulk::{
+use handle_daemon::clock::{now_unix_ms, now_unix_s};
+use handle_local::bulk::{
     BulkBegin, BulkChange, BulkKey, BulkRequest, BulkResult, KEY_LEN_MAX, TEXT_LEN_MAX, covered,
 };
-use handle_daemon::clock::{now_unix_ms, now_unix_s};
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;

@@ -11,7 +11,7 @@ use handle_auth::certificate::CallerCertificate;
 use handle_auth::handshake::{HandshakeProof, SignedHandshake};
 use handle_auth::source::RequestOrigin;
 use handle_auth::{PublicKey, cost};
-use handle_daemon::callers::{CallerRefusal, CallerReply, CertificateProof};
+use handle_local::callers::{CallerRefusal, CallerReply, CertificateProof};
 use handle_proto::data;
 use handle_proto::wire::auth;
 use handle_proto::wire::list::Reference;

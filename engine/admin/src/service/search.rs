@@ -5,7 +5,7 @@ use super::decide::Decider;
 use crate::audit::AuditLine;
 use crate::index::config::IndexConfig;
 use crate::operation::{OperationDecision, OperationRefusal, Requester};
-use handle_daemon::bulk::BulkSearch;
+use handle_local::bulk::BulkSearch;
 use handle_proto::data::PREDEFINED_TYPES;
 use handle_proto::name::PREFIX_RECORDS;
 use handle_proto::printable::Printable;

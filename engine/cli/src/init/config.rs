@@ -61,7 +61,7 @@ impl InitSettings {
              \n\
              # handle-admin answers listings, and requests that need another service.\n\
              [forward]\n\
-             socket = \"run/forward\"\n"
+             socket = \"run/admin.socket\"\n"
         )
     }
 
@@ -79,19 +79,10 @@ impl InitSettings {
              [publish]\n\
              directory = \"snapshot\"\n\
              \n\
-             # handled forwards requests here that it does not answer itself.\n\
-             [forward]\n\
-             socket = \"run/forward\"\n\
-             \n\
-             # handle-gateway verifies callers, sends batches of changes, and relays streams for mirrors here.\n\
-             [callers]\n\
-             socket = \"run/callers\"\n\
-             \n\
-             [bulk]\n\
-             socket = \"run/bulk\"\n\
-             \n\
-             [replication]\n\
-             socket = \"run/replication\"\n"
+             # handled forwards requests here that it does not answer itself; handle-gateway verifies callers, sends\n\
+             # batches of changes, and relays streams for mirrors.\n\
+             [local]\n\
+             socket = \"run/admin.socket\"\n"
         )
     }
 }
@@ -111,9 +102,7 @@ impl InitSettings {
              # handle-admin, which makes the changes.\n\
              [admin]\n\
              address = {admin}\n\
-             callers = \"run/callers\"\n\
-             bulk_socket = \"run/bulk\"\n\
-             relay_socket = \"run/replication\"\n\
+             socket = \"run/admin.socket\"\n\
              \n\
              # Changes and the pages under /admin/ need TLS, which has the same port as plain HTTP. This certificate\n\
              # is self-signed: replace both files, or both lines by `acme.domains`. docs/gateway.md explains it.\n\

@@ -193,11 +193,8 @@ fn admit(socket: &UnixStream) -> io::Result<()> {
     socket.set_nonblocking(false)
 }
 
-/// Checks that the process at the other end, client or listener, runs as the user of this process.
-///
-/// # Errors
-/// When the user is another one, or the kernel does not report it.
-pub fn check_peer(socket: &impl AsFd) -> io::Result<()> {
+/// Checks that the process at the other end runs as the user of this process.
+fn check_peer(socket: &impl AsFd) -> io::Result<()> {
     let peer = socket_peercred(socket)?;
     if peer.uid == rustix::process::geteuid() {
         return Ok(());

@@ -3,7 +3,7 @@
 
 use crate::sessions::facts::SessionRefusal;
 use crate::sessions::facts::{NewSession, SessionIdentity, SessionKeys};
-use crate::sessions::holder::{TakenChallenge, check_peer};
+use crate::sessions::holder::TakenChallenge;
 use crate::sessions::protocol::{
     ASK_LEN_MAX, FACTS_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
 };
@@ -11,9 +11,9 @@ use crate::sessions::row::{RowsUnavailable, SessionRows};
 use crate::sessions::shared::SharedSessions;
 use crate::sessions::table::SessionTable;
 use crate::sessions::traffic::{LiveSession, MessageRejection};
+use crate::socket::{connect, is_too_slow};
 use handle_auth::message::MacKey;
 use handle_proto::wire::list::Reference;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -99,31 +99,6 @@ impl TableLink {
         *socket = Some(connected);
         Ok(reply)
     }
-}
-
-/// Connects to the process of this user that listens at `path`. No step waits longer than
-/// `timeout`.
-///
-/// # Errors
-/// Errors of the kernel, and when the process there runs as another user.
-pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
-    // Non-blocking, because a blocking connect waits forever when the other process no longer
-    // accepts connections.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    check_peer(&socket)?;
-    let socket = UnixStream::from(socket);
-    socket.set_nonblocking(false)?;
-    socket.set_read_timeout(Some(timeout))?;
-    socket.set_write_timeout(Some(timeout))?;
-    Ok(socket)
-}
-
-/// Whether the error is a timeout: the other process is running, but does not answer in time.
-#[must_use]
-pub fn is_too_slow(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 /// A session in the table of another process. When that process stops answering, no message in the
@@ -293,6 +268,7 @@ mod tests {
     use crate::sessions::table::SessionLimits;
     use crate::sessions::table::tests::new_session;
     use handle_auth::source::RequestOrigin;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     use std::io::Write as _;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
     use std::sync::atomic::{AtomicBool, AtomicU32};

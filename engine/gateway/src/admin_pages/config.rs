@@ -6,7 +6,7 @@ settings! {
     /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
     pub struct AdminPagesConfig {
         /// Set this when nobody shall administer with a browser: with `false`, `/admin/` is not
-        /// served. Otherwise it is, if `admin.callers` and TLS, or `proxies.credentials`, are
+        /// served. Otherwise it is, if `admin.socket` and TLS, or `proxies.credentials`, are
         /// configured.
         live enabled: bool = true;
     } constants {

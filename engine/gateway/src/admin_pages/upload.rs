@@ -2,9 +2,8 @@
 
 mod handover;
 
-use super::records::apply;
 use super::{AdminRequest, copyable, error, guard};
-use crate::api::change::{ALLOW_ORPHANS, ChangeKind, RecordChange};
+use crate::api::change::ALLOW_ORPHANS;
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
 use crate::reply::{GatewayResponse, response};
@@ -147,7 +146,7 @@ fn wants_json(request: &AdminRequest<'_>) -> bool {
     accepted.is_some_and(|accepted| accepted.starts_with("application/json"))
 }
 
-/// Hands all records over together, or one after the other if `admin.bulk_socket` is not set.
+/// Hands all records over together.
 async fn put_all(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
@@ -155,34 +154,11 @@ async fn put_all(
     mode: UploadMode,
 ) -> Vec<RecordOutcome> {
     let admin = request.state.writing.admin.as_ref();
-    if let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.bulk_socket()?))) {
-        let handover = Handover { request, admin, socket };
-        return handover.put_all(identity, records, mode).await;
-    }
-    let mut outcomes = Vec::with_capacity(records.len());
-    for UploadRecord { handle, values } in records {
-        let (code, message) = match values {
-            Ok(values) => put(request, identity, &handle, values, mode).await,
-            Err(why) => (ResponseCode::INVALID_VALUE, why),
-        };
-        outcomes.push(RecordOutcome { handle, code, message });
-    }
-    outcomes
-}
-
-async fn put(
-    request: &AdminRequest<'_>,
-    identity: &Arc<ClientIdentity>,
-    handle: &str,
-    values: Vec<ValueBuf>,
-    mode: UploadMode,
-) -> (ResponseCode, String) {
-    let kind = ChangeKind::Put { values, mints: false };
-    let change = RecordChange::by_hand(handle.as_bytes(), kind, mode.overwrites, mode.allows_orphans);
-    match apply(request, identity, change).await {
-        Ok(outcome) => (outcome.code, outcome.text),
-        Err(failure) => (ResponseCode::ERROR, request.unanswered(&failure).1.text),
-    }
+    // Pages are served only with a socket.
+    let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.socket()?))) else {
+        return Vec::new();
+    };
+    Handover { request, admin, socket }.put_all(identity, records, mode).await
 }
 
 /// The result as a file.

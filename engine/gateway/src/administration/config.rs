@@ -14,21 +14,13 @@ settings! {
         /// `limits.exempt_sources` of `handle-admin`: otherwise all clients of the gateway share
         /// one count of wrong secrets.
         restart address: Option<SocketAddr> = None;
-        /// Set this when callers authenticate with public keys, sessions or certificates: the UNIX
-        /// socket of `handle-admin` for callers, its `callers.socket`. Without it there are no
-        /// sessions, and callers authenticate with secret keys only.
-        restart callers: Option<PathBuf> = None;
-        /// Set this when clients change many records with one request: the UNIX socket at which
-        /// `handle-admin` accepts these changes, its `bulk.socket`. Without it there is no
-        /// `/api/batch`.
-        restart bulk_socket: Option<PathBuf> = None;
+        /// Set this when `handle-admin` is on this host: its UNIX socket, `local.socket` there.
+        /// Without it, callers authenticate with secret keys only and have no sessions, there is no
+        /// `/api/batch`, and mirrors get no streams over HTTP.
+        restart socket: Option<PathBuf> = None;
         /// Set this when clients search for handles by their values, for which `handle-admin` has
-        /// an index (`index.types`): answer them at `/hrls/handles`. Needs `bulk_socket`.
+        /// an index (`index.types`): answer them at `/hrls/handles`. Needs `socket`.
         restart search: bool = false;
-        /// Set this when mirrors replicate over HTTP: the UNIX socket at which `handle-admin`
-        /// accepts relayed messages, its `replication.socket`. Without it, mirrors get no streams
-        /// over HTTP.
-        restart relay_socket: Option<PathBuf> = None;
         /// Set this when more callers change records at a time: requests that wait for
         /// `handle-admin` at a time, a quarter of them of one source (an IPv4 address, or a /64 of
         /// IPv6). Further ones get status 503.

@@ -33,7 +33,8 @@ use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, ResponseBody};
 use change_line::LineChange;
 use handle_client::administration::ClientIdentity;
-use handle_daemon::bulk::{FRAME_LEN, KEY_LEN_MAX};
+use handle_local::bulk::{FRAME_LEN, KEY_LEN_MAX};
+use handle_local::connection::{FrameReader, FrameWriter, LocalConnection};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use hyper::StatusCode;
@@ -46,9 +47,6 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::AsyncWriteExt as _;
-use tokio::net::UnixStream;
-use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Maximum number of lines that are handed to `handle-admin` together.
@@ -84,7 +82,7 @@ pub(super) async fn batch(
         Caller::Identity(identity) => identity,
     };
     let Some(admin) = &state.writing.admin else { return unsupported(state, request, NO_ADMIN) };
-    let Some(socket) = admin.bulk_socket() else { return unsupported(state, request, NO_BULK) };
+    let Some(socket) = admin.socket() else { return unsupported(state, request, NO_BULK) };
     let Some(form) = BodyForm::of(request.head.headers) else {
         return other_form(OTHER_MEDIA).respond(state, request, None);
     };
@@ -271,7 +269,7 @@ struct BatchWork {
 
 /// A connection of a proven caller, and its permit.
 struct PermittedConnection {
-    stream: UnixStream,
+    connection: LocalConnection,
     permit: SourcePermit,
 }
 
@@ -339,13 +337,13 @@ impl BatchWork {
             Err(BulkError::Lost(error)) => admin.bulk_failures().note(Some(error), Instant::now()),
             _ => admin.bulk_failures().note(None::<&str>, Instant::now()),
         };
-        opened.map(|stream| PermittedConnection { stream, permit })
+        opened.map(|connection| PermittedConnection { connection, permit })
     }
 
     /// Proves the caller again, after a pause.
     async fn open_again(&self) -> Result<PermittedConnection, ClientGone> {
         let admin = self.state.writing.admin.as_ref().ok_or(ClientGone)?;
-        let socket = admin.bulk_socket().ok_or(ClientGone)?;
+        let socket = admin.socket().ok_or(ClientGone)?;
         let permit = admin.wait_for_permit(self.source).await.ok_or(ClientGone)?;
         self.open(admin, socket, permit, None).await.map_err(|error| {
             tracing::debug!(?error, "a caller could not be proven again for the rest of a request");
@@ -377,12 +375,12 @@ impl BatchWork {
     /// Hands changes over and sends their results, until no more lines arrive.
     async fn carry_out(
         &self,
-        PermittedConnection { stream, permit: _permit }: PermittedConnection,
+        PermittedConnection { connection, permit: _permit }: PermittedConnection,
         body: &mut BatchBody,
         sender: &mut BodySender,
         position: &mut Option<StorePosition>,
     ) -> Result<FeedEnd, ClientGone> {
-        let (mut results, changes) = stream.into_split();
+        let LocalConnection { reader: mut results, writer: changes } = connection;
         let (groups, waiting) = channel(GROUPS_MAX);
         let mut end = FeedEnd::Over;
         let reading = async {
@@ -405,7 +403,7 @@ impl BatchWork {
     async fn feed(
         &self,
         body: &mut BatchBody,
-        mut changes: OwnedWriteHalf,
+        mut changes: FrameWriter,
         groups: &Sender<LineGroup>,
     ) -> Result<FeedEnd, BrokenBody> {
         loop {
@@ -428,7 +426,7 @@ impl BatchWork {
             groups.send(LineGroup::Lines(states)).await.map_err(|_| BrokenBody)?;
             if has_changes {
                 // If this fails, the results fail as well, and the client is told.
-                let _ = changes.write_all(&frame).await;
+                let _ = changes.send_frame(&frame).await;
             }
         }
     }
@@ -436,7 +434,7 @@ impl BatchWork {
     /// Sends the results in the order of the lines.
     async fn send_results(
         &self,
-        results: &mut (impl tokio::io::AsyncRead + Unpin),
+        results: &mut FrameReader,
         mut waiting: Receiver<LineGroup>,
         sender: &mut BodySender,
         last_position: &mut Option<StorePosition>,

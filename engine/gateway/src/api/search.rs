@@ -16,7 +16,9 @@ use crate::route_table::HttpRoute;
 use crate::state::GatewayState;
 use crate::target;
 use handle_client::administration::Administrator;
-use handle_daemon::bulk::BulkSearch;
+use handle_local::bulk::BulkSearch;
+use handle_local::connection::LocalConnection;
+use handle_local::kind::LocalKind;
 use handle_proto::json::data_to_json;
 use handle_proto::wire::list::{Indexes, Strings};
 use handle_proto::wire::query::Query;
@@ -28,7 +30,6 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::net::UnixStream;
 
 /// Start of the paths of searches.
 const PATH: &str = "/hrls/";
@@ -137,8 +138,7 @@ async fn search(
         Caller::Refused(response) => return response,
         Caller::Identity(identity) => Some(identity),
     };
-    let Some((admin, socket)) =
-        state.writing.admin.as_ref().and_then(|admin| Some((admin, admin.bulk_socket()?)))
+    let Some((admin, socket)) = state.writing.admin.as_ref().and_then(|admin| Some((admin, admin.socket()?)))
     else {
         return unsupported(state, request, NO_ADMIN);
     };
@@ -153,7 +153,7 @@ async fn search(
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {
         Ok(_) if path == SearchPath::Ping && !is_anonymous => Ok(Vec::new()),
-        Ok(mut stream) => page(&mut stream, admin, source, &search).await,
+        Ok(mut connection) => page(&mut connection, admin, source, &search).await,
         Err(error) => Err(SearchFailure::Bulk(error)),
     };
     let is_lost = matches!(&found, Err(SearchFailure::Bulk(BulkError::Lost(_))));
@@ -236,16 +236,16 @@ async fn connect(
     socket: &Path,
     identity: Option<Arc<handle_client::administration::ClientIdentity>>,
     source: IpAddr,
-) -> Result<UnixStream, BulkError> {
+) -> Result<LocalConnection, BulkError> {
     match identity {
         Some(identity) => bulk::open(socket, admin.timeout(), identity, source, None).await,
-        None => Ok(UnixStream::connect(socket).await?),
+        None => Ok(LocalConnection::connect(socket, LocalKind::Bulk).await?),
     }
 }
 
 /// The handles of the page.
 async fn page(
-    stream: &mut UnixStream,
+    connection: &mut LocalConnection,
     admin: &AdministrationService,
     source: IpAddr,
     search: &PageSearch,
@@ -262,7 +262,7 @@ async fn page(
             handles: u32::try_from(needed - count).unwrap_or(u32::MAX),
             conditions: conditions.clone(),
         };
-        let found = bulk::search(stream, admin.timeout(), question).await.map_err(SearchFailure::Bulk)?;
+        let found = bulk::search(connection, admin.timeout(), question).await.map_err(SearchFailure::Bulk)?;
         let skipped = search.skip.saturating_sub(count).min(found.handles.len());
         count += found.handles.len();
         handles.extend(found.handles.into_iter().skip(skipped));

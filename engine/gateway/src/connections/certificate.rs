@@ -11,7 +11,7 @@ use crate::state::GatewayState;
 use crate::tls::client_certificate::{CertificateProblem, ShownCertificate};
 use handle_auth::random;
 use handle_client::administration::ClientIdentity;
-use handle_daemon::callers::{CallerRefusal, CertificateProof};
+use handle_local::callers::{CallerRefusal, CertificateProof};
 use hyper::http::request::Parts;
 use std::fmt;
 use std::net::IpAddr;

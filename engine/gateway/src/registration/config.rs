@@ -10,7 +10,7 @@ settings! {
     pub struct RegistrationConfig {
         /// Set this when applicants request prefixes over the web: the directory in which requests
         /// are kept; created if it is missing. Without it there is no registration. It needs
-        /// `admin.callers`, TLS and `reviewers`.
+        /// `admin.socket`, TLS and `reviewers`.
         restart directory: Option<PathBuf> = None;
         /// Set this when there is registration, or reviewers change: identities that may see,
         /// accept, refuse and delete requests, such as `300:0.NA/10`. `handle-admin` decides

@@ -8,6 +8,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod bulk;
 pub mod counter;
 pub mod credential;
 pub mod cursor;

@@ -8,9 +8,9 @@ settings! {
     /// Requests that `handled` cannot answer from the published set and forwards to `handle-admin`
     /// ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig where sources_need_a_socket {
-        /// Set this when requests that the set cannot answer are to be answered: the UNIX socket at
-        /// which `handle-admin`, running as the same user, answers forwarded requests
-        /// (`forward.socket` there). Without it, or without `slow.threads`, nothing is forwarded.
+        /// Set this when requests that the set cannot answer are to be answered: the UNIX socket of
+        /// `handle-admin` (`local.socket` there). Without it, or without `slow.threads`, nothing is
+        /// forwarded.
         restart socket: Option<PathBuf> = None;
         /// Set this when clients must not list handles and homed prefixes here: with `false`, such
         /// requests over TCP are not forwarded.

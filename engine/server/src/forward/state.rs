@@ -1,8 +1,10 @@
 //! The state of a job while it is forwarded.
 
 use super::permits::ForwardPermit;
-use handle_daemon::sessions::forward::ForwardedRequest;
-use std::os::unix::net::UnixStream;
+use handle_local::client::LocalClient;
+use handle_local::forward::ForwardedRequest;
+use handle_local::frame;
+use handle_local::kind::LocalKind;
 use zeroize::Zeroizing;
 
 /// The state of a job while it is forwarded.
@@ -23,7 +25,7 @@ pub(super) enum ForwardStage {
     /// This frame is to be sent.
     Request(Zeroizing<Vec<u8>>),
     /// A part of a listing arrived over this connection, and more will follow.
-    Listing(UnixStream),
+    Listing(LocalClient),
     /// The answer is complete.
     Over,
 }
@@ -37,11 +39,8 @@ impl ForwardState {
         busy: Vec<u8>,
         signs: bool,
     ) -> Box<Self> {
-        let mut frame = Zeroizing::new(Vec::with_capacity(4 + request.expected_len()));
-        frame.extend_from_slice(&[0; 4]);
-        request.encode(&mut frame);
-        let len = u32::try_from(frame.len() - 4).expect("two messages are below 4 GiB");
-        frame[..4].copy_from_slice(&len.to_be_bytes());
+        let frame =
+            frame::encode(LocalKind::Forward, request.expected_len(), |content| request.encode(content));
         Box::new(Self { permit, stage: ForwardStage::Request(frame), busy, signs })
     }
 

@@ -5,15 +5,15 @@ use super::queue::ForwardItem;
 use super::state::{ForwardStage, ForwardState};
 use crate::slow::SlowPath;
 use crate::slow::queue::SlowJob;
-use handle_daemon::sessions::forward::{ANSWER_LEN_MAX, ForwardFrame, ForwardedAnswer};
-use handle_daemon::sessions::link::{connect, is_too_slow};
-use handle_daemon::sessions::protocol::{frame_buffer, receive, send};
+use handle_daemon::socket::is_too_slow;
+use handle_local::client::LocalClient;
+use handle_local::forward::{ForwardFrame, ForwardedAnswer};
+use handle_local::kind::LocalKind;
 use handle_proto::ResponseCode;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Envelope, Header};
 use handle_resolver::RefusalReason;
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,9 +22,11 @@ use zeroize::Zeroizing;
 /// One forwarding thread, with its connection to `handle-admin`.
 pub(crate) struct ForwardThread {
     path: Arc<SlowPath>,
-    lane: Option<UnixStream>,
-    buffer: Zeroizing<Vec<u8>>,
+    lane: Option<LocalClient>,
 }
+
+/// The frame of an answer.
+type Answer = Zeroizing<Vec<u8>>;
 
 /// Why `handle-admin` did not answer a request.
 enum NotForwarded {
@@ -44,7 +46,7 @@ impl From<io::Error> for NotForwarded {
 
 impl ForwardThread {
     pub(crate) fn new(path: &Arc<SlowPath>) -> Self {
-        Self { path: Arc::clone(path), lane: None, buffer: frame_buffer() }
+        Self { path: Arc::clone(path), lane: None }
     }
 
     /// Forwards requests until the queue is closed.
@@ -116,24 +118,24 @@ impl ForwardThread {
         job: &mut SlowJob,
         forwarding: &mut ForwardState,
     ) -> Result<(), NotForwarded> {
-        let lane = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
+        let (lane, answer) = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
             ForwardStage::Request(frame) => {
                 if !forward.breaker.admits(Instant::now()) {
                     return Err(NotForwarded::BackedOff);
                 }
-                let lane = self.begin(forward, &frame)?;
+                let begun = self.begin(forward, &frame)?;
                 forward.breaker.answered();
-                lane
+                begun
             }
             ForwardStage::Listing(mut lane) => {
-                send(&mut lane, &mut self.buffer, 1, ForwardFrame::encode_next)?;
-                receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
-                lane
+                lane.send(1, ForwardFrame::encode_next)?;
+                let answer = lane.receive()?;
+                (lane, answer)
             }
             ForwardStage::Over => return Ok(()),
         };
         let unreadable = || io::Error::new(io::ErrorKind::InvalidData, "an answer of another version");
-        match ForwardedAnswer::decode(&self.buffer).ok_or_else(unreadable)? {
+        match ForwardedAnswer::decode(&answer).ok_or_else(unreadable)? {
             ForwardedAnswer::Last(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);
                 job.put_answer(messages);
@@ -154,25 +156,25 @@ impl ForwardThread {
         Ok(())
     }
 
-    /// Sends a request and receives the first part of its answer. Returns the connection.
-    fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<UnixStream> {
+    /// Sends a request and receives the first part of its answer, with the connection of further
+    /// parts.
+    fn begin(&mut self, forward: &Forwarder, frame: &[u8]) -> io::Result<(LocalClient, Answer)> {
         if let Some(lane) = self.lane.take() {
-            match self.begin_on(lane, frame) {
+            match begin_on(lane, frame) {
                 // `handle-admin` may have been restarted since. Its challenges are then gone, so no
                 // operation can be executed twice.
                 Err(error) if !is_too_slow(&error) => {}
                 begun => return begun,
             }
         }
-        let lane = connect(&forward.path, forward.timeout)?;
-        self.begin_on(lane, frame)
+        begin_on(LocalClient::connect(&forward.path, LocalKind::Forward, forward.timeout)?, frame)
     }
+}
 
-    fn begin_on(&mut self, mut lane: UnixStream, frame: &[u8]) -> io::Result<UnixStream> {
-        lane.write_all(frame)?;
-        receive(&mut lane, &mut self.buffer, ANSWER_LEN_MAX)?;
-        Ok(lane)
-    }
+fn begin_on(mut lane: LocalClient, frame: &[u8]) -> io::Result<(LocalClient, Answer)> {
+    lane.send_frame(frame)?;
+    let answer = lane.receive()?;
+    Ok((lane, answer))
 }
 
 /// The response code of the first of `messages`. The code of an encrypted message cannot be read.

@@ -7,7 +7,7 @@ use crate::forward::state::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::sessions::MessageRejection;
-use handle_daemon::sessions::forward::{ForwardedForm, ForwardedRequest, Task};
+use handle_local::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};

@@ -9,7 +9,7 @@ use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
 use handle_auth::cost::Units;
 use handle_auth::source::RequestOrigin;
 use handle_daemon::sessions::Session;
-use handle_daemon::sessions::forward::Task;
+use handle_local::forward::Task;
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_stream};
 use handle_snapshot::map::MappedFile;
 use std::cell::Cell;

@@ -39,7 +39,7 @@ impl AdoptedSettings {
             ("snapshot", json!("snapshot")),
             ("listen", addresses(&self.listen)),
             ("control", json!("run/handled.sock")),
-            ("forward.socket", json!("run/forward")),
+            ("forward.socket", json!("run/admin.socket")),
         ];
         let comment = "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handled)))
@@ -52,10 +52,7 @@ impl AdoptedSettings {
             ("control", json!("run/handle-admin.sock")),
             ("store.file", json!("store.redb")),
             ("publish.directory", json!("snapshot")),
-            ("forward.socket", json!("run/forward")),
-            ("callers.socket", json!("run/callers")),
-            ("bulk.socket", json!("run/bulk")),
-            ("replication.socket", json!("run/replication")),
+            ("local.socket", json!("run/admin.socket")),
         ];
         let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
@@ -72,9 +69,7 @@ impl AdoptedSettings {
         ];
         if let Some(address) = self.admin_listen.first() {
             usual.push(("admin.address", json!(reached_at(*address).to_string())));
-            usual.push(("admin.callers", json!("run/callers")));
-            usual.push(("admin.bulk_socket", json!("run/bulk")));
-            usual.push(("admin.relay_socket", json!("run/replication")));
+            usual.push(("admin.socket", json!("run/admin.socket")));
         }
         usual.push(("tls.certificate", json!(CERTIFICATE_FILE)));
         usual.push(("tls.key", json!(KEY_FILE)));

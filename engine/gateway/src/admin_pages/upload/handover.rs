@@ -6,14 +6,13 @@ use crate::administration::{AdministrationService, ServiceError};
 use crate::api::batch::creation;
 use crate::bulk::{self, BulkError};
 use handle_client::administration::ClientIdentity;
-use handle_daemon::bulk::{FRAME_CHANGES_MAX, FRAME_LEN};
+use handle_local::bulk::{FRAME_CHANGES_MAX, FRAME_LEN};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::io::AsyncWriteExt as _;
 
 /// An upload and where it is handed over.
 pub(super) struct Handover<'r> {
@@ -118,9 +117,9 @@ impl Handover<'_> {
         for changes in std::mem::take(&mut under_way.frames) {
             changes.iter().for_each(|_| self.request.state.counters.bulk_records.add());
             let frame = bulk::changes_frame(&changes);
-            let sent = tokio::time::timeout(timeout, connection.write_all(&frame)).await;
+            let sent = tokio::time::timeout(timeout, connection.writer.send_frame(&frame)).await;
             sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
-            let (position, results) = bulk::receive_results(&mut connection, timeout).await?;
+            let (position, results) = bulk::receive_results(&mut connection.reader, timeout).await?;
             under_way.position = Some(position);
             for result in results {
                 let at = usize::try_from(result.number).unwrap_or_default().checked_sub(1);

@@ -3,11 +3,11 @@
 use crate::api::change::ALLOW_ORPHANS;
 use crate::api::json_input::{self, values_of};
 use crate::api::request::ApiRefusal;
-use handle_daemon::bulk::CHANGE_LEN_MAX;
 use handle_daemon::clock::now_unix_s;
 use handle_formats::batch::BatchOperation;
 use handle_formats::exact::ExactEntry;
 use handle_formats::input::InputEntry;
+use handle_local::bulk::CHANGE_LEN_MAX;
 use handle_proto::json::Json;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::admin::{HandleBody, HandleIndexes, HandleValues};

@@ -94,7 +94,7 @@ enum ArrivedPart {
 #[derive(Debug)]
 pub(super) struct BodyChanges {
     /// The frame for `handle-admin`.
-    pub(super) frame: Vec<u8>,
+    pub(super) frame: Zeroizing<Vec<u8>>,
     pub(super) states: Vec<LineState>,
 }
 

@@ -1,0 +1,43 @@
+//! The local socket: what is served on the connections of each kind.
+//!
+//! Connecting gives no rights to records. `handled` forwards requests of clients that prove
+//! themselves, and so do the callers of `handle-gateway`; who may connect for what is in
+//! [`LocalConfig`](handle_local::config::LocalConfig).
+
+use crate::state::AdminState;
+use crate::{bulk, callers, changes, forward, replication};
+use handle_local::connection::LocalConnection;
+use handle_local::kind::LocalKind;
+use handle_local::socket::LocalSocket;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, watch};
+
+/// Serves the connections at `socket` until the server stops. Called inside the runtime.
+///
+/// # Errors
+/// When the runtime cannot watch the socket.
+pub(crate) fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> io::Result<()> {
+    let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
+    let work = Arc::new(Semaphore::new(state.config().forward.requests));
+    let refuse = move || counting.counters.local_refused.add();
+    socket.serve(state.stopping(), refuse, move |connection, stopping| {
+        let (state, work) = (Arc::clone(&state), Arc::clone(&work));
+        async move { answer(connection, &state, &work, stopping).await }
+    })
+}
+
+async fn answer(
+    connection: LocalConnection,
+    state: &Arc<AdminState>,
+    work: &Semaphore,
+    stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    match connection.kind() {
+        LocalKind::Forward => forward::answer(connection, &state.service, work, stopping).await,
+        LocalKind::Bulk => bulk::carry_out(connection, state, stopping).await,
+        LocalKind::Callers => callers::answer(connection, state).await,
+        LocalKind::Relay => replication::relay::answer(connection, &state.service, stopping).await,
+        LocalKind::Changes => changes::feed(connection, state, stopping).await,
+    }
+}
