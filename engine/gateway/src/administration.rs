@@ -155,6 +155,25 @@ impl AdministrationService {
         tokio::task::spawn_blocking(work).await.map_err(|_| ServiceError::Bug)
     }
 
+    /// Does `work`, which waits for the service without a thread, for a client at `source`, within
+    /// the limits on requests. It goes on, with its permit, when the client has gone
+    /// away.
+    ///
+    /// # Errors
+    /// When too many requests are waiting.
+    pub async fn perform<T: Send + 'static>(
+        &self,
+        source: IpAddr,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, ServiceError> {
+        let Some(permit) = self.permits.take(source, self.limits) else { return Err(ServiceError::Busy) };
+        let work = async move {
+            let _permit = permit;
+            work.await
+        };
+        tokio::spawn(work).await.map_err(|_| ServiceError::Bug)
+    }
+
     /// Its address.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {

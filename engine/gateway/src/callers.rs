@@ -8,10 +8,10 @@ use crate::failure_series::FailureSeries;
 use handle_auth::random;
 use handle_client::administration::{ClientIdentity, IdentityKey, SessionKey};
 use handle_local::callers::{
-    CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, CertificateProof, NONCE_LEN,
-    NONCE_START_LEN,
+    CallerProof, CallerRefusal, CallerReply, CallerRequest, CallerSessionId, CertificateProof, LEN_MAX,
+    NONCE_LEN, NONCE_START_LEN,
 };
-use handle_local::client::LocalClient;
+use handle_local::connection::LocalConnection;
 use handle_local::kind::LocalKind;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 
 /// A nonce that callers sign.
 pub type CallerNonce = [u8; NONCE_LEN];
@@ -69,7 +70,7 @@ pub struct CallerService {
     failures: FailureSeries,
 }
 
-/// Sessions that `handle-admin` has not yet been asked to end. One thread at a time tells it.
+/// Sessions that `handle-admin` has not yet been asked to end. One task at a time asks it.
 #[derive(Debug, Default)]
 struct EndingSessions {
     ids: VecDeque<CallerSessionId>,
@@ -119,16 +120,16 @@ impl CallerService {
     /// request that needs the start is abandoned.
     async fn request_start(self: &Arc<Self>, request_lock: OwnedMutexGuard<()>) -> Option<NonceStart> {
         let service = Arc::clone(self);
-        let reply = tokio::task::spawn_blocking(move || {
+        let reply = tokio::spawn(async move {
             let _request_lock = request_lock;
-            service.new_start()
+            service.new_start().await
         });
         reply.await.ok().flatten()
     }
 
-    fn new_start(&self) -> Option<NonceStart> {
+    async fn new_start(&self) -> Option<NonceStart> {
         let since = Instant::now();
-        match self.exchange(&CallerRequest::NonceStart) {
+        match self.exchange(&CallerRequest::NonceStart).await {
             Ok(CallerReply::NonceStart { start: bytes, valid_ms }) => {
                 let start = NonceStart { bytes, since, valid: Duration::from_millis(valid_ms.into()) };
                 *self.start.lock().unwrap_or_else(PoisonError::into_inner) = Some(start);
@@ -139,28 +140,27 @@ impl CallerService {
     }
 
     /// Sends a proof to `handle-admin`, and returns the identity with the session that was started.
-    /// Blocks.
     ///
     /// # Errors
     /// When the proof is refused, or `handle-admin` does not answer.
-    pub fn verify(&self, proof: &CallerProof<'_>) -> Result<ClientIdentity, CallerError> {
-        self.prove(&CallerRequest::Prove(*proof), proof.identity.handle)
+    pub async fn verify(&self, proof: &CallerProof<'_>) -> Result<ClientIdentity, CallerError> {
+        self.prove(&CallerRequest::Prove(*proof), proof.identity.handle).await
     }
 
-    /// Sends the proof of a caller with a certificate, which has an identity of `handle`. Blocks.
+    /// Sends the proof of a caller with a certificate, which has an identity of `handle`.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
-    pub fn verify_certificate(
+    pub async fn verify_certificate(
         &self,
         proof: &CertificateProof<'_>,
         handle: &[u8],
     ) -> Result<ClientIdentity, CallerError> {
-        self.prove(&CallerRequest::ProveByCertificate(*proof), handle)
+        self.prove(&CallerRequest::ProveByCertificate(*proof), handle).await
     }
 
-    fn prove(&self, request: &CallerRequest<'_>, handle: &[u8]) -> Result<ClientIdentity, CallerError> {
-        match self.exchange(request) {
+    async fn prove(&self, request: &CallerRequest<'_>, handle: &[u8]) -> Result<ClientIdentity, CallerError> {
+        match self.exchange(request).await {
             Ok(CallerReply::Proven { id, secret, index }) => Ok(ClientIdentity {
                 handle: handle.to_vec(),
                 index,
@@ -176,17 +176,17 @@ impl CallerService {
         }
     }
 
-    /// Requests the signature of the server over both nonces. Blocks.
+    /// Requests the signature of the server over both nonces.
     ///
     /// # Errors
     /// When `handle-admin` refuses or does not answer.
-    pub fn sign(
+    pub async fn sign(
         &self,
         nonce: &[u8],
         client_nonce: &[u8],
         source: IpAddr,
     ) -> Result<ServerSignature, CallerError> {
-        match self.exchange(&CallerRequest::Sign { nonce, client_nonce, source }) {
+        match self.exchange(&CallerRequest::Sign { nonce, client_nonce, source }).await {
             Ok(CallerReply::Signed { algorithm, signature }) => {
                 Ok(ServerSignature { algorithm: String::from_utf8_lossy(&algorithm).into_owned(), signature })
             }
@@ -199,7 +199,7 @@ impl CallerService {
         self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a session ended, on a thread that may wait. A session that cannot be ended, or for which
+    /// Has a session ended, by a task that may wait. A session that cannot be ended, or for which
     /// `waiting_max` others wait, ends by itself after a while.
     pub fn end(self: &Arc<Self>, id: CallerSessionId, waiting_max: usize) {
         let mut ending = self.ending();
@@ -211,19 +211,17 @@ impl CallerService {
         if !ending.is_notified {
             ending.is_notified = true;
             let service = Arc::clone(self);
-            drop(tokio::task::spawn_blocking(move || service.end_waiting()));
+            drop(tokio::spawn(async move { service.end_waiting().await }));
         }
     }
 
-    /// Waits until the sessions that are to end have been ended. A thread that has not begun to end
-    /// them does not do it once its runtime is dropped.
-    pub async fn end_all(self: &Arc<Self>) {
-        let service = Arc::clone(self);
-        // A panic has already been logged where it happened.
-        let _ = tokio::task::spawn_blocking(move || service.end_waiting()).await;
+    /// Ends the sessions that are to end. A task that has not done so does not do it once its
+    /// runtime is dropped.
+    pub async fn end_all(&self) {
+        self.end_waiting().await;
     }
 
-    fn end_waiting(&self) {
+    async fn end_waiting(&self) {
         loop {
             let next = {
                 let mut ending = self.ending();
@@ -232,7 +230,7 @@ impl CallerService {
                 next
             };
             let Some(id) = next else { return };
-            if let Err(error) = self.exchange(&CallerRequest::End(id)) {
+            if let Err(error) = self.exchange(&CallerRequest::End(id)).await {
                 let mut ending = self.ending();
                 let count = ending.ids.len() + 1;
                 *ending = EndingSessions::default();
@@ -243,8 +241,9 @@ impl CallerService {
     }
 
     /// One request, and its reply.
-    fn exchange(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
-        let exchanged = self.exchange_once(request);
+    async fn exchange(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
+        let exchanged = timeout(self.timeout, self.exchange_once(request)).await;
+        let exchanged = exchanged.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
         match &exchanged {
             Err(error) if is_unreachable(error.kind()) => self.failures.note(Some(error), Instant::now()),
             Err(error) => {
@@ -256,11 +255,12 @@ impl CallerService {
         exchanged
     }
 
-    fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
-        let mut client = LocalClient::connect(&self.socket, LocalKind::Callers, self.timeout)?;
+    async fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
+        let mut connection = LocalConnection::connect(&self.socket, LocalKind::Callers).await?;
         let request = request.encode();
-        client.send(request.len(), |content| content.extend_from_slice(&request))?;
-        CallerReply::decode(&client.receive()?).ok_or_else(|| ErrorKind::InvalidData.into())
+        connection.writer.send(request.len(), |content| content.extend_from_slice(&request)).await?;
+        CallerReply::decode(&connection.reader.receive(LEN_MAX).await?)
+            .ok_or_else(|| ErrorKind::InvalidData.into())
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_are_given_up_and_sessions_that_end_occupy_one_thread_each() {
+    fn requests_that_are_given_up_and_sessions_that_end_use_one_connection_each() {
         let directory = tempfile::tempdir().unwrap();
         let (service, count) = silent(directory.path());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -301,11 +301,16 @@ mod tests {
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
             assert_eq!(count.load(Ordering::SeqCst), 2, "and for sessions");
+            {
+                let ending = service.ending();
+                assert!(ending.is_notified && ending.ids.len() <= 3, "{ending:?}");
+            }
+            service.end_all().await;
             let ending = service.ending();
-            assert!(ending.is_notified && ending.ids.len() <= 3, "{ending:?}");
+            assert!(
+                !ending.is_notified && ending.ids.is_empty(),
+                "no request waits for a service that is gone"
+            );
         });
-        drop(runtime);
-        let ending = service.ending();
-        assert!(!ending.is_notified && ending.ids.is_empty(), "no request waits for a service that is gone");
     }
 }

@@ -141,15 +141,16 @@ pub(super) async fn verify_uncounted(
         return Err(SignInError::Unreachable);
     };
     let (service, nonce) = (Arc::clone(service), nonce.to_vec());
-    let verified = admin.run(address, move || {
-        service.verify(&CallerProof {
+    let verified = admin.perform(address, async move {
+        let proof = CallerProof {
             nonce: &nonce,
             client_nonce: &proof.client_nonce,
             auth_type: proof.auth_type,
             identity: Reference { handle: &proof.handle, index: proof.index },
             signed_response: &proof.signed_response,
             source: address,
-        })
+        };
+        service.verify(&proof).await
     });
     match verified.await {
         Ok(Ok(identity)) => Ok(Arc::new(identity)),
@@ -363,7 +364,8 @@ async fn prove_server(
     let (service, admin) = (Arc::clone(service(state)?), state.writing.admin.as_ref()?);
     let (nonce, client_nonce) = (session.nonce, client_nonce?.to_vec());
     let source = request.peer.address;
-    admin.run(source, move || service.sign(&nonce, &client_nonce, source)).await.ok()?.ok()
+    let signed = admin.perform(source, async move { service.sign(&nonce, &client_nonce, source).await });
+    signed.await.ok()?.ok()
 }
 
 /// Answers a request about sessions, over TLS.

@@ -166,12 +166,14 @@ impl ConnectionCertificate {
             return Err(CertificateRefusal::Unreachable);
         };
         let service = Arc::clone(service);
-        let verified = admin.run(source, move || match &*shown {
-            ShownCertificate::Signed(signed) => {
-                let proof = CertificateProof { handshake: signed.proof(), source };
-                service.verify_certificate(&proof, &signed.handle)
+        let verified = admin.perform(source, async move {
+            match &*shown {
+                ShownCertificate::Signed(signed) => {
+                    let proof = CertificateProof { handshake: signed.proof(), source };
+                    service.verify_certificate(&proof, &signed.handle).await
+                }
+                _ => Err(CallerError::Refused(CallerRefusal::Wrong)),
             }
-            _ => Err(CallerError::Refused(CallerRefusal::Wrong)),
         });
         match verified.await {
             Ok(verified) => Ok(Arc::new(verified?)),
