@@ -11,7 +11,8 @@ mod huffman;
 mod tests;
 
 use super::stream::take_ahead;
-use super::target_bytes::encoded;
+use super::target_bytes::{encoded, is_encoded};
+use huffman::HuffmanBytes;
 use std::borrow::Cow;
 use std::io;
 use std::mem::MaybeUninit;
@@ -192,6 +193,9 @@ fn with_encoded_path(frame: &[u8]) -> Option<Vec<u8>> {
     }
     let block = payload.get(start..end)?;
     let found = path_value(block)?;
+    if !found.string.has_encoded() {
+        return None;
+    }
     let path = found.string.decode()?;
     let Cow::Owned(path) = encoded(&path) else { return None };
     let value_at = HEADER_LEN + start + found.at;
@@ -213,6 +217,22 @@ struct FieldString<'b> {
 }
 
 impl<'b> FieldString<'b> {
+    /// Whether it has a byte that is percent-encoded. Nearly no path has one, so nothing is kept.
+    fn has_encoded(self) -> bool {
+        match self.is_huffman {
+            true => HuffmanBytes::new(self.bytes).any(is_encoded),
+            false => self.bytes.iter().copied().any(is_encoded),
+        }
+    }
+
+    fn is(self, expected: &[u8]) -> bool {
+        if !self.is_huffman {
+            return self.bytes == expected;
+        }
+        let mut bytes = HuffmanBytes::new(self.bytes);
+        bytes.by_ref().eq(expected.iter().copied()) && bytes.is_whole()
+    }
+
     fn decode(self) -> Option<Cow<'b, [u8]>> {
         match self.is_huffman {
             true => huffman::decode(self.bytes).map(Cow::Owned),
@@ -256,7 +276,7 @@ fn path_value(block: &[u8]) -> Option<PathValue<'_>> {
             continue;
         }
         let is_path = match number {
-            0 => reader.string()?.decode().is_some_and(|name| *name == *b":path"),
+            0 => reader.string()?.is(b":path"),
             // Both have this name in the static table.
             number => matches!(number, 4 | 5),
         };
