@@ -15,6 +15,7 @@ use hyper::{Method, Version};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -132,10 +133,10 @@ impl RequestLogEntry {
 
     /// Appends the line, with its line end.
     pub fn write(&self, format: RequestLogFormat, out: &mut String) {
-        let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
         // Writing to a string cannot fail.
         let _ = match format {
             RequestLogFormat::Json => {
+                let time = Timestamp::from_microsecond(self.unix_us).unwrap_or(Timestamp::UNIX_EPOCH);
                 let line = json!({
                     "time": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string(),
                     "address": self.address.address().to_string(),
@@ -152,27 +153,55 @@ impl RequestLogEntry {
                 writeln!(out, "{line}")
             }
             RequestLogFormat::Off | RequestLogFormat::Combined => {
-                let len = self.body_len.map_or_else(|| "-".to_owned(), |len| len.to_string());
-                let time = time.strftime("%d/%b/%Y:%H:%M:%S +0000");
-                let [path, referer, agent] =
-                    [Some(&self.path), self.referer.as_ref(), self.user_agent.as_ref()]
-                        .map(|text| text.map_or_else(|| "-".to_owned(), |text| escaped(text)));
-                let (address, method) = (self.address.address(), &self.method);
-                let request = format!("{method} {path} {:?}", self.version);
-                writeln!(
-                    out,
-                    "{address} - - [{time}] \"{request}\" {} {len} \"{referer}\" \"{agent}\"",
-                    self.status
-                )
+                self.write_combined(out);
+                Ok(())
             }
         };
     }
+
+    /// Appends the line of web servers. Making it is a part of what an answer costs, so nothing is
+    /// allocated, and the time is formatted once a second.
+    fn write_combined(&self, out: &mut String) {
+        thread_local! {
+            static SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
+        }
+        let _ = write!(out, "{}", self.address.address());
+        out.push_str(" - - [");
+        SECOND.with_borrow_mut(|(known_s, text)| {
+            let unix_s = self.unix_us.div_euclid(1_000_000);
+            if *known_s != unix_s {
+                let time = Timestamp::from_second(unix_s).unwrap_or(Timestamp::UNIX_EPOCH);
+                (*known_s, *text) = (unix_s, time.strftime("%d/%b/%Y:%H:%M:%S +0000").to_string());
+            }
+            out.push_str(text);
+        });
+        out.push_str("] \"");
+        out.push_str(self.method.as_str());
+        out.push(' ');
+        push_escaped(&self.path, out);
+        let _ = write!(out, " {:?}\" {} ", self.version, self.status);
+        match self.body_len {
+            Some(len) => {
+                let _ = write!(out, "{len}");
+            }
+            None => out.push('-'),
+        }
+        for text in [&self.referer, &self.user_agent] {
+            out.push_str(" \"");
+            push_escaped(text.as_deref().unwrap_or("-"), out);
+            out.push('"');
+        }
+        out.push('\n');
+    }
 }
 
-/// Text between quotation marks: these, backslashes and bytes that are not printable ASCII as
-/// escapes.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+/// Appends text between quotation marks: these, backslashes and bytes that are not printable ASCII
+/// as escapes.
+fn push_escaped(text: &str, out: &mut String) {
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if text.as_bytes().iter().all(is_plain) {
+        return out.push_str(text);
+    }
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => out.extend(['\\', byte as char]),
@@ -182,7 +211,6 @@ fn escaped(text: &str) -> String {
             }
         }
     }
-    out
 }
 
 /// The log: the queue that workers fill, and its counters.
