@@ -127,7 +127,9 @@ impl ApiBody {
 }
 
 fn write_member(name: &str, member: &str, out: &mut String) {
-    let _ = write!(out, ",\"{name}\":");
+    out.push_str(",\"");
+    out.push_str(name);
+    out.push_str("\":");
     write_string(member, out);
 }
 

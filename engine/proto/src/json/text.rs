@@ -62,7 +62,9 @@ fn write_data(kind: &[u8], bytes: &[u8], out: &mut String) {
             write_integer(reference.index, out);
             out.push_str(",\"permissions\":\"");
             let bits = permissions.known().0;
-            out.extend((0..12).rev().map(|bit| if bits >> bit & 1 == 1 { '1' } else { '0' }));
+            let digits: [u8; 12] =
+                core::array::from_fn(|at| if bits >> (11 - at) & 1 == 1 { b'1' } else { b'0' });
+            out.push_str(str::from_utf8(&digits).unwrap_or_default());
             out.push_str("\"}}");
         }
         data if !matches!(data, Data::Opaque(_)) && JsonForm::of(kind).is_some() => {
@@ -103,8 +105,10 @@ fn write_integer(number: i32, out: &mut String) {
 /// Appends `text` as a JSON string that is valid JavaScript as well.
 pub fn write_string(text: &str, out: &mut String) {
     out.push('"');
-    // Most texts have nothing to escape. U+2028 and U+2029 begin with the byte E2.
-    if text.bytes().all(|byte| byte >= b' ' && !matches!(byte, b'"' | b'\\' | 0xe2)) {
+    // Most texts have nothing to escape. U+2028 and U+2029 begin with the byte E2. Without an early
+    // end, several bytes are compared at a time.
+    let is_plain = |byte| (byte >= b' ') & (byte != b'"') & (byte != b'\\') & (byte != 0xe2);
+    if text.bytes().fold(true, |all, byte| all & is_plain(byte)) {
         out.push_str(text);
         out.push('"');
         return;
