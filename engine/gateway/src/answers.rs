@@ -88,15 +88,31 @@ impl CountedAnswer {
     /// capacity for these.
     #[must_use]
     pub fn begin(all: &BodyBytes, source: IpAddr, reserved: usize, limits: AnswerLimits) -> Option<Self> {
-        let held = HeldBytes {
-            reservation: all.reservation(source),
-            reserved,
-            len: 0,
-            kept: 0,
-            parts: 0,
-            since: Instant::now(),
-            moved: 0,
-        };
+        Self::holding(all, source, (reserved, 0, 0), limits)
+    }
+
+    /// Counts the bytes of an answer to `source` that is whole; `None` if there is no capacity for
+    /// them.
+    #[must_use]
+    pub fn whole(
+        all: &BodyBytes,
+        source: IpAddr,
+        body: AnswerPart,
+        limits: AnswerLimits,
+    ) -> Option<AnswerPart> {
+        let len = body.counted_len();
+        let answer = Self::holding(all, source, (0, len, 1), limits)?;
+        Some(AnswerPart { held: Some(HeldPart { answer, len }), ..body })
+    }
+
+    fn holding(
+        all: &BodyBytes,
+        source: IpAddr,
+        (reserved, len, parts): (usize, usize, u32),
+        limits: AnswerLimits,
+    ) -> Option<Self> {
+        let (reservation, since) = (all.reservation(source), Instant::now());
+        let held = HeldBytes { reservation, reserved, len, kept: 0, parts, since, moved: 0 };
         let count = AnswerCount { limits, held: Mutex::new(held), released: Notify::new() };
         let has_capacity = count.change(|_| ());
         has_capacity.then(|| Self(Arc::new(count)))
@@ -107,7 +123,7 @@ impl CountedAnswer {
     /// # Errors
     /// The bytes, if there is no capacity for them.
     pub fn count(&self, part: AnswerPart) -> Result<AnswerPart, AnswerPart> {
-        let len = if part.is_shared { 0 } else { part.bytes.len() };
+        let len = part.counted_len();
         let has_capacity = self.0.change(|held| {
             held.len += len;
             if held.parts == 0 {
@@ -184,6 +200,10 @@ impl AnswerCount {
 impl Drop for HeldPart {
     fn drop(&mut self) {
         let count = &self.answer.0;
+        if Arc::strong_count(count) == 1 {
+            // Nobody waits for it, and dropping it releases all.
+            return;
+        }
         // There is capacity for less than there was.
         let _ = count.change(|held| {
             held.len -= self.len;
@@ -204,6 +224,11 @@ impl AnswerPart {
     #[must_use]
     pub const fn shared(bytes: Bytes) -> Self {
         Self { bytes, is_shared: true, held: None }
+    }
+
+    /// Bytes that count for this answer alone.
+    const fn counted_len(&self) -> usize {
+        if self.is_shared { 0 } else { self.bytes.len() }
     }
 
     /// The bytes that have not been taken.
@@ -299,6 +324,11 @@ mod tests {
         let all = BodyBytes::default();
         let begin = || CountedAnswer::begin(&all, SOURCE, 0, limits(20_000));
         let (one, other) = (begin().unwrap(), begin().unwrap());
+        assert_eq!(all.count(), 2 * ANSWER_LEN);
+        let whole = CountedAnswer::whole(&all, SOURCE, bytes(3000), limits(20_000)).unwrap();
+        assert_eq!(all.count(), 3 * ANSWER_LEN + 3000);
+        assert!(CountedAnswer::whole(&all, SOURCE, bytes(15_000), limits(20_000)).is_none());
+        drop(whole);
         assert_eq!(all.count(), 2 * ANSWER_LEN);
         let mut part = one.count(bytes(10_000)).unwrap();
         assert!(other.count(bytes(10_000)).is_err(), "no room for so many more of this source");
