@@ -1,7 +1,6 @@
 //! `hdl completions`: completions for a shell.
 
 use crate::{ExitOutcome, output};
-use clap::CommandFactory as _;
 
 /// Print completions for a shell.
 #[derive(clap::Args, Debug)]
@@ -13,7 +12,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Args::command(), "hdl", &mut script);
+    clap_complete::generate(args.shell, &mut crate::command(), "hdl", &mut script);
     output::lines(String::from_utf8_lossy(&script).trim_end());
     Ok(ExitOutcome::Good)
 }

@@ -54,7 +54,7 @@ mod snapshot;
 mod store;
 pub mod style;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use handle_client::administration::{AskError, SessionFailure};
 use std::process::ExitCode;
 
@@ -239,7 +239,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {
