@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::processes::Process;
 use handle_tests::process::{program, succeed};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,16 +10,10 @@ use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 /// The programs and their packages.
-pub(crate) const PROGRAMS: [(&str, &str); 8] = [
-    ("hdl", "handle-cli"),
-    ("handled", "handle-server"),
-    ("handle-admin", "handle-admin"),
-    ("handle-gateway", "handle-gateway"),
-    ("handle-fetch", "handle-fetch"),
-    ("handle-cache", "handle-cache"),
-    ("handle-lab", "handle-lab"),
-    ("handle-loadgen", "handle-loadgen"),
-];
+pub(crate) static PROGRAMS: LazyLock<Vec<(&str, &str)>> = LazyLock::new(|| {
+    let tools = [("hdl", "handle-cli"), ("handle-lab", "handle-lab"), ("handle-loadgen", "handle-loadgen")];
+    Process::all().map(|process| (process.name, process.package)).into_iter().chain(tools).collect()
+});
 
 /// The help of every command, by its full name, as `hdl snapshot publish`.
 pub(crate) static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
@@ -32,7 +27,7 @@ pub(crate) static HELPS: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| {
         helps.insert(words.join(" "), help);
     }
     let mut helps = BTreeMap::new();
-    for (name, package) in PROGRAMS {
+    for &(name, package) in &*PROGRAMS {
         walk(&program(package, name), &[name.to_owned()], &mut helps);
     }
     helps

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
+use crate::processes::Process;
 use std::path::{Path, PathBuf};
 
 /// Paths of all documents.
@@ -24,22 +25,13 @@ fn blocks(text: &str) -> Vec<&str> {
 
 #[test]
 fn every_block_of_toml_is_read_by_one_of_the_programs() {
-    let mut blocks_count = 0;
+    let (processes, mut blocks_count) = (Process::all(), 0);
     for path in documents() {
         for block in blocks(&std::fs::read_to_string(&path).unwrap()) {
-            let server = toml::from_str::<handle_server::config::Config>(block).map(|_| ());
-            let admin = toml::from_str::<handle_admin::config::Config>(block).map(|_| ());
-            let gateway = toml::from_str::<handle_gateway::config::Config>(block).map(|_| ());
-            let fetch = toml::from_str::<handle_fetch::Config>(block).map(|_| ());
-            let cache = toml::from_str::<handle_cache::Config>(block).map(|_| ());
-            if let (Err(server), Err(admin), Err(gateway), Err(fetch), Err(cache)) =
-                (&server, &admin, &gateway, &fetch, &cache)
-            {
-                panic!(
-                    "{}:\n{block}\nhandled: {server}\nhandle-admin: {admin}\nhandle-gateway: {gateway}\nhandle-fetch: {fetch}\nhandle-cache: {cache}",
-                    path.display()
-                );
-            }
+            let table: toml::Table = block.parse().unwrap();
+            let read = |process: &Process| (process.read)(&table).map_err(|error| (process.name, error));
+            let errors: Vec<_> = processes.iter().filter_map(|process| read(process).err()).collect();
+            assert!(errors.len() < processes.len(), "{}:\n{block}\n{errors:#?}", path.display());
             blocks_count += 1;
         }
     }

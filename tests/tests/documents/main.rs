@@ -7,6 +7,7 @@ mod manuals;
 mod metrics;
 mod packages;
 mod pages;
+mod processes;
 mod settings;
 mod tidy;
 mod types;

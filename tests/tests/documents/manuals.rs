@@ -48,7 +48,7 @@ fn completions_of_every_program_have_its_options() {
     let directory = tempfile::tempdir().unwrap();
     succeed(handle_lab(["manuals", directory.path().to_str().unwrap()]));
     let script = |path: &str| fs::read_to_string(directory.path().join(path)).unwrap();
-    for (program, _) in PROGRAMS {
+    for &(program, _) in &*PROGRAMS {
         let bash = script(&format!("bash-completion/completions/{program}"));
         let zsh = script(&format!("zsh/site-functions/_{program}"));
         let fish = script(&format!("fish/vendor_completions.d/{program}.fish"));

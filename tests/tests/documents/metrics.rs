@@ -6,21 +6,11 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::pages::check_part;
+use crate::processes::Process;
 use handle_daemon::metrics::{MetricGroup, MetricRow};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
-
-/// Every page, with the metrics on it.
-fn pages() -> [(&'static str, Vec<MetricGroup>); 5] {
-    [
-        ("metrics.md", handle_server::observe::metric_groups()),
-        ("admin-metrics.md", handle_admin::observe::metric_groups()),
-        ("gateway-metrics.md", handle_gateway::observe::metric_groups()),
-        ("fetch-metrics.md", handle_fetch::observe::metric_groups()),
-        ("cache-metrics.md", handle_cache::metrics::metric_groups()),
-    ]
-}
 
 /// The help of a metric, and what the values of its first label mean.
 fn meaning(row: &MetricRow) -> String {
@@ -45,18 +35,19 @@ fn rendered(group: &MetricGroup) -> String {
 
 #[test]
 fn the_pages_list_every_metric_as_it_is_declared() {
-    for (page, groups) in pages() {
-        for group in groups {
-            check_part(page, &format!("metrics ({})", group.name), "metrics", &rendered(&group));
+    for process in Process::all() {
+        for group in &process.metrics {
+            let subject = format!("metrics ({})", group.name);
+            check_part(&process.page("metrics"), &subject, "metrics", &rendered(group));
         }
     }
 }
 
 #[test]
 fn every_metric_is_declared_once_and_explained_in_a_sentence() {
-    for (page, groups) in pages() {
-        let mut names = BTreeSet::new();
-        for row in groups.iter().flat_map(|group| &group.rows) {
+    for process in Process::all() {
+        let (page, mut names) = (process.page("metrics"), BTreeSet::new());
+        for row in process.metrics.iter().flat_map(|group| &group.rows) {
             assert!(names.insert(row.name), "{page}: {}", row.name);
             let is_sentence = row.help.ends_with('.') && !row.help.starts_with(char::is_lowercase);
             assert!(is_sentence, "{page}: {}: {}", row.name, row.help);
@@ -74,12 +65,10 @@ fn named<'t>(text: &'t str, prefix: &str) -> BTreeSet<&'t str> {
 #[test]
 fn the_dashboard_and_the_alerts_ask_for_declared_metrics() {
     let operations = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operations");
-    for (prefix, groups) in [
-        ("handle_cache_", handle_cache::metrics::metric_groups()),
-        ("handle_fetch_", handle_fetch::observe::metric_groups()),
-        ("handle_admin_", handle_admin::observe::metric_groups()),
-    ] {
-        let rows = groups.iter().flat_map(|group| &group.rows);
+    // The metrics of the data process share their prefix with those of the others.
+    for process in Process::all().iter().filter(|process| process.name != "handled") {
+        let prefix = format!("{}_", process.name.replace('-', "_"));
+        let rows = process.metrics.iter().flat_map(|group| &group.rows);
         let declared: BTreeSet<String> = rows
             .map(|row| match row.kind.name() {
                 "histogram" => format!("{}_bucket", row.name),
@@ -88,7 +77,7 @@ fn the_dashboard_and_the_alerts_ask_for_declared_metrics() {
             .collect();
         for file in ["handled-dashboard.json", "alerts.yml"] {
             let text = std::fs::read_to_string(operations.join(file)).unwrap();
-            let named = named(&text, prefix);
+            let named = named(&text, &prefix);
             assert!(named.len() > 5, "{file} watches {prefix}: {named:?}");
             for name in named {
                 assert!(declared.contains(name), "{file}: {name} is not among the metrics");

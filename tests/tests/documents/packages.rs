@@ -37,7 +37,7 @@ fn assets(settings: &toml::Table) -> Vec<(&str, &str)> {
 fn every_program_is_in_one_package_with_manual_completions_and_unit() {
     let packages = packages();
     assert_eq!(packages.len(), PROGRAMS.len() + 1, "a package for each program, and handle-common");
-    for (program, _) in PROGRAMS {
+    for &(program, _) in &*PROGRAMS {
         let binary = format!("target/release/{program}");
         let with_binary: Vec<_> = packages
             .values()

@@ -6,58 +6,15 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use crate::pages::check_part;
-use handle_daemon::settings::file::to_table;
-use handle_daemon::settings::{SettingRow, SettingSection, SettingTable, full_name};
+use crate::processes::Process;
+use handle_daemon::settings::{SettingRow, SettingTable, full_name};
 use handle_tests::process::{program, succeed};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::process::Command;
 use toml::{Table, Value};
 
-/// A process with settings.
-struct Process {
-    package: &'static str,
-    name: &'static str,
-    page: &'static str,
-    tables: Vec<SettingTable>,
-    defaults: Table,
-    check: fn(&Table) -> Result<(), String>,
-    /// Reads a table as settings, and writes them again.
-    reread: fn(&Table) -> Table,
-}
-
 impl Process {
-    fn new<C: SettingSection>(package: &'static str, name: &'static str, page: &'static str) -> Self {
-        let check = |table: &Table| {
-            let config: C = table.clone().try_into().map_err(|error: toml::de::Error| error.to_string())?;
-            config.check().map_err(|error| error.to_string())
-        };
-        let defaults = to_table(&C::default()).unwrap();
-        let reread = |table: &Table| to_table(&table.clone().try_into::<C>().unwrap()).unwrap();
-        Self { package, name, page, tables: C::tables(""), defaults, check, reread }
-    }
-
-    /// Adds one table for each list of sections to the defaults.
-    fn with_lists(mut self, lists: &str) -> Self {
-        let lists: Table = lists.parse().unwrap();
-        let mut table = self.defaults.clone();
-        table.extend(lists);
-        self.defaults = (self.reread)(&table);
-        self
-    }
-
-    fn all() -> [Self; 5] {
-        let source = "[[sources]]\nname = \"a\"\nprefixes = [\"10.1\"]\nurl = \"http://a.example\"";
-        [
-            Self::new::<handle_server::config::Config>("handle-server", "handled", "settings.md"),
-            Self::new::<handle_admin::config::Config>("handle-admin", "handle-admin", "admin-settings.md")
-                .with_lists(source),
-            Self::new::<handle_gateway::Config>("handle-gateway", "handle-gateway", "gateway-settings.md"),
-            Self::new::<handle_fetch::Config>("handle-fetch", "handle-fetch", "fetch-settings.md"),
-            Self::new::<handle_cache::Config>("handle-cache", "handle-cache", "cache-settings.md"),
-        ]
-    }
-
     fn rows(&self) -> impl Iterator<Item = &SettingRow> {
         self.tables.iter().flat_map(|table| &table.rows)
     }
@@ -326,6 +283,6 @@ fn the_settings_of_all_processes_can_be_read_in_one_sitting() {
 #[test]
 fn the_pages_list_every_setting_as_it_is_declared() {
     for process in Process::all() {
-        check_part(process.page, "settings", "settings", &rendered(&process.tables));
+        check_part(&process.page("settings"), "settings", "settings", &rendered(&process.tables));
     }
 }
