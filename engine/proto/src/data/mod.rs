@@ -153,6 +153,7 @@ pub fn text(data: &[u8]) -> Option<&str> {
 mod tests {
     use super::*;
     use alloc::format;
+    use alloc::string::ToString as _;
 
     #[test]
     fn types_are_known_in_any_case_and_with_subtypes() {
@@ -186,6 +187,28 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         assert_eq!(format!("{:?}", Data::decode(kind::HS_SECKEY, b"open sesame")), "SecretKey(11 bytes)");
+    }
+
+    #[test]
+    fn data_are_described_on_one_line() {
+        let group = b"\0\0\0\x02\0\0\0\x0410/a\0\0\x01\x2c\0\0\0\x0410/b\0\0\0\x01";
+        let admin = b"\x0c\x7f\0\0\0\x070.NA/10\0\0\0\x03";
+        for (kind, data, expected) in [
+            (kind::HS_VLIST, &group[..], "300:10/a, 1:10/b"),
+            (kind::HS_ADMIN, admin, "3:0.NA/10 may 110001111111"),
+            (kind::HS_SECKEY, b"open sesame", "secret of 11 bytes"),
+            (kind::HS_ALIAS, b"10/b", "10/b"),
+            (kind::URL, b"a\tb\r\nc", "a b  c"),
+            (kind::HS_NAMESPACE, b"\xff\0", "ff00"),
+        ] {
+            let decoded = Data::decode(kind, data);
+            assert_eq!(decoded.to_string(), expected, "{kind:?}");
+            let mut encoded = Vec::new();
+            decoded.encode(&mut encoded);
+            assert_eq!(encoded, data, "{kind:?}");
+        }
+        let site = SiteBuilder::new().build();
+        assert!(Data::decode(kind::HS_SITE, site.as_bytes()).to_string().contains(" site, serial "));
     }
 
     #[test]
