@@ -2,7 +2,7 @@
 
 use crate::gateway_server::HttpAnswer;
 use crate::json_schema::{fault, follow};
-use handle_gateway::route_table::OPENAPI;
+use handle_gateway::route::OPENAPI;
 use serde_json::Value as Json;
 use std::sync::OnceLock;
 

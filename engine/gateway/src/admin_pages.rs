@@ -23,7 +23,7 @@ use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::proxy::base;
 use crate::reply::{GatewayResponse, empty, plain, response};
-use crate::route_table::HttpRoute;
+use crate::route::Route;
 use crate::sessions::{HttpSession, SessionId};
 use crate::state::GatewayState;
 use data_encoding::BASE64URL_NOPAD;
@@ -53,14 +53,13 @@ struct AdminRequest<'r> {
     session: Option<HttpSession>,
 }
 
-/// Whether administration pages are served, and `path` is the path of one.
+/// Whether administration pages are served.
 #[must_use]
-pub fn is_served(state: &GatewayState, path: &str) -> bool {
-    let is_path = path == "/admin" || path.starts_with("/admin/");
+pub fn are_served(state: &GatewayState) -> bool {
     let has_callers = || state.writing.admin.as_ref().is_some_and(|admin| admin.callers().is_some());
     let settings = state.settings.current();
     let has_tls = state.tls.is_some() || settings.proxies.credentials;
-    is_path && settings.admin_pages.enabled && has_tls && has_callers()
+    settings.admin_pages.enabled && has_tls && has_callers()
 }
 
 /// Maximum length of a form of somebody who has not signed in.
@@ -71,6 +70,7 @@ pub async fn answer(
     state: &GatewayState,
     peer: HttpPeer,
     parts: &Parts,
+    route: Route,
     body: RequestBody,
 ) -> GatewayResponse {
     let settings = state.settings.current_shared();
@@ -84,34 +84,36 @@ pub async fn answer(
     let session = cookie(parts).and_then(|id| caller_sessions::find(state, id));
     let session = session.filter(|session| session.identity.is_some());
     let request = AdminRequest { state, peer, parts, frame, session };
-    let path = parts.uri.path().strip_prefix("/admin").unwrap_or_default().trim_end_matches('/');
     match parts.method {
-        Method::GET | Method::HEAD => show(&request, path).await,
-        Method::POST => submit(&request, path, body).await,
-        _ => HttpRoute::of_page(parts.uri.path()).refuse(&parts.method),
+        Method::GET | Method::HEAD => show(&request, route).await,
+        Method::POST => submit(&request, route, body).await,
+        _ => route.refuse(&parts.method),
     }
 }
 
-async fn show(request: &AdminRequest<'_>, path: &str) -> GatewayResponse {
+async fn show(request: &AdminRequest<'_>, route: Route) -> GatewayResponse {
     let query = Parameters::parse(request.parts.uri.query().unwrap_or_default());
     let Some(identity) = request.identity() else {
-        return match path {
-            "/sign-in" => sign_in::page(request, StatusCode::OK, None, String::new()).await,
+        return match route {
+            Route::AdminSignIn => sign_in::page(request, StatusCode::OK, None, String::new()).await,
             _ => request.see_other("admin/sign-in"),
         };
     };
-    match path {
-        "" => records::list(request, identity, &query).await,
-        "/new" => records::new(request, identity, &query),
-        "/record" => records::edit(request, identity, &query).await,
-        "/upload" => upload::page(request),
-        "/sign-in" => request.see_other("admin/"),
-        _ if path.starts_with("/registration") => registrations::show(request, identity, path, &query).await,
+    match route {
+        Route::AdminHome => records::list(request, identity, &query).await,
+        Route::AdminNew => records::new(request, identity, &query),
+        Route::AdminRecord => records::edit(request, identity, &query).await,
+        Route::AdminUpload => upload::page(request),
+        Route::AdminSignIn => request.see_other("admin/"),
+        Route::AdminRegistrations
+        | Route::AdminRegistration
+        | Route::AdminRegistrationSite
+        | Route::AdminRegistrationKey => registrations::show(request, identity, route, &query).await,
         _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
     }
 }
 
-async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> GatewayResponse {
+async fn submit(request: &AdminRequest<'_>, route: Route, body: RequestBody) -> GatewayResponse {
     let texts = request.texts();
     if !request.has_own_origin() {
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
@@ -122,7 +124,7 @@ async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> Ga
         Ok(read) => read,
         Err(status) => return plain(status, "the form is too long, or did not arrive in time\n"),
     };
-    if path == "/sign-in" {
+    if route == Route::AdminSignIn {
         return sign_in::sign_in(request, &body).await;
     }
     let form = String::from_utf8_lossy(&body);
@@ -132,12 +134,12 @@ async fn submit(request: &AdminRequest<'_>, path: &str, body: RequestBody) -> Ga
         return sign_in::page(request, StatusCode::FORBIDDEN, Some(error(texts.form_expired)), String::new())
             .await;
     };
-    match path {
-        "/sign-out" => sign_in::sign_out(request),
-        "/record" => records::submit(request, identity, &form).await,
-        "/upload" => upload::upload(request, identity, &form).await,
-        "/registration" => registrations::submit(request, identity, &form).await,
-        "/result.csv" => upload::download(form.first("result").unwrap_or_default()),
+    match route {
+        Route::AdminSignOut => sign_in::sign_out(request),
+        Route::AdminRecord => records::submit(request, identity, &form).await,
+        Route::AdminUpload => upload::upload(request, identity, &form).await,
+        Route::AdminRegistration => registrations::submit(request, identity, &form).await,
+        Route::AdminResult => upload::download(form.first("result").unwrap_or_default()),
         _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
     }
 }

@@ -6,17 +6,20 @@ use crate::config::Config;
 use crate::connections::activity::ConnectionActivity;
 use crate::connections::request_body::RequestBody;
 use crate::connections::served_connection::ServedConnection;
-use crate::fast_path;
+use crate::counters::RequestKind;
+use crate::dispatch;
+use crate::fast_path::{self, PlainAnswer};
 use crate::peer::HttpPeer;
 use crate::proxies::{client_address, client_is_https};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, allow_origin_of};
 use crate::request_head::HeaderFacts;
-use crate::request_log::{LoggedResponse, RequestLogEntry, RequestLogFormat};
-use crate::route;
+use crate::request_log::{LoggedRequest, LoggedResponse, RequestLogEntry};
+use crate::route::{Route, RoutedPath};
 use crate::state::GatewayState;
 use crate::stream::ResponseBody;
 use crate::uncounted_refusal::UncountedRefusal;
+use handle_daemon::source_rates::RetryAfter;
 use hyper::body::{Body as _, Buf as _};
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::http::request::Parts;
@@ -25,45 +28,102 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Answers a request that can be answered without waiting. The headers of an answered request are
-/// used up.
-///
-/// # Errors
-/// The client, if the request has to be routed.
+/// A request that has not been answered.
+#[derive(Debug)]
+pub struct OpenRequest {
+    /// The client.
+    pub peer: HttpPeer,
+    path: RoutedPath,
+    /// Its line in the log.
+    entry: Option<RequestLogEntry>,
+    /// The answer if there is no capacity for another one.
+    refused: UncountedRefusal,
+    since: Instant,
+}
+
+/// What has become of a request that was admitted or refused without waiting.
+#[derive(Debug)]
+pub enum Admission {
+    /// It has been answered; with the refusal if there is no capacity to wait for its body.
+    Answered(GatewayResponse, Option<UncountedRefusal>),
+    /// It has to be routed.
+    Open(OpenRequest),
+}
+
+/// Answers a request that arrived at `since`, if it can be answered without waiting. The headers of
+/// an answered request are used up.
 pub fn answer_at_once(
     served: &ServedConnection,
     parts: &mut Parts,
     has_body: bool,
-    now: Instant,
-) -> Result<GatewayResponse, HttpPeer> {
+    since: Instant,
+) -> Admission {
     let state = &served.state;
     let settings = state.settings.current();
+    let path = RoutedPath::parse(parts.uri.path());
     let facts = HeaderFacts::of(&parts.headers);
     let peer = client(served, &settings, parts);
-    let refused = |refusal| refuse(&settings, parts, refusal);
-    let uncounted = UncountedRefusal::new(parts, facts.origin.cloned());
+    let origin = facts.origin.cloned();
+    let refused = UncountedRefusal::new(path.route, parts.version, origin.clone());
+    let waiting = has_body.then(|| refused.clone());
+    let entry = RequestLogEntry::of(LoggedRequest::of(parts, path.route), peer, &settings.request_log);
+    let request = OpenRequest { peer, path, entry, refused, since };
+    let refuse = |refusal| refuse(&settings, parts, path.route, refusal);
     // The authority of the certificate has a few requests, which no rate may refuse.
     let response = refusal(served, parts, &facts, has_body)
-        .map(refused)
-        .or_else(|| challenge(state, parts))
-        .or_else(|| limit(state, &settings, peer.address, now).map(refused));
-    let (response, entry) = match response {
-        Some(mut response) => {
-            allow_origin_of(facts.origin.cloned(), &mut response);
-            (response, log_entry(&settings, parts, peer))
-        }
-        None => {
-            let answer = fast_path::answer(state, &settings, parts, &facts, peer.address).ok_or(peer)?;
-            let (origin, entry) = (facts.origin.cloned(), log_entry(&settings, parts, peer));
-            (answer.respond(std::mem::take(&mut parts.headers), origin), entry)
-        }
-    };
-    let response = count_bytes(state, &settings, peer.address, response, uncounted);
-    state.counters.count_answer(response.status().as_u16());
-    if let Some(entry) = entry {
-        record(served, entry, &response, now);
+        .map(refuse)
+        .or_else(|| challenge(state, parts, path))
+        .or_else(|| limit(state, &settings, peer.address, since).map(refuse));
+    if let Some(mut response) = response {
+        allow_origin_of(origin, &mut response);
+        return Admission::Answered(request.complete(served, response), waiting);
     }
-    Ok(response)
+    match fast_path::answer(state, &settings, (parts, path), &facts, peer.address) {
+        Some(answer) => {
+            let is_api = matches!(answer, PlainAnswer::Json(_));
+            let kind = if is_api { RequestKind::Api } else { RequestKind::Proxy };
+            state.counters.count_request(kind);
+            let response = answer.respond(std::mem::take(&mut parts.headers), origin);
+            Admission::Answered(request.complete(served, response), waiting)
+        }
+        None => Admission::Open(request),
+    }
+}
+
+impl OpenRequest {
+    /// Routes the request.
+    pub async fn answer(
+        self,
+        served: &ServedConnection,
+        mut parts: Parts,
+        body: RequestBody,
+    ) -> GatewayResponse {
+        if let Some(certificate) = &served.certificate {
+            Arc::clone(certificate).add_to(&mut parts);
+        }
+        let response = dispatch::answer(&served.state, self.peer, &parts, self.path, body).await;
+        self.complete(served, response)
+    }
+
+    /// The answer if there is no capacity for another one.
+    #[must_use]
+    pub fn refused(&self) -> UncountedRefusal {
+        self.refused.clone()
+    }
+
+    /// Counts and logs the answer, whoever made it.
+    fn complete(self, served: &ServedConnection, response: GatewayResponse) -> GatewayResponse {
+        let state = &served.state;
+        let settings = state.settings.current();
+        let response = count_bytes(state, &settings, self.peer.address, response, self.refused);
+        let status = response.status().as_u16();
+        state.counters.count_answer(status);
+        if let Some(entry) = self.entry {
+            let body_len = response.body().size_hint().exact();
+            state.request_log.record(entry, LoggedResponse { status, body_len, since: self.since });
+        }
+        response
+    }
 }
 
 /// Counts the bytes of an answer to `source`, and refuses it if there is no capacity for them.
@@ -81,37 +141,13 @@ fn count_bytes(
     if !body.has_remaining() {
         return response;
     }
-    let answer = CountedAnswer::begin(&state.answers, source, 0, settings.limits.answers());
-    match answer.and_then(|answer| answer.count(std::mem::take(body)).ok()) {
+    match CountedAnswer::whole(&state.answers, source, std::mem::take(body), settings.limits.answers()) {
         Some(counted) => {
             *body = counted;
             response
         }
         None => refused.respond(state),
     }
-}
-
-/// Routes a request of `peer` that arrived at `since`.
-pub async fn answer(
-    served: &ServedConnection,
-    peer: HttpPeer,
-    mut parts: Parts,
-    body: RequestBody,
-    since: Instant,
-) -> GatewayResponse {
-    if let Some(certificate) = &served.certificate {
-        Arc::clone(certificate).add_to(&mut parts);
-    }
-    let state = &served.state;
-    let entry = log_entry(&state.settings.current(), &parts, peer);
-    let uncounted = UncountedRefusal::of(&parts);
-    let response = route::answer(state, peer, parts, body).await;
-    let response = count_bytes(state, &state.settings.current(), peer.address, response, uncounted);
-    state.counters.count_answer(response.status().as_u16());
-    if let Some(entry) = entry {
-        record(served, entry, &response, since);
-    }
-    response
 }
 
 /// The client: the peer of the connection, or the one that a trusted proxy describes.
@@ -129,30 +165,32 @@ fn client(served: &ServedConnection, settings: &Config, parts: &Parts) -> HttpPe
     peer
 }
 
-/// Counts a request, and refuses it if its source is beyond its rate.
-fn limit(state: &GatewayState, settings: &Config, address: IpAddr, now: Instant) -> Option<HttpRefusal> {
+/// Counts a request in the rate of its source.
+///
+/// # Errors
+/// When the source is beyond its rate.
+pub fn admit(
+    state: &GatewayState,
+    settings: &Config,
+    address: IpAddr,
+    now: Instant,
+) -> Result<(), RetryAfter> {
     let config = &settings.request_rate;
     if config.requests_per_s == 0 || state.settings.networks().exempt.contains(address) {
-        return None;
+        return Ok(());
     }
-    let retry_after = config.admit(&state.rates, address, now).err()?;
+    config.admit(&state.rates, address, now)
+}
+
+/// Counts a request, and refuses it if its source is beyond its rate.
+fn limit(state: &GatewayState, settings: &Config, address: IpAddr, now: Instant) -> Option<HttpRefusal> {
+    let retry_after = admit(state, settings, address, now).err()?;
     state.counters.requests_limited.add();
     Some(HttpRefusal::TooMany(retry_after))
 }
 
-fn log_entry(settings: &Config, parts: &Parts, peer: HttpPeer) -> Option<RequestLogEntry> {
-    let config = &settings.request_log;
-    let is_logged = config.format != RequestLogFormat::Off;
-    is_logged.then(|| RequestLogEntry::of(parts, peer.address, peer.is_tls, config))
-}
-
-fn record(served: &ServedConnection, entry: RequestLogEntry, response: &GatewayResponse, since: Instant) {
-    let (status, body_len) = (response.status().as_u16(), response.body().size_hint().exact());
-    served.state.request_log.record(entry, LoggedResponse { status, body_len, since });
-}
-
-fn refuse(settings: &Config, parts: &Parts, refusal: HttpRefusal) -> GatewayResponse {
-    let mut response = refusal.respond(parts.uri.path(), &parts.headers, settings);
+fn refuse(settings: &Config, parts: &Parts, route: Route, refusal: HttpRefusal) -> GatewayResponse {
+    let mut response = refusal.respond(route, &parts.headers, settings);
     if parts.version < Version::HTTP_2 && !matches!(refusal, HttpRefusal::TooMany(_)) {
         // The end of the body is unknown, so no further request can be read.
         response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -257,8 +295,9 @@ fn target_len(parts: &Parts) -> usize {
 }
 
 /// The answer to a request of the authority that issues the certificate.
-fn challenge(state: &GatewayState, parts: &Parts) -> Option<GatewayResponse> {
-    state.tls.as_ref()?.acme()?.challenges().for_request(parts)
+fn challenge(state: &GatewayState, parts: &Parts, path: RoutedPath) -> Option<GatewayResponse> {
+    let token = (path.route == Route::Challenge).then(|| path.variable(parts.uri.path()))?;
+    state.tls.as_ref()?.acme()?.challenges().for_request(&parts.method, token)
 }
 
 #[cfg(test)]

@@ -17,22 +17,19 @@ use std::time::Duration;
 use table::AgencyTable;
 use tokio::time::{Instant, timeout_at};
 
-/// First segment of the path, as at doi.org.
-const PATH: &str = "doiRA";
-
 /// Maximum number of names in a request. Further ones are left out: clients ask for those of a
 /// page.
 const NAMES_MAX: usize = 100;
 
-/// The answer to a request for the agencies of names, separated by commas; `None` for other paths.
+/// The answer to a request for the agencies of names, separated by commas; `None` if no agency is
+/// known.
 pub(crate) async fn answer(
     state: &GatewayState,
     peer: HttpPeer,
     request_headers: RequestHeaders<'_>,
-    path: &str,
+    names: &str,
 ) -> Option<GatewayResponse> {
     let (settings, rules) = (state.settings.current_shared(), state.reading.rules.load_full());
-    let names = path.strip_prefix('/')?.strip_prefix(PATH)?.strip_prefix('/')?;
     if rules.agencies.is_empty() {
         return None;
     }

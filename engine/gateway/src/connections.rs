@@ -31,7 +31,7 @@ pub mod served_connection;
 pub mod stream;
 pub mod target_bytes;
 
-use crate::admission;
+use crate::admission::{self, Admission, answer_at_once};
 use crate::callers::CallerNonce;
 use crate::config::Config;
 use crate::listeners::ListenerKind;
@@ -40,7 +40,6 @@ use crate::permits::{BodyReservation, PermitLimits};
 use crate::reply::GatewayResponse;
 use crate::state::GatewayState;
 use crate::tls::client_certificate::ShownCertificate;
-use crate::uncounted_refusal::UncountedRefusal;
 use activity::{ConnectionActivity, RunningRequest};
 use body::ConnectionBody;
 use certificate::ConnectionCertificate;
@@ -93,24 +92,26 @@ impl ServedConnection {
         let (mut parts, body) = request.into_parts();
         let version = parts.version;
         let (body, rest) = RequestBody::new(&parts, body, self.settings.limits.closing(), &self.activity);
-        let (answered, rest) = match (admission::answer_at_once(self, &mut parts, rest.is_some(), now), rest)
-        {
-            (Ok(response), None) => return self.at_once(version, response, now),
+        let (admission, rest) = match (answer_at_once(self, &mut parts, rest.is_some(), now), rest) {
+            (Admission::Answered(response, _), None) => return self.at_once(version, response, now),
             later => later,
         };
-        let source = answered.as_ref().map_or_else(|peer| peer.address, |_| self.peer.address);
-        let (refused, head_len) = (UncountedRefusal::of(&parts), admission::head_len(&parts));
+        let (source, refused) = match &admission {
+            Admission::Open(request) => (request.peer.address, Some(request.refused())),
+            Admission::Answered(_, refused) => (self.peer.address, refused.clone()),
+        };
+        let head_len = admission::head_len(&parts);
         let has_rest = rest.is_some();
         // The futures of requests are large, and this one is moved.
         let answered = Box::pin(async move {
             let _guard = BugGuard(&self.state);
             let running = RunningRequest::begin(&self.activity);
-            let mut response = match answered {
-                Ok(response) => {
+            let mut response = match admission {
+                Admission::Answered(response, _) => {
                     drop(body);
                     response
                 }
-                Err(peer) => admission::answer(self, peer, parts, body, now).await,
+                Admission::Open(request) => request.answer(self, parts, body).await,
             };
             if let Some(rest) = rest {
                 discard_rest(&rest, version, &mut response).await;
@@ -121,9 +122,10 @@ impl ServedConnection {
         // each with a long head.
         let mut reservation = self.state.answers.reservation(source);
         let limits = self.state.settings.current().limits.answers();
-        if reservation.grow(size_of_val(&*answered) + head_len, limits.bytes) {
+        let Some(refused) = refused.filter(|_| !reservation.grow(size_of_val(&*answered) + head_len, limits.bytes))
+        else {
             return ResponseFuture::Later { answered, _reservation: reservation };
-        }
+        };
         let mut response = refused.respond(&self.state);
         self.state.counters.count_answer(response.status().as_u16());
         if has_rest && version < Version::HTTP_2 {

@@ -71,7 +71,33 @@ handle_daemon::event_counters! {
     }
 }
 
+/// What a request is for, as far as requests are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// The JSON API, or a search.
+    Api,
+    /// A message of the handle protocol.
+    Native,
+    /// An administration page.
+    Admin,
+    /// A page for applicants for a prefix.
+    Registration,
+    /// Everything else.
+    Proxy,
+}
+
 impl GatewayCounters {
+    /// Counts a request that was not refused before it was routed.
+    pub fn count_request(&self, kind: RequestKind) {
+        match kind {
+            RequestKind::Api => self.api_requests.add(),
+            RequestKind::Native => self.native_requests.add(),
+            RequestKind::Admin => self.admin_requests.add(),
+            RequestKind::Registration => self.registration_requests.add(),
+            RequestKind::Proxy => self.proxy_requests.add(),
+        }
+    }
+
     /// Counts an answer by the class of its status.
     pub fn count_answer(&self, status: u16) {
         match status {

@@ -15,6 +15,7 @@ use crate::reply::{
     allow_origin_of, cache_control, empty, http_date,
 };
 use crate::request_head::HeaderFacts;
+use crate::route::{Route, RoutedPath};
 use crate::set::MappedGeneration;
 use crate::state::GatewayState;
 use handle_client::service::keeps_s;
@@ -28,8 +29,6 @@ use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use std::net::IpAddr;
 
-/// Start of the path of a record in the JSON API.
-const API_HANDLES: &str = "/api/handles/";
 /// Start of the name of a prefix record.
 const PREFIX_RECORD: &[u8] = b"0.NA/";
 /// Maximum length of a prefix.
@@ -37,6 +36,12 @@ const PREFIX_LEN_MAX: usize = 64;
 /// Headers of a request whose memory is used again for those of the response. Longer lists are not
 /// kept for it, because hyper keeps the memory for as long as the connection.
 const HEADERS_KEPT_MAX: usize = 32;
+
+/// Number of headers of a redirect and of JSON, with those that hyper adds, and of those for the
+/// scripts of another origin. A list that grows while it is filled costs more than the answer.
+const REDIRECT_HEADERS: usize = 6;
+const JSON_HEADERS: usize = 8;
+const ORIGIN_HEADERS: usize = 2;
 
 /// The answer to a plain request.
 #[derive(Debug)]
@@ -54,38 +59,37 @@ pub enum PlainAnswer {
     Json(NegotiatedBody),
 }
 
-/// The answer to a plain request with these facts; `None` if it is left to the general path.
+/// The answer to a plain request for `path` with these facts; `None` if it is left to the general
+/// path.
 #[must_use]
 pub fn answer(
     state: &GatewayState,
     settings: &Config,
-    parts: &Parts,
+    (parts, path): (&Parts, RoutedPath),
     facts: &HeaderFacts<'_>,
     source: IpAddr,
 ) -> Option<PlainAnswer> {
     if !matches!(parts.method, Method::GET | Method::HEAD) || parts.uri.query().is_some() {
         return None;
     }
-    let target = PlainTarget::of(parts.uri.path())?;
+    let handle = || PlainHandle::of(path.variable(parts.uri.path()));
     let set = state.reading.set.as_ref()?.current();
     let (query, now) = (RecordQuery { state, set: &set, settings, counted: Some(source) }, now_unix_s());
-    match target {
+    match path.route {
         // Credentials select other values.
-        PlainTarget::Json(handle) if !facts.has_credentials => {
+        Route::Record if !facts.has_credentials => {
             let head = RequestHeaders { method: &parts.method, headers: &parts.headers };
-            let body = query.json(handle, now)?.negotiate(StatusCode::OK, &head, settings);
-            state.counters.api_requests.add();
+            let body = query.json(handle()?, now)?.negotiate(StatusCode::OK, &head, settings);
             Some(PlainAnswer::Json(body))
         }
         // Browsers get a page with the redirect.
-        PlainTarget::Redirect(handle) if !facts.names_html => {
-            let redirect = query.redirect(handle, now)?;
+        Route::Handle if !facts.names_html => {
+            let redirect = query.redirect(handle()?, now)?;
             let answer = PlainAnswer::Redirect {
                 target: HeaderValue::from_bytes(redirect.target).ok()?,
                 expires: http_date(u64::from(now) + u64::from(redirect.seconds)),
                 caching: cache_control(Freshness::Seconds(redirect.seconds), u32::MAX),
             };
-            state.counters.proxy_requests.add();
             Some(answer)
         }
         _ => None,
@@ -101,6 +105,8 @@ impl PlainAnswer {
         if headers.capacity() > HEADERS_KEPT_MAX {
             headers = HeaderMap::new();
         }
+        let count = if matches!(self, Self::Redirect { .. }) { REDIRECT_HEADERS } else { JSON_HEADERS };
+        headers.reserve(count + if origin.is_some() { ORIGIN_HEADERS } else { 0 });
         match self {
             Self::Redirect { target, expires, caching } => {
                 headers.insert(header::LOCATION, target);
@@ -146,26 +152,6 @@ fn has_all(table: &[bool; 256], bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| table[usize::from(byte)])
 }
 
-/// What the path of a plain request asks for.
-#[derive(Clone, Copy, Debug)]
-pub enum PlainTarget<'p> {
-    /// The record as JSON.
-    Json(PlainHandle<'p>),
-    /// A redirect to its first URL.
-    Redirect(PlainHandle<'p>),
-}
-
-impl<'p> PlainTarget<'p> {
-    /// What `path` asks for; `None` if it is left to the general path.
-    #[must_use]
-    pub fn of(path: &'p str) -> Option<Self> {
-        match path.strip_prefix(API_HANDLES) {
-            Some(handle) => PlainHandle::of(handle).map(Self::Json),
-            None => PlainHandle::of(path.strip_prefix('/')?).map(Self::Redirect),
-        }
-    }
-}
-
 /// A handle in a path without percent-encoding: the prefix has digits and dots, the local name
 /// letters, digits and a few other characters.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +161,9 @@ pub struct PlainHandle<'p> {
 }
 
 impl<'p> PlainHandle<'p> {
-    fn of(text: &'p str) -> Option<Self> {
+    /// The handle that `text` is, if it is one without percent-encoding.
+    #[must_use]
+    pub fn of(text: &'p str) -> Option<Self> {
         const PLAIN: [bool; 256] = characters(b".-_/");
         let bytes = text.as_bytes();
         let prefix_len = bytes.iter().position(|&byte| !byte.is_ascii_digit() && byte != b'.')?;

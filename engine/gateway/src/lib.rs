@@ -25,8 +25,8 @@
 //!   identifiers that are not handles.
 //! - [`accept`]: the media types and languages that a client prefers.
 //! - [`pages`]: forms, records and errors as HTML.
-//! - [`route`]: which of these answers a request. [`route_table`]: all paths and methods, and
-//!   the OpenAPI document of them.
+//! - [`route`]: all paths and methods, and the OpenAPI document of them. [`dispatch`]: which of
+//!   these answers a request.
 //! - [`tls`]: the certificate of this process; [`acme`]: how it is ordered and renewed.
 //! - [`outbound`]: requests of this process to HTTP servers.
 //! - [`worker`], [`connections`]: a thread for each core, and the connections that it serves.
@@ -102,6 +102,7 @@ pub mod connections;
 pub mod control;
 pub mod counters;
 pub mod country;
+pub mod dispatch;
 pub mod failure_series;
 pub mod fast_path;
 pub mod identifiers;
@@ -130,7 +131,6 @@ pub mod reply;
 pub mod request_head;
 pub mod request_log;
 pub mod route;
-pub mod route_table;
 pub mod secret_guesses;
 pub mod selection;
 pub mod server;

@@ -10,6 +10,7 @@ use crate::peer::HttpPeer;
 use crate::permits::{BodyLimits, BodyReservation};
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, no_capacity, plain, response, set_number};
+use crate::route::Route;
 use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
 use crate::stream::{BodySender, ClientGone, PART_LEN, ResponseBody};
@@ -72,7 +73,11 @@ pub async fn answer(
             state.counters.forwarded.add();
             let guess = guess_in(source, message);
             if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
-                return HttpRefusal::TooManySecrets(retry_after).respond("/", &HeaderMap::new(), &settings);
+                return HttpRefusal::TooManySecrets(retry_after).respond(
+                    Route::Handle,
+                    &HeaderMap::new(),
+                    &settings,
+                );
             }
             if let Some(socket) = admin.socket() {
                 let relayed = relay(state, admin, socket, peer, message).await;

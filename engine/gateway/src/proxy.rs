@@ -24,7 +24,7 @@ use crate::permits::BodyReservation;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
 use crate::refusal::HttpRefusal;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
-use crate::route_table::HttpRoute;
+use crate::route::{Route, RoutedPath};
 use crate::set::MappedSet;
 use crate::state::{GatewayState, ReadingState};
 use config::{ProxyConfig, is_host};
@@ -39,8 +39,6 @@ use rules::ProxyRules;
 use std::borrow::Cow;
 use std::time::Instant;
 
-/// The path that redirects to the help of the service.
-const HELP_PATH: &str = "/help.html";
 /// Maximum length of the form.
 const FORM_LEN_MAX: usize = 64 << 10;
 /// Seconds for which the page with the form may be cached.
@@ -51,23 +49,24 @@ pub async fn answer(
     state: &GatewayState,
     peer: HttpPeer,
     parts: &Parts,
+    path: RoutedPath,
     body: RequestBody,
 ) -> GatewayResponse {
-    let route = HttpRoute::of_page(parts.uri.path());
+    let route = path.route;
     if parts.method == Method::OPTIONS || !route.has(&parts.method) {
         return route.refuse(&parts.method);
     }
-    let (form, _reservation) = match read_form(state, peer, parts, body).await {
+    let (form, _reservation) = match read_form(state, peer, parts, route, body).await {
         Ok(form) => form.unzip(),
         Err(status) => {
             let settings = state.settings.current();
-            return HttpRefusal::of_body(status).respond(parts.uri.path(), &parts.headers, &settings);
+            return HttpRefusal::of_body(status).respond(route, &parts.headers, &settings);
         }
     };
     let since = Instant::now();
     let settings = state.settings.current_shared();
     let request_headers = RequestHeaders { method: &parts.method, headers: &parts.headers };
-    if let Some(response) = respond::file(parts.uri.path(), request_headers, &settings) {
+    if let Some(response) = respond::file(route, request_headers, &settings) {
         return response;
     }
     let rules = state.reading.rules.load_full();
@@ -76,7 +75,7 @@ pub async fn answer(
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let page = PageRequest { head: request_headers, frame, settings: &settings };
-    if let Some(response) = answer_non_handle(state, peer, &page, &rules, parts).await {
+    if let Some(response) = answer_non_handle(state, peer, &page, &rules, (parts, path)).await {
         return response;
     }
     let query = match &form {
@@ -122,20 +121,20 @@ async fn read_form(
     state: &GatewayState,
     peer: HttpPeer,
     parts: &Parts,
+    route: Route,
     body: RequestBody,
 ) -> Result<Option<(String, BodyReservation)>, StatusCode> {
-    if !is_form(parts) {
+    if route != Route::Form || !is_form(parts) {
         return Ok(None);
     }
     let (form, reservation) = read_body(state, peer.address, body, FORM_LEN_MAX).await?;
     Ok(Some((String::from_utf8_lossy(&form).into_owned(), reservation)))
 }
 
-/// Whether the body has the fields of the form.
+/// Whether the body of a request for the page with the form has its fields.
 fn is_form(parts: &Parts) -> bool {
     let content_type = parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     parts.method == Method::POST
-        && parts.uri.path() == "/"
         && content_type.is_some_and(|kind| kind.trim().starts_with("application/x-www-form-urlencoded"))
 }
 
@@ -160,13 +159,15 @@ async fn answer_non_handle(
     peer: HttpPeer,
     page: &PageRequest<'_>,
     rules: &ProxyRules,
-    parts: &Parts,
+    (parts, routed): (&Parts, RoutedPath),
 ) -> Option<GatewayResponse> {
     let path = parts.uri.path();
-    if let Some(url) = page.settings.pages.help_url.as_deref().filter(|_| path == HELP_PATH) {
+    if let Some(url) = page.settings.pages.help_url.as_deref().filter(|_| routed.route == Route::Help) {
         return Some(page.redirect(ProxyRedirect::to(url, FORM_KEEPS_S), now_unix_s()));
     }
-    if let Some(response) = agency::answer(state, peer, page.head, path).await {
+    if routed.route == Route::Agencies
+        && let Some(response) = agency::answer(state, peer, page.head, routed.variable(path)).await
+    {
         return Some(response);
     }
     let invalid = || page.error(&ErrorPage::new(page.frame, PageError::Invalid), Freshness::NoStore);

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::proxy::config::PagesConfig;
 use crate::reply::{GatewayResponse, response, set_number};
+use crate::route::Route;
 use handle_daemon::source_rates::RetryAfter;
 use handle_proto::ResponseCode;
 use hyper::StatusCode;
@@ -31,14 +32,6 @@ pub enum HttpRefusal {
     TooMany(RetryAfter),
     /// The source has sent too many wrong secret keys.
     TooManySecrets(RetryAfter),
-}
-
-/// Whether a path is one of the JSON API, in any case of letters, as deployed.
-#[must_use]
-pub fn is_api(path: &str) -> bool {
-    path.split_at_checked("/api".len()).is_some_and(|(start, rest)| {
-        start.eq_ignore_ascii_case("/api") && (rest.is_empty() || rest.starts_with('/'))
-    })
 }
 
 impl HttpRefusal {
@@ -95,15 +88,24 @@ impl HttpRefusal {
         }
     }
 
-    /// The response to a request for `path`.
+    /// The response to a request of `route`.
     #[must_use]
-    pub fn respond(self, path: &str, headers: &HeaderMap, settings: &Config) -> GatewayResponse {
-        let mut response = if is_api(path) {
-            let body = ApiBody::failure(self.code(), Some(self.message()), None);
-            response(self.status(), "application/json;charset=utf-8", body.into_bytes())
-        } else {
-            self.as_page(headers, &settings.pages)
-        };
+    pub fn respond(self, route: Route, headers: &HeaderMap, settings: &Config) -> GatewayResponse {
+        match route.is_api() {
+            true => self.respond_json(settings),
+            false => self.with_headers(self.as_page(headers, &settings.pages), settings),
+        }
+    }
+
+    /// The response to a request of the API.
+    #[must_use]
+    pub fn respond_json(self, settings: &Config) -> GatewayResponse {
+        let body = ApiBody::failure(self.code(), Some(self.message()), None);
+        let response = response(self.status(), "application/json;charset=utf-8", body.into_bytes());
+        self.with_headers(response, settings)
+    }
+
+    fn with_headers(self, mut response: GatewayResponse, settings: &Config) -> GatewayResponse {
         let response_headers = response.headers_mut();
         response_headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
         response_headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -118,12 +120,6 @@ impl HttpRefusal {
             set_number(&mut response, header::RETRY_AFTER, seconds);
         }
         response
-    }
-
-    /// The response to a request whose headers have not been read.
-    #[must_use]
-    pub fn respond_without_head(self, path: &str, settings: &Config) -> GatewayResponse {
-        self.respond(path, &HeaderMap::new(), settings)
     }
 
     fn as_page(self, headers: &HeaderMap, pages: &PagesConfig) -> GatewayResponse {
@@ -148,24 +144,33 @@ mod tests {
     #[test]
     fn the_api_answers_in_json_and_the_proxy_with_pages() {
         let settings = Config::default();
-        for (path, is_json) in
-            [("/api", true), ("/API/handles/a/b", true), ("/apis", false), ("", false), ("/a/b", false)]
-        {
-            let response = HttpRefusal::BodyTooLong.respond_without_head(path, &settings);
+        let respond = |refusal: HttpRefusal, route| refusal.respond(route, &HeaderMap::new(), &settings);
+        for (route, is_json) in [
+            (Route::Record, true),
+            (Route::UnknownEndpoint, true),
+            (Route::Search, false),
+            (Route::AdminNew, false),
+            (Route::Handle, false),
+        ] {
+            let response = respond(HttpRefusal::BodyTooLong, route);
             assert_eq!(response.status(), 413);
             let content_type = response.headers()[header::CONTENT_TYPE].to_str().unwrap();
-            assert_eq!(content_type.starts_with("application/json"), is_json, "{path}");
-            assert_eq!(response.headers().contains_key(header::CONTENT_SECURITY_POLICY), !is_json, "{path}");
+            assert_eq!(content_type.starts_with("application/json"), is_json, "{route:?}");
+            assert_eq!(
+                response.headers().contains_key(header::CONTENT_SECURITY_POLICY),
+                !is_json,
+                "{route:?}"
+            );
         }
         let status = |refusal: HttpRefusal| refusal.status().as_u16();
         assert_eq!([HttpRefusal::HeadLate, HttpRefusal::HeadTooLong].map(status), [408, 431]);
         assert_eq!([HttpRefusal::NoCapacity, HttpRefusal::Malformed("x")].map(status), [503, 400]);
-        let limited = HttpRefusal::TooMany(RetryAfter { seconds: 7 }).respond_without_head("/", &settings);
+        let limited = respond(HttpRefusal::TooMany(RetryAfter { seconds: 7 }), Route::Form);
         assert_eq!(
             (limited.status().as_u16(), &limited.headers()[header::RETRY_AFTER]),
             (429, &"7".parse().unwrap())
         );
-        let busy = HttpRefusal::NoCapacity.respond_without_head("/", &settings);
+        let busy = respond(HttpRefusal::NoCapacity, Route::Form);
         assert!(busy.headers().contains_key(header::RETRY_AFTER));
     }
 }

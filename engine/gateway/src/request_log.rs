@@ -5,11 +5,13 @@
 //! - An entry has no query, no credentials, and of the address only the bits that may be logged.
 //! - The file is opened again by a reload, for log rotation.
 
+use crate::peer::HttpPeer;
+use crate::route::Route;
 use handle_auth::source::Network;
 use handle_daemon::line_log::{LineLog, LineLogError, LineLogWriter};
 use handle_daemon::settings;
 use handle_daemon::settings::SettingType;
-use hyper::header::{self, HeaderMap, HeaderName};
+use hyper::header::{self, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Method, Version};
 use jiff::Timestamp;
@@ -17,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,6 +77,7 @@ pub struct RequestLogEntry {
     address: Network,
     method: Method,
     path: Box<str>,
+    route: Route,
     version: Version,
     is_tls: bool,
     referer: Option<Box<str>>,
@@ -84,6 +86,39 @@ pub struct RequestLogEntry {
     /// Bytes of the body; `None` for one in parts.
     body_len: Option<u64>,
     took_us: u64,
+}
+
+/// What the log has of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedRequest<'r> {
+    /// The method.
+    pub method: &'r Method,
+    /// The path, without the query.
+    pub path: &'r str,
+    /// Its route.
+    pub route: Route,
+    /// The version of HTTP.
+    pub version: Version,
+    /// The value of `Referer`.
+    pub referer: Option<&'r [u8]>,
+    /// The value of `User-Agent`.
+    pub user_agent: Option<&'r [u8]>,
+}
+
+impl<'r> LoggedRequest<'r> {
+    /// What the log has of the request `parts`.
+    #[must_use]
+    pub fn of(parts: &'r Parts, route: Route) -> Self {
+        let value = |name| parts.headers.get(name).map(HeaderValue::as_bytes);
+        Self {
+            method: &parts.method,
+            path: parts.uri.path(),
+            route,
+            version: parts.version,
+            referer: value(header::REFERER),
+            user_agent: value(header::USER_AGENT),
+        }
+    }
 }
 
 /// What is known of a response when it is logged.
@@ -102,29 +137,35 @@ fn cut(text: &str, len_max: usize) -> Box<str> {
     text[..len].into()
 }
 
-fn header_text(headers: &HeaderMap, name: HeaderName) -> Option<Box<str>> {
-    headers.get(name).map(|value| cut(&String::from_utf8_lossy(value.as_bytes()), TEXT_LEN_MAX))
+fn header_text(value: &[u8]) -> Box<str> {
+    cut(&String::from_utf8_lossy(value), TEXT_LEN_MAX)
 }
 
 impl RequestLogEntry {
-    /// The entry for a request from `address`.
+    /// The entry for a request of `peer`; `None` if nothing is logged.
     #[must_use]
-    pub fn of(parts: &Parts, address: IpAddr, is_tls: bool, config: &RequestLogConfig) -> Self {
+    pub fn of(request: LoggedRequest<'_>, peer: HttpPeer, config: &RequestLogConfig) -> Option<Self> {
+        (config.format != RequestLogFormat::Off).then(|| Self::new(request, peer, config))
+    }
+
+    fn new(request: LoggedRequest<'_>, peer: HttpPeer, config: &RequestLogConfig) -> Self {
+        let HttpPeer { address, is_tls, .. } = peer;
         let (whole, some) = if address.is_ipv4() { (32, config.ipv4_bits) } else { (128, config.ipv6_bits) };
         let bits = if config.whole_addresses { whole } else { some };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         // Where the client comes from may have a query as well.
-        let referer = header_text(&parts.headers, header::REFERER);
+        let referer = request.referer.map(header_text);
         let referer = referer.map(|text| text.split(['?', '#']).next().unwrap_or_default().into());
         Self {
             unix_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX),
             address: Network::new(address, bits),
-            method: parts.method.clone(),
-            path: cut(parts.uri.path(), PATH_LEN_MAX),
-            version: parts.version,
+            method: request.method.clone(),
+            path: cut(request.path, PATH_LEN_MAX),
+            route: request.route,
+            version: request.version,
             is_tls,
             referer,
-            user_agent: header_text(&parts.headers, header::USER_AGENT),
+            user_agent: request.user_agent.map(header_text),
             status: 0,
             body_len: None,
             took_us: 0,
@@ -142,6 +183,7 @@ impl RequestLogEntry {
                     "address": self.address.address().to_string(),
                     "method": self.method.as_str(),
                     "path": self.path,
+                    "route": self.route.path(),
                     "version": format!("{:?}", self.version),
                     "tls": self.is_tls,
                     "status": self.status,
@@ -273,12 +315,11 @@ mod tests {
             .header("authorization", "Basic c2VjcmV0")
             .header("referer", "https://a.example/b?token=secret#x")
             .header("user-agent", "a \"b\" \\ \u{e9}");
-        let mut entry = RequestLogEntry::of(
-            &request.body(()).unwrap().into_parts().0,
-            [192, 0, 2, 77].into(),
-            true,
-            config,
-        );
+        let parts = request.body(()).unwrap().into_parts().0;
+        let peer = HttpPeer::new([192, 0, 2, 77].into(), true);
+        let logged = LoggedRequest::of(&parts, Route::Handle);
+        assert!(RequestLogEntry::of(logged, peer, &RequestLogConfig::default()).is_none());
+        let mut entry = RequestLogEntry::new(logged, peer, config);
         (entry.unix_us, entry.status, entry.body_len, entry.took_us) = (971_211_336_000_001, 302, Some(5), 9);
         entry
     }
@@ -303,6 +344,7 @@ mod tests {
             (&json["path"], &json["status"], &json["took_us"]),
             (&"/10.1/a%20b".into(), &302.into(), &9.into())
         );
+        assert_eq!(json["route"], "/{handle}");
         assert_eq!((&json["time"], &json["tls"]), (&"2000-10-10T20:55:36.000001Z".into(), &true.into()));
         assert!(!json.to_string().contains("secret") && !json.to_string().contains("Basic"));
     }

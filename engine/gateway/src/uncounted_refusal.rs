@@ -1,12 +1,11 @@
 //! The refusal of an answer for which there is no capacity.
 
-use crate::refusal::is_api;
 use crate::reply::{GatewayResponse, allow_origin_of, empty, set_number};
+use crate::route::Route;
 use crate::state::GatewayState;
 use crate::stream::ResponseBody;
 use hyper::body::Bytes;
 use hyper::header::{self, HeaderValue};
-use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
 
 /// The refusal of an answer for which there is no capacity. Its own bytes do not count, because it
@@ -19,14 +18,10 @@ pub struct UncountedRefusal {
 }
 
 impl UncountedRefusal {
-    /// The refusal of this request.
+    /// The refusal of a request from `origin`.
     #[must_use]
-    pub fn of(parts: &Parts) -> Self {
-        Self::new(parts, parts.headers.get(header::ORIGIN).cloned())
-    }
-
-    pub(crate) fn new(parts: &Parts, origin: Option<HeaderValue>) -> Self {
-        Self { is_api: is_api(parts.uri.path()), is_http2: parts.version == Version::HTTP_2, origin }
+    pub fn new(route: Route, version: Version, origin: Option<HeaderValue>) -> Self {
+        Self { is_api: route.is_api(), is_http2: version == Version::HTTP_2, origin }
     }
 
     /// The response.

@@ -26,14 +26,72 @@ fn gateway(change: impl FnOnce(&mut Config)) -> GatewayServer {
     serve_over_http(VectorSource::Own, "root", change).0
 }
 
-/// A gateway whose log of requests is on, so that hyper reads all of them.
+/// A gateway whose clients are proxies that may name others in headers, so that hyper reads all
+/// requests.
 fn gateway_without_reader() -> GatewayServer {
-    let served = gateway(|config| {
+    gateway(|config| config.proxies.trusted = vec!["127.0.0.1".to_owned()])
+}
+
+/// A gateway as in production: behind a proxy that uses the PROXY protocol, with a log and a limit
+/// of 1 request per second and 8 at once.
+fn production_gateway() -> GatewayServer {
+    gateway(|config| {
         config.request_log.path = config.snapshot.as_ref().map(|set| set.with_file_name("requests"));
-        config.request_log.format = RequestLogFormat::Json;
-    });
-    assert!(served.directory.path().join("requests").exists());
-    served
+        config.request_log.format = RequestLogFormat::Combined;
+        config.request_log.whole_addresses = true;
+        (config.request_rate.requests_per_s, config.request_rate.burst) = (1, 8);
+        config.proxies.trusted = vec!["127.0.0.1".to_owned()];
+        config.proxies.proxy_protocol = true;
+    })
+}
+
+#[test]
+fn plain_requests_are_logged_and_limited_like_others() {
+    let served = production_gateway();
+    let log = served.directory.path().join("requests");
+    let ask = |client: &str, path: &str, headers: &str, count: usize| {
+        let agent = "User-Agent: a \"b\"/1\r\nReferer: https://a.example/?secret\r\n";
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{agent}{headers}\r\n");
+        assert_eq!(PlainHead::read(request.as_bytes()).is_ok(), headers.is_empty(), "{request}");
+        let proxied = format!("PROXY TCP4 {client} 127.0.0.1 40000 80\r\n{}{LAST}", request.repeat(count));
+        let bytes = exchange(served.address(), proxied.as_bytes());
+        let (mut statuses, mut rest) = (Vec::new(), &bytes[..]);
+        while let Some((answer, after)) = HttpAnswer::split(rest, false) {
+            statuses.push(answer.status);
+            rest = after;
+        }
+        statuses
+    };
+    let paths = [(PATH, 302), ("/api/handles/10.5072/URL-ONE", 200)];
+    for (path, status) in paths {
+        assert_eq!(ask("192.0.2.1", path, "", 1), [status, 200]);
+        assert_eq!(ask("192.0.2.1", path, "Unknown: x\r\n", 1), [status, 200]);
+    }
+    let limited = [vec![302; 8], vec![429; 4]].concat();
+    assert_eq!(ask("192.0.2.2", PATH, "", 11), limited);
+    assert_eq!(ask("192.0.2.3", PATH, "Unknown: x\r\n", 11), limited);
+    assert_eq!(served.gateway.state().counters.requests_limited.get(), 8);
+    let begun = Instant::now();
+    let lines = loop {
+        let lines = std::fs::read_to_string(&log).unwrap();
+        if lines.lines().count() == 32 {
+            break lines;
+        }
+        assert!(begun.elapsed() < TIMEOUT, "{lines}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let of = |client: &str| {
+        let of_client = lines.lines().filter_map(move |line| line.strip_prefix(client));
+        let timeless = of_client.map(|line| line.split_once("] ").unwrap().1.to_owned());
+        timeless.collect::<Vec<String>>()
+    };
+    let start = "\"GET /10.5072/URL-ONE HTTP/1.1\" 302 0 \"https://a.example/\" \"a \\\"b\\\"/1\"";
+    let first = of("192.0.2.1 ");
+    assert_eq!(first[0], start);
+    for pairs in first.chunks(4) {
+        assert_eq!(pairs[..2], pairs[2..], "the same lines from both");
+    }
+    assert_eq!(of("192.0.2.2 "), of("192.0.2.3 "));
 }
 
 /// `bytes`, with the same dates everywhere.

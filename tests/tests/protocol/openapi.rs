@@ -5,7 +5,7 @@
 
 use crate::http::{administered, published};
 use handle_formats::bundle::{BundleContact, archive};
-use handle_gateway::route_table::HttpRoute;
+use handle_gateway::route::{Route, RouteGroup};
 use handle_proto::data::Site;
 use handle_tests::gateway_server::{
     HttpAnswer, ask_over_tls, described, exchange_over_tls, get, serve_over_http, use_tls,
@@ -38,9 +38,9 @@ fn parts() -> Vec<(&'static str, &'static Json)> {
 
 #[test]
 fn the_document_has_the_routes_of_the_program() {
-    let routes: BTreeSet<(String, String)> = HttpRoute::TABLE
-        .iter()
-        .flat_map(|route| route.allowed.split(", ").map(|method| (route.path.to_owned(), method.to_owned())))
+    let routes: BTreeSet<(String, String)> = Route::described()
+        .flat_map(|route| route.allowed().split(", ").map(move |method| (route, method)))
+        .map(|(route, method)| (route.path().to_owned(), method.to_owned()))
         .filter(|(_, method)| METHODS.contains(&method.as_str()))
         .collect();
     let paths = document()["paths"].as_object().unwrap();
@@ -234,8 +234,8 @@ fn every_route_is_served_with_its_methods_and_without_others() {
     let signed_in = described("POST", "/admin/sign-in", &exchange_over_tls(address, sign_in.as_bytes()));
     let cookie = signed_in.header("set-cookie").expect("a session").split(';').next().unwrap();
     let cookie = format!("Cookie: {cookie}\r\n");
-    for route in HttpRoute::TABLE {
-        let target = route.path.replace("{handle}", "TST/NOTHING").replace("{names}", "10.5072");
+    for route in Route::described() {
+        let target = route.path().replace("{handle}", "TST/NOTHING").replace("{names}", "10.5072");
         let target = target.replace("{token}", "token");
         let target = target.replace("{identity}", "300:0.NA/TST");
         let target = target.replace("/admin/record", "/admin/record?handle=TST/HALF");
@@ -246,14 +246,14 @@ fn every_route_is_served_with_its_methods_and_without_others() {
             }
             _ => target,
         };
-        let is_page = route.path.starts_with("/admin");
+        let is_page = route.group() == RouteGroup::Admin;
         for method in METHODS {
             let answer = ask(address, method, &target, &cookie);
             let is_unknown = answer.status == 405 || answer.text().contains("Unknown HTTP API endpoint");
-            let is_listed = route.allowed.split(", ").any(|listed| listed == method);
+            let is_listed = route.allowed().split(", ").any(|listed| listed == method);
             let shown = format!("{method} {target}: {} {}", answer.status, answer.text());
             match (is_listed, method) {
-                (true, "GET") if is_page && route.path == "/admin/sign-in" => assert_eq!(answer.status, 303),
+                (true, "GET") if is_page && route == Route::AdminSignIn => assert_eq!(answer.status, 303),
                 (true, "GET") if is_page => assert_eq!(answer.status, 200, "{shown}"),
                 (false, "GET") if is_page => assert_eq!(answer.status, 404, "{shown}"),
                 (true, _) => assert!(!is_unknown, "{shown}"),
@@ -263,7 +263,7 @@ fn every_route_is_served_with_its_methods_and_without_others() {
             }
         }
         let allow = ask(address, "OPTIONS", &target, "").list("allow");
-        assert_eq!(allow, route.allowed, "{target}");
+        assert_eq!(allow, route.allowed(), "{target}");
     }
     assert_eq!(ask(address, "GET", "/api/openapi.yaml", "").status, 404);
 }

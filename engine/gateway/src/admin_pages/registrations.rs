@@ -9,6 +9,7 @@ use crate::registration::record::{self, AcceptOutcome, KEY_INDEX, record_name};
 use crate::registration::request::{RegistrationRequest, RequestId, RequestState, is_prefix, is_same_prefix};
 use crate::registration::store::{DecisionClaim, RegistrationStore};
 use crate::reply::{GatewayResponse, plain, response};
+use crate::route::Route;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::ResponseCode;
@@ -49,7 +50,7 @@ fn not_allowed(request: &AdminRequest<'_>) -> GatewayResponse {
 pub(super) async fn show(
     request: &AdminRequest<'_>,
     identity: &Arc<ClientIdentity>,
-    path: &str,
+    route: Route,
     query: &Parameters<'_>,
 ) -> GatewayResponse {
     let Some(store) = store(request) else { return not_allowed(request) };
@@ -61,21 +62,21 @@ pub(super) async fn show(
         _ => None,
     };
     let notice = done.map(|text| AdminNotice { text: text.to_owned(), is_error: false });
-    if path == "/registrations" {
+    if route == Route::AdminRegistrations {
         return list(request, store, query, notice);
     }
     let found = query.first("id").and_then(RequestId::parse).and_then(|id| store.find(id));
     let Some(found) = found else { return unknown(request) };
-    match path {
-        "/registration" => {
+    match route {
+        Route::AdminRegistration => {
             review(request, identity, &found, StatusCode::OK, notice, TypedTexts::default()).await
         }
-        "/registration/siteinfo.json" => {
+        Route::AdminRegistrationSite => {
             let site = Site::decode(&found.site).map(|site| site_to_json(&site)).unwrap_or_default();
             let json = serde_json::to_string_pretty(&site).unwrap_or_default();
             file("application/json;charset=utf-8", "attachment; filename=\"siteinfo.json\"", json.into())
         }
-        "/registration/admin-public.bin" => {
+        Route::AdminRegistrationKey => {
             let name = "attachment; filename=\"admin-public.bin\"";
             file("application/octet-stream", name, found.administrator_key.clone())
         }

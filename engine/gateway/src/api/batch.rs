@@ -119,7 +119,7 @@ pub(super) async fn batch(
         }
     };
     let Some((sender, body)) = ResponseBody::of_results(state, request.peer.address) else {
-        return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
+        return HttpRefusal::TooManyAnswers.respond_json(&settings);
     };
     let reader = state.readers.take(source, READERS).and_then(|permit| unread.read(permit).ok());
     let Some(changes) = reader else { return refuse(state, request, no_permit()) };

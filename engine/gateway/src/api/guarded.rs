@@ -4,6 +4,7 @@ use crate::api::request::ApiRequest;
 use crate::api::sessions;
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
+use crate::route::Route;
 use crate::secret_guesses::SecretGuess;
 use crate::state::GatewayState;
 use hyper::StatusCode;
@@ -21,11 +22,11 @@ pub(super) async fn guarded(
         SecretGuess::of_headers(request.peer.address, headers).filter(|_| request.peer.is_confidential);
     if let Some(Err(retry_after)) = guess.as_ref().map(|guess| guess.check(state)) {
         let settings = state.settings.current();
-        return HttpRefusal::TooManySecrets(retry_after).respond("/api", headers, &settings);
+        return HttpRefusal::TooManySecrets(retry_after).respond_json(&settings);
     }
     let mut response = answer.await;
     // Proofs of sessions are counted where they are verified.
-    let is_counted = request.path.starts_with("/sessions");
+    let is_counted = matches!(request.route, Route::Sessions | Route::ThisSession);
     if let Some(guess) = guess.filter(|_| response.status() == StatusCode::UNAUTHORIZED && !is_counted) {
         guess.count(state);
     }

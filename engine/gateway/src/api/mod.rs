@@ -10,7 +10,7 @@
 //! - `proof`: callers that are proven before their bodies are read.
 //! - `json_input`: JSON within bounds.
 //! - [`search`]: handles by their values, at a path outside `/api`.
-//! - [`body`]: the bodies of all answers. [`route_table`](crate::route_table): the paths.
+//! - [`body`]: the bodies of all answers. [`route`](crate::route): the paths.
 //!
 //! Every answer is JSON with a `responseCode`, also for errors. Requests that need a caller are
 //! refused over plain HTTP, where `Authorization` is ignored.
@@ -36,7 +36,7 @@ pub mod verifications;
 
 use crate::connections::request_body::RequestBody;
 use crate::reply::{Freshness, GatewayResponse, SharedText};
-use crate::route_table::{HttpRoute, OPENAPI};
+use crate::route::{OPENAPI, Route};
 use crate::state::GatewayState;
 use body::ApiBody;
 use guarded::guarded;
@@ -47,69 +47,6 @@ use hyper::{Method, StatusCode};
 use request::{ApiRequest, respond, unsupported};
 use serde_json::json;
 use std::sync::Arc;
-
-/// What a path of the API names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ApiEndpoint<'r> {
-    /// A handle, percent-encoded.
-    Handle(&'r str),
-    /// The handles of a prefix.
-    Handles,
-    Prefixes,
-    /// Reading many records.
-    Resolve,
-    /// Changing many records.
-    Batch,
-    Site,
-    Sessions,
-    /// The session that the credentials name.
-    ThisSession,
-    /// An identity, percent-encoded.
-    Verifications(&'r str),
-    /// The OpenAPI document.
-    Document,
-    Unknown,
-}
-
-impl<'r> ApiEndpoint<'r> {
-    fn of(path: &'r str) -> Self {
-        let (name, rest) = path.strip_prefix('/').unwrap_or_default().split_once('/').map_or_else(
-            || (path.strip_prefix('/').unwrap_or_default(), None),
-            |(name, rest)| (name, Some(rest)),
-        );
-        // As deployed, in this case of letters only: vector `endpoint/api/HANDLES/10.5072/URL-ONE`.
-        match (name, rest) {
-            ("handles", None | Some("")) => Self::Handles,
-            ("handles", Some(handle)) => Self::Handle(handle),
-            ("prefixes", None | Some("")) => Self::Prefixes,
-            ("batch", None | Some("")) => Self::Batch,
-            ("resolve", None | Some("")) => Self::Resolve,
-            ("site", None | Some("")) => Self::Site,
-            ("sessions", None | Some("")) => Self::Sessions,
-            ("sessions", Some("this")) => Self::ThisSession,
-            ("verifications", rest) => Self::Verifications(rest.unwrap_or_default()),
-            ("openapi.json", None) => Self::Document,
-            _ => Self::Unknown,
-        }
-    }
-
-    /// Its methods.
-    const fn route(self) -> HttpRoute {
-        match self {
-            Self::Handle(_) => HttpRoute::HANDLE,
-            Self::Handles => HttpRoute::HANDLES,
-            Self::Prefixes => HttpRoute::PREFIXES,
-            Self::Resolve => HttpRoute::RESOLVE,
-            Self::Batch => HttpRoute::BATCH,
-            Self::Site => HttpRoute::SITE,
-            Self::Sessions => HttpRoute::SESSIONS,
-            Self::ThisSession => HttpRoute::THIS_SESSION,
-            Self::Verifications(_) => HttpRoute::VERIFICATIONS,
-            Self::Document => HttpRoute::DOCUMENT,
-            Self::Unknown => HttpRoute::UNKNOWN,
-        }
-    }
-}
 
 /// Answers a request to the API.
 pub async fn answer(
@@ -125,47 +62,47 @@ async fn answer_endpoint(
     request: &ApiRequest<'_>,
     body: RequestBody,
 ) -> GatewayResponse {
-    let (method, endpoint) = (request.head.method, ApiEndpoint::of(request.path));
+    let (method, route) = (request.head.method, request.route);
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
     if matches!(*method, Method::OPTIONS | Method::TRACE) {
-        return endpoint.route().refuse(method);
+        return route.refuse(method);
     }
     if !is_read && !is_write {
         let message = format!("Unknown method {method}");
         let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
         return respond(state, request, StatusCode::NOT_IMPLEMENTED, body);
     }
-    match endpoint {
-        ApiEndpoint::Handle(handle) if is_read => handles::read(state, request, handle).await,
-        ApiEndpoint::Handle(handle) => change::change(state, request, handle, body).await,
-        ApiEndpoint::Handles if is_read => match request.parameters.first("prefix") {
+    match route {
+        Route::Record if is_read => handles::read(state, request, request.name).await,
+        Route::Record => change::change(state, request, request.name, body).await,
+        Route::Handles if is_read => match request.parameters.first("prefix") {
             Some(prefix) => listing::handles(state, request, prefix).await,
             None => empty_handle(state, request),
         },
         // As deployed; `http.jsonl`, `delete/no_handle`.
-        ApiEndpoint::Handles if *method == Method::DELETE => {
+        Route::Handles if *method == Method::DELETE => {
             let body = ApiBody::failure(ResponseCode::HANDLE_NOT_FOUND, None, None);
             respond(state, request, StatusCode::NOT_FOUND, body)
         }
-        ApiEndpoint::Handles => empty_handle(state, request),
-        ApiEndpoint::Resolve if *method == Method::POST => resolve::resolve(state, request, body).await,
-        ApiEndpoint::Batch if *method == Method::POST => batch::batch(state, request, body).await,
-        ApiEndpoint::Batch | ApiEndpoint::Resolve => not_allowed(state, request, endpoint),
-        ApiEndpoint::Prefixes if matches!(*method, Method::GET | Method::HEAD) => {
+        Route::Handles => empty_handle(state, request),
+        Route::Resolve if *method == Method::POST => resolve::resolve(state, request, body).await,
+        Route::Batch if *method == Method::POST => batch::batch(state, request, body).await,
+        Route::Batch | Route::Resolve => not_allowed(state, request),
+        Route::Prefixes if matches!(*method, Method::GET | Method::HEAD) => {
             listing::prefixes(state, request).await
         }
-        ApiEndpoint::Prefixes if *method != Method::PUT => listing::home(state, request).await,
-        ApiEndpoint::Site if is_read => site(state, request),
-        ApiEndpoint::Document if matches!(*method, Method::GET | Method::HEAD) => document(state, request),
-        ApiEndpoint::Document => not_allowed(state, request, endpoint),
+        Route::Prefixes if *method != Method::PUT => listing::home(state, request).await,
+        Route::Site if is_read => site(state, request),
+        Route::Document if matches!(*method, Method::GET | Method::HEAD) => document(state, request),
+        Route::Document => not_allowed(state, request),
         // As deployed: a session id is a secret.
-        ApiEndpoint::Sessions | ApiEndpoint::ThisSession if !request.peer.is_confidential => {
+        Route::Sessions | Route::ThisSession if !request.peer.is_confidential => {
             let body = ApiBody::failure(ResponseCode::AUTHENTICATION_NEEDED, Some("Sessions need TLS"), None);
             respond(state, request, StatusCode::FORBIDDEN, body)
         }
-        ApiEndpoint::Sessions | ApiEndpoint::ThisSession => sessions::answer(state, request, body).await,
-        ApiEndpoint::Verifications(name) if is_read => verifications::verify(state, request, name).await,
+        Route::Sessions | Route::ThisSession => sessions::answer(state, request, body).await,
+        Route::Verifications if is_read => verifications::verify(state, request, request.name).await,
         _ => unknown(state, request),
     }
 }
@@ -176,17 +113,18 @@ fn empty_handle(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayRespon
 }
 
 fn unknown(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
-    let message = format!("Unknown HTTP API endpoint {} /api{}", request.head.method, request.path);
+    let path = request.path.get("/api".len()..).unwrap_or_default();
+    let message = format!("Unknown HTTP API endpoint {} /api{path}", request.head.method);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     respond(state, request, StatusCode::NOT_FOUND, body)
 }
 
 /// Refuses a method that the endpoint does not have.
-fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>, endpoint: ApiEndpoint<'_>) -> GatewayResponse {
+fn not_allowed(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
     let message = format!("{} is not allowed here", request.head.method);
     let body = ApiBody::failure(ResponseCode::PROTOCOL_ERROR, Some(&message), None);
     let mut response = respond(state, request, StatusCode::METHOD_NOT_ALLOWED, body);
-    response.headers_mut().insert(header::ALLOW, endpoint.route().allow());
+    response.headers_mut().insert(header::ALLOW, request.route.allow());
     response
 }
 

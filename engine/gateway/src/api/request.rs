@@ -9,6 +9,7 @@ use crate::peer::HttpPeer;
 use crate::reply::{
     BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, set_number,
 };
+use crate::route::Route;
 use crate::state::GatewayState;
 use handle_client::administration::AskError;
 use handle_proto::ResponseCode;
@@ -25,8 +26,12 @@ pub struct ApiRequest<'r> {
     pub peer: HttpPeer,
     /// The certificate of the client, where clients may show one.
     pub certificate: Option<&'r ConnectionCertificate>,
-    /// The path behind `/api`, as it was sent.
+    /// The path, as it was sent.
     pub path: &'r str,
+    /// Its route.
+    pub route: Route,
+    /// The part of it that varies.
+    pub name: &'r str,
     /// The parameters in the query.
     pub parameters: Parameters<'r>,
     /// How the body of the answer is written.

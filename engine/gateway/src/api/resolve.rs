@@ -167,7 +167,7 @@ pub(super) async fn resolve(
     let form = BulkForm::accepted(request.head.headers);
     let Some((sender, body)) = ResponseBody::streamed(state, request.peer.address) else {
         let settings = state.settings.current();
-        return HttpRefusal::TooManyAnswers.respond("/api", request.head.headers, &settings);
+        return HttpRefusal::TooManyAnswers.respond_json(&settings);
     };
     let shared_state = Arc::clone(state);
     body_streams::spawn(state, async move {

@@ -12,7 +12,7 @@ use crate::api::guarded::guarded;
 use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, unsupported};
 use crate::bulk::{self, BulkError};
 use crate::reply::{GatewayResponse, plain};
-use crate::route_table::HttpRoute;
+use crate::route::Route;
 use crate::state::GatewayState;
 use crate::target;
 use handle_client::administration::Administrator;
@@ -31,8 +31,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Start of the paths of searches.
-const PATH: &str = "/hrls/";
 /// Handles of a page if `limit` is not given.
 const LIMIT_DEFAULT: usize = 1000;
 /// Maximum number of handles up to the end of a page.
@@ -48,43 +46,6 @@ const RECORDS_LEN_MAX: usize = 16 << 20;
 const OWN_PARAMETERS: [&str; 6] = ["limit", "page", "prefix", "pretty", "callback", "retrieverecords"];
 /// The message where searches are switched off.
 const OFF: &str = "This gateway does not search for handles (`admin.search`)";
-
-/// What a path below `/hrls` names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SearchPath<'p> {
-    /// Whether searches are answered.
-    Ping,
-    /// Handles of all prefixes.
-    Handles,
-    /// Handles of one prefix, percent-encoded.
-    HandlesOf(&'p str),
-}
-
-impl<'p> SearchPath<'p> {
-    fn of(path: &'p str) -> Option<Self> {
-        let rest = path.strip_prefix(PATH)?.trim_end_matches('/');
-        match rest.split_once('/') {
-            None if rest == "ping" => Some(Self::Ping),
-            None if rest == "handles" => Some(Self::Handles),
-            Some(("handles", prefix)) => Some(Self::HandlesOf(prefix)),
-            _ => None,
-        }
-    }
-
-    const fn route(self) -> HttpRoute {
-        match self {
-            Self::Ping => HttpRoute::SEARCH_PING,
-            Self::Handles => HttpRoute::SEARCH,
-            Self::HandlesOf(_) => HttpRoute::SEARCH_PREFIX,
-        }
-    }
-}
-
-/// Whether `path` is that of a search. Other services have no handles with these names.
-#[must_use]
-pub fn is_search(path: &str) -> bool {
-    SearchPath::of(path).is_some()
-}
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,25 +72,21 @@ enum SearchFailure {
 
 /// Answers a search.
 pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayResponse {
-    let path = SearchPath::of(request.path).unwrap_or(SearchPath::Handles);
     guarded(state, request, async {
         match *request.head.method {
             Method::GET | Method::HEAD if !state.settings.current().admin.search => {
                 unsupported(state, request, OFF)
             }
-            Method::GET | Method::HEAD => search(state, request, path).await,
-            _ => path.route().refuse(request.head.method),
+            Method::GET | Method::HEAD => search(state, request).await,
+            _ => request.route.refuse(request.head.method),
         }
     })
     .await
 }
 
-async fn search(
-    state: &Arc<GatewayState>,
-    request: &ApiRequest<'_>,
-    path: SearchPath<'_>,
-) -> GatewayResponse {
-    let search = match parse(request, path) {
+async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayResponse {
+    let is_ping = request.route == Route::SearchPing;
+    let search = match parse(request) {
         Ok(search) => search,
         Err(refusal) => return refusal.respond(state, request, None),
     };
@@ -152,7 +109,7 @@ async fn search(
     };
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {
-        Ok(_) if path == SearchPath::Ping && !is_anonymous => Ok(Vec::new()),
+        Ok(_) if is_ping && !is_anonymous => Ok(Vec::new()),
         Ok(mut connection) => page(&mut connection, admin, source, &search).await,
         Err(error) => Err(SearchFailure::Bulk(error)),
     };
@@ -168,10 +125,8 @@ async fn search(
     };
     match found {
         // As the reverse lookup of EUDAT answers it.
-        Ok(_) if path == SearchPath::Ping => plain(StatusCode::OK, "OK\n"),
-        Err(SearchFailure::Bulk(BulkError::Refused(ResponseCode::PROTOCOL_ERROR, _)))
-            if path == SearchPath::Ping =>
-        {
+        Ok(_) if is_ping => plain(StatusCode::OK, "OK\n"),
+        Err(SearchFailure::Bulk(BulkError::Refused(ResponseCode::PROTOCOL_ERROR, _))) if is_ping => {
             // Everybody may search: only a condition was missing.
             plain(StatusCode::OK, "OK\n")
         }
@@ -275,7 +230,7 @@ async fn page(
 }
 
 /// The search of a request.
-fn parse(request: &ApiRequest<'_>, path: SearchPath<'_>) -> Result<PageSearch, ApiRefusal> {
+fn parse(request: &ApiRequest<'_>) -> Result<PageSearch, ApiRefusal> {
     let parameters = &request.parameters;
     let bad = |message: String| ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message);
     let number = |name: &str, default: usize| match parameters.first(name) {
@@ -295,14 +250,14 @@ fn parse(request: &ApiRequest<'_>, path: SearchPath<'_>) -> Result<PageSearch, A
         .filter(|(name, _)| !OWN_PARAMETERS.contains(name))
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .collect();
-    if conditions.is_empty() && path != SearchPath::Ping {
+    if conditions.is_empty() && request.route != Route::SearchPing {
         return Err(bad(
             "No values to find: name a type and a value, as URL=https://example.org/*".to_owned()
         ));
     }
-    let prefix = match path {
-        SearchPath::HandlesOf(prefix) => {
-            let decoded = target::decode(prefix);
+    let prefix = match request.route {
+        Route::SearchPrefix => {
+            let decoded = target::decode(request.name.trim_end_matches('/'));
             decoded
                 .map_err(|error| ApiRefusal::bad(ResponseCode::INVALID_HANDLE, error.message()))?
                 .into_owned()

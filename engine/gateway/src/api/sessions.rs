@@ -11,6 +11,7 @@ use crate::callers::{CallerError, ServerSignature};
 use crate::connections::request_body::RequestBody;
 use crate::refusal::HttpRefusal;
 use crate::reply::{GatewayResponse, empty};
+use crate::route::Route;
 use crate::secret_guesses::SecretGuess;
 use crate::sessions::{AuthenticateError, HttpSession, SessionId};
 use crate::state::GatewayState;
@@ -237,7 +238,7 @@ pub async fn caller(
     };
     match signed {
         Ok(session) => Ok(session.identity),
-        Err(SignInError::TooManySecrets(retry_after)) => Err(too_many(state, request, retry_after)),
+        Err(SignInError::TooManySecrets(retry_after)) => Err(too_many(state, retry_after)),
         Err(error) => {
             let mut response = refused(state, request, error.text());
             let session = find(state, session.id).unwrap_or(session);
@@ -247,9 +248,9 @@ pub async fn caller(
     }
 }
 
-fn too_many(state: &GatewayState, request: &ApiRequest<'_>, retry_after: RetryAfter) -> GatewayResponse {
+fn too_many(state: &GatewayState, retry_after: RetryAfter) -> GatewayResponse {
     let settings = state.settings.current();
-    HttpRefusal::TooManySecrets(retry_after).respond("/api", request.head.headers, &settings)
+    HttpRefusal::TooManySecrets(retry_after).respond_json(&settings)
 }
 
 /// The message for a session that has ended or never was.
@@ -373,7 +374,7 @@ pub async fn answer(state: &GatewayState, request: &ApiRequest<'_>, body: Reques
     if service(state).is_none() {
         return unsupported(state, request, "This gateway has no sessions");
     }
-    let is_this = request.path.trim_end_matches('/').ends_with("/this");
+    let is_this = request.route == Route::ThisSession;
     match *request.head.method {
         Method::POST if !is_this => create(state, request, body).await,
         Method::GET | Method::HEAD if is_this => show(state, request).await,
@@ -419,7 +420,7 @@ async fn create(state: &GatewayState, request: &ApiRequest<'_>, body: RequestBod
         };
         match signed {
             Ok(signed) => session = signed,
-            Err(SignInError::TooManySecrets(retry_after)) => return too_many(state, request, retry_after),
+            Err(SignInError::TooManySecrets(retry_after)) => return too_many(state, retry_after),
             Err(refused) => error = Some(refused),
         }
     }
@@ -473,7 +474,7 @@ async fn authenticate(state: &GatewayState, request: &ApiRequest<'_>, body: Requ
     };
     match signed {
         Ok(session) => respond(state, request, StatusCode::OK, session_body(&session, None, None)),
-        Err(SignInError::TooManySecrets(retry_after)) => too_many(state, request, retry_after),
+        Err(SignInError::TooManySecrets(retry_after)) => too_many(state, retry_after),
         Err(error) => {
             let session = find(state, session.id).unwrap_or(session);
             let body = session_body(&session, Some(error), None);

@@ -47,7 +47,7 @@ pub async fn verify(state: &GatewayState, request: &ApiRequest<'_>, name: &str) 
     let guess = SecretGuess::of(request.peer.address, &verification.handle);
     if let Err(retry_after) = guess.check(state) {
         let settings = state.settings.current();
-        return HttpRefusal::TooManySecrets(retry_after).respond("/api", request.head.headers, &settings);
+        return HttpRefusal::TooManySecrets(retry_after).respond_json(&settings);
     }
     let handle = String::from_utf8_lossy(&verification.handle).into_owned();
     let ask = move |client: &mut Administrator| {

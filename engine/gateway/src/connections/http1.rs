@@ -7,8 +7,9 @@ use super::served_connection::ServedConnection;
 use super::stream::RequestStream;
 use crate::phase::{self, GatewayPhase};
 use crate::refusal::HttpRefusal;
+use crate::route::RoutedPath;
 use http_body_util::BodyExt as _;
-use hyper::header;
+use hyper::header::{self, HeaderMap};
 use hyper::server::conn::http1::Builder;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -99,7 +100,8 @@ async fn refuse<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> io::Result<()> {
     let target = head.split(|&byte| byte == b' ' || byte == b'\n').nth(1).unwrap_or_default();
     let path = target.split(|&byte| byte == b'?').next().unwrap_or_default();
-    let response = refusal.respond_without_head(&String::from_utf8_lossy(path), &served.settings);
+    let route = RoutedPath::parse(&String::from_utf8_lossy(path)).route;
+    let response = refusal.respond(route, &HeaderMap::new(), &served.settings);
     served.state.counters.count_answer(response.status().as_u16());
     let (parts, body) = response.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();

@@ -6,7 +6,9 @@
 //! hyper keeps the connection until it ends, so each request is read by one of the two from its
 //! first byte, and what hyper promises about broken requests holds for all that are not plain.
 //!
-//! The answers have the bytes that hyper sends for the same requests.
+//! The answers have the bytes that hyper sends for the same requests, and the requests are counted,
+//! limited and logged like those. Those of a proxy that names its clients in headers are all for
+//! hyper; one that uses the PROXY protocol names them before.
 
 pub mod answer;
 pub mod head;
@@ -15,11 +17,13 @@ use super::BugGuard;
 use super::error::ConnectionError;
 use super::request_wait::RequestWait;
 use super::served_connection::ServedConnection;
-use crate::config::Config;
-use crate::fast_path::{PlainTarget, RecordQuery};
+use crate::admission::admit;
+use crate::counters::RequestKind;
+use crate::fast_path::{PlainHandle, RecordQuery};
 use crate::permits::BodyReservation;
 use crate::phase::GatewayPhase;
-use crate::request_log::RequestLogFormat;
+use crate::request_log::{LoggedResponse, RequestLogEntry};
+use crate::route::{Route, RoutedPath};
 use crate::state::GatewayState;
 use answer::AnswerWriter;
 use head::{PlainHead, UnreadHead};
@@ -232,13 +236,14 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
         let state = &self.served.state;
         let _guard = BugGuard(state);
         let settings = state.settings.current();
-        let Some(set) = state.reading.set.as_ref().filter(|_| !needs_hyper(state, &settings)) else {
+        let Some(set) = state.reading.set.as_ref().filter(|_| !needs_hyper(state)) else {
             self.is_over = true;
             return (0, 0);
         };
         let (now, set) = (Instant::now(), set.current());
         writer.set_time(now);
         let query = RecordQuery { state, set: &set, settings: &settings, counted: None };
+        let requests = PlainRequests { served: self.served, query, since: now };
         let (mut read, mut count) = (0, 0);
         self.has_head = false;
         while read < input.len() && !self.is_over {
@@ -247,7 +252,7 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
                 break;
             }
             match PlainHead::read(&input[read..]) {
-                Ok(head) if write_answer(query, &head, writer, output).is_some() => {
+                Ok(head) if requests.answer(&head, writer, output).is_some() => {
                     (read, count) = (read + head.len, count + 1);
                 }
                 Err(UnreadHead::Incomplete) if input.len() - read < INPUT_LEN => break,
@@ -261,40 +266,62 @@ impl<'s, S: AsyncRead + AsyncWrite + Unpin> PlainConnection<'s, S> {
     }
 }
 
-/// Whether all requests are for hyper, because they are logged or limited, or because their answers
-/// end their connections.
-fn needs_hyper(state: &GatewayState, settings: &Config) -> bool {
-    settings.request_log.format != RequestLogFormat::Off
-        || settings.request_rate.requests_per_s > 0
-        || state.is_draining()
-        || state.is_handed_over()
+/// Whether all requests are for hyper, because their answers end their connections.
+fn needs_hyper(state: &GatewayState) -> bool {
+    state.is_draining() || state.is_handed_over()
 }
 
-/// Appends the answer to a request; `None` if the general path has to answer it.
-fn write_answer(
-    query: RecordQuery<'_>,
-    head: &PlainHead<'_>,
-    writer: &mut AnswerWriter,
-    output: &mut Vec<u8>,
-) -> Option<()> {
-    match PlainTarget::of(head.target)? {
-        PlainTarget::Redirect(handle) if !head.names_html => {
-            let redirect = query.redirect(handle, writer.unix_s())?;
-            writer.write_redirect(&redirect, head, output);
-            query.state.counters.proxy_requests.add();
-            query.state.counters.count_answer(302);
-        }
-        PlainTarget::Redirect(_) => return None,
-        PlainTarget::Json(handle) => {
-            let body = query.json(handle, writer.unix_s())?;
-            let body = body.negotiate(StatusCode::OK, head, query.settings);
-            if body.body.as_ref().is_some_and(|(_, part)| part.bytes().len() > BODY_LEN_MAX) {
-                return None;
+/// Plain requests that have arrived together.
+#[derive(Clone, Copy)]
+struct PlainRequests<'r> {
+    served: &'r ServedConnection,
+    query: RecordQuery<'r>,
+    since: Instant,
+}
+
+impl PlainRequests<'_> {
+    /// Appends the answer to a request; `None` if the general path has to answer it.
+    fn answer(self, head: &PlainHead<'_>, writer: &mut AnswerWriter, output: &mut Vec<u8>) -> Option<()> {
+        let path = RoutedPath::parse(head.target);
+        let handle = PlainHandle::of(path.variable(head.target))?;
+        match path.route {
+            Route::Handle if !head.names_html => {
+                let redirect = self.query.redirect(handle, writer.unix_s())?;
+                self.admit(head, path.route, (RequestKind::Proxy, StatusCode::FOUND, 0))?;
+                writer.write_redirect(&redirect, head, output);
             }
-            writer.write_json(&body, head, output);
-            query.state.counters.api_requests.add();
-            query.state.counters.count_answer(200);
+            Route::Record => {
+                let body = self.query.json(handle, writer.unix_s())?;
+                let body = body.negotiate(StatusCode::OK, head, self.query.settings);
+                let len = body.body.as_ref().map_or(0, |(_, part)| part.bytes().len());
+                if len > BODY_LEN_MAX {
+                    return None;
+                }
+                self.admit(head, path.route, (RequestKind::Api, StatusCode::OK, len))?;
+                writer.write_json(&body, head, output);
+            }
+            _ => return None,
         }
+        Some(())
     }
-    Some(())
+
+    /// Counts and logs a request with its answer; `None` if its source is beyond its rate, which
+    /// the general path tells it.
+    fn admit(
+        self,
+        head: &PlainHead<'_>,
+        route: Route,
+        (kind, status, body_len): (RequestKind, StatusCode, usize),
+    ) -> Option<()> {
+        let Self { served, query: RecordQuery { state, settings, .. }, since } = self;
+        admit(state, settings, served.peer.address, since).ok()?;
+        let status = status.as_u16();
+        state.counters.count_request(kind);
+        state.counters.count_answer(status);
+        if let Some(entry) = RequestLogEntry::of(head.logged(route), served.peer, &settings.request_log) {
+            let response = LoggedResponse { status, body_len: Some(body_len as u64), since };
+            state.request_log.record(entry, response);
+        }
+        Some(())
+    }
 }

@@ -17,6 +17,7 @@ use crate::redirect::{
     next_step, plain_redirect,
 };
 use crate::reply::{Freshness, GatewayResponse, no_capacity};
+use crate::route::Route;
 use crate::state::GatewayState;
 use crate::upstream::UpstreamError;
 use handle_client::Question;
@@ -358,7 +359,16 @@ impl HandleRequest<'_> {
         let parameters = Parameters::parse(self.proxy.query);
         let format = ApiFormat::of(&parameters).unwrap_or_default();
         let (head, peer, certificate) = (self.page.head, self.peer, self.certificate);
-        let request = ApiRequest { head, peer, certificate, path: "", parameters, format };
+        let request = ApiRequest {
+            head,
+            peer,
+            certificate,
+            path: "",
+            route: Route::Record,
+            name: "",
+            parameters,
+            format,
+        };
         let handle = utf8_percent_encode(self.handle, NON_ALPHANUMERIC).to_string();
         handles::read(self.state, &request, &handle).await
     }

@@ -3,14 +3,14 @@
 use crate::config::Config;
 use crate::identifiers::BackendAnswer;
 use crate::pages::{
-    ADMIN_SCRIPT, ADMIN_SCRIPT_PATH, CONTENT_SECURITY_POLICY, ErrorPage, ICON, ICON_PATH, PageFrame, ROBOTS,
-    RedirectPage, STYLE, STYLE_PATH,
+    ADMIN_SCRIPT, CONTENT_SECURITY_POLICY, ErrorPage, ICON, PageFrame, ROBOTS, RedirectPage, STYLE,
 };
 use crate::redirect::{ProxyRedirect, redirect_target};
 use crate::reply::{
     BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, cache_control,
     empty, http_date, names_html, response, set_number,
 };
+use crate::route::Route;
 use handle_daemon::clock::now_unix_s;
 use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::{Method, StatusCode};
@@ -31,24 +31,23 @@ pub(super) struct PageRequest<'r> {
     pub(super) settings: &'r Config,
 }
 
-/// The files of pages: their paths, media types and contents.
-static FILES: [(&str, &str, SharedText); 5] = [
-    (STYLE_PATH, "text/css;charset=utf-8", SharedText::new(STYLE)),
-    (ICON_PATH, "image/svg+xml", SharedText::new(ICON)),
+/// The files of pages: their routes, media types and contents.
+static FILES: [(Route, &str, SharedText); 5] = [
+    (Route::Style, "text/css;charset=utf-8", SharedText::new(STYLE)),
+    (Route::Icon, "image/svg+xml", SharedText::new(ICON)),
     // Well-known paths: browsers request the icon without a page, and crawlers their rules.
-    ("favicon.ico", "image/svg+xml", SharedText::new(ICON)),
-    ("robots.txt", "text/plain;charset=utf-8", SharedText::new(ROBOTS)),
-    (ADMIN_SCRIPT_PATH, "text/javascript;charset=utf-8", SharedText::new(ADMIN_SCRIPT)),
+    (Route::Favicon, "image/svg+xml", SharedText::new(ICON)),
+    (Route::Robots, "text/plain;charset=utf-8", SharedText::new(ROBOTS)),
+    (Route::AdminScript, "text/javascript;charset=utf-8", SharedText::new(ADMIN_SCRIPT)),
 ];
 
-/// The file of pages at `path`.
+/// The file of pages of a route.
 pub(super) fn file(
-    path: &str,
+    route: Route,
     request_headers: RequestHeaders<'_>,
     settings: &Config,
 ) -> Option<GatewayResponse> {
-    let path = path.strip_prefix('/')?;
-    let (_, content_type, text) = FILES.iter().find(|(known, ..)| *known == path)?;
+    let (_, content_type, text) = FILES.iter().find(|(known, ..)| *known == route)?;
     let freshness = Freshness::Seconds(FILES_KEEP_S);
     let body = CacheableBody { content_type, bytes: BodyText::Shared(text), freshness, tag: BodyTag::Bytes };
     let mut response = body.respond(StatusCode::OK, request_headers, settings);

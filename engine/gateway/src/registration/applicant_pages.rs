@@ -20,7 +20,7 @@ use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::proxy::{base, redirect_base};
 use crate::reply::{GatewayResponse, empty, plain, response, set_number};
-use crate::route_table::HttpRoute;
+use crate::route::Route;
 use crate::state::GatewayState;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::source_rates::RetryAfter;
@@ -57,11 +57,10 @@ enum FormRefusal {
     NotStored,
 }
 
-/// Whether pages for applicants are served, and `path` is the path of one.
+/// Whether pages for applicants are served.
 #[must_use]
-pub fn is_served(state: &GatewayState, path: &str) -> bool {
-    let is_path = path.strip_prefix("/register").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    is_path && state.writing.registrations.is_some() && state.settings.current().admin_pages.enabled
+pub fn are_served(state: &GatewayState) -> bool {
+    state.writing.registrations.is_some() && state.settings.current().admin_pages.enabled
 }
 
 /// Answers a request for a page for applicants.
@@ -69,6 +68,7 @@ pub async fn answer(
     state: &GatewayState,
     peer: HttpPeer,
     parts: &Parts,
+    route: Route,
     body: RequestBody,
 ) -> GatewayResponse {
     let settings = state.settings.current_shared();
@@ -81,15 +81,16 @@ pub async fn answer(
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let request = ApplicantRequest { state, registrations, settings: &settings, peer, parts, frame };
-    let path = parts.uri.path().strip_prefix("/register").unwrap_or_default().trim_end_matches('/');
-    match (&parts.method, path) {
-        (&Method::GET | &Method::HEAD, "") => request.form(StatusCode::OK, None, &ApplicationForm::default()),
-        (&Method::GET | &Method::HEAD, "/request") => request.show(),
-        (&Method::POST, "") => request.submit(body).await,
-        (&Method::GET | &Method::HEAD | &Method::POST, path) if path != "/request" => {
+    match (&parts.method, route) {
+        (&Method::GET | &Method::HEAD, Route::Register) => {
+            request.form(StatusCode::OK, None, &ApplicationForm::default())
+        }
+        (&Method::GET | &Method::HEAD, Route::RegisterRequest) => request.show(),
+        (&Method::POST, Route::Register) => request.submit(body).await,
+        (&Method::GET | &Method::HEAD | &Method::POST, Route::UnknownApplicantPage) => {
             plain(StatusCode::NOT_FOUND, "there is no such page\n")
         }
-        (method, _) => HttpRoute::of_page(parts.uri.path()).refuse(method),
+        (method, _) => route.refuse(method),
     }
 }
 

@@ -6,7 +6,9 @@
 
 use crate::admission::is_host;
 use crate::reply::{BodyRequest, names_html};
-use hyper::Method;
+use crate::request_log::LoggedRequest;
+use crate::route::Route;
+use hyper::{Method, Version};
 use memchr::memchr;
 
 /// Maximum number of headers. hyper refuses more than 100.
@@ -27,6 +29,10 @@ pub struct PlainHead<'b> {
     pub accept_encoding: Option<&'b str>,
     /// The value of `Origin`.
     pub origin: Option<&'b str>,
+    /// The value of `Referer`.
+    pub referer: Option<&'b str>,
+    /// The value of `User-Agent`.
+    pub user_agent: Option<&'b str>,
 }
 
 /// Why bytes are not the head of a plain request.
@@ -46,7 +52,9 @@ enum HeaderUse {
     Accept,
     AcceptEncoding,
     Origin,
-    /// The answer does not depend on it.
+    Referer,
+    UserAgent,
+    /// Neither the answer nor its line in the log depends on it.
     Ignored,
 }
 
@@ -54,11 +62,11 @@ enum HeaderUse {
 const HEADERS: [(&str, HeaderUse); 21] = [
     ("host", HeaderUse::Host),
     ("connection", HeaderUse::Connection),
-    ("user-agent", HeaderUse::Ignored),
+    ("user-agent", HeaderUse::UserAgent),
     ("accept", HeaderUse::Accept),
     ("accept-encoding", HeaderUse::AcceptEncoding),
     ("accept-language", HeaderUse::Ignored),
-    ("referer", HeaderUse::Ignored),
+    ("referer", HeaderUse::Referer),
     ("origin", HeaderUse::Origin),
     ("cache-control", HeaderUse::Ignored),
     ("pragma", HeaderUse::Ignored),
@@ -76,6 +84,17 @@ const HEADERS: [(&str, HeaderUse); 21] = [
 ];
 
 impl<'b> PlainHead<'b> {
+    const EMPTY: Self = Self {
+        len: 0,
+        is_head: false,
+        target: "",
+        names_html: false,
+        accept_encoding: None,
+        origin: None,
+        referer: None,
+        user_agent: None,
+    };
+
     /// Reads the head with which `bytes` begin.
     ///
     /// # Errors
@@ -93,8 +112,7 @@ impl<'b> PlainHead<'b> {
             Err(UnreadHead::Incomplete) => return Err(incomplete_target(target.as_bytes())),
             read => read?,
         };
-        let mut head =
-            Self { len: 0, is_head, target, names_html: false, accept_encoding: None, origin: None };
+        let mut head = Self { is_head, target, ..Self::EMPTY };
         let (mut headers_count, mut has_host) = (0, false);
         loop {
             let Some(line_len) = memchr(b'\n', rest) else {
@@ -135,9 +153,33 @@ impl<'b> PlainHead<'b> {
                 }
                 HeaderUse::AcceptEncoding => self.accept_encoding.replace(text(value).ok()?).is_none(),
                 HeaderUse::Origin => self.origin.replace(text(value).ok()?).is_none(),
+                // Of several, the log has the first.
+                HeaderUse::Referer => {
+                    self.referer = self.referer.or(Some(text(value).ok()?));
+                    true
+                }
+                HeaderUse::UserAgent => {
+                    self.user_agent = self.user_agent.or(Some(text(value).ok()?));
+                    true
+                }
                 HeaderUse::Ignored => true,
             };
         is_plain.then_some(())
+    }
+}
+
+impl PlainHead<'_> {
+    /// What the log has of the request.
+    #[must_use]
+    pub fn logged(&self, route: Route) -> LoggedRequest<'_> {
+        LoggedRequest {
+            method: self.method(),
+            path: self.target,
+            route,
+            version: Version::HTTP_11,
+            referer: self.referer.map(str::as_bytes),
+            user_agent: self.user_agent.map(str::as_bytes),
+        }
     }
 }
 
