@@ -22,6 +22,7 @@ use crate::pages::{ADMIN_SECURITY_POLICY, AdminMessages, LANGUAGES, Language, Pa
 use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::proxy::base;
+use crate::refusal::refuse_method;
 use crate::reply::{GatewayResponse, empty, plain, response};
 use crate::route::Route;
 use crate::sessions::{HttpSession, SessionId};
@@ -87,7 +88,7 @@ pub async fn answer(
     match parts.method {
         Method::GET | Method::HEAD => show(&request, route).await,
         Method::POST => submit(&request, route, body).await,
-        _ => route.refuse(&parts.method),
+        _ => refuse_method(route, &parts.method),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::permits::BodyReservation;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
-use crate::refusal::HttpRefusal;
+use crate::refusal::{HttpRefusal, refuse_method};
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders};
 use crate::route::{Route, RoutedPath};
 use crate::set::MappedSet;
@@ -54,7 +54,7 @@ pub async fn answer(
 ) -> GatewayResponse {
     let route = path.route;
     if parts.method == Method::OPTIONS || !route.has(&parts.method) {
-        return route.refuse(&parts.method);
+        return refuse_method(route, &parts.method);
     }
     let (form, _reservation) = match read_form(state, peer, parts, route, body).await {
         Ok(form) => form.unzip(),

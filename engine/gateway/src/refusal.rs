@@ -4,12 +4,12 @@ use crate::api::body::ApiBody;
 use crate::config::Config;
 use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
 use crate::proxy::config::PagesConfig;
-use crate::reply::{GatewayResponse, response, set_number};
+use crate::reply::{GatewayResponse, empty, response, set_number};
 use crate::route::Route;
 use handle_daemon::source_rates::RetryAfter;
 use handle_proto::ResponseCode;
-use hyper::StatusCode;
 use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, StatusCode};
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,15 @@ pub enum HttpRefusal {
     TooMany(RetryAfter),
     /// The source has sent too many wrong secret keys.
     TooManySecrets(RetryAfter),
+}
+
+/// The answer to OPTIONS, and the refusal of methods that `route` does not have.
+#[must_use]
+pub fn refuse_method(route: Route, method: &Method) -> GatewayResponse {
+    let is_asked = *method == Method::OPTIONS;
+    let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
+    response.headers_mut().insert(header::ALLOW, route.allow());
+    response
 }
 
 impl HttpRefusal {
@@ -140,6 +149,14 @@ impl HttpRefusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_method_that_a_route_does_not_have_is_refused() {
+        let refused = refuse_method(Route::Robots, &Method::POST);
+        assert_eq!(refused.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(refused.headers()[header::ALLOW], Route::Robots.allow());
+        assert_eq!(refuse_method(Route::Robots, &Method::OPTIONS).status(), StatusCode::OK);
+    }
 
     #[test]
     fn the_api_answers_in_json_and_the_proxy_with_pages() {

@@ -3,9 +3,8 @@
 //! The path of a request is parsed once, before anything is decided about the request. Every path
 //! also answers OPTIONS, and HEAD where it answers GET.
 
-use crate::reply::{GatewayResponse, empty};
-use hyper::header::{self, HeaderValue};
-use hyper::{Method, StatusCode};
+use hyper::Method;
+use hyper::header::HeaderValue;
 
 /// The OpenAPI document of all paths.
 pub const OPENAPI: &str = include_str!("../openapi.json");
@@ -241,15 +240,6 @@ impl Route {
     pub fn has(self, method: &Method) -> bool {
         self.allowed().split(", ").any(|allowed| allowed == method.as_str())
     }
-
-    /// The answer to OPTIONS, and the refusal of methods that the route does not have.
-    #[must_use]
-    pub fn refuse(self, method: &Method) -> GatewayResponse {
-        let is_asked = *method == Method::OPTIONS;
-        let mut response = empty(if is_asked { StatusCode::OK } else { StatusCode::METHOD_NOT_ALLOWED });
-        response.headers_mut().insert(header::ALLOW, self.allow());
-        response
-    }
 }
 
 /// The route of a path, and where the part of the path begins that varies.
@@ -344,8 +334,6 @@ mod tests {
     fn a_route_has_its_methods() {
         let route = Route::Robots;
         assert!(route.has(&Method::GET) && !route.has(&Method::POST) && !route.has(&Method::PUT));
-        assert_eq!(route.refuse(&Method::POST).status(), StatusCode::METHOD_NOT_ALLOWED);
-        let asked = route.refuse(&Method::OPTIONS);
-        assert_eq!((asked.status(), &asked.headers()[header::ALLOW]), (StatusCode::OK, &route.allow()));
+        assert_eq!(route.allow(), "GET, HEAD, OPTIONS");
     }
 }

@@ -35,6 +35,7 @@ mod source_time;
 pub mod verifications;
 
 use crate::connections::request_body::RequestBody;
+use crate::refusal::refuse_method;
 use crate::reply::{Freshness, GatewayResponse, SharedText};
 use crate::route::{OPENAPI, Route};
 use crate::state::GatewayState;
@@ -66,7 +67,7 @@ async fn answer_endpoint(
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::POST);
     let is_write = matches!(*method, Method::PUT | Method::DELETE);
     if matches!(*method, Method::OPTIONS | Method::TRACE) {
-        return route.refuse(method);
+        return refuse_method(route, method);
     }
     if !is_read && !is_write {
         let message = format!("Unknown method {method}");

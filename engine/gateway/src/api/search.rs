@@ -11,6 +11,7 @@ use crate::api::caller::Caller;
 use crate::api::guarded::guarded;
 use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, unsupported};
 use crate::bulk::{self, BulkError};
+use crate::refusal::refuse_method;
 use crate::reply::{GatewayResponse, plain};
 use crate::route::Route;
 use crate::state::GatewayState;
@@ -78,7 +79,7 @@ pub async fn answer(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> Gate
                 unsupported(state, request, OFF)
             }
             Method::GET | Method::HEAD => search(state, request).await,
-            _ => request.route.refuse(request.head.method),
+            _ => refuse_method(request.route, request.head.method),
         }
     })
     .await

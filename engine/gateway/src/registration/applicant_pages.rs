@@ -19,6 +19,7 @@ use crate::pages::{
 use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::proxy::{base, redirect_base};
+use crate::refusal::refuse_method;
 use crate::reply::{GatewayResponse, empty, plain, response, set_number};
 use crate::route::Route;
 use crate::state::GatewayState;
@@ -90,7 +91,7 @@ pub async fn answer(
         (&Method::GET | &Method::HEAD | &Method::POST, Route::UnknownApplicantPage) => {
             plain(StatusCode::NOT_FOUND, "there is no such page\n")
         }
-        (method, _) => route.refuse(method),
+        (method, _) => refuse_method(route, method),
     }
 }
 
