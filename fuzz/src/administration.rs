@@ -5,7 +5,7 @@ use handle_admin::audit::Audit;
 use handle_admin::config::Config;
 use handle_admin::operation::OperationRules;
 use handle_admin::service::reply::ReplySealer;
-use handle_admin::service::{ActiveRules, AdminService, ReceivedMessage};
+use handle_admin::service::{ActiveRules, AdminService, Authenticator, DecisionContext, ReceivedMessage};
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::challenges::Challenges;
 use handle_auth::source::SourceList;
@@ -116,7 +116,10 @@ fn service() -> Arc<AdminService> {
     let audit = Audit::open(None, config.audit_files(), config.audit_bounds())
         .expect("the audit log opens without a file");
     let active = ActiveRules { rules, effort: config.effort(), exempt: SourceList::default() };
-    Arc::new(AdminService::new(Arc::new(store), active, ReplySealer::new(None), challenges, audit))
+    let proof = Authenticator::new(challenges, None, None, None, store.folds());
+    let decision = DecisionContext::new(active, None, None, None);
+    let sealer = ReplySealer::new(None, None);
+    Arc::new(AdminService::new(Arc::new(store), sealer, audit, proof, decision, None))
 }
 
 fn message(minor: u8, session_id: i32, request_id: i32, flags: u8, request: &Request<'_>) -> Option<Vec<u8>> {

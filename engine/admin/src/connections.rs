@@ -275,7 +275,7 @@ impl AdminConnections {
     /// Counts `len` bytes of an answer that are kept until the client reads them; false if its
     /// source, or all sources together, would leave too many unread.
     fn keep_unread(&self, slot: SlotId, len: usize) -> bool {
-        let in_force = self.service.in_force();
+        let in_force = self.service.decision.in_force();
         let mut open = self.open();
         open.table.set_unread(slot, len);
         open.table.unread_len() <= UNREAD_MAX
@@ -451,7 +451,7 @@ async fn stream_to(
     stream: ReplicationStream,
     connections: &AdminConnections,
 ) -> io::Result<bool> {
-    let Some(replication) = connections.service.replication() else { return Ok(false) };
+    let Some(replication) = connections.service.replication.as_ref() else { return Ok(false) };
     let mut stopping = connections.stopping.clone();
     let limits = replication.send_limits();
     tokio::select! {

@@ -113,7 +113,7 @@ fn promote(shared: &AdminState, is_forced: bool) -> Value {
     );
     match SiteRecord::read(&config.site, config.server_id) {
         Ok(site) => {
-            shared.service.become_primary(site);
+            shared.service.decision.become_primary(site);
             json!({ "ok": true, "promotion": promotion, "lines": promotion.lines() })
         }
         Err(error) => {
@@ -159,7 +159,7 @@ fn publish(command: Command, shared: &AdminState) -> Value {
 
 /// The state of the store and of this process.
 fn status(shared: &AdminState) -> Value {
-    let (service, config, site) = (&shared.service, shared.config(), shared.service.site());
+    let (service, config, site) = (&shared.service, shared.config(), shared.service.decision.site());
     let store = match service.store.stats() {
         Ok(stats) => json!(stats),
         Err(error) => json!({ "error": error.to_string() }),
@@ -208,7 +208,7 @@ fn status(shared: &AdminState) -> Value {
 /// The receivers of streams, and their progress.
 fn mirrors(service: &AdminService) -> Value {
     let last_id = service.store.last_id();
-    let all = service.replication().map(|it| it.receivers().all()).unwrap_or_default();
+    let all = service.replication.as_ref().map(|it| it.receivers().all()).unwrap_or_default();
     let rows = all.into_iter().map(|(key, progress)| {
         json!({
             "identity": key.identity,
@@ -223,9 +223,9 @@ fn mirrors(service: &AdminService) -> Value {
 fn stats(shared: &AdminState) -> Value {
     let (service, counters) = (&shared.service, &shared.service.counters);
     let (commits, changes) = service.store.commits();
-    let challenges = service.challenges();
+    let challenges = service.proof.challenges();
     let counts = challenges.counts();
-    let (units, refused, waiting) = service.costly().map(CostlyWork::counts).unwrap_or_default();
+    let (units, refused, waiting) = service.proof.costly().map(CostlyWork::counts).unwrap_or_default();
     json!({
         "requests": counters.requests.sum(),
         "requests_working": shared.connections.working(),

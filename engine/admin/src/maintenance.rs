@@ -30,7 +30,7 @@ pub async fn expire_sessions(state: Arc<AdminState>) {
     let mut stopping = state.stopping();
     while tokio::time::timeout(SESSIONS_INTERVAL, stopping.wait_for(|&stops| stops)).await.is_err() {
         let expiring = Arc::clone(&state);
-        let expire = move || expiring.service.sessions().into_iter().for_each(SessionEndpoint::expire);
+        let expire = move || expiring.service.proof.sessions().into_iter().for_each(SessionEndpoint::expire);
         count_bug(&state, &tokio::task::spawn_blocking(expire).await);
     }
 }

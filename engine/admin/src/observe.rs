@@ -64,7 +64,7 @@ pub fn metrics(state: &AdminState) -> Result<String, Box<dyn std::error::Error +
     text.add_all(AdminCounters::rows(), reading.counters.values());
     text.add_table(process_metrics(), &reading);
     text.add_table(client_metrics(), &reading);
-    if let Some(sources) = reading.service.sources() {
+    if let Some(sources) = reading.service.decision.sources() {
         text.add_table(source_metrics(), sources);
     }
     let pulls = state.pulls.status();
@@ -127,8 +127,8 @@ impl<'s> MetricsReading<'s> {
             counters: &service.counters,
             store: service.store.stats()?,
             commits: service.store.commits(),
-            challenges: service.challenges().counts(),
-            costly: service.costly().map(CostlyWork::counts).unwrap_or_default(),
+            challenges: service.proof.challenges().counts(),
+            costly: service.proof.costly().map(CostlyWork::counts).unwrap_or_default(),
             disks: state.disks.look(&state.config()),
         })
     }
@@ -232,7 +232,7 @@ handle_daemon::metrics! {
         /// Challenges displaced by newer ones.
         counter challenges_displaced = |reading| reading.challenges.displaced;
         /// Challenges waiting for an answer.
-        gauge challenges_waiting = |reading| reading.service.challenges().len();
+        gauge challenges_waiting = |reading| reading.service.proof.challenges().len();
         /// Work done for requesters, in rounds of PBKDF2 and operations of equal cost.
         counter costly_units = |reading| reading.costly.0;
         /// Requests refused because the queue for such work was full.
@@ -248,19 +248,19 @@ handle_daemon::metrics! {
         /// (`refused_full`), or sent to TCP because too many unproven ones were set up over UDP
         /// (`sent_to_tcp`).
         counter sessions [event] = |reading| {
-            reading.service.sessions().map(session_events)
+            reading.service.proof.sessions().map(session_events)
         };
         /// Open sessions in the table of this process.
-        gauge sessions_open = |reading| reading.service.sessions().map_or(0, |all| all.own().len());
+        gauge sessions_open = |reading| reading.service.proof.sessions().map_or(0, |all| all.own().len());
         /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree
         /// on a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was
         /// valid and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted
         /// messages that were decrypted (`decrypted`) or could not be (`undecryptable`).
         counter session_messages [event] = |reading| {
-            reading.service.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
+            reading.service.proof.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
         };
         /// Streams for mirrors that are being sent, at most `replication.streams`.
-        gauge streams_open = |reading| reading.service.replication().map_or(0, |all| all.streams_count());
+        gauge streams_open = |reading| reading.service.replication.as_ref().map_or(0, |all| all.streams_count());
         /// The last transaction that each mirror has, from its requests or its last complete
         /// stream, by its identity and the position of its server in its site.
         gauge receiver_transaction [identity, server] = |reading| {
@@ -280,7 +280,7 @@ handle_daemon::metrics! {
         /// got no answer (`recently_silent`).
         counter remote [event] = |reading| remote_events(reading.service);
         /// Requests waiting for other services, at most 16.
-        gauge remote_waiting = |reading| reading.service.remote().map_or(0, RemoteServices::asking);
+        gauge remote_waiting = |reading| reading.service.decision.remote().map_or(0, RemoteServices::asking);
     }
 }
 
@@ -290,7 +290,7 @@ fn receiver_series(
     reading: &MetricsReading<'_>,
     number: impl Fn(&ReceiverProgress, u64) -> u64,
 ) -> MetricSeries {
-    let all = reading.service.replication().map(|it| it.receivers().all()).unwrap_or_default();
+    let all = reading.service.replication.as_ref().map(|it| it.receivers().all()).unwrap_or_default();
     MetricSeries::with_labels(all.into_iter().map(|(key, progress)| {
         let labels = vec![Printable(&key.identity).to_string(), key.server_at.to_string()];
         (labels, number(&progress, reading.store.last_transaction))
@@ -304,7 +304,7 @@ fn session_events(sessions: &SessionEndpoint) -> MetricSeries {
 
 fn remote_events(service: &AdminService) -> MetricSeries {
     let RemoteCounts { questions, unanswered, refused, recently_silent, cached } =
-        service.remote().map(RemoteServices::counts).unwrap_or_default();
+        service.decision.remote().map(RemoteServices::counts).unwrap_or_default();
     MetricSeries::by_label([
         ("sent", questions),
         ("unanswered", unanswered),
@@ -316,6 +316,6 @@ fn remote_events(service: &AdminService) -> MetricSeries {
 
 fn referral_events(service: &AdminService) -> MetricSeries {
     let ReferralCounts { resolved, unresolved, refused } =
-        service.referrals().map(ReferralResolver::counts).unwrap_or_default();
+        service.decision.referrals().map(ReferralResolver::counts).unwrap_or_default();
     MetricSeries::by_label([("resolved", resolved), ("unresolved", unresolved), ("refused", refused)])
 }

@@ -85,7 +85,7 @@ impl Pulls {
 #[must_use]
 pub fn is_puller(state: &AdminState) -> bool {
     let publishes = state.publisher.as_ref().is_none_or(StorePublisher::has_lease);
-    publishes && state.service.site().is_primary()
+    publishes && state.service.decision.site().is_primary()
 }
 
 /// Has the next comparison of the source `name` delete as many handles as the last one would have

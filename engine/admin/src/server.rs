@@ -15,7 +15,7 @@ use crate::referral::ReferralResolver;
 use crate::remote::RemoteServices;
 use crate::replication::{Replication, tls};
 use crate::service::reply::ReplySealer;
-use crate::service::{AdminService, ChallengeSharing, SharedSessionRows};
+use crate::service::{AdminService, Authenticator, ChallengeSharing, DecisionContext, SharedSessionRows};
 use crate::settings::{AdminHooks, AdminSettings, active_rules};
 use crate::state::AdminState;
 use anyhow::Context as _;
@@ -127,7 +127,7 @@ impl Server {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("control", move || control.serve(&shutdown, &state))?;
         }
-        if shared.service.sharing().is_some() {
+        if shared.service.proof.sharing().is_some() {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("challenges", move || share_challenges(&state, &shutdown))?;
         }
@@ -193,7 +193,7 @@ impl Server {
         drop(self.helpers);
         self.runtime.shutdown_timeout(GOODBYE_TIMEOUT);
         self.shared.service.audit.summarise();
-        self.shared.service.costly().into_iter().for_each(CostlyWork::close);
+        self.shared.service.proof.costly().into_iter().for_each(CostlyWork::close);
         if let Some(publishing) = &self.shared.publisher {
             publishing.stop();
         }
@@ -258,16 +258,12 @@ fn open_service(config: &Config) -> anyhow::Result<OpenedService> {
     let challenges = Challenges::new(config.challenge_limits());
     let costly = CostlyWork::start(&config.costly, exempt)?;
     let sessions = open_sessions(config, &store)?;
-    let service = AdminService::new(store, rules, ReplySealer::new(key), challenges, audit)
-        .with_costly(costly)
-        .with_sessions(sessions)
-        .with_remote(remote)
-        .with_sources(sources)
-        .with_referrals(referrals);
-    let sharing = open_sharing(config, &service)?;
-    let service = service.with_sharing(sharing);
-    let replication = open_replication(config, &service)?;
-    let service = service.with_replication(replication);
+    let sharing = open_sharing(config, &store)?;
+    let proof = Authenticator::new(challenges, sharing, sessions, Some(Arc::clone(&costly)), store.folds());
+    let decision = DecisionContext::new(rules, remote, sources, referrals);
+    let sealer = ReplySealer::new(key, Some(costly));
+    let replication = open_replication(config, &sealer)?;
+    let service = AdminService::new(store, sealer, audit, proof, decision, replication);
     Ok(OpenedService { service, publisher, mirror, pulls })
 }
 
@@ -306,8 +302,8 @@ fn open_sessions(config: &Config, store: &Store) -> anyhow::Result<Option<Sessio
 }
 
 /// Shares challenges with other processes over the same database, which have the same server key.
-fn open_sharing(config: &Config, service: &AdminService) -> anyhow::Result<Option<ChallengeSharing>> {
-    let (Some(rows), Some(key)) = (service.store.shared_challenges(), &config.server_key) else {
+fn open_sharing(config: &Config, store: &Store) -> anyhow::Result<Option<ChallengeSharing>> {
+    let (Some(rows), Some(key)) = (store.shared_challenges(), &config.server_key) else {
         return Ok(None);
     };
     let record = server_key::read_record(key)?;
@@ -315,9 +311,9 @@ fn open_sharing(config: &Config, service: &AdminService) -> anyhow::Result<Optio
 }
 
 /// Sets up streams for mirrors with the server key.
-fn open_replication(config: &Config, service: &AdminService) -> anyhow::Result<Option<Arc<Replication>>> {
+fn open_replication(config: &Config, sealer: &ReplySealer) -> anyhow::Result<Option<Arc<Replication>>> {
     let (true, Some(key), Some(key_config)) =
-        (config.replication.enabled, service.sealer.shared_key(), &config.server_key)
+        (config.replication.enabled, sealer.shared_key(), &config.server_key)
     else {
         return Ok(None);
     };
@@ -355,8 +351,8 @@ fn start_tasks(
 /// Shares challenges until the process stops.
 fn share_challenges(state: &AdminState, shutdown: &Shutdown) {
     let lasts = || Duration::from_millis(state.config().limits.challenge_ms.into());
-    if let Some(sharing) = state.service.sharing() {
-        sharing.run(&state.service, lasts, shutdown);
+    if let Some(sharing) = state.service.proof.sharing() {
+        sharing.run(&state.service.proof, lasts, shutdown);
     }
 }
 

@@ -120,7 +120,7 @@ fn apply_changes(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> anyho
     // The new settings must also be valid together with those that stay.
     config.check()?;
     let service = targets.service;
-    let rules = &service.in_force().rules;
+    let rules = &service.decision.in_force().rules;
     let in_force = active_rules(&config, Arc::clone(&rules.site), rules.primaries.clone())?;
     let audit_target = AuditTarget::open(config.audit.as_deref(), config.audit_files())?;
     let set_log = settings.hooks.set_log.as_ref().filter(|_| config.log != old.log);
@@ -135,16 +135,20 @@ fn apply_changes(settings: &AdminSettings, targets: &ReloadTargets<'_>) -> anyho
         return Err(error.into());
     }
     service.audit.put_in_force(audit_target, config.audit_bounds());
-    service.put_in_force(in_force);
+    service.decision.put_in_force(in_force);
     let challenge_limits = config.challenge_limits();
-    if let Some(costly) = service.costly() {
+    if let Some(costly) = service.proof.costly() {
         costly.set_exempt(challenge_limits.exempt.clone());
     }
-    service.remote().into_iter().for_each(|remote| remote.set_exempt(challenge_limits.exempt.clone()));
-    if let Some(referrals) = service.referrals() {
+    service
+        .decision
+        .remote()
+        .into_iter()
+        .for_each(|remote| remote.set_exempt(challenge_limits.exempt.clone()));
+    if let Some(referrals) = service.decision.referrals() {
         referrals.set_exempt(challenge_limits.exempt.clone());
     }
-    service.challenges().set_limits(challenge_limits);
+    service.proof.challenges().set_limits(challenge_limits);
     targets.connections.set_limits(&config.tcp);
     if config.anonymous_full_access && !old.anonymous_full_access {
         tracing::warn!("`anonymous_full_access` is on: every client has full access");

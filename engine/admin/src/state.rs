@@ -93,9 +93,9 @@ impl AdminState {
     pub fn drain(&self) {
         self.stop.send_replace(true);
         self.mirror.iter().for_each(Mirror::stop);
-        self.service.sources().into_iter().for_each(RecordSources::stop_pulls);
+        self.service.decision.sources().into_iter().for_each(RecordSources::stop_pulls);
         self.shutdown.drain();
-        self.service.sharing().into_iter().for_each(ChallengeSharing::note_draining);
+        self.service.proof.sharing().into_iter().for_each(ChallengeSharing::note_draining);
     }
 
     /// The shutdown of the process, which [`drain`](Self::drain) begins.

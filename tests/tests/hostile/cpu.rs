@@ -130,7 +130,7 @@ fn excessive_work_is_refused_at_once_by_handled() {
 fn excessive_work_is_refused_at_once_by_handle_admin() {
     let administered = administer("root");
     let service = &administered.server().shared().service;
-    request_excessive_work(administered.address(), &|| service.costly().unwrap().counts().0);
+    request_excessive_work(administered.address(), &|| service.proof.costly().unwrap().counts().0);
 }
 
 /// An attacker sends expensive requests while `ask` sends five for others. Returns how many of the
@@ -201,7 +201,7 @@ fn expensive_requests_to_handle_admin_do_not_delay_others() {
 fn signatures_of_handle_admin_are_counted_and_bounded_by_source() {
     let administered = administer("root");
     let service = &administered.server().shared().service;
-    let counts = || service.costly().unwrap().counts();
+    let counts = || service.proof.costly().unwrap().counts();
     let ask = |source| code(&ask_over(&mut tcp_from(source, administered.address()), &certified()));
     let before = counts().0;
     assert_eq!(ask(OTHER), ResponseCode::SUCCESS);

@@ -194,7 +194,7 @@ fn programs_that_never_end_their_sessions_do_not_exhaust_the_table() {
         assert_eq!(code(&plain), ResponseCode::SUCCESS);
         sessions.push(session);
     }
-    let own = administered.server().shared().service.sessions().unwrap().own();
+    let own = administered.server().shared().service.proof.sessions().unwrap().own();
     println!("300 program runs: {:?}", own.counts());
     assert_eq!((own.counts().opened, own.counts().displaced), (300, 0), "no session is displaced");
 }
@@ -230,7 +230,7 @@ fn unused_sessions_only_displace_unused_ones_of_the_same_source() {
     for (from, session) in [(VICTIM, &mut used), (VICTIM, &mut last), (other, &mut of_other)] {
         assert_eq!(use_once(from, session), ResponseCode::SUCCESS);
     }
-    let own = administered.server().shared().service.sessions().unwrap().own();
+    let own = administered.server().shared().service.proof.sessions().unwrap().own();
     println!("70 set-ups: {:?}", own.counts());
     assert_eq!(own.counts().displaced, 7, "64 of 71 unused sessions remain");
 }

@@ -226,14 +226,14 @@ fn one_bad_setting_keeps_all_others_back() {
     );
     let shared = server.shared();
     let service = &shared.service;
-    let (before, in_force) = (shared.config(), service.in_force());
+    let (before, in_force) = (shared.config(), service.decision.in_force());
     for (part, _) in bad {
         let reply = shared.reload();
         assert_eq!(reply["ok"], false, "{part}: {reply}");
         let error = reply["error"].as_str().unwrap();
         assert!(error.contains(part) && error.contains("nothing has changed"), "{part}: {error}");
         assert!(Arc::ptr_eq(&shared.config(), &before), "{part}");
-        assert!(Arc::ptr_eq(&service.in_force(), &in_force), "{part}");
+        assert!(Arc::ptr_eq(&service.decision.in_force(), &in_force), "{part}");
         at.fetch_add(1, Ordering::Relaxed);
     }
     assert_eq!(*logged.lock().unwrap(), [""; 0], "the log filter is unchanged");
@@ -300,6 +300,6 @@ fn of_concurrent_reloads_the_last_configuration_read_is_applied() {
     });
     assert_eq!(reads.load(Ordering::SeqCst), 2);
     assert_eq!(shared.config().limits.pbkdf2_iterations, 101);
-    assert_eq!(shared.service.in_force().effort.pbkdf2.iterations_max, 101);
+    assert_eq!(shared.service.decision.in_force().effort.pbkdf2.iterations_max, 101);
     server.stop();
 }

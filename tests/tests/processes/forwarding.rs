@@ -149,7 +149,11 @@ fn handles_are_listed_in_a_session_with_either_process() {
         let copy = exchange_over_tcp(processes.queries(), &request).unwrap();
         assert_eq!(code(&session.read(&copy).0), Code::SESSION_MESSAGE_REJECTED, "encrypted: {hides}");
     }
-    assert_eq!(processes.admin.server().shared().service.challenges().counts().issued, 1, "proven once");
+    assert_eq!(
+        processes.admin.server().shared().service.proof.challenges().counts().issued,
+        1,
+        "proven once"
+    );
 }
 
 #[test]
@@ -357,7 +361,7 @@ fn requests_of_clients_without_referrals_are_resolved_recursively() {
     let mut deep = old(9, "0.NA/10.5.7", plain);
     deep[34] = 10;
     assert_eq!(shown(&exchange(processes.queries(), &deep).unwrap()).0, Code::RECURSION_COUNT_TOO_HIGH);
-    let referrals = processes.admin.server().shared().service.referrals().unwrap().counts();
+    let referrals = processes.admin.server().shared().service.decision.referrals().unwrap().counts();
     assert!(referrals.resolved > 8 && referrals.unresolved == 0, "{referrals:?}");
     // The other service is down: the client gets the referral.
     admin.stop();

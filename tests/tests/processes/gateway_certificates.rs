@@ -87,7 +87,7 @@ impl ServedPair {
     /// Number of sessions with an identity, of gateway and `handle-admin`.
     fn sessions(&self) -> (usize, usize) {
         let service = &self.administration.server().shared().service;
-        (self.gateway.gateway.state().writing.sessions.counts().0, service.caller_sessions().count())
+        (self.gateway.gateway.state().writing.sessions.counts().0, service.proof.caller_sessions().count())
     }
 
     /// Connections with a certificate, proofs that were accepted, and refused requests.

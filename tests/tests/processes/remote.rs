@@ -110,7 +110,7 @@ fn groups_and_keys_of_another_service_are_used_like_local_ones() {
     assert!(nobody.1.contains("20.2/nobody lacks"), "{}", nobody.1);
     // The other service uses a group of this one, which refers back to it.
     assert_eq!(delete(there.address(), "20.2/own", named(300)).0, Code::SUCCESS);
-    let counts = here.server().shared().service.remote().unwrap().counts();
+    let counts = here.server().shared().service.decision.remote().unwrap().counts();
     assert!(counts.questions > counts.cached && counts.cached > 0 && counts.refused == 0, "{counts:?}");
 }
 
@@ -140,8 +140,8 @@ fn a_remote_key_is_looked_up_once_in_a_session() {
         assert!(matches!(answer.reply().response, Response::Created(_)), "{handle}: {}", answer.text());
     }
     let shared = here.server().shared();
-    let counts = shared.service.remote().unwrap().counts();
-    assert_eq!(shared.service.challenges().counts().issued, 1);
+    let counts = shared.service.decision.remote().unwrap().counts();
+    assert_eq!(shared.service.proof.challenges().counts().issued, 1);
     // The group is needed three times, twice from the cache, and one answer is verified.
     assert!(counts.questions - counts.cached <= 3, "{counts:?}");
 }
@@ -175,7 +175,7 @@ fn remote_lookups_can_be_disabled() {
     let _there = there.start(&here, |_| ());
     let (code, _) = create(server.address(), "10.1/new", identity(300, "20.2/who", private("admin_rsa")));
     assert_eq!(code, Code::INVALID_ADMIN);
-    assert!(server.server().shared().service.remote().is_none());
+    assert!(server.server().shared().service.decision.remote().is_none());
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn an_unreachable_service_delays_only_its_own_identities_and_only_for_a_bounded_
     while silent.accept().is_ok() {}
     assert_eq!(create(address, "10.1/new", named("20.2/other")).0, Code::AUTHENTICATION_ERROR);
     assert!(silent.accept().is_err(), "the service is not asked again so soon");
-    let elsewhere = server.server().shared().service.remote().unwrap();
+    let elsewhere = server.server().shared().service.decision.remote().unwrap();
     let counts = elsewhere.counts();
     assert_eq!((elsewhere.asking(), counts.unanswered, counts.recently_silent), (0, 2, 1));
 }
@@ -256,7 +256,7 @@ fn remote_lookups_are_limited_per_request() {
     let (code, text) = create(server.address(), "10.1/new", identity(9, "20.2/nobody", private("admin_rsa")));
     assert_eq!(code, Code::INVALID_ADMIN);
     assert!(text.contains("more to look up than is looked up"), "{text}");
-    let refused = server.server().shared().service.remote().unwrap().counts().refused;
+    let refused = server.server().shared().service.decision.remote().unwrap().counts().refused;
     assert_eq!(refused, 1, "the limit of lookups ends the decision");
 }
 
@@ -269,7 +269,8 @@ fn a_source_whose_services_are_silent_does_not_take_the_lookups_of_others() {
         config.remote.timeout_ms = 10_000;
     });
     let _silent = std::net::TcpListener::bind(there.address).unwrap();
-    let (address, elsewhere) = (server.address(), server.server().shared().service.remote().unwrap());
+    let (address, elsewhere) =
+        (server.address(), server.server().shared().service.decision.remote().unwrap());
     std::thread::scope(|scope| {
         let attempt =
             |handle: &'static str| create(address, handle, identity(300, "20.2/who", private("admin_rsa")));

@@ -86,7 +86,7 @@ fn start_with(source: SourceConfig) -> BothProcesses {
 }
 
 fn source(processes: &BothProcesses) -> &GuardedSource {
-    processes.admin.server().shared().service.sources().unwrap().iter().next().unwrap()
+    processes.admin.server().shared().service.decision.sources().unwrap().iter().next().unwrap()
 }
 
 fn query(handle: &str) -> Request<'_> {

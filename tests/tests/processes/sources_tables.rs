@@ -258,7 +258,7 @@ fn changes_are_made_in_the_tables_as_a_reference_server_makes_them() {
         assert_eq!(change(&processes, ADMIN, &delete), Code::SUCCESS);
         assert_eq!((rows(), resolve(&processes, "10.1/new")), (String::new(), Err(Code::HANDLE_NOT_FOUND)));
         assert_eq!(change(&processes, ADMIN, &delete), Code::HANDLE_NOT_FOUND);
-        let sources = processes.admin.server().shared().service.sources().unwrap();
+        let sources = processes.admin.server().shared().service.decision.sources().unwrap();
         assert_eq!(sources.iter().next().unwrap().counts().of("changed"), 5);
     }
 }

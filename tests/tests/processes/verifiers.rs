@@ -158,11 +158,11 @@ fn create(client: &mut Administrator, handle: &str) -> (Code, String) {
 }
 
 fn counts(here: &AdminServer) -> RemoteCounts {
-    here.server().shared().service.remote().unwrap().counts()
+    here.server().shared().service.decision.remote().unwrap().counts()
 }
 
 fn challenges(here: &AdminServer) -> u64 {
-    here.server().shared().service.challenges().counts().issued
+    here.server().shared().service.proof.challenges().counts().issued
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn an_identity_verified_remotely_is_authenticated_once_in_a_session() {
         assert_eq!(code, Code::SUCCESS, "{handle}: {text}");
     }
     assert_eq!((verifier.shown(), challenges(&here)), (vec![0x22, 2], 2));
-    assert_eq!(here.server().shared().service.sessions().unwrap().counts().set_up, 1);
+    assert_eq!(here.server().shared().service.proof.sessions().unwrap().counts().set_up, 1);
 }
 
 #[test]

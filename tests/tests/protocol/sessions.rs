@@ -215,7 +215,7 @@ fn vectors_sessions_with_the_process_that_administers() {
     });
     let peer = Peer { address: administered.address(), exchange: exchange_over_tcp, administers: true };
     let count = replay_all(&peer, &left_out);
-    let counts = administered.server().shared().service.sessions().unwrap().own().counts();
+    let counts = administered.server().shared().service.proof.sessions().unwrap().own().counts();
     assert_eq!(counts.opened, count as u64);
     assert!(is_foreign() || counts.ended == count as u64, "{} of {count} ended", counts.ended);
 }

@@ -79,7 +79,7 @@ impl PullWorker {
     }
 
     fn turn_under_rules(&mut self, admin: &AdminState, shutdown: &Shutdown) -> Duration {
-        let (site, in_force) = (admin.service.site(), admin.service.in_force());
+        let (site, in_force) = (admin.service.decision.site(), admin.service.decision.in_force());
         let rules = PullRules {
             has: &|key| site.has(Handle(key)),
             bounds: in_force.rules.bounds,

@@ -63,7 +63,7 @@ async fn send_replies(
         within(FRAME_TIMEOUT, writer.write_part(&page)).await?;
         rest = Some(pages);
     }
-    if let (Some(mirrored), Some(replication)) = (replies.stream, service.replication()) {
+    if let (Some(mirrored), Some(replication)) = (replies.stream, service.replication.as_ref()) {
         send_parts_to(&mut writer, *mirrored, replication.send_limits(), &service.counters).await?;
     }
     within(FRAME_TIMEOUT, writer.0.send(0, |_| ())).await

@@ -7,12 +7,12 @@ use super::commit::apply;
 use super::open::{OpenedRequest, open};
 use super::prove::{ProofOutcome, unknown_identity};
 use super::verify::TOO_MUCH_WAITS;
-use super::{ActiveRules, AdminService, hidden};
+use super::{ActiveRules, AdminService, DecisionContext, hidden};
 use crate::audit::AuditLine;
 use crate::bulk::config::BulkConfig;
-use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, decide};
+use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester};
 use crate::permission::view::RemoteFacts;
-use crate::sourced::{SourceFacts, SourcedRecords};
+use crate::sourced::SourcedRecords;
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
@@ -24,7 +24,6 @@ use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, OpCode, ResponseCode, Version};
-use handle_source::RecordSources;
 use handle_store::{BulkKeyBounds, BulkKeyState, BulkScope, StoreError, Transaction};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -131,6 +130,8 @@ struct ChangeResult {
 
 /// The changes that are carried out in one transaction, in order.
 struct ChangeGroup {
+    /// Sources of records, which it has, are not asked in a transaction.
+    decision: Arc<DecisionContext>,
     in_force: Arc<ActiveRules>,
     identity: (i32, Vec<u8>),
     key: Option<(BulkScope, u64)>,
@@ -143,8 +144,6 @@ struct ChangeGroup {
     /// Position of the change whose facts were gathered. Another change that lacks facts ends the
     /// group. `None` if other services are not asked.
     gathered: Option<usize>,
-    /// Sources of records, which are not asked in a transaction.
-    sources: Option<Arc<RecordSources>>,
     now_unix_s: u32,
 }
 
@@ -216,11 +215,12 @@ impl AdminService {
         };
         for candidate in &candidates {
             let is_right = match candidate {
-                KeyCandidate::Key(key) => match self.check_proof(&proof, claim.answer.auth_type, key, origin)
-                {
-                    Some(checked) => checked.is_ok(),
-                    None => return Ok(Err(TOO_MUCH_WAITS)),
-                },
+                KeyCandidate::Key(key) => {
+                    match self.proof.check_proof(&proof, claim.answer.auth_type, key, origin) {
+                        Some(checked) => checked.is_ok(),
+                        None => return Ok(Err(TOO_MUCH_WAITS)),
+                    }
+                }
                 KeyCandidate::Remote(verdict) => verdict.is_right,
             };
             if is_right {
@@ -298,15 +298,15 @@ impl AdminService {
             let first = results.len();
             let last = changes.len().min(first + config.commit_changes);
             let group = ChangeGroup {
-                in_force: self.in_force(),
+                decision: Arc::clone(&self.decision),
+                in_force: self.decision.in_force(),
                 identity: caller.identity.clone(),
                 key: caller.key.as_ref().map(|key| (key.scope.clone(), key.request.number)),
                 results_max: config.results_per_identity(),
                 changes: Arc::clone(&changes),
                 range: first..last,
                 facts: facts.take().unwrap_or_default(),
-                sources: self.sources.clone(),
-                gathered: self.remote().map(|_| gathered.take().unwrap_or(usize::MAX)),
+                gathered: self.decision.remote().map(|_| gathered.take().unwrap_or(usize::MAX)),
                 now_unix_s: now_unix_s(),
             };
             let made = self.store.change(move |transaction| group.carry_out(transaction));
@@ -452,9 +452,10 @@ impl ChangeGroup {
             true => Requester::FullAccess,
             false => Requester::Is(Reference { handle, index: *index }),
         };
-        let source_facts = SourceFacts::new(self.sources.clone());
+        let source_facts = self.decision.source_facts();
         let records = SourcedRecords::new(transaction, &source_facts);
-        let decided = decide(&records, &self.in_force.rules, &request, requester, &self.facts);
+        let rules = &self.in_force.rules;
+        let decided = self.decision.decide(&records, rules, &request, requester, &self.facts);
         if source_facts.take_incomplete() {
             return Ok(OperationDecision::Answer(OperationAnswer::Refused(ONE_BY_ONE)));
         }

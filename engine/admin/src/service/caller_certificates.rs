@@ -59,7 +59,7 @@ impl AdminService {
         handshake: SignedHandshake<'_>,
         certificate: &CallerCertificate<'_>,
     ) -> Result<ProvenKey, CallerRefusal> {
-        if !self.caller_sessions().is_open(handshake.server_random, self.now_ms()) {
+        if !self.proof.caller_sessions().is_open(handshake.server_random, self.proof.now_ms()) {
             return Err(CallerRefusal::Stale);
         }
         // The key of the server proves no caller in other ways either.
@@ -67,7 +67,7 @@ impl AdminService {
             return Err(CallerRefusal::Wrong);
         }
         let (kind, identity) = (auth::PUBLIC_KEY, certificate.identity);
-        let most = self.in_force().effort.keys_tried;
+        let most = self.decision.in_force().effort.keys_tried;
         let candidates = self.caller_candidates((identity, proof.source), (kind, most), |inquiry| {
             let values = inquiry.public_keys(identity)?;
             Ok(super::candidates::public_keys(&values, identity, most))
@@ -87,11 +87,10 @@ impl AdminService {
     /// Whether the handshake was signed with the key in this record.
     fn has_signed_handshake(&self, proof: &CertificateProof<'_>, key: &[u8]) -> Result<bool, CallerRefusal> {
         let Ok(key) = PublicKey::from_record(key) else { return Ok(false) };
-        let Some(costly) = &self.costly else { return Ok(proof.handshake.is_made_with(&key)) };
         let HandshakeProof { messages, scheme, signature } = proof.handshake;
         let (messages, signature) = (messages.to_vec(), signature.to_vec());
         let origin = RequestOrigin::connection(proof.source);
-        let is_signed = costly.run(origin, cost::SIGNATURE_CHECK, move || {
+        let is_signed = self.proof.run_costly(origin, cost::SIGNATURE_CHECK, move || {
             HandshakeProof { messages: &messages, scheme, signature: &signature }.is_made_with(&key)
         });
         is_signed.ok_or(CallerRefusal::Busy)

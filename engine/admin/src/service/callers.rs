@@ -44,7 +44,7 @@ impl AdminService {
         match request {
             CallerRequest::NonceStart => {
                 let start = handle_auth::random();
-                self.caller_sessions().start_nonces(start, limits, self.now_ms());
+                self.proof.caller_sessions().start_nonces(start, limits, self.proof.now_ms());
                 let valid_ms = u32::try_from(limits.nonce_ms).unwrap_or(u32::MAX);
                 CallerReply::NonceStart { start, valid_ms }
             }
@@ -58,7 +58,7 @@ impl AdminService {
                 self.sign_nonces(nonce, client_nonce, source)
             }
             CallerRequest::End(id) => {
-                self.caller_sessions().end(id);
+                self.proof.caller_sessions().end(id);
                 CallerReply::Ended
             }
         }
@@ -70,15 +70,15 @@ impl AdminService {
         claim: &ChallengeClaim<'a>,
         source: IpAddr,
     ) -> ProofOutcome<'a> {
-        let (identity, now_ms) = (claim.answer.identity, self.now_ms());
+        let (identity, now_ms) = (claim.answer.identity, self.proof.now_ms());
         let (covered, answer) = (claim.challenge.covered(), claim.answer.signed_response);
         let wrong = || ProofOutcome::Response(wrong_key(identity));
-        let is_right = self.caller_sessions().verify(identity, &covered, answer, now_ms);
+        let is_right = self.proof.caller_sessions().verify(identity, &covered, answer, now_ms);
         let Some((id, _)) = answer.split_first_chunk().filter(|_| is_right) else { return wrong() };
         match self.still_has_key((identity, *id), source) {
             Ok(true) => ProofOutcome::Proven(identity),
             Ok(false) => {
-                self.caller_sessions().end(*id);
+                self.proof.caller_sessions().end(*id);
                 wrong()
             }
             Err(refused) => ProofOutcome::Response(refused.into()),
@@ -92,31 +92,39 @@ impl AdminService {
         (identity, id): (Reference<'_>, CallerSessionId),
         source: IpAddr,
     ) -> Result<bool, OperationRefusal> {
-        let now_ms = self.now_ms();
-        let Some((proven, is_due)) = self.caller_sessions().proven_key(id, now_ms) else { return Ok(true) };
+        let now_ms = self.proof.now_ms();
+        let Some((proven, is_due)) = self.proof.caller_sessions().proven_key(id, now_ms) else {
+            return Ok(true);
+        };
         let identity = Reference { index: proven.index, ..identity };
         let snapshot = self.store.snapshot().map_err(|error| self.store_refusal(&error))?;
-        let (in_force, most) = (self.in_force(), self.in_force().effort.keys_tried);
+        let (in_force, most) = (self.decision.in_force(), self.decision.in_force().effort.keys_tried);
         let wanted = (proven.kind, most);
-        match keys_with_sources(&snapshot, &mut self.source_facts(), &in_force.rules, identity, wanted) {
+        match keys_with_sources(
+            &snapshot,
+            &mut self.decision.source_facts(),
+            &in_force.rules,
+            identity,
+            wanted,
+        ) {
             Ok(keys) => return Ok(keys.iter().any(|key| proven.is(key))),
             Err(NoKeys::Store(error)) => return Err(self.store_refusal(&error)),
             Err(NoKeys::Source(refused)) => return Err(refused),
             Err(NoKeys::Remote) if !is_due => return Ok(true),
             Err(NoKeys::Remote) => {}
         }
-        let Some(remote) = &self.remote else { return Ok(false) };
+        let Some(remote) = self.decision.remote() else { return Ok(false) };
         let values = remote.begin_inquiry(source).public_keys(identity).map_err(|_| NOT_CHECKED)?;
         let found = super::candidates::public_keys(&values, identity, most);
         let has_key = found.iter().any(|it| matches!(it, KeyCandidate::Key(key) if proven.is(key)));
         if has_key {
-            self.caller_sessions().confirm(id, now_ms);
+            self.proof.caller_sessions().confirm(id, now_ms);
         }
         Ok(has_key)
     }
 
     fn prove_caller(&self, proof: &CallerProof<'_>, limits: &CallerSessionLimits) -> CallerReply {
-        if !self.caller_sessions().is_open(proof.nonce, self.now_ms()) {
+        if !self.proof.caller_sessions().is_open(proof.nonce, self.proof.now_ms()) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
         let (index, key) = match self.proven_index(proof) {
@@ -136,7 +144,7 @@ impl AdminService {
         limits: &CallerSessionLimits,
     ) -> CallerReply {
         let (id, secret) = (handle_auth::random(), Zeroizing::new(handle_auth::random()));
-        let (mut sessions, now_ms) = (self.caller_sessions(), self.now_ms());
+        let (mut sessions, now_ms) = (self.proof.caller_sessions(), self.proof.now_ms());
         if !sessions.take(nonce, limits, now_ms) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
@@ -152,7 +160,7 @@ impl AdminService {
             auth::SECRET_KEY => auth::SECRET_KEY,
             _ => return Err(CallerRefusal::Wrong),
         };
-        let effort = self.in_force().effort;
+        let effort = self.decision.in_force().effort;
         let origin = RequestOrigin::connection(proof.source);
         let checked = ChallengeProof {
             version: Version::CURRENT,
@@ -169,7 +177,7 @@ impl AdminService {
                 // This server signs nonces for everybody who asks.
                 KeyCandidate::Key(key) if self.is_server_key(&key.data) => continue,
                 KeyCandidate::Key(key) => {
-                    self.check_proof(&checked, kind, key, origin).ok_or(CallerRefusal::Busy)?
+                    self.proof.check_proof(&checked, kind, key, origin).ok_or(CallerRefusal::Busy)?
                 }
                 KeyCandidate::Remote(verdict) => verdict.is_right.then_some(()).ok_or(VerifyError::Wrong),
             };
@@ -189,7 +197,7 @@ impl AdminService {
 
     /// Whether `data` is the public key of this server, in whatever form.
     pub(super) fn is_server_key(&self, data: &[u8]) -> bool {
-        let site = self.site();
+        let site = self.decision.site();
         let Some(server) = site.server() else { return false };
         match (PublicKey::decode(server.public_key), PublicKey::decode(data)) {
             // Another exponent may verify the same signatures.
@@ -211,13 +219,19 @@ impl AdminService {
             tracing::error!(%error, "cannot read the keys of a caller");
             CallerRefusal::Busy
         };
-        let (in_force, snapshot) = (self.in_force(), self.store.snapshot().map_err(failed)?);
-        match keys_with_sources(&snapshot, &mut self.source_facts(), &in_force.rules, identity, wanted) {
+        let (in_force, snapshot) = (self.decision.in_force(), self.store.snapshot().map_err(failed)?);
+        match keys_with_sources(
+            &snapshot,
+            &mut self.decision.source_facts(),
+            &in_force.rules,
+            identity,
+            wanted,
+        ) {
             Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
             Err(NoKeys::Store(error)) => Err(failed(error)),
             Err(NoKeys::Source(_)) => Err(CallerRefusal::Unanswered),
             Err(NoKeys::Remote) => {
-                let Some(remote) = &self.remote else { return Err(CallerRefusal::Wrong) };
+                let Some(remote) = self.decision.remote() else { return Err(CallerRefusal::Wrong) };
                 ask(&mut remote.begin_inquiry(source)).map_err(|failure| match failure {
                     RemoteFailure::Busy => CallerRefusal::Busy,
                     _ => CallerRefusal::Unanswered,
@@ -229,15 +243,16 @@ impl AdminService {
     /// Signs both nonces with the key of the server. The signature is never valid for a message:
     /// the signed bytes begin with random bytes of this process, where a message has its codes.
     fn sign_nonces(&self, nonce: &[u8], client_nonce: &[u8], source: IpAddr) -> CallerReply {
-        if !self.caller_sessions().is_open(nonce, self.now_ms()) {
+        if !self.proof.caller_sessions().is_open(nonce, self.proof.now_ms()) {
             return CallerReply::Refused(CallerRefusal::Stale);
         }
         let Some(key) = self.sealer.shared_key() else {
             return CallerReply::Refused(CallerRefusal::Unsupported);
         };
         let source = source.to_canonical();
-        let is_limited = !self.in_force().exempt.contains(source);
-        if is_limited && self.nonce_signatures.admit_at_rate(source, Instant::now(), SIGNATURE_RATE).is_err()
+        let is_limited = !self.decision.in_force().exempt.contains(source);
+        if is_limited
+            && self.proof.nonce_signatures.admit_at_rate(source, Instant::now(), SIGNATURE_RATE).is_err()
         {
             self.counters.nonce_signatures_refused.add();
             return CallerReply::Refused(CallerRefusal::Busy);
@@ -245,10 +260,7 @@ impl AdminService {
         let algorithm = key.digest_for(Version::CURRENT);
         let (nonce, client_nonce) = (nonce.to_vec(), client_nonce.to_vec());
         let sign = move || key.sign(algorithm, &[&nonce, &client_nonce]);
-        let signed = match self.costly() {
-            Some(costly) => costly.run(RequestOrigin::connection(source), cost::SIGNATURE, sign),
-            None => Some(sign()),
-        };
+        let signed = self.proof.run_costly(RequestOrigin::connection(source), cost::SIGNATURE, sign);
         let name: &[u8] = if algorithm == DigestAlgorithm::SHA256 { b"SHA-256" } else { b"SHA-1" };
         match signed {
             Some(Ok(signature)) => CallerReply::Signed { algorithm: name.to_vec(), signature },

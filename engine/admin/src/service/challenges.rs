@@ -6,7 +6,7 @@ use super::prove::wrong_key;
 use super::reply::ReplyTo;
 use super::response::{PreparedResponse, RequestIdentity};
 use super::sessions::{NO_MAC, UNKNOWN};
-use super::{AdminService, hidden};
+use super::{Authenticator, hidden};
 use crate::operation::OperationRefusal;
 use handle_auth::challenges::{IssuedChallenge, SessionChallenge};
 use handle_auth::source::RequestOrigin;
@@ -54,10 +54,10 @@ impl RequestCase<'_> {
     }
 }
 
-impl AdminService {
+impl Authenticator {
     /// Challenges the client, in its session if there is one. A client that has just proven its
     /// identity is refused: the outcome does not depend on that identity.
-    pub(super) fn challenge(&self, case: &RequestCase<'_>) -> PreparedResponse {
+    pub(super) fn challenge(&self, case: &RequestCase<'_>, requires_sessions: bool) -> PreparedResponse {
         if let Some(claim) = &case.claim {
             return wrong_key(claim.answer.identity);
         }
@@ -65,7 +65,7 @@ impl AdminService {
         if is_in_session && case.incoming.proof() != Ok(true) {
             return NO_MAC.into();
         }
-        if !is_in_session && self.in_force().effort.requires_sessions {
+        if !is_in_session && requires_sessions {
             return NEEDS_SESSION.into();
         }
         let challenge = new_challenge(case.message, &case.to, case.random, Version::CURRENT);
@@ -95,7 +95,7 @@ impl AdminService {
         // Checked before the table is locked, since another process may have to be asked.
         let is_free = |number: &u32| {
             let id = (number & 0x7fff_ffff).cast_signed();
-            self.sessions.as_ref().is_none_or(|sessions| !sessions.has(id))
+            self.sessions().is_none_or(|sessions| !sessions.has(id))
         };
         let number = || numbers::of_admin_challenge(u32::from_be_bytes(handle_auth::random()));
         let free = (0..TRIES).map(|_| number()).find(is_free);
@@ -122,7 +122,7 @@ impl AdminService {
     }
 
     fn note_issued(&self, id: i32) {
-        if let Some(sharing) = &self.sharing {
+        if let Some(sharing) = self.sharing() {
             sharing.note_issued(id);
         }
     }
@@ -133,15 +133,15 @@ impl AdminService {
         let (challenge, is_shared) = {
             let mut challenges = self.challenges();
             let challenge = challenges.take(id, self.now_ms())?;
-            (challenge, self.sharing.as_ref().is_some_and(|sharing| sharing.forget(id)))
+            (challenge, self.sharing().is_some_and(|sharing| sharing.forget(id)))
         };
-        let is_ours = !is_shared || self.sharing.as_ref().is_none_or(|sharing| sharing.claim(id));
+        let is_ours = !is_shared || self.sharing().is_none_or(|sharing| sharing.claim(id));
         Some(if is_ours { TakenChallenge::Waiting(challenge) } else { TakenChallenge::Over })
     }
 
     /// Takes a challenge that another process over the same database has issued.
     fn take_from_others(&self, id: i32) -> TakenChallenge {
-        let taken = self.sharing.as_ref().filter(|_| id > 0).and_then(|sharing| sharing.take(id));
+        let taken = self.sharing().filter(|_| id > 0).and_then(|sharing| sharing.take(id));
         taken.map_or(TakenChallenge::Unknown, TakenChallenge::Waiting)
     }
 
@@ -153,7 +153,7 @@ impl AdminService {
         }
         // In a session, either process may have issued a challenge under the session's number.
         let may_be_shared = id > 0 && (is_in_session || !numbers::is_of_admin(id));
-        let sessions = self.sessions.as_ref().filter(|_| may_be_shared);
+        let sessions = self.sessions().filter(|_| may_be_shared);
         match sessions.map_or(TakenChallenge::Unknown, |sessions| sessions.take_challenge(id)) {
             TakenChallenge::Unknown if self.challenges().was_retired(id) => TakenChallenge::Over,
             TakenChallenge::Unknown => self.take_from_others(id),

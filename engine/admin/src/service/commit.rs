@@ -3,7 +3,7 @@
 use super::case::RequestCase;
 use super::open::open;
 use super::{AdminService, hidden};
-use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite, decide};
+use crate::operation::{OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite};
 use crate::permission::view::RemoteFacts;
 use crate::sourced::{
     ChangeDestination, NO_EMPTY_RECORDS, NOT_GATHERED, READ_ONLY_SOURCE, SourceFacts, SourcedRecords,
@@ -13,6 +13,7 @@ use handle_proto::wire::list::Reference;
 use handle_proto::{Handle, ResponseCode, Values};
 use handle_source::{GuardedSource, SourceChange};
 use handle_store::{RecordBuf, StoreError, Transaction};
+use std::sync::Arc;
 
 impl AdminService {
     /// Makes the change that was decided on, where its record is.
@@ -44,13 +45,13 @@ impl AdminService {
         (case, requester): (&RequestCase<'_>, Requester<'_>),
         (facts, source_facts): &(RemoteFacts, SourceFacts),
     ) -> Result<OperationAnswer, StoreError> {
-        let (in_force, snapshot) = (self.in_force(), self.store.snapshot()?);
+        let (in_force, snapshot) = (self.decision.in_force(), self.store.snapshot()?);
         let request = case.operation_request();
         let mut decided = Ok(OperationAnswer::Refused(CHANGED_MEANWHILE));
         let made = source.change(key, &mut |record| {
             let facts_now = source_facts.with(key, record);
             let records = SourcedRecords::new(&snapshot, &facts_now);
-            let decision = decide(&records, &in_force.rules, &request, requester, facts);
+            let decision = self.decision.decide(&records, &in_force.rules, &request, requester, facts);
             let (change, answer) = match decision {
                 Ok(_) if facts_now.take_incomplete() => {
                     (SourceChange::Keep, Ok(OperationAnswer::Refused(NOT_GATHERED)))
@@ -80,7 +81,8 @@ impl AdminService {
         requester: Requester<'_>,
         (facts, source_facts): (RemoteFacts, SourceFacts),
     ) -> Result<OperationAnswer, StoreError> {
-        let (in_force, message) = (self.in_force(), hidden(case.message));
+        let (context, message) = (Arc::clone(&self.decision), hidden(case.message));
+        let in_force = context.in_force();
         let (random, now_unix_s, version) = (case.random, case.now_unix_s, case.to.version());
         let identity = match requester {
             Requester::Is(identity) => Some((identity.index, identity.handle.to_vec())),
@@ -96,7 +98,7 @@ impl AdminService {
                 None => Requester::Unidentified,
             };
             let records = SourcedRecords::new(&*transaction, &source_facts);
-            let decision = decide(&records, &in_force.rules, &request, requester, &facts)?;
+            let decision = context.decide(&records, &in_force.rules, &request, requester, &facts)?;
             if source_facts.take_incomplete() {
                 return Ok(OperationAnswer::Refused(NOT_GATHERED));
             }

@@ -2,10 +2,10 @@
 //! once the facts are there: the thread of the request, which may block, asks for them in between.
 
 use super::case::RequestCase;
-use super::{ActiveRules, AdminService, ChallengeEffort};
+use super::{ActiveRules, AdminService, ChallengeEffort, DecisionContext};
 use crate::operation::{
     CandidateKey, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
-    OperationRules, Requester, decide, keys,
+    OperationRules, Requester, keys,
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
 use crate::remote::{RemoteFailure, RemoteInquiry};
@@ -26,6 +26,7 @@ use std::sync::Arc;
 pub(super) struct Decider<'s, 'a> {
     pub(super) request: OperationRequest<'a>,
     pub(super) snapshot: Arc<StoreSnapshot>,
+    context: &'s DecisionContext,
     in_force: Arc<ActiveRules>,
     /// The facts about other services that the request has gathered.
     facts: RemoteFacts,
@@ -46,7 +47,7 @@ pub(super) const TOO_MANY_INQUIRIES: OperationRefusal = OperationRefusal::new(
 impl AdminService {
     /// The decider of a request, which has not asked other services yet.
     pub(super) fn decider<'a>(&self, case: &RequestCase<'a>) -> Result<Decider<'_, 'a>, StoreError> {
-        self.decider_of(case.operation_request(), case.guess_source(&self.in_force().exempt))
+        self.decider_of(case.operation_request(), case.guess_source(&self.decision.in_force().exempt))
     }
 
     /// A decider for what a caller asks for in another way than by a request of the protocol, such
@@ -73,10 +74,11 @@ impl AdminService {
         Ok(Decider {
             request,
             snapshot: Arc::new(self.store.snapshot()?),
-            in_force: self.in_force(),
+            context: &self.decision,
+            in_force: self.decision.in_force(),
             facts: RemoteFacts::default(),
-            source_facts: self.source_facts(),
-            inquiry: self.remote.as_ref().map(|remote| remote.begin_inquiry(source)),
+            source_facts: self.decision.source_facts(),
+            inquiry: self.decision.remote().map(|remote| remote.begin_inquiry(source)),
             first_failure: None,
         })
     }
@@ -122,7 +124,7 @@ impl Decider<'_, '_> {
         loop {
             let rules = &self.in_force.rules;
             let records = SourcedRecords::new(&*self.snapshot, &self.source_facts);
-            let decision = decide(&records, rules, &request, requester, &self.facts)?;
+            let decision = self.context.decide(&records, rules, &request, requester, &self.facts)?;
             match self.source_facts.fetch_missing() {
                 Ok(false) => {}
                 Ok(true) => {

@@ -34,7 +34,7 @@ impl AdminService {
         response: PreparedResponse,
     ) -> PreparedResponse {
         let (Some(referrals), PreparedResponse::Answer(OperationAnswer::Referral(count, bytes))) =
-            (&self.referrals, &response)
+            (self.decision.referrals(), &response)
         else {
             return response;
         };

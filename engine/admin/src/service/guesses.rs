@@ -37,7 +37,7 @@ impl AdminService {
         handle: &[u8],
         case: &RequestCase<'_>,
     ) -> Result<CheckedProof<'_>, OperationRefusal> {
-        let source = case.guess_source(&self.in_force().exempt);
+        let source = case.guess_source(&self.decision.in_force().exempt);
         self.begin_check(kind, handle, source)
     }
 
@@ -52,10 +52,10 @@ impl AdminService {
         source: IpAddr,
     ) -> Result<CheckedProof<'_>, OperationRefusal> {
         let is_secret = kind != auth::PUBLIC_KEY && kind != auth::GATEWAY_SESSION;
-        let is_limited = is_secret && !self.in_force().exempt.contains(source);
+        let is_limited = is_secret && !self.decision.in_force().exempt.contains(source);
         let attempt = is_limited.then(|| SecretAttempt::of_source(source, handle));
         if let Some(attempt) = &attempt
-            && self.secret_guesses.check(attempt, Instant::now(), &LIMITS).is_err()
+            && self.proof.secret_guesses.check(attempt, Instant::now(), &LIMITS).is_err()
         {
             self.counters.secret_guesses_refused.add();
             return Err(TOO_MANY_SECRETS);
@@ -69,7 +69,7 @@ impl CheckedProof<'_> {
     pub(super) fn was_wrong(self) {
         if let Some(attempt) = &self.attempt {
             self.service.counters.secret_guesses.add();
-            self.service.secret_guesses.count(attempt, Instant::now(), &LIMITS);
+            self.service.proof.secret_guesses.count(attempt, Instant::now(), &LIMITS);
         }
     }
 }

@@ -56,10 +56,15 @@ impl ListPages {
             Err(error) => {
                 self.has_more = false;
                 let answer = OperationAnswer::Refused(service.store_refusal(&error));
-                return Some(service.sealer.answer(&self.to, &service.site(), &answer, now_unix_s()));
+                return Some(service.sealer.answer(
+                    &self.to,
+                    &service.decision.site(),
+                    &answer,
+                    now_unix_s(),
+                ));
             }
         };
         self.has_more = has_more;
-        Some(service.sealer.page(&self.to, &service.site(), &names, has_more, now_unix_s()))
+        Some(service.sealer.page(&self.to, &service.decision.site(), &names, has_more, now_unix_s()))
     }
 }

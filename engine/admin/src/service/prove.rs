@@ -46,7 +46,7 @@ impl AdminService {
     ) -> Result<ProofOutcome<'a>, StoreError> {
         let (claimed, is_public_key) = (claim.answer.identity, claim.answer.auth_type == auth::PUBLIC_KEY);
         if claim.answer.auth_type == auth::GATEWAY_SESSION {
-            return Ok(self.prove_in_session(claim, case.guess_source(&self.in_force().exempt)));
+            return Ok(self.prove_in_session(claim, case.guess_source(&self.decision.in_force().exempt)));
         }
         // With index 0 and a public key, the index of the matching key counts too: in sessions as
         // in deployed servers, and here also outside sessions.
@@ -73,7 +73,7 @@ impl AdminService {
             match self.try_candidate(case, claim, candidate, decider) {
                 Err(response) => return Ok(ProofOutcome::Response(response)),
                 Ok(true) => {
-                    if let Some(sessions) = &self.sessions {
+                    if let Some(sessions) = self.proof.sessions() {
                         // The session gets the identity for which it was set up; any other identity
                         // counts for this request alone. Later requests of the session may need the
                         // index of the matching key even if this one did not.
@@ -100,7 +100,7 @@ impl AdminService {
     /// Whether there is no handle with this name here or at a source.
     pub(super) fn has_no_handle(&self, decider: &Decider<'_, '_>, handle: &[u8]) -> Result<bool, StoreError> {
         let key = key(handle, decider.snapshot.folds());
-        Ok(self.sources.is_none() && decider.snapshot.record(&key)?.is_none())
+        Ok(self.decision.sources().is_none() && decider.snapshot.record(&key)?.is_none())
     }
 
     /// The candidates for verifying the answer to a challenge: the keys in the store, or those of
@@ -143,7 +143,7 @@ impl AdminService {
         };
         let checked = match candidate {
             KeyCandidate::Key(key) => {
-                let checked = self.check_proof(&proof, claim.answer.auth_type, key, case.origin());
+                let checked = self.proof.check_proof(&proof, claim.answer.auth_type, key, case.origin());
                 checked.ok_or(TOO_MUCH_WAITS)?
             }
             KeyCandidate::Remote(verdict) => verdict.is_right.then_some(()).ok_or(VerifyError::Wrong),
@@ -152,7 +152,7 @@ impl AdminService {
             Ok(()) => Ok(true),
             Err(VerifyError::Work) => Err(TOO_MUCH_WORK.into()),
             Err(error) => match candidate.older_form(claim) {
-                Some(suggested) => Err(self.challenge_again(case, claim.challenge, suggested)),
+                Some(suggested) => Err(self.proof.challenge_again(case, claim.challenge, suggested)),
                 None if error.is_unreadable() => Err(UNREADABLE_ANSWER.into()),
                 None => Ok(false),
             },

@@ -37,7 +37,7 @@ impl AdminService {
             request: case.opened.request,
             identity,
             version: case.to.version(),
-            server_at: self.site().server_at(),
+            server_at: self.decision.site().server_at(),
             now_unix_ms: now_unix_ms(),
         };
         match replication.begin(&request, self.store.snapshot()?, route) {

@@ -136,10 +136,11 @@ pub struct ReplySealer {
 }
 
 impl ReplySealer {
-    /// Signs with `key`; without it, nothing is signed.
+    /// Signs with `key`, without which nothing is signed, on the threads of `costly` if there are
+    /// any.
     #[must_use]
-    pub fn new(key: Option<PrivateKey>) -> Self {
-        Self { key: key.map(Arc::new), costly: None }
+    pub fn new(key: Option<PrivateKey>, costly: Option<Arc<CostlyWork>>) -> Self {
+        Self { key: key.map(Arc::new), costly }
     }
 
     /// The signing key, if answers are signed.
@@ -152,12 +153,6 @@ impl ReplySealer {
     #[must_use]
     pub fn shared_key(&self) -> Option<Arc<PrivateKey>> {
         self.key.clone()
-    }
-
-    /// Has `costly` make the signatures.
-    #[must_use]
-    pub fn with_costly(self, costly: Arc<CostlyWork>) -> Self {
-        Self { costly: Some(costly), ..self }
     }
 
     /// Encodes `answer` as a message.

@@ -25,7 +25,7 @@ impl AdminService {
             true => self.resolve_referral(opened, to.origin().ip, response),
             false => response,
         };
-        let (site, bounded) = (&self.site(), limits.datagrams_max.map(|most| (most, to.clone())));
+        let (site, bounded) = (&self.decision.site(), limits.datagrams_max.map(|most| (most, to.clone())));
         let mut stream = None;
         let (mut first, mut rest) = match response {
             PreparedResponse::Answer(answer) => (self.sealer.answer(&to, site, &answer, now_unix_s), None),

@@ -130,7 +130,7 @@ impl AdminService {
         config: &IndexConfig,
     ) -> FoundPage {
         let asked = HandleSearch::from(search);
-        let is_open = config.open || self.in_force().rules.anonymous_full_access;
+        let is_open = config.open || self.decision.in_force().rules.anonymous_full_access;
         let found = match caller {
             _ if is_open => self.find_all(&asked, config),
             Some(caller) => self.find_visible(&asked, config, (caller, search.source)),
@@ -163,7 +163,7 @@ impl AdminService {
         (caller, source): (Reference<'_>, IpAddr),
     ) -> FoundPage {
         let parsed = search.parse(config)?;
-        if !self.in_force().rules.lists_handles {
+        if !self.decision.in_force().rules.lists_handles {
             let text = "This server does not list handles.";
             return Err(OperationRefusal::new(ResponseCode::OPERATION_NOT_SUPPORTED, text));
         }

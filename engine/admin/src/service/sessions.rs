@@ -1,6 +1,6 @@
 //! Requests about sessions, and the checks of requests in a session. RFC 3652 section 3.8.
 
-use super::AdminService;
+use super::Authenticator;
 use super::case::RequestCase;
 use super::open::UNAVAILABLE;
 use super::response::PreparedResponse;
@@ -44,7 +44,7 @@ fn rejection(case: &RequestCase<'_>) -> Option<OperationRefusal> {
     }
 }
 
-impl AdminService {
+impl Authenticator {
     /// The response to a request about sessions, or to an invalid message in a session; `None` if
     /// the request is to be decided.
     pub(super) fn session_response(&self, case: &RequestCase<'_>) -> Option<PreparedResponse> {
@@ -63,7 +63,7 @@ impl AdminService {
             Request::SessionExchangeKey(_) if incoming.is_in_session() => OTHER_EXCHANGE.into(),
             Request::SessionExchangeKey(_) => UNKNOWN.into(),
             Request::SessionTerminate(_) if incoming.proof() != Ok(true) => WRONG_MAC.into(),
-            Request::SessionTerminate(_) => match &self.sessions {
+            Request::SessionTerminate(_) => match self.sessions() {
                 Some(sessions) if sessions.end(opened.session_id).is_err() => UNAVAILABLE.into(),
                 _ => OperationAnswer::Done(WriteEffect::NONE).into(),
             },
@@ -73,13 +73,10 @@ impl AdminService {
 
     /// Sets up a session. RFC 3652 section 3.8.1.
     fn set_up(&self, case: &RequestCase<'_>, setup: &SessionSetup<'_>) -> PreparedResponse {
-        let Some(sessions) = &self.sessions else { return NO_SESSIONS.into() };
+        let Some(sessions) = self.sessions() else { return NO_SESSIONS.into() };
         let is_taken = |number| self.challenges().has(number);
         let origin = case.origin();
-        let exchange = |cost, exchange: KeyExchangeWork| match &self.costly {
-            Some(costly) => costly.run(origin, cost, exchange),
-            None => Some(exchange()),
-        };
+        let exchange = |cost, exchange: KeyExchangeWork| self.run_costly(origin, cost, exchange);
         match sessions.set_up(setup, case.opened.version, origin, is_taken, exchange) {
             Ok((id, data)) => PreparedResponse::Session(id, setup.exchange.mode(), data),
             Err(error) => OperationRefusal { code: error.code(), text: error.to_string().into() }.into(),

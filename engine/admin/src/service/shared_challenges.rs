@@ -9,7 +9,7 @@
 //! Rows are encrypted with a key that is derived from the server key, which all processes have:
 //! requests may have been sent encrypted.
 
-use super::AdminService;
+use super::authenticator::Authenticator;
 use super::row_cipher::RowCipher;
 use handle_auth::challenges::IssuedChallenge;
 use handle_daemon::sessions::protocol::{challenge, put_challenge};
@@ -129,12 +129,12 @@ impl ChallengeSharing {
     }
 
     /// Puts challenges that wait for an answer into the database until the process stops.
-    pub fn run(&self, service: &AdminService, lasts: impl Fn() -> Duration, shutdown: &Shutdown) {
+    pub fn run(&self, proof: &Authenticator, lasts: impl Fn() -> Duration, shutdown: &Shutdown) {
         let mut expire_at = Instant::now();
         while !shutdown.is_stopped() {
             let due = self.wait_for_due(expire_at, shutdown);
             if !due.is_empty() {
-                self.write(service, &due, lasts());
+                self.write(proof, &due, lasts());
             }
             if Instant::now() >= expire_at {
                 expire_at = Instant::now() + EXPIRE_INTERVAL;
@@ -167,11 +167,11 @@ impl ChallengeSharing {
 
     /// Writes those of `ids` that still wait, and removes the oldest rows whose challenges this
     /// process has dropped, so that there are hardly more rows than challenges.
-    fn write(&self, service: &AdminService, ids: &[i32], lasts: Duration) {
+    fn write(&self, proof: &Authenticator, ids: &[i32], lasts: Duration) {
         let _writing = lock(&self.writing);
         let (mut waiting, mut gone) = (Vec::new(), Vec::new());
         {
-            let challenges = service.challenges();
+            let challenges = proof.challenges();
             let mut state = lock(&self.state);
             for &id in ids {
                 let Some(challenge) = challenges.get(id) else { continue };

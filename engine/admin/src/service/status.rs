@@ -9,7 +9,7 @@ use handle_store::StoreError;
 impl AdminService {
     /// Reports the state of the server.
     pub(super) fn status(&self, decider: &Decider<'_, '_>) -> Result<OperationAnswer, StoreError> {
-        let (requests, ms) = (self.counters.requests.sum(), self.started.elapsed().as_millis());
+        let (requests, ms) = (self.counters.requests.sum(), self.proof.now_ms());
         let server = format!("runtime={ms}; numreqs={requests}");
         let replication = format!("{{\"latestTxnId\":{}}}", decider.snapshot.last_id()?);
         let texts: [(i32, &[u8], &str); 2] =

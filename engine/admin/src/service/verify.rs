@@ -1,10 +1,10 @@
 //! Verifying answers to challenges, for this server and for others.
 
-use super::AdminService;
 use super::case::RequestCase;
 use super::decide::{Decider, NoKeys};
 use super::open::UNREADABLE;
 use super::response::PreparedResponse;
+use super::{AdminService, Authenticator};
 use crate::operation::{CandidateKey, OperationAnswer, OperationRefusal};
 use handle_auth::challenge_proof::ChallengeProof;
 use handle_auth::source::RequestOrigin;
@@ -53,7 +53,7 @@ impl AdminService {
         };
         let mut is_readable = true;
         for key in &keys {
-            match self.check_proof(&proof, kind, key, case.origin()) {
+            match self.proof.check_proof(&proof, kind, key, case.origin()) {
                 None => return Ok(TOO_MUCH_WAITS.into()),
                 Some(Ok(())) => return Ok(OperationAnswer::Verdict(true).into()),
                 Some(Err(error)) => is_readable &= !error.is_unreadable(),
@@ -66,7 +66,9 @@ impl AdminService {
             false => PreparedResponse::Unreadable(UNREADABLE),
         })
     }
+}
 
+impl Authenticator {
     /// Verifies an answer to a challenge with `key`, of type `kind`; `None` if the queue for costly
     /// work is full.
     pub(super) fn check_proof(
@@ -76,13 +78,12 @@ impl AdminService {
         key: &CandidateKey,
         origin: RequestOrigin,
     ) -> Option<Result<(), VerifyError>> {
-        let Some(costly) = &self.costly else { return Some(proof.check(kind, &key.data)) };
         let ChallengeProof { version, covered, signed_response, limits } = *proof;
         let cost = cost::check(kind, signed_response, &limits);
         let kind = if kind == auth::PUBLIC_KEY { auth::PUBLIC_KEY } else { auth::SECRET_KEY };
         let (covered, signed_response) = (covered.map(<[u8]>::to_vec), signed_response.to_vec());
         let key = key.data.clone();
-        costly.run(origin, cost, move || {
+        self.run_costly(origin, cost, move || {
             let covered = [&covered[0][..], &covered[1]];
             ChallengeProof { version, covered, signed_response: &signed_response, limits }.check(kind, &key)
         })
