@@ -196,6 +196,40 @@ fn handle_admin_accepts_sessions_that_were_set_up_with_handled() {
 }
 
 #[test]
+fn a_challenged_change_is_decided_three_times_and_one_in_a_session_twice() {
+    let processes = ProcessPair::start();
+    let decision = Arc::clone(&processes.administered.server().shared().service.decision);
+    let mut counted = decision.made_count();
+    let mut decisions = |act: &mut dyn FnMut()| {
+        act();
+        let before = std::mem::replace(&mut counted, decision.made_count());
+        counted - before
+    };
+    let address = processes.administered.address();
+    let change = |request: &Request<'_>| {
+        let reply = crate::admin::ask_as(address, ADMINISTRATOR, SECRET, OpFlags::PLAIN_REQUEST, request);
+        assert_eq!(reply.code, ResponseCode::SUCCESS, "{}", reply.text);
+    };
+    let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"NOTE", b"not for all") };
+    let body = |handle| HandleValues { handle, values: Values::EMPTY };
+    // For nobody, for the claimed identity, and in the writer for the proven one.
+    let created = decisions(&mut || change(&Request::CreateHandle(body(b"TST/DECIDED"))));
+    assert_eq!(created, 3, "a challenged create");
+    let added = decisions(&mut || {
+        crate::admin::with_values(&[hidden], |values| {
+            change(&Request::AddValue(HandleValues { handle: b"TST/DECIDED", values }));
+        });
+    });
+    // Whether there is such a value is decided for the proven identity only, before the writer.
+    assert_eq!(added, 4, "a change that depends on hidden values");
+    let mut session = processes.session();
+    let first = decisions(&mut || assert!(processes.create(&mut session, "TST/DECIDED-1"), "challenged"));
+    assert_eq!(first, 3, "a challenged create in a session");
+    let second = decisions(&mut || assert!(!processes.create(&mut session, "TST/DECIDED-2"), "known"));
+    assert_eq!(second, 2, "a create in a session that knows the identity");
+}
+
+#[test]
 fn peers_of_every_version_administer_in_a_session_with_both() {
     let ciphers = vec![CipherName::Aes, CipherName::Des];
     let old_versions = true;

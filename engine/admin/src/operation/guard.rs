@@ -2,7 +2,8 @@
 //! like the change itself, so that in the writer nobody else changes the record in between.
 
 use super::{
-    DecisionCase, DecisionResult, OperationAnswer, OperationDecision, OperationRefusal, Requester, StoreWrite,
+    DecisionCase, DecisionEnd, DecisionResult, OperationAnswer, OperationDecision, OperationRefusal,
+    Requester, StoreWrite,
 };
 use crate::permission::is_admin;
 use handle_daemon::record_tag::record_tag;
@@ -25,11 +26,16 @@ const ORPHAN: OperationRefusal = OperationRefusal::new(
 
 impl<R: StoreRecords> DecisionCase<'_, R> {
     /// Refuses what has been decided if the guard of the request does not admit it. The refusal of
-    /// a requester without the right comes first, and so does the proof of a claimed identity.
+    /// a requester without the right comes first, and so does the proof of a claimed identity: the
+    /// writer checks the guard of its changes.
     pub(super) fn check_guard(&self, decision: OperationDecision) -> DecisionResult {
         let guard = &self.request.guard;
-        if guard.is_none() || matches!(self.requester, Requester::Claimed(_)) {
+        if guard.is_none() {
             return Ok(decision);
+        }
+        if matches!(self.requester, Requester::Claimed(_)) {
+            let succeeds = matches!(&decision, OperationDecision::Answer(answer) if !answer.is_refusal());
+            return if succeeds { Err(DecisionEnd::Prove) } else { Ok(decision) };
         }
         let name = match &decision {
             OperationDecision::Change(writes, _) => match &writes[..] {

@@ -81,7 +81,8 @@ pub enum Requester<'a> {
     Unidentified,
     /// Any requester; allowed to do everything.
     FullAccess,
-    /// A claimed identity that has not been proven yet. The decision depends on public data only.
+    /// A claimed identity that has not been proven yet. The decision depends on public data only,
+    /// and is that of the proven identity unless it is [`OperationDecision::Prove`].
     Claimed(Reference<'a>),
     /// A proven identity.
     Is(Reference<'a>),
@@ -124,7 +125,8 @@ pub enum OperationDecision {
     Verify,
     /// The outcome depends on the requester, who has given no identity.
     Challenge,
-    /// The outcome depends on hidden values: the claimed identity has to be proven first.
+    /// The outcome depends on hidden values or on conditions: the claimed identity has to be proven
+    /// before the request is decided. Any other decision holds for the proven identity as well.
     Prove,
 }
 
@@ -132,7 +134,7 @@ impl OperationDecision {
     /// Whether this is a refusal for every requester.
     #[must_use]
     pub const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Answer(OperationAnswer::Refused(_)))
+        matches!(self, Self::Answer(answer) if answer.is_refusal())
     }
 
     /// Whether this is a refusal because of the requester's identity.
@@ -192,6 +194,12 @@ pub enum OperationAnswer {
 }
 
 impl OperationAnswer {
+    /// Whether this is a refusal.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+
     /// The effect of the request on the store.
     #[must_use]
     pub const fn effect(&self) -> WriteEffect {

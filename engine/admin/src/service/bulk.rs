@@ -5,7 +5,7 @@ use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
 use super::commit::apply;
 use super::open::{OpenedRequest, open};
-use super::prove::{ProofOutcome, unknown_identity};
+use super::prove::unknown_identity;
 use super::verify::TOO_MUCH_WAITS;
 use super::{ActiveRules, AdminService, DecisionContext, hidden};
 use crate::audit::AuditLine;
@@ -193,8 +193,7 @@ impl AdminService {
         match claim.kind() {
             Err(refused) => return Ok(Err(refused)),
             Ok(auth::GATEWAY_SESSION) => {
-                let is_verified = matches!(self.prove_in_session(claim, origin.ip), ProofOutcome::Proven(_));
-                return Ok(if is_verified { Ok(()) } else { Err(wrong) });
+                return Ok(self.prove_in_session(claim, origin.ip).map_err(|_| wrong));
             }
             Ok(_) => {}
         }

@@ -4,7 +4,8 @@ use super::AdminService;
 use super::candidates::KeyCandidate;
 use super::case::ChallengeClaim;
 use super::decide::{NoKeys, keys_with_sources};
-use super::prove::{ProofOutcome, wrong_key};
+use super::prove::wrong_key;
+use super::response::PreparedResponse;
 use crate::audit::AuditLine;
 use crate::caller_sessions::{CallerSessionLimits, ProvenKey};
 use crate::operation::OperationRefusal;
@@ -64,24 +65,27 @@ impl AdminService {
         }
     }
 
-    /// The outcome of an answer to a challenge that was made in the session of a caller.
-    pub(super) fn prove_in_session<'a>(
+    /// Verifies an answer to a challenge that was made in the session of a caller.
+    ///
+    /// # Errors
+    /// The response if the claim is not proven.
+    pub(super) fn prove_in_session(
         &self,
-        claim: &ChallengeClaim<'a>,
+        claim: &ChallengeClaim<'_>,
         source: IpAddr,
-    ) -> ProofOutcome<'a> {
+    ) -> Result<(), PreparedResponse> {
         let (identity, now_ms) = (claim.answer.identity, self.proof.now_ms());
         let (covered, answer) = (claim.challenge.covered(), claim.answer.signed_response);
-        let wrong = || ProofOutcome::Response(wrong_key(identity));
+        let wrong = || Err(wrong_key(identity));
         let is_right = self.proof.caller_sessions().verify(identity, &covered, answer, now_ms);
         let Some((id, _)) = answer.split_first_chunk().filter(|_| is_right) else { return wrong() };
         match self.still_has_key((identity, *id), source) {
-            Ok(true) => ProofOutcome::Proven(identity),
+            Ok(true) => Ok(()),
             Ok(false) => {
                 self.proof.caller_sessions().end(*id);
                 wrong()
             }
-            Err(refused) => ProofOutcome::Response(refused.into()),
+            Err(refused) => Err(refused.into()),
         }
     }
 

@@ -3,8 +3,11 @@
 //!
 //! 1. `open`: the message is decrypted, checked for replay and parsed; a request about sessions is
 //!    answered, and the answer to a challenge is joined with the request that was challenged.
-//! 2. `decide`: a function of records, rules and requester says what happens to the request.
-//! 3. `prove`: the requester is challenged, or the answer to a challenge is verified.
+//! 2. `decide`: a function of records, rules and requester says what happens to the request, or
+//!    what has to be proven first.
+//! 3. `prove`: the requester is challenged, or the answer to a challenge is verified. What was
+//!    decided for the claimed identity is carried out for the proven one, unless it depends on
+//!    hidden values or conditions: then it is decided here.
 //! 4. `commit`: the writer decides again and makes the change durable.
 //! 5. `seal`: the answer becomes a message, with digest, signature and the protection of its
 //!    session.
@@ -199,10 +202,14 @@ impl AdminService {
         let mut decision = decider.decide(requester)?;
         if let Some(claim) = &case.claim {
             match self.prove(case, claim, &mut decider, decision)? {
-                ProofOutcome::Proven(identity) => requester = Requester::Is(identity),
+                ProofOutcome::Proven(identity, of_claimed) => {
+                    (requester, decision) = (Requester::Is(identity), of_claimed);
+                }
                 ProofOutcome::Response(response) => return Ok(response),
             }
-            decision = decider.decide(requester)?;
+            if matches!(decision, OperationDecision::Prove) {
+                decision = decider.decide(requester)?;
+            }
         }
         match decision {
             OperationDecision::Challenge | OperationDecision::Prove => {

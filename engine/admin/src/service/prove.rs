@@ -16,8 +16,8 @@ use handle_store::{StoreError, StoreRecords as _, key};
 
 /// The outcome of verifying an answer to a challenge.
 pub(super) enum ProofOutcome<'a> {
-    /// The claim is proven, for this identity.
-    Proven(Reference<'a>),
+    /// The claim is proven, for this identity, whose request was decided so before it was proven.
+    Proven(Reference<'a>, OperationDecision),
     /// The claim is not proven; send this response.
     Response(PreparedResponse),
 }
@@ -33,7 +33,8 @@ impl AdminService {
     ///
     /// As in deployed servers, permission is checked first, so that only identities with the
     /// permission learn whether their key was right. Until the key is verified, nothing but a
-    /// refusal is sent.
+    /// refusal is sent. Only a key that makes its own index the identity needs a decision of its
+    /// own.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -46,15 +47,20 @@ impl AdminService {
     ) -> Result<ProofOutcome<'a>, StoreError> {
         let (claimed, is_public_key) = (claim.answer.identity, claim.answer.auth_type == auth::PUBLIC_KEY);
         if claim.answer.auth_type == auth::GATEWAY_SESSION {
-            return Ok(self.prove_in_session(claim, case.guess_source(&self.decision.in_force().exempt)));
+            let source = case.guess_source(&self.decision.in_force().exempt);
+            return Ok(match self.prove_in_session(claim, source) {
+                Ok(()) => ProofOutcome::Proven(claimed, decision),
+                Err(response) => ProofOutcome::Response(response),
+            });
         }
         // With index 0 and a public key, the index of the matching key counts too: in sessions as
         // in deployed servers, and here also outside sessions.
         let any_index = claimed.index == 0 && is_public_key;
         let promotes = any_index && decision.is_not_permitted();
-        let mut refusal = decision.is_refusal().then_some(decision);
-        let candidates = match (&refusal, promotes) {
-            (Some(_), false) => Vec::new(),
+        // Until a key has been tried, a refusal of the identity is the answer.
+        let mut is_refused = decision.is_refusal();
+        let candidates = match (is_refused, promotes) {
+            (true, false) => Vec::new(),
             _ => match self.candidates(claim, decider, promotes)? {
                 Ok(candidates) => candidates,
                 Err(refused) => return Ok(ProofOutcome::Response(refused.into())),
@@ -66,8 +72,12 @@ impl AdminService {
         };
         for candidate in &candidates {
             let index = candidate.index(claimed);
-            let identity = if promotes { Reference { index, ..claimed } } else { claimed };
-            if decider.decide(Requester::Claimed(identity))?.is_not_permitted() {
+            let promoted = Reference { index, ..claimed };
+            let of_promoted = match promotes {
+                true => Some(decider.decide(Requester::Claimed(promoted))?),
+                false => None,
+            };
+            if of_promoted.as_ref().is_some_and(OperationDecision::is_not_permitted) {
                 continue;
             }
             match self.try_candidate(case, claim, candidate, decider) {
@@ -80,13 +90,16 @@ impl AdminService {
                         let index = if any_index { index } else { claimed.index };
                         sessions.authenticate(case.incoming, claimed, index);
                     }
-                    return Ok(ProofOutcome::Proven(identity));
+                    return Ok(match of_promoted {
+                        Some(decision) => ProofOutcome::Proven(promoted, decision),
+                        None => ProofOutcome::Proven(claimed, decision),
+                    });
                 }
-                Ok(false) => refusal = None,
+                Ok(false) => is_refused = false,
             }
         }
-        Ok(ProofOutcome::Response(match refusal {
-            Some(OperationDecision::Answer(answer)) => answer.into(),
+        Ok(ProofOutcome::Response(match decision {
+            OperationDecision::Answer(answer) if is_refused => answer.into(),
             _ => {
                 checked.was_wrong();
                 match candidates.is_empty() && self.has_no_handle(decider, claimed.handle)? {
