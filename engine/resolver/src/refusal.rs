@@ -111,6 +111,8 @@ reasons! {
     Busy = "busy", SERVER_BUSY, b"Too many requests wait to be signed or authenticated; ask again later.";
     /// As many requests as allowed wait for answers of other services.
     TooManyQuestions = "too_many_questions", SERVER_BUSY, b"Too many questions to other servers are under way; ask again later.";
+    /// The source has asked for too many signatures over TCP.
+    TooManySignatures = "too_many_signatures", SERVER_BUSY, b"Too many signed answers were asked for from your network; use a session, or ask again later.";
     /// No other server has answered, and there is no answer to fall back on.
     NotResolved = "not_resolved", SERVER_BUSY, b"No responsible server has answered; ask again later.";
     /// Answers about the record must be signed by its servers, and none has a valid signature.

@@ -16,6 +16,7 @@ pub(crate) mod queue;
 pub(crate) mod resolution;
 mod session_proof;
 pub(crate) mod shard;
+mod signature_rates;
 pub mod signer;
 mod start;
 pub mod stats;
@@ -32,7 +33,7 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use crossbeam_utils::CachePadded;
 pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
-use handle_auth::source::SourceList;
+use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::secret_guesses::{self, SecretGuesses};
 use handle_daemon::sessions::SessionTable;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
@@ -42,6 +43,7 @@ use handle_daemon::threads;
 use handle_resolver::RefusalReason;
 use queue::JobQueues;
 use serde_json::{Value, json};
+use signature_rates::SignatureRates;
 use signer::AnswerSigner;
 use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
@@ -71,7 +73,8 @@ pub struct SlowPath {
     secret_guesses: SecretGuesses,
     /// Those of datagrams, whose source may be forged, so that a forger does not limit others.
     unproven_guesses: SecretGuesses,
-    /// Sources whose wrong secret keys are not limited.
+    signature_rates: SignatureRates,
+    /// Sources whose wrong secret keys and signatures are not limited.
     exempt: SourceList,
     /// The sessions of this process, if sessions are enabled.
     pub sessions: Option<Arc<ServerSessions>>,
@@ -143,6 +146,7 @@ impl SlowPath {
             challenges: Mutex::new(Challenges::new(limits)),
             secret_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
             unproven_guesses: SecretGuesses::new(secret_guesses::ENTRIES),
+            signature_rates: SignatureRates::new(),
             exempt,
             sessions: ServerSessions::new(&config.sessions, config.tcp.enabled).map(Arc::new),
             server: identities(&config.administrators.server)?,
@@ -172,9 +176,12 @@ impl SlowPath {
         self.signer.is_some()
     }
 
-    /// Signs an answer that was made without a signature, if the server has a key.
-    pub(crate) fn sign_late(&self, message: &mut Vec<u8>) {
-        if let Some(signer) = &self.signer {
+    /// Signs an answer to `origin` that was made without a signature, if the server has a key and
+    /// the source has not got too many.
+    pub(crate) fn sign_late(&self, message: &mut Vec<u8>, origin: RequestOrigin) {
+        if let Some(signer) = &self.signer
+            && self.signature_rates.check(origin, &self.exempt).is_ok()
+        {
             // When signing fails, the client gets the answer unsigned and decides what to do with
             // it, as with deployed servers.
             let _ = signer.sign(message);

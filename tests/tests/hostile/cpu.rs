@@ -216,6 +216,42 @@ fn signatures_of_handle_admin_are_counted_and_bounded_by_source() {
 }
 
 #[test]
+fn a_source_gets_signed_answers_over_tcp_at_a_rate() {
+    let served = serve_with("root", Datapath::Portable, |config| {
+        (config.slow.idle, config.slow.nice) = (false, 0);
+    });
+    let keeps = |flags: OpFlags| {
+        let query = Query { handle: b"TST/TARGET", indexes: Indexes::EMPTY, types: Strings::EMPTY };
+        let header = Header::request(OpCode::RESOLUTION, flags.with(OpFlags::KEEP_CONNECTION), 0);
+        let request = Request::Resolution(query);
+        MessageBuf::request(&Envelope::request(10), &header, &request).unsigned().unwrap()
+    };
+    let certified = keeps(CERTIFIED);
+    let ask = |source: Ipv4Addr, count: usize| {
+        let mut stream = tcp_from(source, served.address());
+        let answers: Vec<_> = (0..count).map(|_| ask_over(&mut stream, &certified)).collect();
+        let refused = answers.iter().filter(|answer| code(answer) == ResponseCode::SERVER_BUSY);
+        // A refusal with a signature would cost as much as the answer: the credential is empty.
+        assert!(refused.clone().all(|answer| answer.ends_with(&[0; 4])));
+        assert!(
+            answers.iter().all(|it| [ResponseCode::SUCCESS, ResponseCode::SERVER_BUSY].contains(&code(it)))
+        );
+        count - refused.count()
+    };
+    let since = Instant::now();
+    let signed = ask(ATTACKER, 600);
+    let elapsed_ms = usize::try_from(since.elapsed().as_millis()).unwrap();
+    assert!((200..=201 + elapsed_ms / 20).contains(&signed), "{signed} in {elapsed_ms} ms");
+    println!("signed {signed} of 600 in {elapsed_ms} ms");
+    let plain = ask_over(&mut tcp_from(ATTACKER, served.address()), &keeps(OpFlags::PLAIN_REQUEST));
+    assert_eq!(code(&plain), ResponseCode::SUCCESS, "what costs no signature is answered");
+    assert_eq!(ask(OTHER, 5), 5, "another source");
+    assert_eq!(ask(Ipv4Addr::LOCALHOST, 300), 300, "no other sender has the address of this host");
+    let reasons = served.server.shared().stats();
+    assert!(reasons.to_string().contains("too_many_signatures"), "{reasons}");
+}
+
+#[test]
 fn groups_above_2048_bits_are_refused() {
     let mut p = [0xff; 512];
     p[511] = 0xfd;

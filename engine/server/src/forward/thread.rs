@@ -106,7 +106,7 @@ impl ForwardThread {
         }
         forwarding.stage = ForwardStage::Over;
         if forwarding.signs {
-            self.path.sign_late(&mut forwarding.busy);
+            self.path.sign_late(&mut forwarding.busy, job.route.origin());
         }
         (job.code, job.refused) = (ResponseCode::SERVER_BUSY, Some(RefusalReason::Busy));
         job.put_answer(&forwarding.busy);

@@ -22,8 +22,8 @@ settings! {
         /// they run at a low priority, otherwise only while their core is idle (SCHED_IDLE).
         restart idle: bool = true;
         /// Set this when gateways, caching servers that relay, or servers that verify answers here
-        /// ask for many clients: sources that are exempt from the limits of challenges, work and
-        /// wrong secret keys by source.
+        /// ask for many clients: sources that are exempt from the limits of challenges, work,
+        /// signatures and wrong secret keys by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
         /// Set this when clients need longer to answer a challenge, as those that ask for a
         /// passphrase.

@@ -89,7 +89,7 @@ impl SlowJob {
         self.missing = None;
         let mut message = relayed.to_vec();
         if header(&self.request).is_some_and(|header| header.flags.has(OpFlags::CERTIFY)) {
-            path.sign_late(&mut message);
+            path.sign_late(&mut message, self.route.origin());
         }
         let code = header(&message).map_or(ResponseCode::ERROR, |header| header.response_code);
         (self.code, self.refused) = (code, None);

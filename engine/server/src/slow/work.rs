@@ -248,12 +248,13 @@ impl JobContext<'_> {
         datagrams_max: usize,
     ) -> (ResponseCode, Option<RefusalReason>) {
         let reply = if self.resumed.is_some() { &reply.not_authoritative() } else { reply };
-        self.write(reply, message);
-        let Some(refused) = too_long(message, datagrams_max) else {
+        let refused = self.write(reply, message).err();
+        let Some(refused) = refused.or_else(|| too_long(message, datagrams_max)) else {
             return (reply.response_code(), reply.refused());
         };
         let reply = reply.refusing(refused);
-        self.write(&reply, message);
+        // Neither refusal is signed over TCP, and over UDP each may be.
+        let _ = self.write(&reply, message);
         (reply.response_code(), reply.refused())
     }
 
@@ -697,10 +698,11 @@ impl JobContext<'_> {
     /// Writes `reply` to `message`. The reply gets the MAC of the session or a signature if it is
     /// to be certified and can be, and is encrypted if it is confidential. Nothing is written when
     /// encryption fails.
-    fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) {
-        if self.write_unsigned(reply, message) {
-            self.sign(message);
-        }
+    ///
+    /// # Errors
+    /// When the source has got too many signatures. `message` is then to be replaced.
+    fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) -> Result<(), RefusalReason> {
+        if self.write_unsigned(reply, message) { self.sign(message) } else { Ok(()) }
     }
 
     /// Writes `reply` like `write`, but without a signature. Returns whether the reply is to be
@@ -714,8 +716,8 @@ impl JobContext<'_> {
         let session = self.session.filter(|session| session.keys().id == reply.session_id() && !sets_up);
         let signs = match session {
             // A refusal that sends clients to TCP goes to many senders with unproven addresses, so
-            // it must be cheap.
-            _ if !reply.certifies() || reply.refused() == Some(RefusalReason::OverTcp) => false,
+            // it must be cheap, as must the one of too many signatures.
+            _ if !reply.certifies() || reply.refused().is_some_and(is_never_signed) => false,
             Some(session) if traffic::seal(session, message).is_ok() => {
                 self.counters.with_mac.add(1);
                 false
@@ -734,8 +736,11 @@ impl JobContext<'_> {
         signs
     }
 
-    fn sign(&self, message: &mut Vec<u8>) {
-        let Some(signer) = &self.path.signer else { return };
+    /// # Errors
+    /// When the source has got too many signatures.
+    fn sign(&self, message: &mut Vec<u8>) -> Result<(), RefusalReason> {
+        let Some(signer) = &self.path.signer else { return Ok(()) };
+        self.path.signature_rates.check(self.origin, &self.path.exempt)?;
         let counter = match signer.sign(message) {
             Ok(Signature::Made) => {
                 self.spend(cost::SIGNATURE);
@@ -747,5 +752,11 @@ impl JobContext<'_> {
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
+        Ok(())
     }
+}
+
+/// Whether a refusal for this reason goes out without a signature, also to who asks for one.
+const fn is_never_signed(reason: RefusalReason) -> bool {
+    matches!(reason, RefusalReason::OverTcp | RefusalReason::TooManySignatures)
 }
