@@ -136,6 +136,27 @@ fn callers_find_what_they_may_list_in_pages() {
 }
 
 #[test]
+fn a_search_without_capacity_for_its_answer_is_refused_before_it_is_made() {
+    let service = SearchService::start(|_| ());
+    let state = service.gateway.gateway.state();
+    let searches = || service.admin.server().shared().service.counters.searches.get();
+    let query = "URL=https://found.example/*&limit=1000";
+    assert_eq!(service.found(query), json!(["TST/FOUND-1", "TST/FOUND-2"]));
+    let made = searches();
+    let limits = state.settings.current().limits.answers().bytes;
+    let mut unread = state.answers.reservation(std::net::Ipv4Addr::LOCALHOST.into());
+    assert!(unread.grow(limits.per_source - 24_000, limits), "as by other answers that nobody reads");
+    for more in ["", "&retrieverecords=true"] {
+        let refused = service.search(ADMINISTRATOR, &format!("{query}{more}"));
+        assert_eq!((refused.status, refused.json()["responseCode"].as_i64()), (503, Some(3)), "{more}");
+    }
+    assert_eq!(searches(), made, "handle-admin was not asked");
+    assert_eq!(service.found("URL=https://found.example/*&limit=10"), json!(["TST/FOUND-1", "TST/FOUND-2"]));
+    drop(unread);
+    assert_eq!(service.found(query), json!(["TST/FOUND-1", "TST/FOUND-2"]));
+}
+
+#[test]
 fn searches_without_rights_and_wrong_ones_are_refused() {
     let service = SearchService::start(|_| ());
     let query = "URL=https://found.example/*";

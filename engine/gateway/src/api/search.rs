@@ -12,7 +12,7 @@ use crate::api::guarded::guarded;
 use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, unsupported};
 use crate::bulk::{self, BulkError};
 use crate::refusal::refuse_method;
-use crate::reply::{GatewayResponse, plain};
+use crate::reply::{GatewayResponse, no_capacity, plain};
 use crate::route::Route;
 use crate::state::GatewayState;
 use crate::target;
@@ -43,6 +43,9 @@ const QUESTIONS_MAX: usize = 200;
 const RECORDS_MAX: usize = 1000;
 /// Maximum length of the records of a page, as JSON.
 const RECORDS_LEN_MAX: usize = 16 << 20;
+/// Bytes of a handle in a page, about. What handles of a page really take is looked at as they
+/// arrive.
+const HANDLE_LEN: usize = 32;
 /// Parameters that are not types.
 const OWN_PARAMETERS: [&str; 6] = ["limit", "page", "prefix", "pretty", "callback", "retrieverecords"];
 /// The message where searches are switched off.
@@ -67,6 +70,8 @@ enum SearchFailure {
     TooMuch,
     /// The records are too long.
     TooLong,
+    /// The source leaves too many bytes of other answers unread.
+    NoCapacity,
     /// The records could not be read.
     Records(ServiceError),
 }
@@ -101,6 +106,10 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
         return unsupported(state, request, NO_ADMIN);
     };
     let source = request.peer.address;
+    if !state.has_capacity_for(source, search.limit * HANDLE_LEN) {
+        return no_capacity();
+    }
+    let fits = |len| state.has_capacity_for(source, len);
     let Some(permit) = admin.permit(source) else {
         let refusal = BulkError::Refused(
             ResponseCode::SERVER_BUSY,
@@ -111,7 +120,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {
         Ok(_) if is_ping && !is_anonymous => Ok(Vec::new()),
-        Ok(mut connection) => page(&mut connection, admin, source, &search).await,
+        Ok(mut connection) => page(&mut connection, admin, (source, &search), fits).await,
         Err(error) => Err(SearchFailure::Bulk(error)),
     };
     let is_lost = matches!(&found, Err(SearchFailure::Bulk(BulkError::Lost(_))));
@@ -120,7 +129,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     // Reading records takes a permit of its own.
     drop(permit);
     let found = match found {
-        Ok(handles) if search.has_records => records(admin, source, handles).await,
+        Ok(handles) if search.has_records => records(state, admin, source, handles).await,
         Ok(handles) => Ok(Value::Array(handles.into_iter().map(Value::String).collect())),
         Err(failure) => Err(failure),
     };
@@ -146,6 +155,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
             let message = format!("The records have more than {RECORDS_LEN_MAX} bytes: give a lower limit");
             ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message).respond(state, request, None)
         }
+        Err(SearchFailure::NoCapacity) => no_capacity(),
         Err(SearchFailure::Records(error)) => admin_refusal(state, request, &error, None),
     }
 }
@@ -153,10 +163,12 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
 /// The public values of the records of `handles`, as the reverse lookup of EUDAT shows them. They
 /// are read where the handles were found; a record that has been deleted since is left out.
 async fn records(
+    state: &Arc<GatewayState>,
     admin: &AdministrationService,
     source: IpAddr,
     handles: Vec<String>,
 ) -> Result<Value, SearchFailure> {
+    let state = Arc::clone(state);
     let read = move |client: &mut Administrator| {
         let (mut records, mut len) = (Map::new(), 0);
         for handle in handles {
@@ -166,14 +178,17 @@ async fn records(
             let values: Vec<(Value, usize)> = found.values.iter().map(|value| shown_value(&value)).collect();
             len += values.iter().map(|(_, len)| len).sum::<usize>() + handle.len();
             if len > RECORDS_LEN_MAX {
-                return Ok(None);
+                return Ok(Err(SearchFailure::TooLong));
+            }
+            if !state.has_capacity_for(source, len) {
+                return Ok(Err(SearchFailure::NoCapacity));
             }
             records.insert(handle, values.into_iter().map(|(value, _)| value).collect());
         }
-        Ok(Some(Value::Object(records)))
+        Ok(Ok(Value::Object(records)))
     };
     match admin.ask(source, None, read).await {
-        Ok(records) => records.ok_or(SearchFailure::TooLong),
+        Ok(records) => records,
         Err(error) => Err(SearchFailure::Records(error)),
     }
 }
@@ -199,15 +214,15 @@ async fn connect(
     }
 }
 
-/// The handles of the page.
+/// The handles of the page, as long as `fits` says that there is capacity for so many bytes.
 async fn page(
     connection: &mut LocalConnection,
     admin: &AdministrationService,
-    source: IpAddr,
-    search: &PageSearch,
+    (source, search): (IpAddr, &PageSearch),
+    fits: impl Fn(usize) -> bool,
 ) -> Result<Vec<String>, SearchFailure> {
     let needed = search.skip + search.limit;
-    let (mut handles, mut count, mut after) = (Vec::new(), 0, Vec::new());
+    let (mut handles, mut count, mut after, mut len) = (Vec::new(), 0, Vec::new(), 0);
     let conditions: Vec<(&[u8], &[u8])> =
         search.conditions.iter().map(|(kind, value)| (kind.as_bytes(), value.as_bytes())).collect();
     for _ in 0..QUESTIONS_MAX {
@@ -221,6 +236,10 @@ async fn page(
         let found = bulk::search(connection, admin.timeout(), question).await.map_err(SearchFailure::Bulk)?;
         let skipped = search.skip.saturating_sub(count).min(found.handles.len());
         count += found.handles.len();
+        len += found.handles.iter().skip(skipped).map(String::len).sum::<usize>();
+        if !fits(len) {
+            return Err(SearchFailure::NoCapacity);
+        }
         handles.extend(found.handles.into_iter().skip(skipped));
         match found.next {
             Some(next) if count < needed => after = next,
