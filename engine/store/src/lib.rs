@@ -236,7 +236,7 @@ impl Store {
     /// # Errors
     /// When the file exists or cannot be written.
     pub fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
-        Self::start(StoreEngine::create(config, folds)?, config, false)
+        Self::start(StoreEngine::create(config, folds, None)?, config, false)
     }
 
     /// Creates an empty store in memory, which is lost when dropped.

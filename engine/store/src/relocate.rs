@@ -118,11 +118,8 @@ impl<'s> StoreMove<'s> {
     /// # Errors
     /// When the location has another store, or cannot be written.
     pub fn begin(from: &'s Store, to: &StoreConfig) -> Result<Self, StoreError> {
-        let engine = match StoreEngine::create(to, from.folds()) {
-            Ok(engine) => {
-                write(&engine, |tables| put_state(tables, Some(CopyState::Copying)))?;
-                engine
-            }
+        let engine = match Self::create(to, from.folds()) {
+            Ok(engine) => engine,
             Err(StoreError::Exists(path)) => {
                 let engine = StoreEngine::open(to, false)?;
                 let tables = engine.snapshot()?;
@@ -136,7 +133,7 @@ impl<'s> StoreMove<'s> {
                 match CopyState::from_number(number(names::COPY_STATE)?) {
                     // A database may be in use by another process.
                     None if is_used || to.is_in_database() => return Err(StoreError::Exists(path)),
-                    // A move was interrupted right after it had made the file.
+                    // Made for the copy by hand.
                     None => write(&engine, |tables| put_state(tables, Some(CopyState::Copying)))?,
                     Some(CopyState::Copying) => {}
                     Some(_) if number(names::IDENTITY)? == from.identity() => {}
@@ -150,6 +147,12 @@ impl<'s> StoreMove<'s> {
         let mut begun = Self { from, to: engine, state: CopyState::Copying, position: 0 };
         begun.read_state()?;
         Ok(begun)
+    }
+
+    /// Makes the tables of the copy. A process that is killed leaves no tables or those of a copy,
+    /// but never an empty store, which in a database could be that of another process.
+    pub(crate) fn create(to: &StoreConfig, folds: bool) -> Result<StoreEngine, StoreError> {
+        StoreEngine::create(to, folds, Some((names::COPY_STATE, CopyState::Copying as u64)))
     }
 
     fn read_state(&mut self) -> Result<(), StoreError> {

@@ -125,12 +125,19 @@ pub(crate) enum StoreEngine {
     Postgres(PostgresStore),
 }
 
+/// A number in `Meta`, with its name.
+pub(crate) type MetaNumber = (&'static str, u64);
+
 impl StoreEngine {
-    /// Creates an empty store.
-    pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+    /// Creates an empty store. It has `mark`, a number in its `Meta`, from the moment that it exists.
+    pub(crate) fn create(
+        config: &StoreConfig,
+        folds: bool,
+        mark: Option<MetaNumber>,
+    ) -> Result<Self, StoreError> {
         Ok(match config.is_in_database() {
-            true => Self::Postgres(PostgresStore::create(config, folds)?),
-            false => Self::Embedded(EmbeddedStore::create(config, folds)?),
+            true => Self::Postgres(PostgresStore::create(config, folds, mark)?),
+            false => Self::Embedded(EmbeddedStore::create(config, folds, mark)?),
         })
     }
 

@@ -9,6 +9,7 @@ mod tables;
 
 pub(crate) use tables::{EmbeddedRecord, EmbeddedSnapshot, EmbeddedTables};
 
+use super::tables::MetaNumber;
 use super::{StoreConfig, StoreError};
 use guard::guarded;
 use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
@@ -35,7 +36,11 @@ impl EmbeddedStore {
     ///
     /// It gets its name once it is a store, so that a process that is killed meanwhile leaves
     /// nothing that a later attempt refuses; except on file systems without unnamed files.
-    pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+    pub(crate) fn create(
+        config: &StoreConfig,
+        folds: bool,
+        mark: Option<MetaNumber>,
+    ) -> Result<Self, StoreError> {
         if config.file.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(config.file.clone()));
         }
@@ -46,7 +51,7 @@ impl EmbeddedStore {
             Ok(descriptor) => {
                 let link = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
                 let database = builder(config).create_file(descriptor.into())?;
-                schema::begin(&database, folds)?;
+                schema::begin(&database, folds, mark)?;
                 // A link does not replace what another process has made meanwhile.
                 match linkat(CWD, link, CWD, &config.file, AtFlags::SYMLINK_FOLLOW) {
                     Ok(()) => Some(database),
@@ -56,13 +61,17 @@ impl EmbeddedStore {
             }
             Err(_) => None,
         };
-        let database = database.map_or_else(|| Self::create_at_once(config, folds), Ok)?;
+        let database = database.map_or_else(|| Self::create_at_once(config, folds, mark), Ok)?;
         sync_directory(&config.file)?;
         Ok(Self::new(database, config))
     }
 
     /// Makes a file that has its name from the beginning.
-    fn create_at_once(config: &StoreConfig, folds: bool) -> Result<Database, StoreError> {
+    fn create_at_once(
+        config: &StoreConfig,
+        folds: bool,
+        mark: Option<MetaNumber>,
+    ) -> Result<Database, StoreError> {
         let mut options = OpenOptions::new();
         let made = options.read(true).write(true).create_new(true).mode(0o600).open(&config.file);
         let file = made.map_err(|error| match error.kind() {
@@ -70,14 +79,14 @@ impl EmbeddedStore {
             _ => error.into(),
         })?;
         let database = builder(config).create_file(file)?;
-        schema::begin(&database, folds)?;
+        schema::begin(&database, folds, mark)?;
         Ok(database)
     }
 
     /// Makes empty tables in memory.
     pub(crate) fn in_memory(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
         let database = builder(config).create_with_backend(redb::backends::InMemoryBackend::new())?;
-        schema::begin(&database, folds)?;
+        schema::begin(&database, folds, None)?;
         Ok(Self::new(database, config))
     }
 
@@ -205,7 +214,7 @@ mod tests {
                 std::fs::remove_file(&copy.file).unwrap();
             });
             for at in 0..2 {
-                let made = EmbeddedStore::create(&config, true);
+                let made = EmbeddedStore::create(&config, true, None);
                 assert_eq!(made.is_ok(), at == 0, "{made:?}");
             }
             is_over.store(true, std::sync::atomic::Ordering::Relaxed);
@@ -214,9 +223,9 @@ mod tests {
         let mode = config.file.metadata().unwrap().permissions().mode();
         assert_eq!((mode & 0o777, EmbeddedStore::open(&config).is_ok()), (0o600, true));
         std::fs::remove_file(&config.file).unwrap();
-        drop(EmbeddedStore::create_at_once(&config, true).unwrap());
+        drop(EmbeddedStore::create_at_once(&config, true, None).unwrap());
         assert!(EmbeddedStore::open(&config).is_ok());
-        let exists = EmbeddedStore::create_at_once(&config, true).unwrap_err();
+        let exists = EmbeddedStore::create_at_once(&config, true, None).unwrap_err();
         assert!(matches!(exists, StoreError::Exists(_)), "{exists}");
     }
 
@@ -224,7 +233,7 @@ mod tests {
     fn free_pages_are_written_below_the_limit() {
         let directory = tempfile::tempdir().unwrap();
         let config = StoreConfig::at(&directory.path().join("store"));
-        let mut store = EmbeddedStore::create(&config, true).unwrap();
+        let mut store = EmbeddedStore::create(&config, true, None).unwrap();
         let len = config.file.metadata().unwrap().len();
         for (limit, is_written) in [(len + 1, true), (len, false), (0, false)] {
             store.quick_repair_bytes = limit;

@@ -1,6 +1,7 @@
 //! The tables of the file, and upgrades from older schemas.
 
 use super::super::StoreError;
+use super::super::tables::MetaNumber;
 use super::super::tables::names::{FOLDS, IDENTITY, SCHEMA};
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
 
@@ -52,8 +53,8 @@ pub(crate) const UPGRADES: &[SchemaUpgrade] = &[|transaction| {
     Ok(())
 }];
 
-/// Creates the tables of a new file.
-pub(crate) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> {
+/// Creates the tables of a new file, which has `mark` at once.
+pub(crate) fn begin(database: &Database, folds: bool, mark: Option<MetaNumber>) -> Result<(), StoreError> {
     let transaction = database.begin_write()?;
     transaction.open_table(RECORDS)?;
     transaction.open_table(HOMED)?;
@@ -67,6 +68,9 @@ pub(crate) fn begin(database: &Database, folds: bool) -> Result<(), StoreError> 
         meta.insert(SCHEMA, current(UPGRADES))?;
         meta.insert(FOLDS, u64::from(folds))?;
         meta.insert(IDENTITY, rand::random::<u64>())?;
+        if let Some((name, number)) = mark {
+            meta.insert(name, number)?;
+        }
     }
     Ok(transaction.commit()?)
 }
@@ -119,7 +123,7 @@ mod tests {
 
     /// Makes the tables of schema 1.
     fn begin_first(database: &Database, folds: bool) {
-        begin(database, folds).unwrap();
+        begin(database, folds, None).unwrap();
         let transaction = database.begin_write().unwrap();
         transaction.delete_table(INDEX).unwrap();
         transaction.open_table(META).unwrap().insert(SCHEMA, 1).unwrap();
@@ -166,8 +170,8 @@ mod tests {
             transaction.open_table(META)?.insert("half", 1)?;
             Err(StoreError::Failed)
         };
-        assert!(upgrade(&database, &[fails]).is_err());
-        assert!(number(&database, "half").is_err());
+        assert!(matches!(upgrade(&database, &[fails]), Err(StoreError::Failed)));
+        assert_eq!(number(&database, "half").ok(), None);
         assert_eq!(number(&database, SCHEMA).unwrap(), 1);
         assert!(!folds(&database).unwrap());
     }

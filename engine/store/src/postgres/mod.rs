@@ -27,7 +27,7 @@ pub(crate) use snapshot::{PostgresRecord, PostgresSnapshot};
 pub(crate) use write::{PostgresTables, PostgresWrite};
 
 use super::lease::LeaseHolder;
-use super::tables::{names, number_in};
+use super::tables::{MetaNumber, names, number_in};
 use super::{StoreConfig, StoreError};
 use config::DatabaseAddress;
 use connection::Connection;
@@ -62,7 +62,11 @@ pub(crate) struct PostgresStore {
 
 impl PostgresStore {
     /// Makes the tables in a database that has none of them.
-    pub(crate) fn create(config: &StoreConfig, folds: bool) -> Result<Self, StoreError> {
+    pub(crate) fn create(
+        config: &StoreConfig,
+        folds: bool,
+        mark: Option<MetaNumber>,
+    ) -> Result<Self, StoreError> {
         let store = Self::new(config, false)?;
         let connection = store.connect_writer()?;
         let client = connection.client();
@@ -71,7 +75,7 @@ impl PostgresStore {
         if there.is_some_and(|row| row.get::<_, Option<String>>(0).is_some()) {
             return Err(StoreError::Exists(config.location().into()));
         }
-        let creation = format!("BEGIN;\n{}COMMIT;", schema::creation(folds, rand::random()));
+        let creation = format!("BEGIN;\n{}COMMIT;", schema::creation(folds, rand::random(), mark));
         connection.run("make tables in", client.batch_execute(&creation))?;
         store.keep_writer(Some(connection));
         Ok(store)

@@ -1,6 +1,6 @@
 //! The tables of the database, and upgrades from older schemas.
 
-use super::super::tables::{StoreTable, names};
+use super::super::tables::{MetaNumber, StoreTable, names};
 
 /// All tables.
 pub(super) const TABLES: [StoreTable; 17] = [
@@ -93,8 +93,8 @@ const fn is_of_upgrade(table: StoreTable) -> bool {
     matches!(table, StoreTable::Index | StoreTable::Imports | StoreTable::Pulls)
 }
 
-/// The statements that make the tables of a new store.
-pub(super) fn creation(folds: bool, identity: u64) -> String {
+/// The statements that make the tables of a new store, which has `mark` at once.
+pub(super) fn creation(folds: bool, identity: u64, mark: Option<MetaNumber>) -> String {
     let mut sql = String::new();
     for table in TABLES.into_iter().filter(|&table| !is_of_upgrade(table)) {
         let name = name(table);
@@ -104,7 +104,7 @@ pub(super) fn creation(folds: bool, identity: u64) -> String {
     sql += &UPGRADES.concat();
     let numbers =
         [(names::SCHEMA, CURRENT), (names::FOLDS, u64::from(folds)), (names::IDENTITY, identity), (LOCK, 0)];
-    for (name, number) in numbers {
+    for (name, number) in numbers.into_iter().chain(mark) {
         let name = data_encoding::HEXLOWER.encode(name.as_bytes());
         sql += &format!("INSERT INTO handle_meta VALUES ('\\x{name}', '\\x{number:016x}');\n");
     }

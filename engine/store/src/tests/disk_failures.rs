@@ -142,7 +142,7 @@ impl FailingDisk {
         let is_new = self.bytes().is_empty();
         let database = redb::Database::builder().create_with_backend(self.clone())?;
         if is_new {
-            schema::begin(&database, true)?;
+            schema::begin(&database, true, None)?;
         }
         schema::upgrade(&database, schema::UPGRADES)?;
         Store::start(StoreEngine::Embedded(EmbeddedStore::new(database, &config)), &config, false)

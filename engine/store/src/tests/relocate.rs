@@ -8,6 +8,7 @@ over_engines! {
     a_move_goes_on_after_an_interruption_and_after_an_import,
     changes_during_a_move_are_in_the_copy_or_refused,
     a_location_with_another_store_is_refused,
+    a_move_that_was_killed_when_it_had_made_the_tables_begins_again,
 }
 
 /// An engine that is not `engine`, if it is installed; the other one gets tested from there.
@@ -168,8 +169,21 @@ fn changes_during_a_move_are_in_the_copy_or_refused(engine: TestEngine) {
     assert_eq!(content(&moved), content(&store));
 }
 
+fn a_move_that_was_killed_when_it_had_made_the_tables_begins_again(engine: TestEngine) {
+    let (Some((_location, store)), Some(to)) = (new_store(engine), new_location(engine)) else { return };
+    fill(&store);
+    // What a move makes first: there is no moment at which the tables are without the mark.
+    drop(StoreMove::create(&to.config, store.folds()).unwrap());
+    let opened = Store::open(&to.config).unwrap_err();
+    assert!(matches!(opened, StoreError::UnfinishedCopy(_)), "{opened}");
+    let mut moving = StoreMove::begin(&store, &to.config).unwrap();
+    while moving.step(|_| true).unwrap() != Some(0) {}
+    moving.finish().unwrap();
+    assert_eq!(content(&Store::open(&to.config).unwrap()), content(&store));
+}
+
 #[test]
-fn a_move_that_was_killed_when_it_had_made_the_file_begins_again() {
+fn a_move_takes_a_file_that_was_never_used() {
     let new = || new_store(TestEngine::Embedded).unwrap();
     let ((_location, store), (to, made)) = (new(), new());
     fill(&store);
