@@ -13,8 +13,9 @@ pub const XML_NODES_MAX: u32 = 4096;
 pub const XML_DEPTH_MAX: usize = 32;
 /// Most bytes of a compiled pattern.
 pub const PATTERN_LEN_MAX: usize = 256 << 10;
-/// Most bytes of all compiled patterns of one namespace, or of all that are compiled for one
-/// answer. A pattern that is refused counts as well, with the size at which it was.
+/// Most bytes that are compiled of all patterns of one namespace, or of all for one answer. Each
+/// attempt to compile a pattern counts, with the size up to which it goes, so that a pattern counts
+/// about twice, and one that is refused as well.
 pub const PATTERNS_LEN_MAX: usize = 2 * PATTERN_LEN_MAX;
 /// Deepest nesting of groups in a pattern.
 pub const PATTERN_DEPTH_MAX: u32 = 32;

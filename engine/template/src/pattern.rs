@@ -86,34 +86,35 @@ impl HandlePattern {
                 .nest_limit(PATTERN_DEPTH_MAX)
                 .build()
         };
+        let failure = |error: regex::Error| {
+            // The last line has the reason; the lines above point to its position.
+            invalid(error.to_string().lines().last().unwrap_or_default().trim().to_owned())
+        };
+        // First alone, and only parsed: "a)(b" must not become valid by the group around it.
+        budget.take_pattern(PATTERN_LEN_MIN);
+        match compile(&translated, 0) {
+            Ok(_) | Err(regex::Error::CompiledTooBig(_)) => {}
+            Err(error) => return Err(failure(error)),
+        }
         let whole = format!(r"\A(?:{translated})\z");
         // The library does not report the size of a compiled pattern, but refuses patterns above a
-        // given size.
+        // given size, after it has compiled so much of them.
         let mut len = PATTERN_LEN_MIN;
-        while len <= budget.patterns_left().min(PATTERN_LEN_MAX) {
-            // First alone: "a)(b" must not become valid by the group around it.
-            match compile(&translated, len).and_then(|_| compile(&whole, len)) {
+        while len <= PATTERN_LEN_MAX {
+            if len > budget.patterns_left() {
+                return Err(invalid("it is too large beside the other patterns".to_owned()));
+            }
+            budget.take_pattern(len);
+            match compile(&whole, len) {
                 Ok(regex) => {
-                    budget.take_pattern(len);
                     let groups = regex.captures_len();
                     return Ok(Self { regex, len, groups });
                 }
                 Err(regex::Error::CompiledTooBig(_)) => len *= 2,
-                // The last line has the reason; the lines above point to its position.
-                Err(error) => {
-                    budget.take_pattern(len);
-                    let why = error.to_string();
-                    return Err(invalid(why.lines().last().unwrap_or_default().trim().to_owned()));
-                }
+                Err(error) => return Err(failure(error)),
             }
         }
-        budget.take_pattern(len / 2);
-        let why = if len > PATTERN_LEN_MAX {
-            "it is too large"
-        } else {
-            "it is too large beside the other patterns"
-        };
-        Err(invalid(why.to_owned()))
+        Err(invalid("it is too large".to_owned()))
     }
 
     /// The cost of a match with a text of `text_len` bytes, in the unit of
@@ -251,6 +252,7 @@ fn property(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limit::PATTERNS_LEN_MAX;
 
     fn groups(java: &str, text: &str) -> Option<Vec<String>> {
         let pattern = compile(java, false).unwrap_or_else(|error| panic!("{error}"));
@@ -344,7 +346,8 @@ mod tests {
             assert!(!error.why.is_empty() && error.to_string().contains(java));
         }
         let deep = "(".repeat(40) + &")".repeat(40);
-        assert!(compile(&deep, true).is_err());
+        let error = compile(&deep, true).unwrap_err();
+        assert!(error.why.contains("nest"), "{error}");
     }
 
     #[test]
@@ -365,13 +368,31 @@ mod tests {
         assert_eq!(large.cost(9), 10 * large.len / MATCHED_UNIT_LEN);
         // At the limit of the bytes that are left, and beyond it.
         let mut budget = CompileBudget::default();
-        budget.take_pattern(budget.patterns_left() - large.len);
+        budget.take_pattern(budget.patterns_left() - 2 * large.len);
         assert!(HandlePattern::new("(.*?)([a-c]?){200}x", true, &mut budget).is_ok());
         assert_eq!(budget.patterns_left(), 0);
         let mut budget = CompileBudget::default();
-        budget.take_pattern(budget.patterns_left() - large.len + 1);
+        budget.take_pattern(budget.patterns_left() - 2 * large.len + 1);
         let refused = HandlePattern::new("(.*?)([a-c]?){200}x", true, &mut budget).unwrap_err();
         assert!(refused.why.contains("beside"), "{refused}");
         assert!(budget.patterns_left() < large.len, "a refused pattern counts");
+    }
+
+    #[test]
+    fn every_attempt_to_compile_counts() {
+        let spent = |java: &str| {
+            let mut budget = CompileBudget::default();
+            let compiled = HandlePattern::new(java, true, &mut budget);
+            (PATTERNS_LEN_MAX - budget.patterns_left(), compiled.map(|pattern| pattern.len))
+        };
+        assert_eq!(spent("y"), (2 * PATTERN_LEN_MIN, Ok(PATTERN_LEN_MIN)));
+        let (large, len) = spent("(.*?)([a-c]?){200}x");
+        assert_eq!(large, 2 * len.unwrap(), "each half of the one after it");
+        let (too_large, refused) = spent("a{1000}{1000}");
+        assert_eq!(too_large, 2 * PATTERN_LEN_MAX);
+        assert_eq!(refused.unwrap_err().why, "it is too large");
+        let (wrong, refused) = spent("a)(b");
+        assert_eq!(wrong, PATTERN_LEN_MIN, "it is only parsed");
+        assert!(refused.unwrap_err().why.contains("unopened group"));
     }
 }
