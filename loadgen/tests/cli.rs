@@ -81,8 +81,13 @@ struct Echo(Child, String);
 
 impl Echo {
     fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    fn start_with(args: &[&str]) -> Self {
         let mut echo = Command::new(env!("CARGO_BIN_EXE_handle-loadgen"))
             .args(["echo", "--listen", "127.0.0.1:0", "--answer-len", "100", "--datapath", "portable"])
+            .args(args)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -99,6 +104,23 @@ impl Drop for Echo {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn the_echo_server_runs_on_its_core() {
+    let allowed = |pid: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+        line.trim().to_owned()
+    };
+    let all = allowed(std::process::id());
+    let last = all.rsplit([',', '-']).next().unwrap();
+    let free = Echo::start();
+    assert_eq!(allowed(free.0.id()), all, "without the option");
+    let pinned = Echo::start_with(&["--core", last]);
+    assert_eq!(allowed(pinned.0.id()), last);
+    let output = loadgen(&["echo", "--listen", "127.0.0.1:0", "--core", "100000"]);
+    assert!(text(&output.stderr).contains("core 100000"), "{}", text(&output.stderr));
 }
 
 /// Runs until the exit code is `code`, and returns the output. A run that reports a late generator

@@ -6,8 +6,9 @@ use handle_client::{BlockingDriver, Question};
 use handle_tests::lab::LabProcess;
 use handle_tests::process::{fail, hdl, succeed};
 use handle_tests::records;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use std::fmt::Write as _;
+use std::net::UdpSocket;
 use std::sync::{Arc, OnceLock};
 
 /// The lab of tests that do not change it.
@@ -59,8 +60,49 @@ fn each_step_is_shown_and_signed() {
     assert!(json["trace"].as_array().unwrap().len() > 5, "{json}");
     let url = succeed(lab.hdl(&["resolve", "20.500.LAB/alias", "--aliases", "1", "--url"]));
     assert_eq!(url, "https://lab.example/hello\n");
+    let alias = ["resolve", "20.500.LAB/alias", "--aliases", "1", "--trace"];
+    let shown = succeed(lab.hdl(&alias));
+    assert!(shown.contains(", cached"), "the target is in the same prefix: {shown}");
+    let shown = succeed(lab.hdl(&[&alias[..], &["--no-cache"]].concat()));
+    assert!(!shown.contains(", cached"), "{shown}");
     let tcp = succeed(lab.hdl(&["resolve", "20.500.LAB/hello", "--tcp", "--trace"]));
     assert!(tcp.contains("over TCP") && !tcp.contains("over UDP"), "{tcp}");
+}
+
+#[test]
+fn of_the_sites_of_a_service_those_with_a_keyword_are_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let sites = ["europe", "asia near"].map(|keywords| {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let site = json!({
+            "version": 1, "protocolVersion": "2.11", "serialNumber": 1, "primarySite": true,
+            "attributes": [{ "name": "site_filter_keywords", "value": keywords }],
+            "servers": [{
+                "serverId": 1, "address": "127.0.0.1",
+                "interfaces": [{
+                    "query": true, "admin": false, "protocol": "UDP", "port": socket.local_addr().unwrap().port(),
+                }],
+            }],
+        });
+        (socket, json!({ "nas": ["0.NA/10.9"], "site": site }))
+    });
+    let file = directory.path().join("local_info.json");
+    std::fs::write(&file, Json::from([&sites[0].1, &sites[1].1].map(Json::clone).to_vec()).to_string())
+        .unwrap();
+    // Whether a question has come to each of the sites, which give no answer.
+    let asked = |options: &[&str]| {
+        let file = ["--local-info", file.to_str().unwrap(), "--lookup-timeout", "8"];
+        let output = hdl([&["resolve", "10.9/x"][..], &file, options].concat()).output().unwrap();
+        assert!(!output.status.success());
+        [0, 1].map(|at| {
+            let count = std::iter::from_fn(|| sites[at].0.recv(&mut [0; 512]).ok()).count();
+            count > 0
+        })
+    };
+    assert_eq!(asked(&["--keyword", "near"]), [false, true]);
+    assert_eq!(asked(&["--keyword", "europe"]), [true, false]);
+    assert_eq!(asked(&[]), [true, true]);
 }
 
 #[test]

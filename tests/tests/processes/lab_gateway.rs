@@ -1,6 +1,7 @@
 //! The gateway and the cache of the lab: they answer for handles of every site, and can be stopped
 //! and killed as the servers can.
 
+use handle_tests::daemon::free_address;
 use handle_tests::gateway_server::get;
 use handle_tests::lab::LabProcess;
 use handle_tests::process::{succeed, until};
@@ -37,7 +38,9 @@ fn the_gateway_of_the_lab_finds_handles_of_every_site() {
 
 #[test]
 fn the_cache_of_the_lab_answers_when_all_sites_are_stopped() {
-    let lab = LabProcess::up_with(&[]);
+    let port = free_address().port();
+    let lab = LabProcess::up_with(&["--cache-port", &port.to_string()]);
+    assert_eq!(lab.addresses("cache")[0].port(), port);
     let (address, control) = (lab.addresses("cache")[0].to_string(), lab.control("cache"));
     let handles = ["20.500.LAB/hello", "10.1016/j.rcae.2013.04.001", "20.500.LAB/alias"];
     let resolve = |handle| succeed(lab.hdl(&["resolve", handle, "--server", &address, "--json"]));
