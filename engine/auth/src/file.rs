@@ -222,7 +222,8 @@ mod tests {
             assert_eq!(**open_secret_file(&path).unwrap(), *secret);
             assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
         }
-        assert!(replace_secret_file(&directory.path().join("no/secret"), b"x").is_err());
+        let error = replace_secret_file(&directory.path().join("no/secret"), b"x").unwrap_err();
+        assert!(error.to_string().contains("No such file"), "{error}");
     }
 
     #[test]
@@ -235,7 +236,7 @@ mod tests {
             fs::remove_file(&path).unwrap();
         }
         with_mode(directory.path(), 0o700);
-        assert!(open_secret_file(directory.path()).is_err());
+        assert!(matches!(open_secret_file(directory.path()), Err(OpenError::NotASecret { .. })));
         assert!(matches!(open_secret_file(&path), Err(OpenError::Io { .. })));
     }
 

@@ -177,8 +177,18 @@ mod tests {
         {
             assert_eq!(prefix_name(text).unwrap(), name);
         }
-        for text in ["", "0.NA/", "10.1/a", "0.NA/10.1/a", "a b", "a\u{1b}", &"x".repeat(3000)] {
-            assert!(prefix_name(text).is_err(), "{text:?}");
+        let (no_prefix, handle) = ("is not a prefix such as", "is a handle, not a prefix");
+        for (text, why) in [
+            ("", no_prefix),
+            ("0.NA/", no_prefix),
+            ("10.1/a", handle),
+            ("0.NA/10.1/a", handle),
+            ("a b", no_prefix),
+            ("a\u{1b}", no_prefix),
+            (&"x".repeat(3000), "is too long"),
+        ] {
+            let error = prefix_name(text).unwrap_err().to_string();
+            assert!(error.contains(why), "{text:?}: {error}");
         }
     }
 

@@ -357,16 +357,22 @@ mod tests {
         {
             assert_eq!(framing(good), Ok(()), "{good:?}");
         }
-        for bad in [
-            "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
-            "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n",
-            "Transfer-Encoding: gzip, chunked\r\n",
-            "Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-            "X: y\nContent-Length: 4\r\n",
-            "Content-Length: 4\n",
-            "X: y\ntransfer-encoding: chunked\r\n",
+        let [both, other, bare] = [
+            "has Content-Length and Transfer-Encoding",
+            "another Transfer-Encoding than chunked",
+            "ends without carriage return",
+        ];
+        for (bad, why) in [
+            ("Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", both),
+            ("Transfer-Encoding: chunked\r\nContent-Length: 4\r\n", both),
+            ("Transfer-Encoding: gzip, chunked\r\n", other),
+            ("Transfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n", other),
+            ("X: y\nContent-Length: 4\r\n", bare),
+            ("Content-Length: 4\n", bare),
+            ("X: y\ntransfer-encoding: chunked\r\n", bare),
         ] {
-            assert!(framing(bad).is_err(), "{bad:?}");
+            let refused = framing(bad).unwrap_err();
+            assert!(refused.ends_with(why), "{bad:?}: {refused}");
         }
     }
 
@@ -377,13 +383,13 @@ mod tests {
             check_host(parts.version, &HeaderFacts::of(&parts.headers))
         };
         assert!(check(&["x"]).is_ok());
-        assert!(check(&[]).is_err());
-        assert!(check(&["x", "x"]).is_err());
+        assert_eq!(check(&[]), Err("The request has no Host header"));
+        assert_eq!(check(&["x", "x"]), Err("The request has several Host headers"));
         for host in ["", "a.example:8000", "[::1]:80", "192.0.2.1", "xn--a_b"] {
             assert!(check(&[host]).is_ok(), "{host}");
         }
         for host in ["a b", "a, b", "a/b", "a@b", "a?b", "a#b", "\u{e9}"] {
-            assert!(check(&[host]).is_err(), "{host}");
+            assert_eq!(check(&[host]), Err("The Host header has no valid host"), "{host}");
         }
         assert!(check_host(Version::HTTP_10, &HeaderFacts::default()).is_ok());
     }

@@ -326,28 +326,39 @@ mod tests {
 
     #[test]
     fn rules_that_leave_the_host_to_the_client_are_refused() {
-        for bad in [
-            "path = ''\ntemplate = 'https://a.example/{0}'",
-            "path = '/x'\ntemplate = 'https://a.example/{0}'",
-            "path = '10.5/'\ntemplate = 'https://a.example/{0}'",
-            "path = 'api/x'\ntemplate = 'https://a.example/{0}'",
-            "path = 'x'",
-            "path = 'x'\ntemplate = 'https://a.example/{0}'\nbackend = 'http://a.example/{0}'",
-            "path = 'x'\ntemplate = 'https://{0}/'",
-            "path = 'x'\ntemplate = 'https://a.example{0}'",
-            "path = 'x'\ntemplate = '{0}'",
-            "path = 'x'\ntemplate = 'https://a.example/{1}'",
-            "path = 'x'\npattern = '('\ntemplate = 'https://a.example/{0}'",
-            "path = 'x'\npattern = '(\\w{1000}){1000}'\ntemplate = 'https://a.example/{0}'",
-            "path = 'x'\nbackend = 'http://{0}/'",
-            "path = 'x'\nbackend = 'https://{0}/'",
-            "path = 'x'\nbackend = 'https://a.example{0}/'",
-            "path = 'x'\nbackend = 'http://a.example/{0}'\nca_file = 'ca.pem'",
-            "path = 'x'\ntemplate = 'https://a.example/{0}'\nca_file = 'ca.pem'",
-            "path = 'x'\nbackend = 'file:///etc/{0}'",
-            "path = 'x'\nbackend = 'http://a.example/{0}'\nrequests = 0",
+        let [path, one, scheme, backend, ca_file] = [
+            "`path` is empty",
+            "neither or both",
+            "`template` must begin with a scheme",
+            "`backend` must begin with http",
+            "`ca_file` needs",
+        ];
+        for (bad, why) in [
+            ("path = ''\ntemplate = 'https://a.example/{0}'", path),
+            ("path = '/x'\ntemplate = 'https://a.example/{0}'", path),
+            ("path = '10.5/'\ntemplate = 'https://a.example/{0}'", path),
+            ("path = 'api/x'\ntemplate = 'https://a.example/{0}'", path),
+            ("path = 'x'", one),
+            ("path = 'x'\ntemplate = 'https://a.example/{0}'\nbackend = 'http://a.example/{0}'", one),
+            ("path = 'x'\ntemplate = 'https://{0}/'", scheme),
+            ("path = 'x'\ntemplate = 'https://a.example{0}'", scheme),
+            ("path = 'x'\ntemplate = '{0}'", scheme),
+            ("path = 'x'\ntemplate = 'https://a.example/{1}'", "a place in braces"),
+            ("path = 'x'\npattern = '('\ntemplate = 'https://a.example/{0}'", "unclosed group"),
+            (
+                "path = 'x'\npattern = '(\\w{1000}){1000}'\ntemplate = 'https://a.example/{0}'",
+                "exceeds size limit",
+            ),
+            ("path = 'x'\nbackend = 'http://{0}/'", backend),
+            ("path = 'x'\nbackend = 'https://{0}/'", backend),
+            ("path = 'x'\nbackend = 'https://a.example{0}/'", backend),
+            ("path = 'x'\nbackend = 'http://a.example/{0}'\nca_file = 'ca.pem'", ca_file),
+            ("path = 'x'\ntemplate = 'https://a.example/{0}'\nca_file = 'ca.pem'", ca_file),
+            ("path = 'x'\nbackend = 'file:///etc/{0}'", backend),
+            ("path = 'x'\nbackend = 'http://a.example/{0}'\nrequests = 0", "requests"),
         ] {
-            assert!(rules(&format!("[[target]]\n{bad}")).is_err(), "{bad}");
+            let refused = format!("{:#}", rules(&format!("[[target]]\n{bad}")).unwrap_err());
+            assert!(refused.contains(why), "{bad}: {refused}");
         }
     }
 

@@ -160,7 +160,8 @@ mod tests {
         let mut wrong = Config { log: "debug".to_owned(), ..Config::default() };
         wrong.tcp.connections = 7;
         let refuse: SetLog = Box::new(|_| Err(LogError::Ended));
-        assert!(settings.take(&wrong, |_| Ok(()), Some(&refuse)).is_err());
+        let refused = settings.take(&wrong, |_| Ok(()), Some(&refuse)).unwrap_err();
+        assert_eq!(refused.to_string(), LogError::Ended.to_string());
         assert_eq!(settings.current().config.tcp.connections, 10_240);
         assert_eq!(settings.generation(), 0);
     }

@@ -236,6 +236,7 @@ mod tests {
 
     #[test]
     fn refuses_what_is_not_a_file() {
-        assert!(MappedFile::open(&std::env::temp_dir(), LoadMode::Map).is_err());
+        let error = MappedFile::open(&std::env::temp_dir(), LoadMode::Map).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
 }

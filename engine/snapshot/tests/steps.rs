@@ -4,16 +4,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 use handle_proto::{Permissions, Value};
-use handle_snapshot::set::LayerChecks;
 use handle_snapshot::set::manifest::{LayerEntry, Manifest};
 use handle_snapshot::set::stager::NewLayer;
 use handle_snapshot::set::steps::{
     LayerRecipe, LayerRecipes, RecipePart, STEPS_HEAD_LEN, STEPS_MAX, SetStep, StepsHead, between,
     object_name, set_id, split, window,
 };
+use handle_snapshot::set::{LayerChecks, SetErrorKind};
 use handle_snapshot::{
-    Builder, HomedPrefixes, Layer, LayerOptions, LayerPosition, LayerWriter, LoadMode, MappedFile,
-    SetPublisher, merge,
+    BuildError, Builder, HomedPrefixes, Layer, LayerOptions, LayerPosition, LayerWriter, LoadMode,
+    MappedFile, SetPublisher, merge,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -412,7 +412,8 @@ fn other_parts_build_nothing() {
     let missing = LayerEntry { file: "0000000099-0.layer".to_owned(), ..entry.clone() };
     assert!(!with(vec![parts[0], RecipePart::Layer(&missing)]), "a layer that is not there");
     let stopped = replica.publisher.rebuild_layer("built.part", entry, &recipe, &|| true);
-    assert!(stopped.is_err());
+    let stopped = stopped.unwrap_err();
+    assert!(matches!(stopped.kind, SetErrorKind::Build(BuildError::Stopped)), "{stopped}");
     let late = LayerRecipe { created_unix_ms: recipe.created_unix_ms + 1, ..recipe.clone() };
     assert!(!replica.take(entry, &late));
     assert!(replica.take(entry, &recipe));

@@ -235,8 +235,10 @@ mod tests {
         let path = directory.path().join("log");
         let mut batch = batch_of("x");
         drop(BatchLog::begin(&path, &mut batch).unwrap());
-        assert!(BatchLog::begin(&path, &mut batch).is_err(), "it is there");
-        assert!(BatchLog::resume(&path, &mut batch_of("y")).is_err());
+        let there = format!("{:#}", BatchLog::begin(&path, &mut batch).map(drop).unwrap_err());
+        assert!(there.contains("exists"), "{there}");
+        let other = format!("{:#}", BatchLog::resume(&path, &mut batch_of("y")).map(drop).unwrap_err());
+        assert!(other.contains("another batch"), "{other}");
         let header = std::fs::read_to_string(&path).unwrap();
         for text in ["", "x", "{}\n", "{\"key\":\"x\",\"batch\":\"\"}\n", &format!("{header}x\n")] {
             std::fs::write(&path, text).unwrap();

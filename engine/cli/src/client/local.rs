@@ -165,6 +165,7 @@ mod tests {
         assert_eq!((timeouts.tcp_ms, preferences.addresses.len()), (7, 1));
         fs::write(path.join("config.dct"), "{").unwrap();
         assert!(format!("{:#}", directory.settings().unwrap_err()).contains("config.dct"));
-        assert!(ClientDirectory::find(Some(&path.join("none")), true).is_err());
+        let error = ClientDirectory::find(Some(&path.join("none")), true).map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("none"), "{error:#}");
     }
 }

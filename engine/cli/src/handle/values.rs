@@ -155,15 +155,16 @@ mod tests {
         );
         assert_eq!((url.view().permissions.0, secret.view().permissions.0), (0x0e, 0x0c));
         assert!(empty.view().data.is_empty());
-        for text in [
-            "URL=x",
-            "1:URL",
-            "x:URL=x",
-            "1:HS_ADMIN=300",
-            "1:HS_ADMIN=0111111100113:300:10/a",
-            "1:DESC=@/nowhere",
+        for (text, why) in [
+            ("URL=x", "the index is missing"),
+            ("1:URL", "has no data"),
+            ("x:URL=x", "invalid index"),
+            ("1:HS_ADMIN=300", "HS_ADMIN"),
+            ("1:HS_ADMIN=0111111100113:300:10/a", "HS_ADMIN"),
+            ("1:DESC=@/nowhere", "/nowhere"),
         ] {
-            assert!(args(&[text]).read().is_err(), "{text}");
+            let error = format!("{:#}", args(&[text]).read().map(drop).unwrap_err());
+            assert!(error.contains(why), "{text}: {error}");
         }
     }
 
@@ -201,7 +202,8 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         assert_eq!(from_file("URL", &path).unwrap(), text.as_bytes(), "no site");
         std::fs::write(&path, r#"{"serialNumber":"seven"}"#).unwrap();
-        assert!(from_file("HS_SITE", &path).is_err());
+        let error = format!("{:#}", from_file("HS_SITE", &path).unwrap_err());
+        assert!(error.contains("serialNumber"), "{error}");
     }
 
     #[test]

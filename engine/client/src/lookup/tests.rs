@@ -311,7 +311,8 @@ fn aliases_are_followed_up_to_the_limit() {
     let error = ask(&mut world, &client, &Question::all(b"10.a/loop"), &options).unwrap_err();
     assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
     let few = LookupOptions { aliases_max: 1, ..LookupOptions::default() };
-    assert!(ask(&mut world, &client, &Question::all(b"10.a/one"), &few).is_err());
+    let error = ask(&mut world, &client, &Question::all(b"10.a/one"), &few).unwrap_err();
+    assert!(matches!(error, LookupError::TooManyIndirections { .. }), "{error}");
     // Deployed clients follow none.
     let answer = resolve(&mut world, &client, "10.a/one").unwrap();
     assert_eq!((data(&answer), answer.aliases_count), (vec!["10.a/two".to_owned()], 0));

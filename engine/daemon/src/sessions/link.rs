@@ -468,7 +468,8 @@ mod tests {
         let path = directory.path().join("sessions");
         let _held = HolderHandle::start(&path, false);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(OwnedSocket::bind(&path, false).is_err(), "another process answers");
+        let taken = |path, replace| OwnedSocket::bind(path, replace).map(drop).unwrap_err().to_string();
+        assert_eq!(taken(&path, false), "another process answers there");
         let replaces = OwnedSocket::bind(&path, true).unwrap();
         let found = || std::fs::metadata(&path).unwrap().ino();
         let held = found();
@@ -477,7 +478,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "leaves nothing");
         let file = directory.path().join("file");
         std::fs::write(&file, b"").unwrap();
-        assert!(OwnedSocket::bind(&file, true).is_err(), "not a socket");
+        assert_eq!(taken(&file, true), "something that is no socket is there");
     }
 
     #[test]

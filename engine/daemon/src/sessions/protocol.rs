@@ -439,6 +439,7 @@ mod tests {
         let frame = [&len[..], &vec![0; ASK_LEN_MAX + 1]].concat();
         let error = receive(&mut &frame[..], &mut buffer, ASK_LEN_MAX).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        assert!(receive(&mut &sent[..9], &mut buffer, ASK_LEN_MAX).is_err(), "cut");
+        let error = receive(&mut &sent[..9], &mut buffer, ASK_LEN_MAX).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "cut");
     }
 }

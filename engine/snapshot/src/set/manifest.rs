@@ -353,8 +353,9 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Manifest::parse(&bytes).unwrap_err().line, 0, "bit {bit}");
         }
-        assert!(Manifest::parse(format!("{text}\n").as_bytes()).is_err());
-        assert!(Manifest::parse(text.replace('\n', "\r\n").as_bytes()).is_err());
+        for other in [format!("{text}\n"), text.replace('\n', "\r\n")] {
+            assert_eq!(Manifest::parse(other.as_bytes()).unwrap_err().line, 0, "{other:?}");
+        }
     }
 
     /// Adds a correct checksum, so that the lines themselves are checked.

@@ -33,7 +33,8 @@ fn interrupt(bulk: Bulk<'_>, commits: usize) {
             assert!(count < commits, "interrupted");
         })
     }));
-    assert!(interrupted.is_err());
+    let panic = interrupted.unwrap_err();
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"interrupted"));
 }
 
 fn urls(store: &Store) -> Vec<Vec<u8>> {
