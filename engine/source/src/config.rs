@@ -17,6 +17,8 @@ pub enum SourceKind {
     /// A server that answers over HTTP.
     #[default]
     Http,
+    /// A DSpace, which answers for its handles over HTTP in a form of its own.
+    Dspace,
     /// A program that answers on its standard output.
     Program,
     /// A query to a database of PostgreSQL.
@@ -27,7 +29,7 @@ pub enum SourceKind {
 
 impl SettingType for SourceKind {
     fn type_name() -> String {
-        "`http`, `program`, `sql`, `tables`".to_owned()
+        "`http`, `dspace`, `program`, `sql`, `tables`".to_owned()
     }
 }
 
@@ -82,12 +84,12 @@ settings! {
         /// Set this when a table `[[sources]]` is written: prefixes whose handles the source has,
         /// without `0.NA/`. They are homed at the start.
         restart prefixes: Vec<String> = Vec::new(), PREFIXES;
-        /// Set this when something else than a server over HTTP (`url`) answers: a program
-        /// (`command`), a query to a database (`database`, `query`), or the tables of a reference
+        /// Set this when something else than a server over HTTP (`url`) answers: a DSpace (`url`), a
+        /// program (`command`), a query to a database (`database`, `query`), or the tables of a reference
         /// server in a database (`database`).
         restart kind: SourceKind = SourceKind::Http;
-        /// Set this when the kind is `http`: URL to which a slash and the handle are appended,
-        /// percent-encoded.
+        /// Set this when the kind is `http` or `dspace`: URL to which a slash and the handle are
+        /// appended, percent-encoded; of a DSpace, the one before `/resolve/` and `/listhandles/`.
         restart url: String = String::new(), URL;
         /// Set this when a server over HTTP asks for a token: file with it, for which only its
         /// owner may have permissions. It is sent as `Authorization: Bearer`.
@@ -223,7 +225,7 @@ fn is_complete(config: &SourceConfig) -> Result<(), SettingError> {
     let is_path = config.command.first().is_some_and(|program| program.starts_with('/'));
     // Each setting, whether it is there, and the kinds that need it.
     let settings: [(&str, bool, &[SourceKind]); 4] = [
-        ("url", !config.url.is_empty(), &[SourceKind::Http]),
+        ("url", !config.url.is_empty(), &[SourceKind::Http, SourceKind::Dspace]),
         ("command", !config.command.is_empty(), &[SourceKind::Program]),
         ("database", !config.database.is_empty(), &[SourceKind::Sql, SourceKind::Tables]),
         ("query", !config.query.is_empty(), &[SourceKind::Sql]),

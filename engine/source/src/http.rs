@@ -1,15 +1,19 @@
 //! A back end over HTTP: `GET {url}/{handle}` answers 200 with the record as JSON, or 404. In
 //! `pages`, the same for all records and for changes.
 //!
+//! A DSpace is asked in a form of its own ([`dspace`]).
+//!
 //! `docs/source-openapi.json` describes the contract. Connections are kept for the next request.
 //! Redirects are not followed, and a body is received up to the limit only.
 
+mod dspace;
 mod pages;
 
+pub(crate) use dspace::DspacePages;
 pub(crate) use pages::HttpPages;
 
 use crate::RecordSource;
-use crate::config::SourceConfig;
+use crate::config::{SourceConfig, SourceKind};
 use crate::contract::read_record;
 use crate::error::SourceError;
 use crate::guarded::SourceAnswer;
@@ -42,6 +46,7 @@ pub(crate) struct HttpSource {
     timeout: Duration,
     bytes_max: usize,
     folds: bool,
+    is_dspace: bool,
     runtime: RuntimeHandle,
 }
 
@@ -87,37 +92,25 @@ impl HttpSource {
             timeout: config.timeout(),
             bytes_max: config.answer_bytes,
             folds,
+            is_dspace: config.kind == SourceKind::Dspace,
             runtime,
         })
     }
 
     async fn ask(&self, key: &[u8]) -> SourceAnswer {
+        if self.is_dspace {
+            return dspace::ask(&self.client, key, self.bytes_max).await;
+        }
         let url = format!("{}/{}", self.client.url, percent_encode(key, SEGMENT));
         let answer = self.client.client.get(url).send().await;
         let answer = answer.map_err(|error| SourceError::Unreachable(reason(&error)))?;
         match answer.status() {
             StatusCode::OK => {
-                let body = self.body(answer).await?;
+                let body = body_of(answer, self.bytes_max).await?;
                 read_record(&body, key, self.folds).map(Some)
             }
             StatusCode::NOT_FOUND | StatusCode::GONE => Ok(None),
             status => Err(SourceError::Refused(format!("status {status}"))),
-        }
-    }
-
-    /// The body of an answer, which is dropped as soon as it is too long.
-    async fn body(&self, mut answer: Response) -> Result<Vec<u8>, SourceError> {
-        if answer.content_length().is_some_and(|announced| announced > self.bytes_max as u64) {
-            return Err(SourceError::TooLong);
-        }
-        let mut body = Vec::new();
-        loop {
-            let chunk = answer.chunk().await.map_err(|error| SourceError::Unreachable(reason(&error)))?;
-            let Some(chunk) = chunk else { return Ok(body) };
-            if body.len() + chunk.len() > self.bytes_max {
-                return Err(SourceError::TooLong);
-            }
-            body.extend_from_slice(&chunk);
         }
     }
 }
@@ -126,6 +119,22 @@ impl RecordSource for HttpSource {
     fn record(&self, key: &[u8]) -> SourceAnswer {
         let asked = async { tokio::time::timeout(self.timeout, self.ask(key)).await };
         self.runtime.block_on(asked).unwrap_or(Err(SourceError::Late))
+    }
+}
+
+/// The body of an answer, which is dropped as soon as it is longer than `bytes_max`.
+async fn body_of(mut answer: Response, bytes_max: usize) -> Result<Vec<u8>, SourceError> {
+    if answer.content_length().is_some_and(|announced| announced > bytes_max as u64) {
+        return Err(SourceError::TooLong);
+    }
+    let mut body = Vec::new();
+    loop {
+        let chunk = answer.chunk().await.map_err(|error| SourceError::Unreachable(reason(&error)))?;
+        let Some(chunk) = chunk else { return Ok(body) };
+        if body.len() + chunk.len() > bytes_max {
+            return Err(SourceError::TooLong);
+        }
+        body.extend_from_slice(&chunk);
     }
 }
 

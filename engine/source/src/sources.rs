@@ -4,7 +4,7 @@ use crate::RecordSource;
 use crate::config::{PullConfig, SourceConfig, SourceKind};
 use crate::database::{DatabasePages, DatabaseSource};
 use crate::guarded::GuardedSource;
-use crate::http::{HttpPages, HttpSource};
+use crate::http::{DspacePages, HttpPages, HttpSource};
 use crate::listing::ListedSource;
 use crate::program::{ProgramPages, ProgramSource};
 use crate::pulled::PulledSource;
@@ -77,7 +77,7 @@ impl RecordSources {
                 continue;
             }
             let opened: Result<Box<dyn RecordSource>, String> = match config.kind {
-                SourceKind::Http => {
+                SourceKind::Http | SourceKind::Dspace => {
                     HttpSource::open(config, folds, handle).map(|source| Box::new(source) as _)
                 }
                 SourceKind::Program => Ok(Box::new(ProgramSource::start(config, folds, handle))),
@@ -132,6 +132,7 @@ fn open_listed(
 ) -> Result<Box<dyn ListedSource>, String> {
     Ok(match config.kind {
         SourceKind::Http => Box::new(HttpPages::open(config, stop, runtime)?),
+        SourceKind::Dspace => Box::new(DspacePages::open(config, folds, stop, runtime)?),
         SourceKind::Program => Box::new(ProgramPages::new(config, stop, runtime)),
         SourceKind::Sql | SourceKind::Tables => Box::new(DatabasePages::open(config, pull, folds)?),
     })
