@@ -99,7 +99,7 @@ class Service:
         self.query_port, self.admin_port, self.http_port = free_ports(3)
         self.processes = {}
         here = self.directory / "service"
-        self.run("init", here, "--prefix", PREFIX, "--address", "127.0.0.1", "--bind", "127.0.0.1", "--plain",
+        self.run("init", here, "--prefix", PREFIX, "--address", "127.0.0.1", "--bind", "127.0.0.1", "--plain", "--no-metrics",
                  "--port", self.query_port, "--admin-port", self.admin_port, "--gateway-port", self.http_port)
         self.run("export", here / "store.redb", self.directory / "first")
         records = [json.loads(line) for line in (self.directory / "first").read_text().splitlines()]

@@ -57,12 +57,12 @@ class Service:
         query, admin, http = free_port(), free_port(), free_port()
         self.run(
             "hdl", "init", self.home, "--prefix", PREFIX, "--address", "127.0.0.1", "--bind", "127.0.0.1",
-            "--port", str(query), "--admin-port", str(admin),
+            "--port", str(query), "--admin-port", str(admin), "--no-metrics",
             "--passphrase-file", self.directory / "passphrase",
         )
         # A service that asks for a prefix.
         self.run(
-            "hdl", "init", self.directory / "applicant", "--prefix", DERIVED, "--address", "192.0.2.7", "--plain",
+            "hdl", "init", self.directory / "applicant", "--prefix", DERIVED, "--address", "192.0.2.7", "--plain", "--no-metrics",
             "--organization", "Bibliothek & Archiv", "--contact-email", "library@example.org",
             "--description", "A new service",
         )

@@ -23,7 +23,7 @@ class Adopted(Ours):
         self.client_directory = old.client_directory
 
     def adopt(self, *more):
-        return self.hdl("init", self.home, "--adopt", self.old.home, "--admin-port", self.admin_port, *more)
+        return self.hdl("init", self.home, "--adopt", self.old.home, "--admin-port", self.admin_port, "--no-metrics", *more)
 
     def register(self):
         """Puts the new site record into the registry, which is in the same store, so that clients find it."""

@@ -97,7 +97,7 @@ class Ours(Service):
     def make(self, records=lambda service: (), homed=("0.NA/0.NA",), settings=""):
         init_port = free_port() if self.layout == "one-port" else self.admin_port
         created = self.hdl("init", self.home, "--prefix", self.prefix, "--address", "127.0.0.1", "--bind", "127.0.0.1",
-                        "--port", self.query_port, "--admin-port", init_port, "--plain")
+                        "--port", self.query_port, "--admin-port", init_port, "--plain", "--no-metrics")
         if created.code != 0:
             raise RuntimeError(f"hdl init: {created.brief()}")
         if self.layout == "one-port":

@@ -47,7 +47,7 @@ impl InitialisedService {
         let service = Self { directory, queries, administration, admin: None, handled: None };
         let (port, admin_port) = (queries.port().to_string(), administration.port().to_string());
         let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--bind", "127.0.0.1"];
-        let ports = ["--port", &port, "--admin-port", &admin_port, "--plain"];
+        let ports = ["--port", &port, "--admin-port", &admin_port, "--plain", "--no-metrics"];
         succeed(service.hdl(init.into_iter().chain(ports)));
         service
     }

@@ -33,7 +33,7 @@ pub mod exchange;
 mod find;
 mod handle;
 mod homed_prefixes;
-mod init;
+pub mod init;
 mod input;
 mod key;
 mod message;

@@ -164,6 +164,14 @@ pub fn user_id(user: &str) -> Result<u32, PrivilegeError> {
     Ok(account.uid)
 }
 
+/// The numbers of a user and of its group, for files that it is to own.
+///
+/// # Errors
+/// When the user does not exist or is root.
+pub fn owner_ids(user: &str) -> Result<(u32, u32), PrivilegeError> {
+    account(user).map(|account| (account.uid, account.gid))
+}
+
 fn account(user: &str) -> Result<SystemAccount, PrivilegeError> {
     let account = match numbers(user) {
         Some(account) => account,

@@ -66,7 +66,10 @@ fn prometheus_accepts_the_rules_and_the_scrape_configuration_of_the_page() {
         assert!(scraped.contains(&job), "{job} is not scraped: {scraped:?}");
     }
     for job in &scraped {
-        assert!(rules.contains(&format!("expr: up{{job=\"{job}\"}} == 0")), "no alert says that {job} is down");
+        assert!(
+            rules.contains(&format!("expr: up{{job=\"{job}\"}} == 0")),
+            "no alert says that {job} is down"
+        );
     }
     if !has_promtool() {
         return;

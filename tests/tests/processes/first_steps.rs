@@ -26,7 +26,7 @@ impl NewService {
         let ports = [free_address(), free_address(), free_address()].map(|it| it.port().to_string());
         let mut init = hdl(["init", "new service", "--prefix", "20.500.7", "--address", "127.0.0.1"]);
         init.args(["--bind", "127.0.0.1", "--port", &ports[0], "--admin-port", &ports[1]]);
-        init.args(["--gateway-port", &ports[2], "--plain"]).current_dir(directory.path());
+        init.args(["--gateway-port", &ports[2], "--plain", "--no-metrics"]).current_dir(directory.path());
         if let Some(secret) = secret {
             write_secret(&directory.path().join("secret"), secret);
             init.args(["--secret-file", "secret"]);

@@ -89,7 +89,7 @@ impl Registry {
         let (queries, administration) = (free_address(), free_address());
         let (port, admin_port) = (queries.port().to_string(), administration.port().to_string());
         let init = ["init", name, "--prefix", prefix, "--address", "127.0.0.1", "--bind", "127.0.0.1"];
-        let ports = ["--port", &port, "--admin-port", &admin_port, "--plain"];
+        let ports = ["--port", &port, "--admin-port", &admin_port, "--plain", "--no-metrics"];
         let contact = ["--organization", "A new service", "--contact-email", "new@example.org"];
         succeed(self.service.hdl(init.into_iter().chain(ports).chain(contact)));
         (queries, administration)

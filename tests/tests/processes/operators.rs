@@ -253,7 +253,7 @@ fn all_processes_serve_from_the_directory_of_init() {
     let init = ["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain", "--json"];
     let gateway = free_address();
     let gateway_port = gateway.port().to_string();
-    let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1"];
+    let ports = ["--port", &port, "--admin-port", &admin_port, "--bind", "127.0.0.1", "--no-metrics"];
     let ports = ports.into_iter().chain(["--gateway-port", &gateway_port]);
     // A wrong option leaves no directory, so that init can be repeated.
     for wrong in [["--bits", "1024"], ["--prefix", "10.1045/x"]] {

@@ -8,12 +8,25 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// The customary port for handles over HTTP.
 pub(super) const GATEWAY_PORT: u16 = 8000;
 
+/// The processes, in the order of their ports for metrics.
+pub(super) const METRICS: [&str; 3] = ["handled", "handle-admin", "handle-gateway"];
+
+/// The address of the metrics of a process, from the first port.
+pub(super) fn metrics_address(process: &str, first: u16) -> SocketAddr {
+    let at = METRICS.iter().zip(0..).find(|(name, _)| **name == process).map_or(0, |(_, at)| at);
+    SocketAddr::from((Ipv4Addr::LOCALHOST, first.saturating_add(at)))
+}
+
 /// Facts that several configurations need.
 pub(super) struct InitSettings {
     pub(super) bind: IpAddr,
     pub(super) port: u16,
     pub(super) admin_port: u16,
     pub(super) gateway_port: u16,
+    /// The first of three ports on loopback for metrics, in the order of `METRICS`.
+    pub(super) metrics_port: Option<u16>,
+    /// Whether `handle-admin` keeps its audit log in the directory.
+    pub(super) writes_audit_log: bool,
     /// The administrator with all rights, as `index:handle`.
     pub(super) administrator: String,
 }
@@ -22,6 +35,14 @@ impl InitSettings {
     /// Whether connections for queries and for administration use one port, that of `handle-admin`.
     fn has_one_port(&self) -> bool {
         self.port == self.admin_port
+    }
+
+    /// The section for metrics of a process, if it has any.
+    fn observe(&self, process: &str) -> String {
+        self.metrics_port.map_or(String::new(), |first| {
+            let http = quoted(&metrics_address(process, first).to_string());
+            format!("\n# Metrics and health, for this host only.\n[observe]\nhttp = {http}\n")
+        })
     }
 
     /// The settings that both processes read.
@@ -61,17 +82,21 @@ impl InitSettings {
              \n\
              # handle-admin answers listings, and requests that need another service.\n\
              [forward]\n\
-             socket = \"run/admin.socket\"\n"
+             socket = \"run/admin.socket\"\n\
+             {observe}",
+            observe = self.observe("handled")
         )
     }
 
     pub(super) fn handle_admin(&self) -> String {
         let listen = quoted(&SocketAddr::new(self.bind, self.admin_port).to_string());
+        let audit = if self.writes_audit_log { "audit = \"log/audit.log\"\n" } else { "" };
         format!(
             "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.\n\
              shared = \"service.toml\"\n\
              listen = [{listen}]\n\
              control = \"run/handle-admin.sock\"\n\
+             {audit}\
              \n\
              [store]\n\
              file = \"store.redb\"\n\
@@ -82,7 +107,9 @@ impl InitSettings {
              # handled forwards requests here that it does not answer itself; handle-gateway verifies callers, sends\n\
              # batches of changes, and relays streams for mirrors.\n\
              [local]\n\
-             socket = \"run/admin.socket\"\n"
+             socket = \"run/admin.socket\"\n\
+             {observe}",
+            observe = self.observe("handle-admin")
         )
     }
 }
@@ -108,7 +135,9 @@ impl InitSettings {
              # is self-signed: replace both files, or both lines by `acme.domains`. docs/gateway.md explains it.\n\
              [tls]\n\
              certificate = {certificate}\n\
-             key = {key}\n"
+             key = {key}\n\
+             {observe}",
+            observe = self.observe("handle-gateway")
         )
     }
 }

@@ -1,7 +1,9 @@
 //! The commands that `hdl init` prints at its end: from the new directory to the first handle. A
 //! test runs them as they are printed.
 
-use super::{Args, administrator, certificate, config, key_handle, secret_identity};
+use super::new_service::{administrator, key_handle, secret_identity};
+use super::production::SystemdUnits;
+use super::{Args, certificate, config};
 use handle_daemon::privileges::is_root;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -20,18 +22,32 @@ fn word(path: &Path) -> String {
     }
 }
 
-pub(super) fn show(args: &Args, prefix: &str, address: IpAddr) {
+pub(super) fn show(args: &Args, prefix: &str, address: IpAddr, units: &SystemdUnits) {
     let path = |name: &str| word(&args.directory.join(name));
-    // They refuse to run as root, and the units have this account.
-    let user = if is_root() { " --user handled" } else { "" };
-    if !user.is_empty() {
+    if args.production.systemd.is_some() {
+        println!("units for systemd:");
+        units.files.iter().for_each(|file| println!("  {}", file.display()));
+    }
+    let gives = is_root() && !args.production.has_owner();
+    if gives {
         println!("the three processes run as an account that owns the directory:");
         println!("  useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin handled");
         println!("  chown -R handled:handled {}", word(&args.directory));
     }
-    println!("start all three, each as a unit or in a terminal of its own:");
-    for program in ["handle-admin", "handled", "handle-gateway"] {
-        println!("  {program} --config {}{user}", path(&format!("{program}.toml")));
+    if args.production.systemd.is_some() {
+        println!("start all three, now and at each boot:");
+        println!("  systemctl daemon-reload");
+        println!("  systemctl enable --now handle-admin handled handle-gateway");
+    } else {
+        println!("start all three, each as a unit (--systemd writes them) or in a terminal of its own:");
+        // They refuse to run as root, and the units have this account.
+        let user = if gives { " --user handled".to_owned() } else { args.production.user_option() };
+        for program in ["handle-admin", "handled", "handle-gateway"] {
+            println!("  {program} --config {}{user}", path(&format!("{program}.toml")));
+        }
+    }
+    if args.production.metrics_port().is_some() {
+        println!("metrics of all three for Prometheus, with alerts: {}", path("prometheus.yml"));
     }
     println!();
     let gateway = SocketAddr::new(address, args.gateway_port.unwrap_or(config::GATEWAY_PORT));

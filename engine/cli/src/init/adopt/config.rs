@@ -23,6 +23,14 @@ pub(super) struct AdoptedSettings {
 }
 
 impl AdoptedSettings {
+    /// Serves metrics at these addresses.
+    pub(super) fn observe(&mut self, address: impl Fn(&str) -> SocketAddr) {
+        let of = |process: &str| ("observe.http", json!(address(process).to_string()));
+        self.handled.push(of("handled"));
+        self.handle_admin.push(of("handle-admin"));
+        self.handle_gateway.push(of("handle-gateway"));
+    }
+
     pub(super) fn service(&self) -> String {
         let usual = [
             ("site", json!("siteinfo.json")),

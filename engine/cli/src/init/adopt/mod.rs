@@ -5,8 +5,9 @@ mod config;
 mod directory;
 mod settings;
 
-use super::config::GATEWAY_PORT;
-use super::{Args, certificate, check_empty, make_directory};
+use super::config::{GATEWAY_PORT, metrics_address};
+use super::new_service::{MEMORY, check_empty, make_directory};
+use super::{Args, certificate, production};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
 use anyhow::{Context as _, ensure};
@@ -67,6 +68,7 @@ struct AdoptLayout {
 
 pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let passphrase = args.adopt.passphrase()?;
+    let account = args.production.account()?;
     let adopted = ServerDirectory::read(from, passphrase.as_deref().map(Vec::as_slice))?;
     let translated = settings::translate(&adopted.config, &adopted.server);
     ensure!(
@@ -98,12 +100,17 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     }
     let reached: Vec<IpAddr> = layout.gateway_listen.iter().map(SocketAddr::ip).collect();
     certificate::create(&args.directory, &reached)?;
-    let config = configuration(&translated, &layout, &adopted, root.is_some());
+    let mut config = configuration(&translated, &layout, &adopted, root.is_some());
+    if let Some(first) = args.production.metrics_port() {
+        config.observe(|process| metrics_address(process, first));
+        production::write_monitoring(&args.directory, first)?;
+    }
     key::create(&path("service.toml"), config.service().as_bytes())?;
     key::create(&path("handled.toml"), config.handled().as_bytes())?;
     key::create(&path("handle-admin.toml"), config.handle_admin().as_bytes())?;
     key::create(&path("handle-gateway.toml"), config.handle_gateway().as_bytes())?;
     make_store(&path("store.redb"), &args.directory, &translated)?;
+    args.production.finish(&args.directory, account)?;
     report(args, from, &adopted, &translated, &layout);
     Ok(ExitOutcome::Good)
 }
@@ -211,7 +218,7 @@ fn read_root(path: &Path) -> anyhow::Result<Vec<u8>> {
 /// not report handles as missing that are not imported yet.
 fn make_store(path: &Path, directory: &Path, translated: &TranslatedSettings) -> anyhow::Result<()> {
     let store = Store::create(&StoreConfig::at(path), !translated.case_sensitive)?;
-    let mut bulk = store.bulk(directory, super::MEMORY);
+    let mut bulk = store.bulk(directory, MEMORY);
     for name in &translated.homed {
         bulk.home(Handle(name.as_bytes()).homed_prefix());
     }

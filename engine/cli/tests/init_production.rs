@@ -1,0 +1,114 @@
+//! What `hdl init` writes for a service in production: units, owners, metrics, scrape jobs, alerts.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+#[path = "../../../tests/src/needs.rs"]
+#[expect(unreachable_pub, reason = "shared with the tests of the whole tree")]
+mod needs;
+
+use needs::{TestNeed, has};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// An account without an entry in `/etc/passwd`.
+const ACCOUNT: (u32, u32) = (64_321, 64_322);
+
+fn init(directory: &Path, further: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hdl"));
+    command.args(["init", "site", "--prefix", "10.1045", "--address", "127.0.0.1", "--plain"]);
+    command.args(further).current_dir(directory).stdin(Stdio::null()).output().unwrap()
+}
+
+fn succeed(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn units_run_the_processes_in_the_directory_and_may_write_what_they_need() {
+    let directory = tempfile::tempdir().unwrap();
+    let printed = succeed(&init(directory.path(), &["--systemd=units"]));
+    let here = directory.path().canonicalize().unwrap().join("site");
+    let here = here.display();
+    assert!(printed.contains("systemctl enable --now handle-admin handled handle-gateway"), "{printed}");
+    for (name, written) in [("handled", "/run"), ("handle-admin", ""), ("handle-gateway", "/run")] {
+        let units = directory.path().join("units");
+        let drop_in = read(&units.join(format!("{name}.service.d/service.conf")));
+        for line in [
+            "ExecStart=".to_owned(),
+            format!("ExecStart=/usr/bin/{name} --config \"{here}/{name}.toml\""),
+            format!("ReadWritePaths=\"{here}{written}\""),
+        ] {
+            assert!(drop_in.lines().any(|one| one == line), "{name}: {line} in {drop_in}");
+        }
+        assert!(read(&units.join(format!("{name}.service"))).contains("\nUser=handled\n"), "{name}");
+    }
+    let log = directory.path().join("site/log").metadata().unwrap();
+    assert_eq!(log.mode() & 0o777, 0o750);
+    let admin = read(&directory.path().join("site/handle-admin.toml"));
+    assert!(admin.contains("\naudit = \"log/audit.log\"\n"), "{admin}");
+}
+
+#[test]
+fn all_processes_serve_metrics_that_prometheus_is_told_of() {
+    let directory = tempfile::tempdir().unwrap();
+    let printed = succeed(&init(directory.path(), &["--metrics-port", "9700"]));
+    let site = directory.path().join("site");
+    assert!(printed.contains("prometheus.yml"), "{printed}");
+    let scrape = read(&site.join("prometheus.yml"));
+    for (process, port) in [("handled", 9700), ("handle-admin", 9701), ("handle-gateway", 9702)] {
+        let config = read(&site.join(format!("{process}.toml")));
+        assert!(
+            config.ends_with(&format!("\n[observe]\nhttp = \"127.0.0.1:{port}\"\n")),
+            "{process}: {config}"
+        );
+        let job =
+            format!("  - job_name: {process}\n    static_configs: [{{ targets: [\"127.0.0.1:{port}\"] }}]\n");
+        assert!(scrape.contains(&job), "{process}: {scrape}");
+    }
+    if has(TestNeed::Promtool, Command::new("promtool").arg("--version").output().is_ok()) {
+        let mut check = Command::new("promtool");
+        succeed(&check.args(["check", "config", "prometheus.yml"]).current_dir(&site).output().unwrap());
+    }
+    let none = tempfile::tempdir().unwrap();
+    succeed(&init(none.path(), &["--no-metrics"]));
+    assert!(!none.path().join("site/prometheus.yml").exists());
+    assert!(!read(&none.path().join("site/handled.toml")).contains("observe"));
+}
+
+#[test]
+fn all_files_belong_to_the_account_of_the_processes() {
+    let directory = tempfile::tempdir().unwrap();
+    // Without root, and for an account that does not exist, nothing is written.
+    let refused = init(directory.path(), &["--user", "no-such-account"]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && !directory.path().join("site").exists(), "{error}");
+    let is_root = directory.path().metadata().unwrap().uid() == 0;
+    if !has(TestNeed::Root, is_root) {
+        assert!(error.contains("needs root"), "{error}");
+        return;
+    }
+    assert!(error.contains("useradd --system"), "{error}");
+    let account = format!("{}:{}", ACCOUNT.0, ACCOUNT.1);
+    let printed = succeed(&init(directory.path(), &["--user", &account, "--systemd=units"]));
+    assert!(!printed.contains("chown"), "{printed}");
+    let drop_in = read(&directory.path().join("units/handled.service.d/service.conf"));
+    assert!(drop_in.ends_with(&format!("User={}\nGroup={}\n", ACCOUNT.0, ACCOUNT.1)), "{drop_in}");
+    let mut places = vec![directory.path().join("site")];
+    let mut count = 0;
+    while let Some(place) = places.pop() {
+        let metadata = place.symlink_metadata().unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), ACCOUNT, "{}", place.display());
+        count += 1;
+        if metadata.is_dir() {
+            places.extend(place.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    assert!(count > 15, "{count} files");
+}
