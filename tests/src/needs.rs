@@ -32,6 +32,10 @@ pub enum TestNeed {
     Promtool,
     /// `moto_server`, an S3 that somebody else wrote.
     Moto,
+    /// pyhandle, in the Python of `PYHANDLE_PYTHON`.
+    Pyhandle,
+    /// The reference implementation in the folder `REFERENCE`, and Java.
+    Reference,
     /// The user of the test is root.
     Root,
     /// A mount namespace of one's own.
@@ -57,7 +61,7 @@ struct NeedRow {
 }
 
 /// All needs. Everything without an exemption is installed by `.ci/run`.
-const ROWS: [NeedRow; 15] = [
+const ROWS: [NeedRow; 17] = [
     required(TestNeed::Postgres, "PostgreSQL", "apt-get install postgresql"),
     required(TestNeed::Pebble, "pebble", "apt-get install pebble"),
     required(TestNeed::Python, "python3", "apt-get install python3"),
@@ -69,6 +73,13 @@ const ROWS: [NeedRow; 15] = [
     required(TestNeed::Valgrind, "valgrind", "apt-get install valgrind"),
     required(TestNeed::Root, "root", "run the tests as root"),
     exempt(TestNeed::Moto, "moto_server", "pip install 'moto[server]'", "Debian has no package of it"),
+    exempt(TestNeed::Pyhandle, "pyhandle", "pip install pyhandle==1.5.0", "Debian has no package of it"),
+    exempt(
+        TestNeed::Reference,
+        "reference implementation",
+        "set REFERENCE to its folder",
+        "it is not free to distribute",
+    ),
     exempt(TestNeed::MountNamespace, "unshare --mount", "leave the container", CONTAINER),
     exempt(TestNeed::IoUring, "io_uring", "leave the container", CONTAINER),
     exempt(TestNeed::Trace, "ptrace on x86-64", "leave the container", CONTAINER),

@@ -3,9 +3,10 @@
 //!
 //! - [`demo`]: builds, serves, resolves and loads real records.
 //! - [`up`]: nine servers in five sites, a gateway and a cache.
+//! - [`serve`]: a test service for programs that use handles.
 //! - [`replicas`]: a primary, its mirror and a fleet, to be broken on purpose.
 //!
-//! The servers of `demo` and `up` run in processes of this program, which are its hidden commands.
+//! The servers of `demo`, `serve` and `up` run in processes of this program, which are its hidden commands.
 #![forbid(unsafe_code)]
 
 // Its macros replace `println!` and `eprintln!`.
@@ -15,7 +16,9 @@ extern crate handle_cli;
 mod demo;
 mod end;
 mod manuals;
+mod registry;
 mod replicas;
+mod serve;
 mod server_process;
 mod up;
 
@@ -33,6 +36,7 @@ use std::process::ExitCode;
     after_help = "Start here:
   handle-lab demo                               build, serve, resolve and load real records
   handle-lab up                                 run a small Handle System for experiments
+  handle-lab serve --prefix 20.500.12345        run a service for tests of other programs
   handle-lab replicas --dir /tmp/replicas       run a primary with a mirror and a fleet
 
 Every command has --help with examples."
@@ -61,6 +65,18 @@ enum Command {
   hdl resolve 10.1016/j.rcae.2013.04.001 --root /tmp/lab/bootstrap_handles --trace --certify
   hdl check 10.1016/lab-new --root /tmp/lab/bootstrap_handles")]
     Up(up::Args),
+    /// Run a test service for programs that use handles, as Dataverse, DSpace and pyhandle.
+    ///
+    /// Starts a registry, a server, its administration and a gateway with TLS, with an administrator
+    /// that has a key and a secret, and prints what clients need. Runs until it is interrupted (^C),
+    /// until --seconds have passed, or until standard input ends (^D); a standard input that is
+    /// closed from the start is ignored. Then all files are removed, unless --directory is given.
+    #[command(after_help = "Examples:
+  handle-lab serve --prefix 20.500.12345
+  handle-lab serve --prefix 20.500.12345 --env-file handle.env --json
+  handle-lab serve --prefix 20.500.12345 --port 2641 --admin-port 2642 --gateway-port 8000 \\
+      --directory /tmp/handles")]
+    Serve(serve::Args),
     /// Run a primary, a mirror of it and a fleet of two machines, to break them on purpose.
     ///
     /// Each process is one that operators run: handle-admin, handled, handle-fetch and
@@ -110,15 +126,18 @@ Exit codes: 0 all servers give the same text, 1 they do not.")]
     /// Serve; the server process of `demo`.
     #[command(hide = true)]
     DemoServer(demo::ServerArgs),
-    /// Serve; a server process of `up`.
+    /// Serve; a server process of `up` and `serve`.
     #[command(hide = true)]
     LabServer(up::ServerArgs),
     /// Run a program; the parent of a process of `replicas`.
     #[command(hide = true)]
     LabKeep(replicas::KeptArgs),
-    /// Serve over HTTP; the gateway of `demo` and `up`.
+    /// Serve over HTTP; the gateway of `demo`, `serve` and `up`.
     #[command(hide = true)]
     GatewayServer(server_process::GatewayArgs),
+    /// Accept changes; the administration of `serve`.
+    #[command(hide = true)]
+    AdminServer(server_process::AdminArgs),
     /// Serve from a cache; the caching server of `up`.
     #[command(hide = true)]
     CacheServer(server_process::CacheArgs),
@@ -133,6 +152,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         Command::Demo(args) => demo::run(&args),
         Command::Up(args) => up::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Replicas(args) => replicas::run(&args),
         Command::Look(args) => replicas::look(&args),
         Command::Change(args) => replicas::change(&args),
@@ -145,6 +165,7 @@ fn main() -> ExitCode {
         Command::LabServer(args) => up::serve(&args),
         Command::LabKeep(args) => replicas::keep(&args),
         Command::GatewayServer(args) => server_process::serve_gateway(&args),
+        Command::AdminServer(args) => server_process::serve_admin(&args),
         Command::CacheServer(args) => server_process::serve_cache(&args),
     };
     exit_code("handle-lab", done)
@@ -159,7 +180,7 @@ mod tests {
     fn the_command_line_is_consistent_and_described() {
         let mut command = Args::command();
         command.build();
-        for name in ["demo", "up", "replicas"] {
+        for name in ["demo", "up", "serve", "replicas"] {
             let described = command.find_subcommand(name).expect("a command");
             let long = described.get_long_about().map(ToString::to_string).unwrap_or_default();
             assert!(long.contains("\n\n"), "{name}: {long}");

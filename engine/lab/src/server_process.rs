@@ -1,8 +1,9 @@
-//! Runs `handled`, `handle-gateway` or `handle-cache` as a separate process of this program, for
-//! `handle-lab demo` and `handle-lab up`.
+//! Runs `handled`, `handle-admin`, `handle-gateway` or `handle-cache` as a separate process of this
+//! program, for `handle-lab demo`, `serve` and `up`.
 
 use anyhow::{Context as _, bail, ensure};
 use handle_cli::{ExitOutcome, output};
+use handle_daemon::settings::SettingSection as _;
 use handle_gateway::Gateway;
 use handle_server::Server;
 use handle_server::config::Config;
@@ -30,6 +31,34 @@ pub(crate) fn serve_cache(args: &CacheArgs) -> anyhow::Result<ExitOutcome> {
     let config = handle_cache::Config::read(&args.config)?;
     let (server, _cache) = handle_cache::program::start(&config, None)?;
     serve_until_input_ends(server)
+}
+
+/// Options of the administration.
+#[derive(clap::Args, Debug)]
+pub(crate) struct AdminArgs {
+    #[arg(long)]
+    config: PathBuf,
+}
+
+/// Accepts changes, as [`serve`] answers queries.
+pub(crate) fn serve_admin(args: &AdminArgs) -> anyhow::Result<ExitOutcome> {
+    let config: handle_admin::config::Config = handle_daemon::settings::file::read(&args.config)?;
+    config.check()?;
+    let server = handle_admin::server::Server::start(&config)?;
+    println!("{}", server.addresses()[0]);
+    output::check()?;
+    std::thread::spawn({
+        let shared = std::sync::Arc::clone(server.shared());
+        move || {
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            shared.drain();
+        }
+    });
+    while !server.is_finished() {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    server.stop();
+    Ok(ExitOutcome::Good)
 }
 
 fn serve_until_input_ends(server: Server) -> anyhow::Result<ExitOutcome> {

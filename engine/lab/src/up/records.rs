@@ -2,19 +2,17 @@
 
 use super::topology::{LabTopology, ServerSlot, SiteName};
 use crate::demo::RECORDS;
+use crate::registry::{RecordSigner, bootstrap, lossy, value};
 use anyhow::{Context as _, ensure};
-use handle_auth::{PrivateKey, keyfile};
-use handle_client::signature::{self, Claims, Permission, SigningScope};
 use handle_daemon::clock::now_unix_ms;
 use handle_proto::data::site::SiteBuf;
-use handle_proto::data::{PublicKey, kind};
-use handle_proto::json::{Json, RecordLine, record_to_json};
+use handle_proto::data::kind;
+use handle_proto::json::{Json, RecordLine};
 use handle_proto::name::{ROOT, TRUST_ROOT};
-use handle_proto::{Handle, Value, ValueBuf, Values};
+use handle_proto::{Handle, ValueBuf, Values};
 use handle_snapshot::builder::Builder;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_snapshot::writer::{HomedPrefixes, LayerOptions};
-use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -40,10 +38,6 @@ pub(super) struct LabRecords {
     bootstrap: Json,
 }
 
-fn value(index: i32, kind: &[u8], data: &[u8]) -> ValueBuf {
-    ValueBuf::from(&Value { timestamp: 1_700_000_000, ..Value::new(index, kind, data) })
-}
-
 impl LabRecords {
     /// The records of all services; those of the DOI service from a file, or built in.
     pub(super) fn new(topology: &LabTopology, file: Option<&Path>) -> anyhow::Result<Self> {
@@ -62,9 +56,10 @@ impl LabRecords {
         let service =
             || vec![site(1, SiteName::Primary), site(2, SiteName::Secondary), site(3, SiteName::Mirror)];
         let root = vec![site(1, SiteName::Registry)];
-        let signer = RecordSigner::new(topology)?;
+        let public_key = topology.public_key(SiteName::Registry);
+        let signer = RecordSigner::new(topology.key_file(SiteName::Registry), public_key)?;
         let trust = vec![
-            value(300, kind::HS_PUBKEY, topology.public_key(SiteName::Registry)),
+            value(300, kind::HS_PUBKEY, public_key),
             value(400, kind::HS_CERT, signer.certificate()?.as_bytes()),
         ];
         let mut registry: Vec<LabRecord> = vec![];
@@ -93,15 +88,7 @@ impl LabRecords {
                 vec![value(1, kind::HS_ALIAS, format!("{DERIVED}/hello").as_bytes())],
             ),
         ];
-        let record =
-            |handle: &[u8], values: &[ValueBuf]| record_to_json(handle, values.iter().map(ValueBuf::view));
-        let bootstrap = json!({
-            "lastUpdate": now_unix_ms(),
-            "handles": {
-                lossy(ROOT): record(ROOT, &root),
-                lossy(TRUST_ROOT): record(TRUST_ROOT, &trust),
-            },
-        });
+        let bootstrap = bootstrap(&root, &trust);
         Ok(Self { registry, local, derived, prefixes, bootstrap })
     }
 
@@ -139,48 +126,6 @@ impl LabRecords {
         })?;
         Ok(())
     }
-}
-
-/// The owner of the trusted key, which signs the records of the global service.
-struct RecordSigner<'a> {
-    key: PrivateKey,
-    public: PublicKey<'a>,
-}
-
-/// The trusted key, and its self-signed certificate.
-const ISSUER: &str = "300:0.0/0.0";
-const CERTIFICATE: &str = "400:0.0/0.0";
-
-impl<'a> RecordSigner<'a> {
-    fn new(topology: &'a LabTopology) -> anyhow::Result<Self> {
-        let record = keyfile::decode(topology.key_file(SiteName::Registry), None)?;
-        let key = PrivateKey::from_record(record.as_bytes())?;
-        Ok(Self { key, public: PublicKey::decode(topology.public_key(SiteName::Registry))? })
-    }
-
-    fn claims(subject: &str, chain: &[&str]) -> Claims {
-        Claims {
-            issuer: ISSUER.to_owned(),
-            subject: subject.to_owned(),
-            chain: chain.iter().map(|&link| link.to_owned()).collect(),
-            issued: i64::try_from(now_unix_ms() / 1000).unwrap_or_default(),
-            ..Claims::default()
-        }
-    }
-
-    fn certificate(&self) -> anyhow::Result<String> {
-        let everything = Permission { permitted: SigningScope::Everything, handle: String::new() };
-        Ok(signature::certificate(&Self::claims(ISSUER, &[]), &self.public, &[everything], &self.key)?)
-    }
-
-    fn signature(&self, handle: &str, values: &[ValueBuf]) -> anyhow::Result<String> {
-        let claims = Self::claims(handle, &[CERTIFICATE]);
-        Ok(signature::signature(&claims, values.iter().map(ValueBuf::view), &self.key)?)
-    }
-}
-
-fn lossy(handle: &[u8]) -> String {
-    String::from_utf8_lossy(handle).into_owned()
 }
 
 /// Reads records, one per line. A handle may occur once.
