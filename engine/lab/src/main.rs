@@ -6,7 +6,8 @@
 //! - [`serve`]: a test service for programs that use handles.
 //! - [`replicas`]: a primary, its mirror and a fleet, to be broken on purpose.
 //!
-//! The servers of `demo`, `serve` and `up` run in processes of this program, which are its hidden commands.
+//! The servers of `demo`, `serve` and `up` run in processes of this program, which are its hidden
+//! commands.
 #![forbid(unsafe_code)]
 
 // Its macros replace `println!` and `eprintln!`.
@@ -67,8 +68,8 @@ enum Command {
     Up(up::Args),
     /// Run a test service for programs that use handles, as Dataverse, DSpace and pyhandle.
     ///
-    /// Starts a registry, a server, its administration and a gateway with TLS, with an administrator
-    /// that has a key and a secret, and prints what clients need. Runs until it is interrupted (^C),
+    /// Starts a registry, a server, its administration and a gateway with TLS, whose administrator
+    /// has a key and a secret, and prints what clients need. Runs until it is interrupted (^C),
     /// until --seconds have passed, or until standard input ends (^D); a standard input that is
     /// closed from the start is ignored. Then all files are removed, unless --directory is given.
     #[command(after_help = "Examples:

@@ -84,9 +84,9 @@ settings! {
         /// Set this when a table `[[sources]]` is written: prefixes whose handles the source has,
         /// without `0.NA/`. They are homed at the start.
         restart prefixes: Vec<String> = Vec::new(), PREFIXES;
-        /// Set this when something else than a server over HTTP (`url`) answers: a DSpace (`url`), a
-        /// program (`command`), a query to a database (`database`, `query`), or the tables of a reference
-        /// server in a database (`database`).
+        /// Set this when something else than a server over HTTP (`url`) answers: a DSpace (`url`),
+        /// a program (`command`), a query to a database (`database`, `query`), or the tables of a
+        /// reference server in a database (`database`).
         restart kind: SourceKind = SourceKind::Http;
         /// Set this when the kind is `http` or `dspace`: URL to which a slash and the handle are
         /// appended, percent-encoded; of a DSpace, the one before `/resolve/` and `/listhandles/`.

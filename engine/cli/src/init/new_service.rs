@@ -1,5 +1,5 @@
-//! A new service in a directory: keys, site record, certificate, configuration, store, first set, and
-//! the archive for a registry.
+//! A new service in a directory: keys, site record, certificate, configuration, store, first set,
+//! and the archive for a registry.
 
 use super::{certificate, config, production, site};
 use crate::key;
