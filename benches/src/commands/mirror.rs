@@ -224,7 +224,8 @@ fn init(dir: &Path, name: &str) -> anyhow::Result<SocketAddr> {
     let (port, admin_port) = (free_port()?, free_port()?);
     let mut command = program("hdl")?;
     command.args(["init", "--prefix", "10.1045", "--address", "127.0.0.1", "--bind", "127.0.0.1", "--plain"]);
-    command.args(["--port", &port.to_string(), "--admin-port", &admin_port.to_string()]).arg(dir.join(name));
+    command.args(["--port", &port.to_string(), "--admin-port", &admin_port.to_string(), "--no-metrics"]);
+    command.arg(dir.join(name));
     ensure!(command.stdout(Stdio::null()).status()?.success(), "hdl init failed");
     Ok((Ipv4Addr::LOCALHOST, admin_port).into())
 }

@@ -89,6 +89,8 @@ impl ReplicaLab {
             "--bind",
             "127.0.0.1",
             "--plain",
+            // Two services on one host.
+            "--no-metrics",
         ]);
         command.args(["--port", &port, "--admin-port", &admin_port]).arg(self.path(name));
         succeed(command, "hdl init")
