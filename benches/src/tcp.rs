@@ -196,7 +196,7 @@ impl BenchConnection {
 }
 
 /// Many idle connections, and slow ones that send single bytes.
-pub struct Crowd {
+pub struct ConnectionCrowd {
     /// Connections that send nothing by themselves.
     pub idle: Vec<TcpStream>,
     slow: Vec<TcpStream>,
@@ -209,7 +209,7 @@ pub struct Crowd {
 pub const SLOW_MESSAGE: &[u8; Envelope::LEN] =
     &[2, 11, 2, 11, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0xff, 0];
 
-impl Crowd {
+impl ConnectionCrowd {
     /// Connects to the server at `to`. Slow connections will send `message`.
     ///
     /// # Errors

@@ -47,12 +47,12 @@ struct ConnectionModel {
 
 /// Connections without sockets.
 #[derive(Default)]
-struct Wires {
+struct WireModels {
     all: BTreeMap<usize, (StreamId, ConnectionModel)>,
     past: Vec<ConnectionModel>,
 }
 
-impl Wires {
+impl WireModels {
     fn get(&mut self, id: StreamId) -> Option<&mut ConnectionModel> {
         self.all.get_mut(&id.at()).filter(|(known, _)| *known == id).map(|(_, model)| model)
     }
@@ -64,7 +64,7 @@ impl Wires {
     }
 }
 
-impl ConnectionActions for Wires {
+impl ConnectionActions for WireModels {
     fn send(&mut self, id: StreamId, bytes: &[u8]) -> Result<usize, ConnectionGone> {
         let model = self.get(id).ok_or(ConnectionGone)?;
         assert!(!model.closed, "bytes are sent after the end");
@@ -149,7 +149,7 @@ fn run<B: AsRef<[u8]>>(
     counters: &Counters,
     mut next_request: impl FnMut(&mut Generator) -> Vec<u8>,
 ) {
-    let (mut tcp, mut wires, mut now_ms) = (TcpConnections::new(settings), Wires::default(), 0);
+    let (mut tcp, mut wires, mut now_ms) = (TcpConnections::new(settings), WireModels::default(), 0);
     let mut defer = |_: StreamId, _: IpAddr, _: &[u8]| false;
     let mut generator = Generator::new(bytes.len() as u64);
     let mut to_send: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
@@ -281,7 +281,7 @@ fn read<B: AsRef<[u8]>>(
     tcp: &mut TcpConnections,
     id: StreamId,
     capacity: usize,
-    turn: &mut ConnectionTurn<'_, '_, B, Wires>,
+    turn: &mut ConnectionTurn<'_, '_, B, WireModels>,
 ) {
     let model = turn.wire.get(id).expect("the connection is open");
     model.capacity = capacity;
@@ -297,7 +297,7 @@ fn read<B: AsRef<[u8]>>(
 }
 
 /// Asserts the invariants between two steps.
-fn check_now(tcp: &TcpConnections, wires: &Wires, counters: &Counters) {
+fn check_now(tcp: &TcpConnections, wires: &WireModels, counters: &Counters) {
     assert_eq!(tcp.len(), wires.all.len());
     assert!(tcp.len() <= 3);
     assert_eq!(counters.tcp_connections.get(), tcp.len() as u64);

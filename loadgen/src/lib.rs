@@ -45,7 +45,7 @@ pub mod show;
 pub use error::Error;
 pub use handle_net::{DatapathChoice, pin_to_core, usable_cores};
 pub use load::echo::{EchoCounts, EchoOptions, echo};
-pub use load::idle::Idle;
+pub use load::idle::IdleStrategy;
 pub use load::limit::{LimitOptions, limit};
 pub use load::options::{KeySource, LoadPattern, NameOptions, ReferenceData, RunOptions, Verify};
 pub use load::pattern::AccessOrder;

@@ -1,7 +1,7 @@
 //! Runs the servers of the vectors as `handle-admin` in this process.
 
 use crate::postgres_server::PostgresServer;
-use crate::test_server::{LeftOut, record_of, write_key_file};
+use crate::test_server::{OmittedHandles, record_of, write_key_file};
 use crate::vectors::{self, VectorSource, is_foreign};
 use handle_admin::config::{AdministratorsConfig, Config};
 use handle_admin::server::Server;
@@ -121,7 +121,7 @@ pub fn administer_from(
     source: VectorSource,
     name: &str,
     change: impl FnOnce(&mut Config),
-) -> (AdminServer, LeftOut) {
+) -> (AdminServer, OmittedHandles) {
     let servers = source.document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");
@@ -167,14 +167,14 @@ pub fn administer_from(
 }
 
 /// Fills a new store with the records of `source`; returns those that a store cannot have.
-fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> LeftOut {
+fn fill(source: VectorSource, config: &StoreConfig, server: &Json) -> OmittedHandles {
     let store = Store::create(config, server["case_sensitive"] != Json::Bool(true)).expect("a new store");
     let temp_dir = config.file.parent().expect("a directory");
     let mut bulk = store.bulk(temp_dir, 1 << 20);
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
         bulk.home(Handle(prefix.as_str().expect("a name").as_bytes()).homed_prefix());
     }
-    let mut left_out = LeftOut::default();
+    let mut left_out = OmittedHandles::default();
     for record in source.document("records.json").as_array().into_iter().flatten() {
         let (handle, values) = record_of(record);
         match Values::from_encoded(values.len(), &values.concat()) {

@@ -2,7 +2,7 @@
 
 use crate::admin_server::{AdminServer, administer_with};
 use crate::openapi::require_described;
-use crate::test_server::{LeftOut, publish};
+use crate::test_server::{OmittedHandles, publish};
 use crate::vectors::{self, VectorSource};
 use data_encoding::BASE64;
 use handle_client::http_answer::HttpAnswerReader;
@@ -54,7 +54,7 @@ pub fn serve_over_http(
     source: VectorSource,
     name: &str,
     change: impl FnOnce(&mut Config),
-) -> (GatewayServer, LeftOut) {
+) -> (GatewayServer, OmittedHandles) {
     let servers = source.document("servers.json");
     let server = &servers["servers"][name];
     assert!(server.is_object(), "servers.json has a server {name}");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The change made to the answer of an honest server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lie {
+pub enum ForgedAnswer {
     /// A changed value, with the original signature.
     Changed,
     /// The answer to another request.
@@ -57,7 +57,7 @@ impl LiarServer {
     /// # Panics
     /// If no port is free, or the key cannot be read.
     #[must_use]
-    pub fn start(truth: SocketAddr, key_file: &Path, lie: Lie) -> Self {
+    pub fn start(truth: SocketAddr, key_file: &Path, lie: ForgedAnswer) -> Self {
         let key = std::fs::read(key_file).expect("the key of the site");
         let key = keyfile::decode(&key, None).expect("a key file");
         let key = PrivateKey::from_record(key.as_bytes()).expect("a private key");
@@ -112,7 +112,7 @@ impl Drop for LiarServer {
 struct AnswerForger {
     truth: SocketAddr,
     key: PrivateKey,
-    lie: Lie,
+    lie: ForgedAnswer,
     first: Option<Vec<u8>>,
 }
 
@@ -120,9 +120,9 @@ impl AnswerForger {
     /// The datagrams of the answer to a request.
     fn answer(&mut self, request: &[u8]) -> Vec<Vec<u8>> {
         let answer = match self.lie {
-            Lie::Silent => return vec![],
-            Lie::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
-            Lie::Unsigned => {
+            ForgedAnswer::Silent => return vec![],
+            ForgedAnswer::Garbage => return vec![request.iter().map(|byte| !byte).collect()],
+            ForgedAnswer::Unsigned => {
                 // An honest server only signs on request.
                 let mut request = request.to_vec();
                 let flags: [u8; 4] = request[FLAGS_AT..FLAGS_AT + 4].try_into().expect("four bytes");
@@ -130,31 +130,33 @@ impl AnswerForger {
                 request[FLAGS_AT..FLAGS_AT + 4].copy_from_slice(&flags.0.to_be_bytes());
                 ask(self.truth, &request)
             }
-            Lie::Late(delay) => {
+            ForgedAnswer::Late(delay) => {
                 std::thread::sleep(delay);
                 ask(self.truth, request)
             }
-            Lie::Changed => {
+            ForgedAnswer::Changed => {
                 let mut answer = ask(self.truth, request);
                 // A place in the values.
                 let at = answer.len() / 2;
                 answer[at] ^= 1;
                 answer
             }
-            Lie::OtherRequest => {
+            ForgedAnswer::OtherRequest => {
                 let mut answer = ask(self.truth, request);
                 answer[REQUEST_ID_AT + 3] ^= 0x40;
                 answer
             }
-            Lie::Replayed => {
+            ForgedAnswer::Replayed => {
                 let mut answer = self.first.get_or_insert_with(|| ask(self.truth, request)).clone();
                 let id = REQUEST_ID_AT..REQUEST_ID_AT + 4;
                 answer[id.clone()].copy_from_slice(&request[id]);
                 answer
             }
-            Lie::WrongDigest | Lie::Expired | Lie::OtherHandle | Lie::OtherOperation | Lie::Request => {
-                self.forge(&ask(self.truth, request), request)
-            }
+            ForgedAnswer::WrongDigest
+            | ForgedAnswer::Expired
+            | ForgedAnswer::OtherHandle
+            | ForgedAnswer::OtherOperation
+            | ForgedAnswer::Request => self.forge(&ask(self.truth, request), request),
         };
         let (envelope, body) = Envelope::split(&answer).expect("a message");
         let fragments = cut(&envelope);
@@ -169,14 +171,14 @@ impl AnswerForger {
         let mut header = message.header;
         match self.lie {
             // After the number of the algorithm.
-            Lie::WrongDigest => body[4] ^= 1,
-            Lie::Expired => header.expiration = 1,
-            Lie::OtherHandle => {
+            ForgedAnswer::WrongDigest => body[4] ^= 1,
+            ForgedAnswer::Expired => header.expiration = 1,
+            ForgedAnswer::OtherHandle => {
                 let handle = handle_of(request);
                 let at = body.windows(handle.len()).position(|window| window == handle);
                 body[at.expect("the handle in the body") + handle.len() - 1] ^= 1;
             }
-            Lie::OtherOperation => header.op_code = OpCode::GET_SITE_INFO,
+            ForgedAnswer::OtherOperation => header.op_code = OpCode::GET_SITE_INFO,
             _ => {
                 let (_, rest) = Envelope::split(request).expect("a request");
                 body = Message::decode(rest).expect("a request").body.to_vec();

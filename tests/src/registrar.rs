@@ -21,7 +21,7 @@ pub struct RegistrationPages {
 
 /// Somebody who is signed in.
 #[derive(Clone, Debug)]
-pub struct SignedIn {
+pub struct SignedInUser {
     /// The header with the cookie.
     pub cookie: String,
     /// The token of forms.
@@ -127,7 +127,7 @@ impl RegistrationPages {
     /// # Panics
     /// When that fails.
     #[must_use]
-    pub fn sign_in(&self, identity: &str, key: &PrivateKey) -> SignedIn {
+    pub fn sign_in(&self, identity: &str, key: &PrivateKey) -> SignedInUser {
         let page = self.ask("GET", "/admin/sign-in", "", b"").text();
         let nonce = BASE64.decode(quoted(&page, "data-nonce=\"").as_bytes()).expect("a nonce");
         let signature = key.sign(DigestAlgorithm::SHA256, &[&nonce, b"c"]).expect("a signature");
@@ -146,24 +146,24 @@ impl RegistrationPages {
     /// # Panics
     /// When that fails.
     #[must_use]
-    pub fn sign_in_with(&self, fields: &[(&str, &str)]) -> SignedIn {
+    pub fn sign_in_with(&self, fields: &[(&str, &str)]) -> SignedInUser {
         let answer =
             self.ask("POST", "/admin/sign-in", &format!("{FORM}{OWN_ORIGIN}"), form(fields).as_bytes());
         let set = answer.header("set-cookie").unwrap_or_else(|| panic!("{}", answer.text()));
         let cookie = format!("Cookie: {}\r\n", set.split(';').next().unwrap_or_default());
         let page = self.ask("GET", "/admin/", &cookie, b"").text();
-        SignedIn { csrf: quoted(&page, "name=\"csrf\" value=\"").to_owned(), cookie }
+        SignedInUser { csrf: quoted(&page, "name=\"csrf\" value=\"").to_owned(), cookie }
     }
 
     /// A page for somebody who is signed in.
     #[must_use]
-    pub fn get(&self, who: &SignedIn, target: &str) -> HttpAnswer {
+    pub fn get(&self, who: &SignedInUser, target: &str) -> HttpAnswer {
         self.ask("GET", target, &who.cookie, b"")
     }
 
     /// The page with a request, for a reviewer.
     #[must_use]
-    pub fn review(&self, who: &SignedIn, application: &StoredApplication) -> HttpAnswer {
+    pub fn review(&self, who: &SignedInUser, application: &StoredApplication) -> HttpAnswer {
         self.get(who, &format!("/admin/registration?id={}", application.id))
     }
 
@@ -171,7 +171,7 @@ impl RegistrationPages {
     #[must_use]
     pub fn decide(
         &self,
-        who: &SignedIn,
+        who: &SignedInUser,
         application: &StoredApplication,
         fields: &[(&str, &str)],
     ) -> HttpAnswer {

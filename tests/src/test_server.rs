@@ -25,14 +25,14 @@ pub struct TestServer {
     /// The directory in which the set is published.
     pub directory: TempDir,
     /// The records that the set lacks.
-    pub left_out: LeftOut,
+    pub left_out: OmittedHandles,
 }
 
 /// Handles of records of foreign vectors that a server cannot have, folded as for a lookup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeftOut(BTreeSet<Vec<u8>>);
+pub struct OmittedHandles(BTreeSet<Vec<u8>>);
 
-impl LeftOut {
+impl OmittedHandles {
     /// Adds the handle of a record.
     pub fn insert(&mut self, handle: &[u8]) {
         self.0.insert(fold::folded(&Handle(handle).looked_up()));
@@ -147,7 +147,7 @@ pub fn serve_from(
 }
 
 /// Publishes the records of `source`, with the prefixes that `server` homes, as the set in `set`.
-pub(crate) fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOut {
+pub(crate) fn publish(source: VectorSource, server: &Json, set: &Path) -> OmittedHandles {
     let mut homed = HomedPrefixes::default();
     for prefix in server["homed_prefixes"].as_array().expect("a list of prefixes") {
         let prefix = prefix.as_str().expect("a name");
@@ -155,7 +155,7 @@ pub(crate) fn publish(source: VectorSource, server: &Json, set: &Path) -> LeftOu
     }
     let folds = server["case_sensitive"] != Json::Bool(true);
     let options = LayerOptions { seed: 1, folds, created_unix_ms: 1 };
-    let (mut left_out, mut taken) = (LeftOut::default(), BTreeSet::new());
+    let (mut left_out, mut taken) = (OmittedHandles::default(), BTreeSet::new());
     std::fs::create_dir(set).expect("a directory for the set");
     let mut publisher = SetPublisher::open(set).expect("a directory to publish to");
     let published = publisher.publish_base(1, |file, temp_dir| {

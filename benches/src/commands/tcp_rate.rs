@@ -12,7 +12,7 @@ use handle_benches::requests::{RequestKind, Requests};
 use handle_benches::serve::{self, Child};
 use handle_benches::sets;
 use handle_benches::spread::Spread;
-use handle_benches::tcp::{Crowd, Pipeline, SLOW_MESSAGE, TcpFlood};
+use handle_benches::tcp::{ConnectionCrowd, Pipeline, SLOW_MESSAGE, TcpFlood};
 use handle_benches::usage::{self, Usage};
 use handle_proto::ResponseCode;
 use handle_server::Server;
@@ -192,7 +192,7 @@ fn beside_a_crowd(args: &Args) -> anyhow::Result<()> {
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(round(&server, || Ok(flood.run(server.address, duration)?))?);
-        let mut crowd = Crowd::gather(server.address, idle, slow, SLOW_MESSAGE)?;
+        let mut crowd = ConnectionCrowd::gather(server.address, idle, slow, SLOW_MESSAGE)?;
         crowded.push(crowd.beside(|| round(&server, || Ok(flood.run(server.address, duration)?)))?);
         drop(crowd);
         // The server notices the closed connections meanwhile.

@@ -49,7 +49,7 @@ pub struct ReferralCounts {
 
 /// Why a referral is not resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotResolved {
+pub enum ReferralFailure {
     /// The maximum number of resolutions is in progress.
     Busy,
     /// The service that the referral names did not answer.
@@ -83,12 +83,12 @@ impl ReferralResolver {
         query: &Query<'_>,
         referral: Vec<ValueBuf>,
         recursion_count: u8,
-    ) -> Result<SharedAnswer, NotResolved> {
+    ) -> Result<SharedAnswer, ReferralFailure> {
         let resolved = self.try_resolve(source, query, referral, recursion_count);
         let counter = match &resolved {
             Ok(_) => &self.counts.resolved,
-            Err(NotResolved::Unanswered) => &self.counts.unresolved,
-            Err(NotResolved::Busy) => &self.counts.refused,
+            Err(ReferralFailure::Unanswered) => &self.counts.unresolved,
+            Err(ReferralFailure::Busy) => &self.counts.refused,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         resolved
@@ -100,8 +100,8 @@ impl ReferralResolver {
         query: &Query<'_>,
         referral: Vec<ValueBuf>,
         recursion_count: u8,
-    ) -> Result<SharedAnswer, NotResolved> {
-        let mut driver = self.drivers.take(source).ok_or(NotResolved::Busy)?;
+    ) -> Result<SharedAnswer, ReferralFailure> {
+        let mut driver = self.drivers.take(source).ok_or(ReferralFailure::Busy)?;
         let mut question = Question::all(query.handle);
         question.indexes = query.indexes.iter().collect();
         question.types = query.types.iter().map(<[u8]>::to_vec).collect();
@@ -118,11 +118,11 @@ impl ReferralResolver {
             Ok(answer) if is_final(answer.code) => Ok(answer),
             Ok(answer) => {
                 tracing::debug!(code = %answer.code, "a referral leads to no answer");
-                Err(NotResolved::Unanswered)
+                Err(ReferralFailure::Unanswered)
             }
             Err(error) => {
                 tracing::debug!(%error, "a referral leads to no answer");
-                Err(NotResolved::Unanswered)
+                Err(ReferralFailure::Unanswered)
             }
         }
     }

@@ -169,7 +169,7 @@ impl Replication {
         let key = (protection == StreamProtection::Signed).then(|| Arc::clone(&self.key));
         let tls = self.tls.as_ref().filter(|_| protection == StreamProtection::Tls);
         let receivers = Arc::clone(&self.receivers);
-        Ok(ReplicationStream::new(source, protection, key, tls.cloned(), (permit, receivers)))
+        Ok(ReplicationStream::new(source, protection, key, tls.cloned(), permit, receivers))
     }
 
     /// All records, or those after `start`.
@@ -187,7 +187,7 @@ impl Replication {
                 .ok_or(NoStream::Invalid("The starting point has an unknown kind."))?,
         };
         let has_dates = self.config.has_dates();
-        Ok(DumpSource::new(snapshot, begin, has_dates, request.now_unix_ms, (share, receiver))?)
+        Ok(DumpSource::new(snapshot, begin, has_dates, request.now_unix_ms, share, receiver)?)
     }
 
     /// The transactions after those that the receiver has.
@@ -224,10 +224,11 @@ impl Replication {
             source::TransactionRange {
                 queue: state.map(|_| queue.into_bytes()),
                 after: state.map_or(0, |state| u64::try_from(state.last_id).unwrap_or(0)),
-                has_unix_ms: state.map_or(0, |state| state.last_unix_ms),
+                last_query_unix_ms: state.map_or(0, |state| state.last_unix_ms),
                 now_unix_ms: request.now_unix_ms,
             },
-            (share, receiver),
+            share,
+            receiver,
         )?))
     }
 }

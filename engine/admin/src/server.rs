@@ -104,7 +104,9 @@ impl Server {
         let settings = AdminSettings::new(config.clone(), hooks);
         let shared = Arc::new(AdminState::new(
             service,
-            (publisher, mirror, pulls),
+            publisher,
+            mirror,
+            pulls,
             settings,
             Arc::clone(&helpers.shutdown),
         ));

@@ -51,7 +51,9 @@ impl AdminState {
     /// The state of a process that starts now. Draining tells `shutdown` too.
     pub(crate) fn new(
         service: AdminService,
-        (publisher, mirror, pulls): (Option<StorePublisher>, Option<Mirror>, Pulls),
+        publisher: Option<StorePublisher>,
+        mirror: Option<Mirror>,
+        pulls: Pulls,
         settings: AdminSettings,
         shutdown: Arc<Shutdown>,
     ) -> Self {

@@ -285,7 +285,7 @@ impl Shares {
 
     /// Like [`enter`](Self::enter), for a resource whose work is [charged](Self::charge): datagrams
     /// from a network that has had much of it get few permits, because their senders may be forged.
-    /// Whoever has such an address gets permits by connecting.
+    /// A client at such an address gets permits by connecting.
     pub fn enter_charged(&mut self, origin: RequestOrigin, now_ms: u64) -> bool {
         let flow = SourceFlow::of(origin);
         let is_over = !origin.is_connected

@@ -34,7 +34,7 @@ const SHA256_DIGEST_INFO: &[u8] = &[
 pub(crate) struct PrivateKey {
     /// The backend's key; `None` for a legacy size, whose signatures are computed here.
     pair: Option<rsa::KeyPair>,
-    crt: Crt,
+    crt: CrtNumbers,
     public: PublicKey,
 }
 
@@ -59,7 +59,7 @@ impl PrivateKey {
             true => None,
             false => Some(rsa::KeyPair::from_components(&components).map_err(|_| inconsistent)?),
         };
-        let crt = Crt::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
+        let crt = CrtNumbers::new(n.bits(), [p, q, dP, dQ, qInv]).ok_or(inconsistent)?;
         let key = Self { pair, crt, public: PublicKey::new(*e, *n)? };
         // The checks so far do not detect every exponent that does not belong to the primes.
         match key.sign(DigestAlgorithm::SHA256, &[]) {
@@ -92,7 +92,7 @@ impl PrivateKey {
 }
 
 /// The primes and the numbers derived from them, for signatures that the backends do not make.
-struct Crt {
+struct CrtNumbers {
     n_len: usize,
     p: BoxedMontyParams,
     q: BoxedMontyParams,
@@ -101,7 +101,7 @@ struct Crt {
     qi: BoxedMontyForm,
 }
 
-impl Crt {
+impl CrtNumbers {
     /// `None` if the numbers are too large. The caller has checked that they belong together.
     fn new(n_bits: usize, numbers: [&[u8]; 5]) -> Option<Self> {
         let half_bits = u32::try_from(n_bits / 2).ok()?;

@@ -122,7 +122,7 @@ fn relay(state: &CacheState, missing: &MissingRecord) -> Result<Vec<u8>, Refusal
         state.counters.secret_guesses_refused.add();
         return Err(RefusalReason::TooManySecrets);
     }
-    let target = target(state, missing.handle(), (source, envelope.session_id), &request)?;
+    let target = target(state, missing.handle(), source, envelope.session_id, &request)?;
     envelope.session_id = target.number;
     let sent = [&envelope.to_bytes()[..], rest].concat();
     let timeout = Duration::from_millis(state.config.upstream.timeout_ms.into());
@@ -189,7 +189,8 @@ fn secret_attempt(
 fn target(
     state: &CacheState,
     handle: Handle<'_>,
-    (source, number): (IpAddr, i32),
+    source: IpAddr,
+    number: i32,
     request: &Message<'_>,
 ) -> Result<RelayedRequest, RefusalReason> {
     let op_code = request.header.op_code;

@@ -254,8 +254,8 @@ impl CacheState {
         now_unix_s: u32,
         buffer: &CopyBuffer<'r>,
     ) -> CachedLookup<'r> {
-        let key = (handle.0.len(), |key: &[u8]| is_key_of(key, handle));
-        let found = self.table.find_at(hash, slot, key, |len| buffer.take(len));
+        let is_key = |key: &[u8]| is_key_of(key, handle);
+        let found = self.table.find_at(hash, slot, handle.0.len(), is_key, |len| buffer.take(len));
         let TableLookup::Found(CachedEntry { stamp, values, uses }) = found else {
             return CachedLookup::Unknown;
         };

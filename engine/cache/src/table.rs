@@ -87,7 +87,7 @@ pub struct TableEntry<'e> {
 pub enum WalkStep<'e> {
     /// An entry. The writers of its shard wait meanwhile; readers do not.
     Entry(TableEntry<'e>),
-    /// Nobody waits, so this is the time for what takes long.
+    /// No request waits for this, so it may take long.
     Pause,
 }
 
@@ -161,7 +161,7 @@ impl CachedRecordTable {
         key: &[u8],
         buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
-        self.find_at(hash, NO_SLOT, (key.len(), |found: &[u8]| found == key), buffer)
+        self.find_at(hash, NO_SLOT, key.len(), |found: &[u8]| found == key, buffer)
     }
 
     /// Last step of a lookup: as [`find`](Self::find), for a key of so many bytes that is compared
@@ -171,24 +171,25 @@ impl CachedRecordTable {
         &self,
         hash: u64,
         slot: usize,
-        (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
+        key_len: usize,
+        is_key: impl FnOnce(&[u8]) -> bool,
         buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
         let (shard, hash) = self.shard(hash);
-        shard.find(hash, slot, (key_len, is_key), buffer)
+        shard.find(hash, slot, key_len, is_key, buffer)
     }
 
     /// Inserts an entry, in place of the one with the same key. Returns false, and removes that
     /// one, when the entry is longer than [`entry_len_max`](Self::entry_len_max).
     pub fn insert(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
         let (shard, hash) = self.shard(hash);
-        shard.insert(hash, (key, stamp, values), true)
+        shard.insert(hash, key, stamp, values, true)
     }
 
     /// Inserts an entry, unless there is one with the same key.
     pub fn insert_if_absent(&self, hash: u64, key: &[u8], stamp: EntryStamp, values: &[u8]) -> bool {
         let (shard, hash) = self.shard(hash);
-        shard.insert(hash, (key, stamp, values), false)
+        shard.insert(hash, key, stamp, values, false)
     }
 
     /// The most bytes of a key and its values together. Besides, a key has at most [`KEY_LEN_MAX`]

@@ -102,7 +102,7 @@ pub(crate) fn ask_over_tcp(
     answered(server, raw_exchange::ask_over_tcp(server, &request.message, timeout))
 }
 
-/// The answer; `None` if there was none in time. Says what to check where there will not be any.
+/// The answer; `None` if none arrived in time. If no answer can come, the error says what to check.
 fn answered(
     server: SocketAddr,
     result: Result<RawAnswer, RawExchangeError>,

@@ -612,7 +612,7 @@ impl Administrator {
             signed_response: &signed_response,
         };
         let request = Request::AnswerChallenge(answer);
-        OutgoingRequest::answer(&envelope, &request, self.client, (flags, is_change), self.version)
+        OutgoingRequest::answer(&envelope, &request, self.client, flags, is_change, self.version)
     }
 
     /// Receives the answer to `request_id`. If signatures are required, the answer must have the

@@ -669,7 +669,8 @@ mod tests {
         }
     }
 
-    /// Nobody else sees a request over a connection, but a server may answer another one.
+    /// A request over a connection cannot be seen by others, but a server may answer another
+    /// request.
     #[test]
     fn an_answer_to_another_operation_or_another_request_does_not_count() {
         let (plain, digest) = (OpFlags::PLAIN_REQUEST, OpFlags::PLAIN_REQUEST.with(OpFlags::REQUEST_DIGEST));

@@ -33,7 +33,7 @@ pub struct FailureLimits {
 #[derive(Debug)]
 pub struct FailureMemory {
     limits: FailureLimits,
-    /// Names are hashed with a secret key, so that nobody can choose names whose hashes collide.
+    /// Names are hashed with a secret key, so that names whose hashes collide cannot be chosen.
     hasher: RandomState,
     failures: Mutex<HashMap<u64, RememberedFailure>>,
 }

@@ -97,7 +97,7 @@ impl CommonSession {
         let is_it = |pooled: &PooledSession| Arc::ptr_eq(&pooled.session, &session);
         let in_pool = usize::from(pooled.as_ref().is_some_and(is_it));
         if Arc::strong_count(&session) > 1 + in_pool {
-            // While nobody else counts.
+            // Other requests still use the session.
             drop(session);
             return None;
         }

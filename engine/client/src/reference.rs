@@ -160,7 +160,7 @@ impl fmt::Display for ReferenceError {
 impl std::error::Error for ReferenceError {}
 
 /// A reference before its bytes are decoded.
-struct Raw<'a> {
+struct RawReference<'a> {
     form: ReferenceForm,
     server: Option<&'a str>,
     /// Whether `text` is percent-encoded, and may have options and a fragment.
@@ -321,8 +321,12 @@ fn has_scheme(text: &str) -> bool {
 }
 
 /// Determines the form, and the part of the text that is the name.
-fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw<'a>, ReferenceError> {
-    let outer = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
+fn raw<'a>(
+    text: &'a str,
+    rules: &ReferenceRules,
+    has_index: bool,
+) -> Result<RawReference<'a>, ReferenceError> {
+    let outer = |form, text| RawReference { form, server: None, encoded: true, text, colon: false };
     // Also for a URL without a scheme, relative to its page.
     let text = text.trim_start_matches('/');
     if let Some(path) = path_of(text, rules)? {
@@ -339,7 +343,7 @@ fn raw<'a>(text: &'a str, rules: &ReferenceRules, has_index: bool) -> Result<Raw
     if has_index && has_scheme(text) {
         return Err(ReferenceError::TwoSchemes);
     }
-    let bare = Raw {
+    let bare = RawReference {
         encoded: rules.bare_is_encoded || is_encoded_address(text),
         ..outer(ReferenceForm::Bare, text)
     };
@@ -376,19 +380,19 @@ fn is_proxy(authority: &str, rules: &ReferenceRules) -> bool {
 }
 
 /// The path of a proxy's URL, as the proxy would parse it: it may contain a scheme or another URL.
-fn inside<'a>(path: &'a str, rules: &ReferenceRules) -> Result<Raw<'a>, ReferenceError> {
+fn inside<'a>(path: &'a str, rules: &ReferenceRules) -> Result<RawReference<'a>, ReferenceError> {
     let text = path.trim_start_matches('/');
     let text = path_of(text, rules)?.map_or(text, |path| path.trim_start_matches('/'));
     let found = match scheme(text, &ReferenceRules { direct: false, ..rules.clone() })? {
         Some(raw) => raw,
-        None => Raw { form: ReferenceForm::Proxy, server: None, encoded: true, text, colon: false },
+        None => RawReference { form: ReferenceForm::Proxy, server: None, encoded: true, text, colon: false },
     };
-    Ok(Raw { form: ReferenceForm::Proxy, ..found })
+    Ok(RawReference { form: ReferenceForm::Proxy, ..found })
 }
 
 /// Removes one scheme.
-fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, ReferenceError> {
-    let raw = |form, text| Raw { form, server: None, encoded: true, text, colon: false };
+fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<RawReference<'a>>, ReferenceError> {
+    let raw = |form, text| RawReference { form, server: None, encoded: true, text, colon: false };
     let found = if let Some(rest) = strip(text, "hdl://") {
         if !rules.direct {
             return Err(ReferenceError::NotAHandle("hdl://".to_owned()));
@@ -397,7 +401,7 @@ fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, 
         if server.is_empty() || server.contains(['@', '?', '#', '%', ' ']) {
             return Err(ReferenceError::NotAHandle(format!("hdl:// with {server:?} for a server")));
         }
-        Raw { server: Some(server), ..raw(ReferenceForm::Direct, rest) }
+        RawReference { server: Some(server), ..raw(ReferenceForm::Direct, rest) }
     } else if let Some(rest) = strip(text, "hdl:/") {
         if !rules.direct {
             return Err(ReferenceError::NotAHandle("hdl:/".to_owned()));
@@ -411,7 +415,7 @@ fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, 
     } else if let Some(rest) = strip(text, "doi:").or_else(|| strip(text, "doi%3a")) {
         raw(ReferenceForm::Doi, rest)
     } else if let Some(rest) = strip(text, "urn:hdl:").or_else(|| strip(text, "urn:doi:")) {
-        Raw { colon: true, ..raw(ReferenceForm::Urn, rest) }
+        RawReference { colon: true, ..raw(ReferenceForm::Urn, rest) }
     } else if let Some(rest) = strip(text, "info:hdl/").or_else(|| strip(text, "info:doi/")) {
         raw(ReferenceForm::Info, rest)
     } else {
@@ -425,7 +429,7 @@ fn scheme<'a>(text: &'a str, rules: &ReferenceRules) -> Result<Option<Raw<'a>>, 
     if has_scheme(text) {
         return Err(ReferenceError::TwoSchemes);
     }
-    Ok(Some(Raw { text, ..found }))
+    Ok(Some(RawReference { text, ..found }))
 }
 
 /// Splits name, options and fragment.

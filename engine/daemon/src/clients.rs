@@ -61,7 +61,8 @@ pub(crate) fn serve_clients<L: Listener>(
     listener: &L,
     thread_name: &str,
     shutdown: &Shutdown,
-    (clients_max, goodbye): (impl Fn() -> usize, Duration),
+    clients_max: impl Fn() -> usize,
+    goodbye: Duration,
     talk: impl Fn(L::Stream) + Send + Sync + 'static,
 ) {
     let (clients, talk) = (Arc::new(AtomicUsize::new(0)), Arc::new(talk));

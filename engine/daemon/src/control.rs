@@ -164,12 +164,12 @@ impl ControlSocket {
     /// Serves clients until `shutdown` has stopped.
     pub fn serve(mut self, shutdown: &Arc<Shutdown>, commands: &Arc<impl ControlCommands>) {
         let (of_clients, stop) = (Arc::clone(commands), Arc::clone(shutdown));
-        let bounds = (|| CLIENTS_MAX, GOODBYE_TIMEOUT);
-        serve_clients(&self.listener, "control-client", shutdown, bounds, move |client| {
+        let talk = move |client| {
             if let Err(error) = talk(&client, &*of_clients, &stop) {
                 tracing::debug!(%error, "a client of the control socket went away");
             }
-        });
+        };
+        serve_clients(&self.listener, "control-client", shutdown, || CLIENTS_MAX, GOODBYE_TIMEOUT, talk);
         self.is_replaced = commands.is_replaced();
     }
 }

@@ -60,7 +60,7 @@ pub fn follow(published: &impl PublishedDirectory, shutdown: &Shutdown) {
     while !shutdown.is_stopped() {
         let timeout = look_at.saturating_duration_since(Instant::now());
         let seen = match &mut inotify {
-            Ok(inotify) => wait_for_events(inotify, &mut events, (shutdown, timeout)),
+            Ok(inotify) => wait_for_events(inotify, &mut events, shutdown, timeout),
             Err(_) => {
                 shutdown.poll(&mut [], Some(timeout));
                 DirectoryChange::Nothing
@@ -115,7 +115,8 @@ enum DirectoryChange {
 fn wait_for_events(
     inotify: &mut Inotify,
     events: &mut [u8],
-    (shutdown, timeout): (&Shutdown, Duration),
+    shutdown: &Shutdown,
+    timeout: Duration,
 ) -> DirectoryChange {
     if !shutdown.wait_for(inotify.as_fd(), Some(timeout)) {
         return DirectoryChange::Nothing;

@@ -152,7 +152,7 @@ impl ScrapeEndpoint {
         // the process.
         let goodbye = source.limits().timeout + LINGER;
         let (of_clients, stop) = (Arc::clone(source), Arc::clone(shutdown));
-        serve_clients(&self.listener, "scrape-client", shutdown, (clients_max, goodbye), move |stream| {
+        serve_clients(&self.listener, "scrape-client", shutdown, clients_max, goodbye, move |stream| {
             let is_over = || stop.is_stopped() && !of_clients.is_handed_over();
             if talk(&stream, &*of_clients, is_over).is_err() {
                 of_clients.count_abandoned();

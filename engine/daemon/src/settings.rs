@@ -254,8 +254,10 @@ pub fn check_value<T>(
 /// When it does.
 pub fn check_order<T: SettingNumber>(
     section: &str,
-    (name, value): (&str, T),
-    (other, most): (&str, T),
+    name: &str,
+    value: T,
+    other: &str,
+    most: T,
 ) -> Result<(), SettingError> {
     let (value, most) = (value.to_u64(), most.to_u64());
     if value <= most {
@@ -537,7 +539,7 @@ macro_rules! settings {
     (@check $kind:ident ($section:ident, $this:ident) $name:ident [$($other:ident)?] [$($allowed:expr)?]) => {
         $($crate::settings::check_value($section, stringify!($name), &$this.$name, $allowed)?;)?
         $($crate::settings::check_order(
-            $section, (stringify!($name), $this.$name), (stringify!($other), $this.$other),
+            $section, stringify!($name), $this.$name, stringify!($other), $this.$other,
         )?;)?
     };
 }

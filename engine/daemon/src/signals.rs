@@ -20,9 +20,9 @@ pub struct Signals(PendingSignals);
 /// While it exists, SIGTERM and SIGINT end the process at once.
 #[derive(Debug)]
 #[must_use = "without it signals are kept"]
-pub struct ExitAtOnce(Arc<AtomicBool>);
+pub struct ImmediateExit(Arc<AtomicBool>);
 
-impl Drop for ExitAtOnce {
+impl Drop for ImmediateExit {
     fn drop(&mut self) {
         self.0.store(false, Ordering::SeqCst);
     }
@@ -42,12 +42,12 @@ impl Signals {
     ///
     /// # Errors
     /// Errors of the kernel.
-    pub fn exit_at_once(&self) -> io::Result<ExitAtOnce> {
+    pub fn exit_at_once(&self) -> io::Result<ImmediateExit> {
         let is_on = Arc::new(AtomicBool::new(true));
         for signal in [SIGTERM, SIGINT] {
             signal_hook::flag::register_conditional_shutdown(signal, 0, Arc::clone(&is_on))?;
         }
-        Ok(ExitAtOnce(is_on))
+        Ok(ImmediateExit(is_on))
     }
 
     /// Takes the signals so far. Returns whether one of them was to stop the process; others are

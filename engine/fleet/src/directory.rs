@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-    /// Opening a pipe waits for its writer, for ever and whatever signals arrive.
+    /// Opening a pipe blocks until it has a writer, and no signal ends the wait.
     #[test]
     fn a_pipe_in_place_of_an_object_is_refused_at_once() {
         let directory = tempfile::tempdir().unwrap();

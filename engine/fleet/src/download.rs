@@ -169,7 +169,8 @@ pub(crate) fn download(
     store: &dyn FleetStore,
     dir: &Path,
     entries: &[&LayerEntry],
-    (limits, counters): (&FetchLimits, &FetchCounters),
+    limits: &FetchLimits,
+    counters: &FetchCounters,
     is_stopped: &dyn Fn() -> bool,
     taken: &mut dyn FnMut(&LayerEntry) -> Result<(), FetchError>,
 ) -> Result<(), FetchError> {

@@ -330,8 +330,8 @@ impl SetFetcher {
         missing.retain(|entry| !self.publisher.0.has_layer(entry));
         let checks = self.checks(manifest);
         let mut take = |entry: &LayerEntry| self.take_layer(entry, checks);
-        let bounds = (&self.limits, &*self.counters);
-        download(&*self.source, &self.dir, &missing, bounds, is_stopped, &mut take)
+        let (limits, counters) = (&self.limits, &*self.counters);
+        download(&*self.source, &self.dir, &missing, limits, counters, is_stopped, &mut take)
     }
 
     /// How the layers of `manifest` are checked.

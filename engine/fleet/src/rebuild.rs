@@ -36,8 +36,7 @@ impl SetFetcher {
             return Ok(());
         }
         let from = set_id(held);
-        let bytes =
-            read_steps(&*self.source, &object_name(manifest), (from, to), missing_len, &self.counters);
+        let bytes = read_steps(&*self.source, &object_name(manifest), from, to, missing_len, &self.counters);
         let steps = bytes.as_ref().and_then(|bytes| split(bytes, from));
         if let Some(recipes) = steps.and_then(|steps| LayerRecipes::new(held, &steps)) {
             for entry in missing {
@@ -77,7 +76,8 @@ impl SetFetcher {
 fn read_steps(
     store: &dyn FleetStore,
     name: &str,
-    (from, to): (SetId, SetId),
+    from: SetId,
+    to: SetId,
     len_max: u64,
     counters: &FetchCounters,
 ) -> Option<Vec<u8>> {

@@ -180,7 +180,7 @@ impl SetShipper {
             let new_steps = before.map(|before| {
                 scope.spawn(move || {
                     let (store, len_max) = (&*shipper.store, shipper.limits.steps_len);
-                    shipper.steps.put(store, &shipper.dir, (before, manifest), len_max)
+                    shipper.steps.put(store, &shipper.dir, before, manifest, len_max)
                 })
             });
             let layers = shipper.put_layers(manifest, remote, is_settled, uploaded);

@@ -36,7 +36,8 @@ impl StepsWindow {
         &self,
         store: &dyn FleetStore,
         dir: &Path,
-        (old, new): (&Manifest, &Manifest),
+        old: &Manifest,
+        new: &Manifest,
         len_max: usize,
     ) -> NewSteps {
         let Some(step) = between(dir, old, new, len_max) else { return NewSteps::default() };

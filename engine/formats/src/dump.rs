@@ -141,7 +141,7 @@ impl<R: BufRead> Dump<R> {
     ///
     /// # Errors
     /// When a statement about one of the tables is invalid. Reading cannot continue then.
-    #[expect(clippy::should_implement_trait, reason = "what cannot be read on is no iterator")]
+    #[expect(clippy::should_implement_trait, reason = "reading cannot continue after an error")]
     pub fn next(&mut self) -> Result<Option<Item>, DumpError> {
         loop {
             let Some(table) = self.table.take() else {

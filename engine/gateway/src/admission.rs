@@ -78,7 +78,7 @@ pub fn answer_at_once(
         allow_origin_of(origin, &mut response);
         return Admission::Answered(request.complete(served, response), waiting);
     }
-    match fast_path::answer(state, &settings, (parts, path), &facts, peer.address) {
+    match fast_path::answer(state, &settings, parts, path, &facts, peer.address) {
         Some(answer) => {
             let is_api = matches!(answer, PlainAnswer::Json(_));
             let kind = if is_api { RequestKind::Api } else { RequestKind::Proxy };

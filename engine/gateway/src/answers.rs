@@ -88,7 +88,7 @@ impl CountedAnswer {
     /// capacity for these.
     #[must_use]
     pub fn begin(all: &BodyBytes, source: IpAddr, reserved: usize, limits: AnswerLimits) -> Option<Self> {
-        Self::holding(all, source, (reserved, 0, 0), limits)
+        Self::holding(all, source, reserved, 0, 0, limits)
     }
 
     /// Counts the bytes of an answer to `source` that is whole; `None` if there is no capacity for
@@ -101,14 +101,16 @@ impl CountedAnswer {
         limits: AnswerLimits,
     ) -> Option<AnswerPart> {
         let len = body.counted_len();
-        let answer = Self::holding(all, source, (0, len, 1), limits)?;
+        let answer = Self::holding(all, source, 0, len, 1, limits)?;
         Some(AnswerPart { held: Some(HeldPart { answer, len }), ..body })
     }
 
     fn holding(
         all: &BodyBytes,
         source: IpAddr,
-        (reserved, len, parts): (usize, usize, u32),
+        reserved: usize,
+        len: usize,
+        parts: u32,
         limits: AnswerLimits,
     ) -> Option<Self> {
         let (reservation, since) = (all.reservation(source), Instant::now());
@@ -201,7 +203,7 @@ impl Drop for HeldPart {
     fn drop(&mut self) {
         let count = &self.answer.0;
         if Arc::strong_count(count) == 1 {
-            // Nobody waits for it, and dropping it releases all.
+            // No task waits for it, and dropping it releases all.
             return;
         }
         // There is capacity for less than there was.

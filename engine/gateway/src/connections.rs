@@ -9,7 +9,7 @@
 //!   should have percent-encoded.
 //! - [`request_wait`]: the timeout while a connection waits for a request.
 //! - [`stream`]: the streams below them.
-//! - [`request_body`]: the bodies of requests, and what becomes of a part that nobody reads.
+//! - [`request_body`]: the bodies of requests, and the handling of parts that no endpoint reads.
 //! - [`body`]: the bodies of responses.
 //! - [`served_connection`]: a connection that is ready for requests. [`error`]: why one has failed.
 //! - [`activity`]: what these tell each other about the requests of a connection.

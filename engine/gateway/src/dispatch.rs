@@ -35,7 +35,7 @@ pub async fn answer(
         None => {
             let kind = kind_of(state, parts, path);
             state.counters.count_request(kind);
-            answer_kind(state, peer, parts, (path, kind), body).await
+            answer_kind(state, peer, parts, path, kind, body).await
         }
     };
     // Pages about one person must not be readable by other origins.
@@ -66,7 +66,8 @@ async fn answer_kind(
     state: &Arc<GatewayState>,
     peer: HttpPeer,
     parts: &Parts,
-    (path, kind): (RoutedPath, RequestKind),
+    path: RoutedPath,
+    kind: RequestKind,
     body: RequestBody,
 ) -> GatewayResponse {
     match kind {

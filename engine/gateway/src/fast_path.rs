@@ -65,7 +65,8 @@ pub enum PlainAnswer {
 pub fn answer(
     state: &GatewayState,
     settings: &Config,
-    (parts, path): (&Parts, RoutedPath),
+    parts: &Parts,
+    path: RoutedPath,
     facts: &HeaderFacts<'_>,
     source: IpAddr,
 ) -> Option<PlainAnswer> {

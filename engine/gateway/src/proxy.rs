@@ -75,7 +75,7 @@ pub async fn answer(
     let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let page = PageRequest { head: request_headers, frame, settings: &settings };
-    if let Some(response) = answer_non_handle(state, peer, &page, &rules, (parts, path)).await {
+    if let Some(response) = answer_non_handle(state, peer, &page, &rules, parts, path).await {
         return response;
     }
     let query = match &form {
@@ -159,7 +159,8 @@ async fn answer_non_handle(
     peer: HttpPeer,
     page: &PageRequest<'_>,
     rules: &ProxyRules,
-    (parts, routed): (&Parts, RoutedPath),
+    parts: &Parts,
+    routed: RoutedPath,
 ) -> Option<GatewayResponse> {
     let path = parts.uri.path();
     if let Some(url) = page.settings.pages.help_url.as_deref().filter(|_| routed.route == Route::Help) {

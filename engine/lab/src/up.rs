@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     let processes = LabProcesses { servers: &servers, gateway: &gateway, cache: &cache };
     let is_input_closed = end.input_has_ended();
     show(args, &directory, &processes, is_input_closed);
-    // Nobody would know of it.
+    // A lab whose addresses could not be printed is of no use.
     output::check()?;
     end.wait(is_input_closed, args.seconds.map(Duration::from_secs));
     drop((cache, gateway, servers));

@@ -41,7 +41,7 @@ pub const TEXT_LEN_MAX: usize = 512;
 /// Maximum length of a frame of results.
 pub const RESULTS_LEN_MAX: usize = FRAME_CHANGES_MAX * (TEXT_LEN_MAX + 16) + 16;
 
-/// The field that errors name, which nobody reads.
+/// The field that errors name; it is not read.
 const FIELD: Field = Field::Answer;
 /// Distinguishes these proofs from those for requests of the handle protocol.
 const CONTEXT: &[u8] = b"handle-admin bulk 1\0";

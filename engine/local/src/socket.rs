@@ -178,7 +178,7 @@ impl Admission {
     }
 
     /// Receives the first header, and finds a permit among the connections of its kind. `None` if
-    /// the peer closes the connection, as one does that only looks whether somebody listens.
+    /// the peer closes the connection, as one does that only checks whether a process listens.
     async fn admit(
         &self,
         mut stream: UnixStream,

@@ -322,7 +322,7 @@ fn an_unread_connection_waits(choice: DatapathChoice) {
         assert_eq!(endpoint.received(id), [round; 100]);
     }
     // The buffer of the kernel is bounded, so the other side of an unread connection cannot send
-    // for ever.
+    // forever.
     set_reading(&mut endpoint, false);
     endpoint.turn(Duration::from_millis(1));
     stream.set_nonblocking(true).unwrap();

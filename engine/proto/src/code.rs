@@ -154,7 +154,7 @@ open_code! {
         PREFIX_REFERRAL = 303, "prefix referral";
         /// The administrator is not permitted to do this.
         INVALID_ADMIN = 400, "invalid admin";
-        /// Nobody is permitted to do this.
+        /// No identity is permitted to do this.
         INSUFFICIENT_PERMISSIONS = 401, "insufficient permissions";
         /// The server requires authentication.
         AUTHENTICATION_NEEDED = 402, "authentication needed";

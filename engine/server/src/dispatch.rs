@@ -104,7 +104,7 @@ fn send_in_session<'a, 'r, S: ReplySink<'r>, B: AsRef<[u8]>>(
     let Some(sealer) = sealer else {
         return sink.send(request, &reply.refusing(RefusalReason::UnknownSession));
     };
-    match sealer.answer((S::message(request), sink.source(request)), reply, context.service()) {
+    match sealer.answer(S::message(request), sink.source(request), reply, context.service()) {
         SealOutcome::Plain(reply, AnswerRecipient::Unproven) => sink.send(request, &reply),
         SealOutcome::Plain(reply, AnswerRecipient::Proven) => sink.send_proven(request, &reply),
         SealOutcome::Mac(reply, AnswerRecipient::Unproven) => sink.send(request, &reply),

@@ -33,7 +33,8 @@ impl LiveSet {
         set: &PublishedSet,
         checks: RecordChecks,
         ledger: &VerificationLedger,
-        (templates, sources): (Option<&TemplatesConfig>, &Arc<SourcePrefixes>),
+        templates: Option<&TemplatesConfig>,
+        sources: &Arc<SourcePrefixes>,
         refuses: bool,
     ) -> Self {
         let trust = |entry: &LayerEntry| match refuses {
@@ -125,7 +126,7 @@ impl ServedSet {
         ledger.begin(&set.manifest().layers, |_| false);
         let refuses = freshness.refuses(now_unix_ms());
         let sources = Arc::default();
-        let live = LiveSet::new(&set, checks, &ledger, (templates.as_ref(), &sources), refuses);
+        let live = LiveSet::new(&set, checks, &ledger, templates.as_ref(), &sources, refuses);
         Ok(Arc::new(Self {
             directory: directory.to_owned(),
             verify_new_layers: AtomicBool::new(verify_new_layers),
@@ -143,7 +144,7 @@ impl ServedSet {
     pub fn empty() -> Arc<Self> {
         let ledger = VerificationLedger::default();
         let checks = RecordChecks::default();
-        let live = LiveSet::new(&PublishedSet::empty(), checks, &ledger, (None, &Arc::default()), false);
+        let live = LiveSet::new(&PublishedSet::empty(), checks, &ledger, None, &Arc::default(), false);
         Arc::new(Self {
             directory: PathBuf::new(),
             verify_new_layers: AtomicBool::new(false),
@@ -210,8 +211,8 @@ impl ServedSet {
 
     fn live_set(&self, set: &PublishedSet, opening: &SetOpener) -> LiveSet {
         let refuses = self.freshness.refuses(now_unix_ms());
-        let missing = (opening.templates.as_ref(), &opening.sources);
-        LiveSet::new(set, opening.checks, &self.ledger, missing, refuses)
+        let templates = opening.templates.as_ref();
+        LiveSet::new(set, opening.checks, &self.ledger, templates, &opening.sources, refuses)
     }
 
     fn replace(&self, set: LiveSet) {

@@ -310,7 +310,8 @@ impl RateLimit {
         peer: Peer,
         request: SlowRequest,
         request_len: usize,
-        (answer_len, datagrams): (usize, usize),
+        answer_len: usize,
+        datagrams: usize,
     ) {
         if self.exempts(peer) {
             return;
@@ -476,7 +477,7 @@ mod tests {
                 let request = SlowRequest { identity: identity * 272, certifies };
                 let verdict = rate_limit.verdict_slow(peer("192.0.2.1"), request, 80, &counters);
                 if verdict == LimitVerdict::Send {
-                    rate_limit.count_slow(peer("192.0.2.1"), request, 80, (900, 2));
+                    rate_limit.count_slow(peer("192.0.2.1"), request, 80, 900, 2);
                 }
                 verdict
             });

@@ -175,7 +175,7 @@ impl Server {
             let thread = threads::spawn(format!("worker-{at}"), move || {
                 // The datapath is opened on the thread that uses it, because a ring belongs to its
                 // thread.
-                match Worker::open(&config, &shared, at, (socket, listeners), core) {
+                match Worker::open(&config, &shared, at, socket, listeners, core) {
                     Err(error) => drop(opened.send(Err(error))),
                     Ok((mut worker, info)) => {
                         drop(opened.send(Ok(info)));

@@ -399,8 +399,7 @@ impl TcpConnections {
         let after = loop {
             let after = self.answers.gather(input, &mut at, self.settings.request_bytes);
             has_progressed |= !self.answers.messages.is_empty();
-            let client = (id, self.table.address_of(id));
-            self.answers.answer(client, input, turn);
+            self.answers.answer(id, self.table.address_of(id), input, turn);
             self.defer(id);
             let is_done = !self.answers.done.contains(&false);
             if is_done && after == StreamRest::More && self.answers.used < ROUND_LEN {
@@ -417,7 +416,7 @@ impl TcpConnections {
                         // The answers before this message have to be read first.
                         unanswered.extend_from_slice(message);
                     } else {
-                        self.answers.answer_alone(client, message, turn);
+                        self.answers.answer_alone(id, self.table.address_of(id), message, turn);
                         self.defer(id);
                         kept = self.flush(id, turn);
                     }
@@ -700,14 +699,15 @@ impl AnswerLimits {
     /// handled.
     fn answer<B: AsRef<[u8]>, W>(
         &mut self,
-        client: (StreamId, IpAddr),
+        id: StreamId,
+        address: IpAddr,
         input: &[u8],
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { scratch, messages, done, out, used, deferred } = self;
         let ConnectionTurn { context, counters, defer, sealer, tap, .. } = turn;
         let tap = tap.as_deref_mut();
-        let mut replies = TcpReplies { client, out, used, deferred, defer, tap, counters };
+        let mut replies = TcpReplies { id, address, out, used, deferred, defer, tap, counters };
         done.clear();
         done.resize(messages.len(), false);
         let message = |at: usize| &input[messages[at].clone()];
@@ -729,14 +729,15 @@ impl AnswerLimits {
     #[cold]
     fn answer_alone<B: AsRef<[u8]>, W>(
         &mut self,
-        client: (StreamId, IpAddr),
+        id: StreamId,
+        address: IpAddr,
         message: &[u8],
         turn: &mut ConnectionTurn<'_, '_, B, W>,
     ) {
         let Self { out, used, deferred, .. } = self;
         let ConnectionTurn { context, counters, defer, sealer, tap, .. } = turn;
         let tap = tap.as_deref_mut();
-        let mut replies = TcpReplies { client, out, used, deferred, defer, tap, counters };
+        let mut replies = TcpReplies { id, address, out, used, deferred, defer, tap, counters };
         let answered = catch_unwind(AssertUnwindSafe(|| {
             #[cfg(test)]
             crate::tests::before_reading(message);

@@ -101,7 +101,7 @@ impl UdpWorker {
             let datagrams = datagrams.inspect(|datagram| crate::tests::before_reading(datagram));
             match cache {
                 None => answer_part(context, scratch, datagrams, 0, sink),
-                Some(cache) => answer_caching((context, cache, clock.now_unix_s()), scratch, datagrams, sink),
+                Some(cache) => answer_caching(context, cache, clock.now_unix_s(), scratch, datagrams, sink),
             }
         }));
         if answered.is_ok() && !done.contains(&false) {
@@ -138,7 +138,7 @@ impl UdpWorker {
                 crate::tests::before_reading(datagram);
                 #[cfg(test)]
                 crate::tests::before_answering(datagram);
-                answer_alone((peer, datagram), fragments, context, path.outbox(), parts, counters)
+                answer_alone(peer, datagram, fragments, context, path.outbox(), parts, counters)
             }));
             // There was capacity for the longest answer.
             if !matches!(answered, Ok(DispatchResult::Done)) {
@@ -184,7 +184,9 @@ fn answer_part<'a, 'd: 'a>(
 /// Answers `datagrams` from the set and a cache, in parts that are answered together anyway. The
 /// copies of all parts are in the same buffer, which so stays in the caches of the processor.
 fn answer_caching<'r>(
-    (context, cache, now_unix_s): (&AnswerContext<'_, MappedFile>, &mut WorkerCache, u32),
+    context: &AnswerContext<'_, MappedFile>,
+    cache: &mut WorkerCache,
+    now_unix_s: u32,
     scratch: &mut Scratch,
     mut datagrams: impl Iterator<Item = &'r [u8]>,
     sink: UdpBatchSink<'_, 'r, '_>,
@@ -203,7 +205,8 @@ fn answer_caching<'r>(
 
 /// Answers one datagram, or the message that it completes.
 fn answer_alone(
-    (peer, datagram): (Peer, &[u8]),
+    peer: Peer,
+    datagram: &[u8],
     fragments: &mut RequestFragments,
     context: &AnswerContext<'_, MappedFile>,
     outbox: &mut Outbox,
@@ -211,7 +214,7 @@ fn answer_alone(
     counters: &Counters,
 ) -> DispatchResult {
     let outcome = answer(context, datagram);
-    let result = dispatch_alone(outcome, (peer, datagram), context, outbox, parts, counters);
+    let result = dispatch_alone(outcome, peer, datagram, context, outbox, parts, counters);
     if result != DispatchResult::Fragment {
         return result;
     }
@@ -221,13 +224,14 @@ fn answer_alone(
     };
     let Ok((envelope, rest)) = Envelope::split(&message) else { return DispatchResult::Done };
     let outcome = answer_message(context, envelope, rest);
-    dispatch_alone(outcome, (peer, &message), context, outbox, parts, counters)
+    dispatch_alone(outcome, peer, &message, context, outbox, parts, counters)
 }
 
 /// Dispatches the `outcome` of `message`, as a batch of one.
 fn dispatch_alone<'a>(
     outcome: AnswerOutcome<'a>,
-    (peer, message): (Peer, &[u8]),
+    peer: Peer,
+    message: &[u8],
     context: &AnswerContext<'a, MappedFile>,
     outbox: &mut Outbox,
     parts: &mut WorkerParts,
@@ -263,8 +267,9 @@ pub(crate) fn reply(
         return Ok(());
     }
     if let Some(rate_limit) = parts.rate_limit.as_mut().filter(|_| !job.is_proven) {
-        let answer = (job.answer.len(), job.answer.len().div_ceil(UDP_MESSAGE_LEN_MAX));
-        rate_limit.count_slow(peer, SlowRequest::of(&job.request), job.request.len(), answer);
+        let (answer_len, request) = (job.answer.len(), SlowRequest::of(&job.request));
+        let datagrams = answer_len.div_ceil(UDP_MESSAGE_LEN_MAX);
+        rate_limit.count_slow(peer, request, job.request.len(), answer_len, datagrams);
     }
     counters.requests_answered.add(1);
     counters.bytes_sent.add(job.answer.len() as u64);

@@ -69,7 +69,8 @@ impl Worker {
         config: &Config,
         shared: &Arc<ServerState>,
         at: usize,
-        (socket, listeners): (UdpSocket, Vec<TcpListener>),
+        socket: UdpSocket,
+        listeners: Vec<TcpListener>,
         core: Option<usize>,
     ) -> anyhow::Result<(Self, WorkerInfo)> {
         if let Some(core) = core {
@@ -238,7 +239,7 @@ impl Worker {
                     let cached = cached_of(cache, &parts.clock);
                     let context = context_of(live.load(), in_force.site.stream_service(), &parts.clock);
                     let context = context.caching(cached.as_ref().map(|cached| cached as _));
-                    let is_there = tcp.reply(&mut **path, (id, &job), &context, parts, counters);
+                    let is_there = tcp.reply(&mut **path, id, &job, &context, parts, counters);
                     if is_there && !job.answer.is_empty() && !job.is_continued {
                         parts.telemetry.sent(&job, counters);
                     }

@@ -422,7 +422,7 @@ fn index_slots<B: AsRef<[u8]>>(
 ) -> Result<ControlFlow<()>, LayerFault> {
     let header = layer.header();
     let fault = |kind| LayerFault { at: header.index_at, kind };
-    ensure_buckets(header.index_len, header.index_buckets, (count, header.records_len)).map_err(fault)?;
+    ensure_buckets(header.index_len, header.index_buckets, count, header.records_len).map_err(fault)?;
     let mut used_in_all = Ok(0);
     let pieces = in_pieces(layer, header.index_at..header.file_len, passed, |piece| {
         used_in_all = used_in_all.and_then(|sum| Ok(sum + used_slots(piece)?));
@@ -435,12 +435,12 @@ fn index_slots<B: AsRef<[u8]>>(
 
 /// As [`index_slots`], for the index of the homed prefixes, of `len` bytes together.
 fn slots(index: &[u8], buckets: u64, count: u64, len: u64) -> Result<(), FaultKind> {
-    ensure_buckets(index.len() as u64, buckets, (count, len))?;
+    ensure_buckets(index.len() as u64, buckets, count, len)?;
     if used_slots(index)? == count { Ok(()) } else { Err(FaultKind::Slots) }
 }
 
 /// Checks the size of an index for `count` entries of `len` bytes together.
-fn ensure_buckets(index_len: u64, buckets: u64, (count, len): (u64, u64)) -> Result<(), FaultKind> {
+fn ensure_buckets(index_len: u64, buckets: u64, count: u64, len: u64) -> Result<(), FaultKind> {
     let is_right = buckets == buckets_for(count, len) && index_len.is_multiple_of(BUCKET_LEN as u64);
     if is_right { Ok(()) } else { Err(FaultKind::Buckets) }
 }

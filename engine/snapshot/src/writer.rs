@@ -31,7 +31,7 @@ const PREFIXES_MAX: usize = 1 << 18;
 /// The properties that all layers of a set share, and the time of this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// Seed of the hash. It is random, so that nobody can choose names that collide.
+    /// Seed of the hash. It is random, so that names that collide cannot be chosen.
     pub seed: u64,
     /// Whether local names are folded.
     pub folds: bool,

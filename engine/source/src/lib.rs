@@ -81,8 +81,8 @@ pub trait RecordSource: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Has `decide` decide on the record of `key`, which nobody else changes meanwhile, and makes
-    /// the change durable. Returns whether anything was changed.
+    /// Has `decide` decide on the record of `key`, which no other process changes meanwhile, and
+    /// makes the change durable. Returns whether anything was changed.
     ///
     /// # Errors
     /// When the change cannot be made. If the source was [silent](SourceError::is_silence), it may

@@ -19,14 +19,14 @@ impl PullStop {
         timeout: Duration,
         work: impl Future<Output = T>,
     ) -> Result<T, SourceError> {
-        // Otherwise, what is there already would be taken for ever.
+        // Without this check, a ready future would win every select.
         if timeout.is_zero() {
             return Err(SourceError::Late);
         }
         let mut stop = self.0.clone();
         tokio::select! {
             done = tokio::time::timeout(timeout, work) => done.map_err(|_| SourceError::Late),
-            // Also if nobody is left who could say so.
+            // Also when the sender is gone.
             _ = stop.wait_for(|stops| *stops) => Err(SourceError::Stopped),
         }
     }

@@ -25,7 +25,7 @@ pub enum LeaseTurn {
     Held {
         /// Raised with each change of the holder.
         epoch: u64,
-        /// Until this moment nobody else gets it.
+        /// Until this moment no other process gets it.
         until: Instant,
     },
     /// Another process has it.
@@ -43,7 +43,7 @@ pub enum LeaseTurn {
 pub struct StoreLease(pub(super) PostgresLease);
 
 impl StoreLease {
-    /// Takes the lease if nobody has it, or renews it. If the holder changes, its epoch becomes
+    /// Takes the lease if it is free, or renews it. If the holder changes, its epoch becomes
     /// higher than `epoch_above`.
     ///
     /// # Errors

@@ -84,11 +84,12 @@ impl StoredSessions {
     pub fn change(
         &self,
         id: i32,
-        (version, counters): (i64, &[u8]),
+        version: i64,
+        counters: &[u8],
         facts: Option<&[u8]>,
         lasts_s: Option<u32>,
     ) -> Result<bool, StoreError> {
-        self.0.change(id, (version, counters), facts, lasts_s)
+        self.0.change(id, version, counters, facts, lasts_s)
     }
 
     /// Removes sessions; returns how many of them there were.

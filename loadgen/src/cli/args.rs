@@ -5,14 +5,14 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Parser, Subcommand};
-use clap_complete::Shell;
 use crate::judge::assertion::{Assertion, number};
 use crate::load::names::NameTemplate;
 use crate::load::phases;
 use crate::load::recording::Speed;
 use crate::load::stream::tls::KeyPin;
-use crate::{AccessOrder, Idle, QuestionForm, RunOptions, StreamTransport};
+use crate::{AccessOrder, IdleStrategy, QuestionForm, RunOptions, StreamTransport};
+use clap::{ArgGroup, Parser, Subcommand};
+use clap_complete::Shell;
 use handle_net::DatapathChoice;
 
 use super::help;
@@ -177,8 +177,8 @@ pub(crate) struct AskArgs {
     pub(crate) datapath: DatapathChoice,
     /// How to wait for the next request: spin uses a whole core and is most exact, sleep leaves the
     /// core to others, auto sleeps until shortly before.
-    #[arg(long, value_name = "auto|spin|sleep", default_value_t = Idle::Auto)]
-    pub(crate) pacing: Idle,
+    #[arg(long, value_name = "auto|spin|sleep", default_value_t = IdleStrategy::Auto)]
+    pub(crate) pacing: IdleStrategy,
 }
 
 #[derive(Clone, Debug, clap::Args)]

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use anyhow::{Context, bail};
 use crate::Error;
+use anyhow::{Context, bail};
 use handle_proto::printable::PrintableLines;
 use serde::Serialize;
 

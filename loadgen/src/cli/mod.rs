@@ -16,8 +16,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, bail};
-use clap::{CommandFactory, Parser};
 use crate::hostile::{HostileOptions, hostile};
 use crate::judge::comparison::{ComparisonSide, compare};
 use crate::judge::replay;
@@ -25,6 +23,8 @@ use crate::judge::replay::ReplayReport;
 use crate::read::{REPORT_LEN_MAX, whole};
 use crate::show::html;
 use crate::{EchoOptions, Error, LimitOptions, echo, limit, usable_cores};
+use anyhow::{Context, bail};
+use clap::{CommandFactory, Parser};
 use handle_proto::printable::{Printable, PrintableLines};
 
 use args::{Args, Command, CompareArgs, EchoArgs, HostileArgs, LimitArgs, ReplayArgs};

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use crate::judge::replay;
 use crate::load::find_max::{RateBound, Search, find_max};
 use crate::load::phases::{self, BadLine};
@@ -22,6 +21,7 @@ use crate::{
     Error, HttpVersion, KeySource, LimitReport, LoadPattern, NameOptions, QuestionForm, ReferenceData,
     RunOptions, RunReport, SecondCounts, StreamTransport, Streams, Verify, run,
 };
+use anyhow::{Context, bail};
 
 use super::args::{AskArgs, FindMaxArgs, RunArgs};
 use super::files::{check_files, create, write, write_json, write_text};

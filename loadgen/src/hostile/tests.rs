@@ -14,7 +14,7 @@ struct Responder {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bug {
+enum ServerBug {
     None,
     /// It receives nothing for a while, as during a restart.
     Crash,
@@ -25,7 +25,7 @@ enum Bug {
 }
 
 impl Responder {
-    fn start(bug: fn(&[u8]) -> Bug) -> Self {
+    fn start(bug: fn(&[u8]) -> ServerBug) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
         let (address, stop) = (socket.local_addr().unwrap(), Arc::new(AtomicBool::new(false)));
@@ -42,14 +42,16 @@ impl Responder {
                 let found = bug(&buffer[..len]);
                 match found {
                     // All three probes.
-                    Bug::Crash => missed = 3,
-                    Bug::Death => is_dead = true,
-                    _ if GeneratedQuestion::of_message(&buffer[..len]).is_some() || found == Bug::Unsound => {
+                    ServerBug::Crash => missed = 3,
+                    ServerBug::Death => is_dead = true,
+                    _ if GeneratedQuestion::of_message(&buffer[..len]).is_some()
+                        || found == ServerBug::Unsound =>
+                    {
                         let mut answer = buffer[..len].to_vec();
                         answer[27] = 100;
                         let len = u32::try_from(len - Envelope::LEN).unwrap();
                         answer[16..20].copy_from_slice(&len.to_be_bytes());
-                        if found == Bug::Unsound {
+                        if found == ServerBug::Unsound {
                             answer[40] = 0x7f;
                         }
                         socket.send_to(&answer, from).unwrap();
@@ -72,11 +74,11 @@ impl Drop for Responder {
 /// Long enough for a healthy server on a loaded machine; each attempt takes three of them.
 const TIMEOUT: Duration = Duration::from_millis(40);
 
-fn attack(bug: fn(&[u8]) -> Bug, cases: u64) -> HostileReport {
+fn attack(bug: fn(&[u8]) -> ServerBug, cases: u64) -> HostileReport {
     attack_within(bug, cases, TIMEOUT)
 }
 
-fn attack_within(bug: fn(&[u8]) -> Bug, cases: u64, timeout: Duration) -> HostileReport {
+fn attack_within(bug: fn(&[u8]) -> ServerBug, cases: u64, timeout: Duration) -> HostileReport {
     let responder = Responder::start(bug);
     let options = HostileOptions {
         cases,
@@ -91,7 +93,7 @@ fn attack_within(bug: fn(&[u8]) -> Bug, cases: u64, timeout: Duration) -> Hostil
 
 #[test]
 fn a_sound_server_has_no_findings() {
-    let report = attack_within(|_| Bug::None, 300, Duration::from_secs(5));
+    let report = attack_within(|_| ServerBug::None, 300, Duration::from_secs(5));
     assert!(report.findings.is_empty(), "{report}");
     assert_eq!(report.kinds.iter().map(|count| count.cases).sum::<u64>(), 300);
     assert!(report.kinds.iter().map(|count| count.answered).sum::<u64>() > 10, "{report}");
@@ -151,8 +153,8 @@ fn the_verdict_is_junit_xml() {
 }
 
 /// The seeded bug: a handle whose length has its highest bit set.
-fn negative_length(datagram: &[u8]) -> Bug {
-    if datagram.get(44).is_some_and(|byte| byte & 0x80 != 0) { Bug::Crash } else { Bug::None }
+fn negative_length(datagram: &[u8]) -> ServerBug {
+    if datagram.get(44).is_some_and(|byte| byte & 0x80 != 0) { ServerBug::Crash } else { ServerBug::None }
 }
 
 #[test]
@@ -162,7 +164,7 @@ fn a_seeded_bug_is_found_and_minimised() {
     assert_eq!((finding.fault, finding.is_repeatable, finding.is_dead), (ServerFault::Silent, true, false));
     let minimal = finding.minimal_hex.as_ref().unwrap();
     let bytes = data_encoding::HEXLOWER.decode(minimal[0].as_bytes()).unwrap();
-    assert!(negative_length(&bytes) == Bug::Crash, "the minimised case does not break the server");
+    assert!(negative_length(&bytes) == ServerBug::Crash, "the minimised case does not break the server");
     assert_eq!(
         (minimal.len(), bytes.len()),
         (1, 45),
@@ -183,7 +185,7 @@ fn an_answer_that_cannot_be_read_is_a_finding() {
     let is_one = |datagram: &[u8]| {
         let asks = GeneratedQuestion::of_message(datagram)
             .is_some_and(|question| question.handle.starts_with(b"0.NA/"));
-        if asks { Bug::Unsound } else { Bug::None }
+        if asks { ServerBug::Unsound } else { ServerBug::None }
     };
     let report = attack(is_one, 5000);
     assert_eq!(report.findings[0].fault, ServerFault::Unsound, "{report}");
@@ -192,7 +194,9 @@ fn an_answer_that_cannot_be_read_is_a_finding() {
 #[test]
 fn a_server_that_does_not_recover_ends_the_run() {
     let report = attack(
-        |datagram| if datagram.len() < Envelope::LEN + Header::LEN { Bug::Death } else { Bug::None },
+        |datagram| {
+            if datagram.len() < Envelope::LEN + Header::LEN { ServerBug::Death } else { ServerBug::None }
+        },
         3000,
     );
     assert!(report.findings[0].is_dead && report.findings[0].minimal_hex.is_none(), "{report}");
@@ -201,7 +205,7 @@ fn a_server_that_does_not_recover_ends_the_run() {
 
 #[test]
 fn cases_are_paced_and_the_search_ends_with_the_time() {
-    let responder = Responder::start(|_| Bug::None);
+    let responder = Responder::start(|_| ServerBug::None);
     let private = HostileOptions::new(responder.address, b"10.1/a".to_vec());
     let slow = HostileOptions { cases: 5, rate: 20, ..private.clone() };
     let report = hostile(&slow, |_| ControlFlow::Continue(())).unwrap();
@@ -209,8 +213,8 @@ fn cases_are_paced_and_the_search_ends_with_the_time() {
     // The bug hits all cases except the probe: minimising one takes hundreds of attempts of a
     // second each.
     let responder = Responder::start(|datagram| match GeneratedQuestion::of_message(datagram) {
-        Some(question) if question.handle == b"10.1/a" => Bug::None,
-        _ => Bug::Crash,
+        Some(question) if question.handle == b"10.1/a" => ServerBug::None,
+        _ => ServerBug::Crash,
     });
     let options = HostileOptions { rate: 1, duration: Duration::from_secs(3), timeout: TIMEOUT, ..private };
     let options = HostileOptions { target: responder.address, ..options };

@@ -363,8 +363,13 @@ impl AnswerVerifier {
 
     /// Judges an answer now or as soon as possible. The times are those of its request and its
     /// arrival.
-    pub fn judge(&mut self, answered: AnsweredQuestion<'_>, times_ns: (i64, i64), counts: &mut AnswerCounts) {
-        let (sent_ns, received_ns) = times_ns;
+    pub fn judge(
+        &mut self,
+        answered: AnsweredQuestion<'_>,
+        sent_ns: i64,
+        received_ns: i64,
+        counts: &mut AnswerCounts,
+    ) {
         let timed_answer = TimedAnswer { answered, sent_ns, received_ns };
         let verdict = self.timeline.judge(&timed_answer, &self.rules);
         let final_ = matches!(verdict, AnswerVerdict::Match { .. })

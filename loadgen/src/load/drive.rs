@@ -8,7 +8,7 @@ use std::time::Duration;
 use handle_net::Datapath;
 
 use crate::clock::Clock;
-use crate::load::idle::{Idle, TICK_NS, sleep_ns};
+use crate::load::idle::{IdleStrategy, TICK_NS, sleep_ns};
 use crate::load::worker::{Interval, LoadWorker};
 
 /// Longest sleep. It bounds the reaction to a stop and to expired requests.
@@ -23,7 +23,8 @@ const TIMEOUT_MAX_NS: u64 = 10_000_000;
 pub(crate) fn drive(
     worker: &mut LoadWorker<'_>,
     path: &mut dyn Datapath,
-    (clock, idle): (Clock, Idle),
+    clock: Clock,
+    idle: IdleStrategy,
     stop: &AtomicBool,
     mut tick: impl FnMut(u64, u64, Interval),
 ) -> io::Result<()> {
@@ -60,7 +61,7 @@ pub(crate) fn drive(
 }
 
 /// How long to wait for answers: not at all close to the next request, to send it on time.
-fn timeout(worker: &LoadWorker<'_>, idle: Idle, now_ns: u64) -> Duration {
+fn timeout(worker: &LoadWorker<'_>, idle: IdleStrategy, now_ns: u64) -> Duration {
     let Some(due_ns) = worker.next_due_ns(now_ns) else { return Duration::from_nanos(TIMEOUT_MAX_NS) };
     Duration::from_nanos(sleep_ns(idle, due_ns.saturating_sub(now_ns)).min(TIMEOUT_MAX_NS))
 }

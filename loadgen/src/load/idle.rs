@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// How to wait for the next request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Idle {
+pub enum IdleStrategy {
     /// Sleeps until shortly before, then polls the clock: on time, and idle at low rates.
     #[default]
     Auto,
@@ -15,7 +15,7 @@ pub enum Idle {
     Sleep,
 }
 
-impl fmt::Display for Idle {
+impl fmt::Display for IdleStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -25,7 +25,7 @@ impl fmt::Display for Idle {
     }
 }
 
-impl FromStr for Idle {
+impl FromStr for IdleStrategy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -43,11 +43,11 @@ pub(crate) const SPIN_NS: u64 = 100_000;
 pub(crate) const TICK_NS: u64 = 1_000_000_000;
 
 /// The part of the time until the next request that is slept.
-pub(crate) const fn sleep_ns(idle: Idle, until_ns: u64) -> u64 {
+pub(crate) const fn sleep_ns(idle: IdleStrategy, until_ns: u64) -> u64 {
     match idle {
-        Idle::Auto => until_ns.saturating_sub(SPIN_NS),
-        Idle::Spin => 0,
-        Idle::Sleep => until_ns,
+        IdleStrategy::Auto => until_ns.saturating_sub(SPIN_NS),
+        IdleStrategy::Spin => 0,
+        IdleStrategy::Sleep => until_ns,
     }
 }
 
@@ -58,19 +58,19 @@ mod tests {
     #[test]
     fn pacing_parses_as_printed() {
         for text in ["auto", "spin", "sleep"] {
-            assert_eq!(text.parse::<Idle>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<IdleStrategy>().unwrap().to_string(), text);
         }
-        assert!("busy".parse::<Idle>().is_err());
+        assert!("busy".parse::<IdleStrategy>().is_err());
     }
 
     #[test]
     fn sleeps_as_the_pacing_demands() {
         for (idle, until_ns, slept_ns) in [
-            (Idle::Auto, SPIN_NS, 0),
-            (Idle::Auto, SPIN_NS + 7, 7),
-            (Idle::Spin, u64::MAX, 0),
-            (Idle::Sleep, 5, 5),
-            (Idle::Sleep, 0, 0),
+            (IdleStrategy::Auto, SPIN_NS, 0),
+            (IdleStrategy::Auto, SPIN_NS + 7, 7),
+            (IdleStrategy::Spin, u64::MAX, 0),
+            (IdleStrategy::Sleep, 5, 5),
+            (IdleStrategy::Sleep, 0, 0),
         ] {
             assert_eq!(sleep_ns(idle, until_ns), slept_ns, "{idle} with {until_ns} ns left");
         }

@@ -11,7 +11,7 @@ use handle_proto::limit::UDP_MESSAGE_LEN_MAX;
 
 use crate::error::Error;
 use crate::judge::verify::MISMATCHES_MAX;
-use crate::load::idle::Idle;
+use crate::load::idle::IdleStrategy;
 use crate::load::names::NameTemplate;
 use crate::load::pattern::AccessOrder;
 use crate::load::question::QuestionForm;
@@ -62,7 +62,7 @@ pub struct RunOptions {
     /// How datagrams are moved.
     pub datapath: DatapathChoice,
     /// How to wait for the next request of an open loop.
-    pub idle: Idle,
+    pub idle: IdleStrategy,
 }
 
 /// The source of handles.
@@ -173,7 +173,7 @@ impl RunOptions {
             sources: 0,
             cores: Vec::new(),
             datapath: DatapathChoice::Auto,
-            idle: Idle::Auto,
+            idle: IdleStrategy::Auto,
         }
     }
 

@@ -367,13 +367,13 @@ impl Thread<'_> {
         };
         let (driven, kernel_drops, streams) = match &mut path {
             SendPath::Datagrams(path) => {
-                let driven = drive(&mut worker, &mut **path, (clock, options.idle), self.stop, tick);
+                let driven = drive(&mut worker, &mut **path, clock, options.idle, self.stop, tick);
                 (driven, path.kernel_drops(), None)
             }
             SendPath::Streams(pool) => {
                 let timeout_ns = duration_ns(options.timeout);
                 let driven =
-                    stream::drive(&mut worker, pool, timeout_ns, (clock, options.idle), self.stop, tick);
+                    stream::drive(&mut worker, pool, timeout_ns, clock, options.idle, self.stop, tick);
                 (driven, 0, Some(pool.observations()))
             }
         };

@@ -398,8 +398,8 @@ impl<'a> LoadWorker<'a> {
         {
             let question = &self.workload.question(request.choice, &mut self.name[..]);
             let answered = AnsweredQuestion { question, envelope, message: message.unwrap_or_default() };
-            let times_ns = (request.sent_ns.cast_signed(), now_ns.cast_signed());
-            verifier.judge(answered, times_ns, &mut self.counts);
+            let (sent_ns, received_ns) = (request.sent_ns.cast_signed(), now_ns.cast_signed());
+            verifier.judge(answered, sent_ns, received_ns, &mut self.counts);
         }
         if let Some(learned) = &mut self.learned {
             let question = self.workload.question(request.choice, &mut self.name[..]);

@@ -14,12 +14,12 @@ pub const STEPS_MAX: usize = 64;
 pub struct Steps {
     /// In ascending order.
     starts_ns: Vec<u64>,
-    tallies: Vec<Tally>,
+    tallies: Vec<StepTally>,
 }
 
 /// The requests of one phase.
 #[derive(Clone, Debug)]
-struct Tally {
+struct StepTally {
     sent: u64,
     answered: u64,
     late: u64,
@@ -27,7 +27,7 @@ struct Tally {
     schedule_error: Histogram<u32>,
 }
 
-impl Tally {
+impl StepTally {
     fn new() -> Self {
         Self { sent: 0, answered: 0, late: 0, response: histogram(2), schedule_error: histogram(2) }
     }
@@ -69,13 +69,13 @@ impl Steps {
         if !(2..=STEPS_MAX).contains(&starts_ns.len()) {
             return Self::default();
         }
-        let tallies = starts_ns.iter().map(|_| Tally::new()).collect();
+        let tallies = starts_ns.iter().map(|_| StepTally::new()).collect();
         Self { starts_ns, tallies }
     }
 
     /// The phase in which a request was due.
     #[inline]
-    fn at(&mut self, intended_ns: u64) -> Option<&mut Tally> {
+    fn at(&mut self, intended_ns: u64) -> Option<&mut StepTally> {
         if self.starts_ns.is_empty() {
             return None;
         }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
 mod imports;
+mod names;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,35 +19,6 @@ const UNSAFE_FILES: [&str; 6] = [
     "engine/snapshot/src/map.rs",
     "engine/snapshot/src/prefetch.rs",
 ];
-
-/// Names without meaning at the place of use, forbidden for types, traits and aliases by
-/// `CONTRIBUTING.md`.
-const RIDDLES: &str = "\
-    About Act Administered Administering Administrating After Agreed Announced Answered \
-    Arrived Asked Asking Back Beat Behind Beside Both Bound Bounded Built By Came \
-    Challenged Changed Checked Choice Closing Coming Compared Completed Configured \
-    Connected Corrupt Covered Created Current Decided Decides Deed Described Differs \
-    Displaced Doing Done Earlier Effort Elsewhere Encoded Encrypted Entitled Errand \
-    Evaluated Expected Extended Failing Fails Fate Faulty Fetched Flushed Followed \
-    Forward Forwarded Forwarding Found Free From Front Full Gathered Given Gone Got \
-    Handled Heard Held Homed How Ills InForce Incoming Judged Kept Known Lead Learned \
-    Leaving Left Linked Listening Live Located Made Manner Manners Mapped Measured \
-    Merging Middle Mixed Mouth Named Naming Need Next Noted Now Numbered Numbering \
-    Office One Opened Opening Other Out Outlook Paced Painted Parsed Patience Pending \
-    Permitted Place Placed Plain Prepared Private Proven Pruned Public Publishing Put \
-    Read Ready Reassembled Reconciled Recorded Refused Reject Relayed Reloaded Renewing \
-    Replayed Resolved Round Running Said Says Sealed Sealing Seen SeenProcess Selected \
-    Sent Served Serving Shared Shown Side Sight Silent Slow Staged Steady Stop Stoppable \
-    Stored Struck Taken Taking Tap Teller To Told Translated Trouble Truth Turn \
-    Unanswered Undecryptable Unfit Unopened Unread Unreadable Unsynced Unwritten Usual \
-    Verdict View Waiting Wanted Wants Watch Watched Way What When Which Who Whom Why \
-    Wire Word Work Written";
-
-/// The same for modules.
-const RIDDLE_MODULES: &str = "\
-    administered answered damaged elsewhere faults forged front initialised injected \
-    kept killed known left middle mirrored published round seen served side sight \
-    unwritten usual waiting watch";
 
 /// Most lines of a file.
 const LINES_MAX: usize = 800;
@@ -469,28 +441,6 @@ fn defined<'a>(line: &'a str, keyword: &str) -> Option<&'a str> {
     };
     let rest = line.trim_start().strip_prefix(keyword)?.strip_prefix(' ')?;
     rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()
-}
-
-#[test]
-fn types_and_modules_have_meaningful_names() {
-    let (types, modules): (BTreeSet<&str>, BTreeSet<&str>) =
-        (RIDDLES.split(' ').collect(), RIDDLE_MODULES.split(' ').collect());
-    let mut wrong = Vec::new();
-    for (file, text) in sources() {
-        let stem = Path::new(&file).file_stem().unwrap().to_string_lossy().into_owned();
-        if modules.contains(stem.as_str()) {
-            wrong.push(format!("{file}: a file called {stem}"));
-        }
-        for (number, line) in text.lines().enumerate() {
-            let kinds = ["struct", "enum", "trait", "type", "union"];
-            let name = kinds.iter().find_map(|kind| defined(line, kind)).filter(|name| types.contains(name));
-            let module = defined(line, "mod").filter(|name| modules.contains(name));
-            if let Some(name) = name.or(module) {
-                wrong.push(format!("{file}:{}: {name}", number + 1));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "CONTRIBUTING.md has the rules for names:\n{}", wrong.join("\n"));
 }
 
 /// All files that people read, committed or not: code, documents, configuration.

@@ -172,8 +172,8 @@ fn with_hooks(
 /// With one bad setting among new and good ones, none is applied.
 #[test]
 fn one_bad_setting_keeps_all_others_back() {
-    type Spoil = fn(&mut Config);
-    let bad: [(&str, Spoil); 9] = [
+    type ConfigFault = fn(&mut Config);
+    let bad: [(&str, ConfigFault); 9] = [
         ("administrators.server", |config| {
             config.administrators.server = vec!["99999999999:0.NA/TST".to_owned()]
         }),

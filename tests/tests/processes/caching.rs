@@ -15,7 +15,7 @@ use handle_server::config::Datapath;
 use handle_server::slow::config::ServerKeyConfig;
 use handle_tests::cache_server::{TestCache, code, config};
 use handle_tests::client::{ReceivedReply, TestClient, exchange, exchange_over_tcp, request};
-use handle_tests::liar::{LiarServer, Lie, site_at};
+use handle_tests::liar::{ForgedAnswer, LiarServer, site_at};
 use handle_tests::process::until;
 use handle_tests::session::{ClientSession, NOBODY, pair, set_up_request};
 use handle_tests::test_server::{serve, server_key, write_key_file};
@@ -473,17 +473,18 @@ fn certified_answers_enter_and_others_do_not() {
     assert_eq!((honest.count("entries"), honest.count("hits")), (2, 2));
     assert_eq!(honest.run("cache-get 10.5072/URL-ONE")["entries"][0]["certified"], true);
     let lies = [
-        Lie::Changed,
-        Lie::Unsigned,
-        Lie::WrongDigest,
-        Lie::Expired,
-        Lie::OtherHandle,
-        Lie::OtherOperation,
-        Lie::OtherRequest,
-        Lie::Request,
-        Lie::Garbage,
+        ForgedAnswer::Changed,
+        ForgedAnswer::Unsigned,
+        ForgedAnswer::WrongDigest,
+        ForgedAnswer::Expired,
+        ForgedAnswer::OtherHandle,
+        ForgedAnswer::OtherOperation,
+        ForgedAnswer::OtherRequest,
+        ForgedAnswer::Request,
+        ForgedAnswer::Garbage,
     ];
-    let is_about_signature = |lie| matches!(lie, Lie::Changed | Lie::Unsigned | Lie::WrongDigest);
+    let is_about_signature =
+        |lie| matches!(lie, ForgedAnswer::Changed | ForgedAnswer::Unsigned | ForgedAnswer::WrongDigest);
     for lie in lies {
         let liar = LiarServer::start(truth.address(), &directory.join("privkey.bin"), lie);
         let all = certifying(directory, liar.address, |_| {});

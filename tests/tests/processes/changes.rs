@@ -159,7 +159,7 @@ fn cursors_that_cannot_be_followed_are_refused_with_what_to_do() {
 fn a_log_that_begins_anew_ends_a_feed() {
     let administered = started(|_| ());
     let store = &administered.server().shared().service.store;
-    let mut following = Following::start(&socket(&administered.config), None);
+    let mut following = ChangeFollower::start(&socket(&administered.config), None);
     assert_eq!(following.next()["kind"], "position");
     put(store, "10.7/a", "one");
     assert_eq!(following.next()["handle"], "10.7/A");
@@ -198,12 +198,12 @@ fn a_slow_reader_is_cut_off_and_costs_neither_changes_nor_memory() {
 }
 
 /// A running `hdl changes --follow`.
-struct Following {
+struct ChangeFollower {
     process: RunningProcess,
     lines: Receiver<String>,
 }
 
-impl Following {
+impl ChangeFollower {
     fn start(socket: &Path, after: Option<&str>) -> Self {
         let mut command = changes(socket, &["--follow"]);
         command.args(after.iter().flat_map(|after| ["--after", after])).stdout(Stdio::piped());
@@ -252,7 +252,7 @@ fn a_follower_gets_every_change_once_across_a_killed_process() {
         process
     };
     let mut process = start();
-    let mut following = Following::start(&socket(&config), None);
+    let mut following = ChangeFollower::start(&socket(&config), None);
     let first = following.next()["cursor"].as_str().unwrap().to_owned();
     let (mut cursors, mut handles) = (vec![first.clone()], Vec::new());
     for round in 0..3 {

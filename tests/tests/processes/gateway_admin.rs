@@ -25,7 +25,7 @@ struct ServedPages {
 }
 
 /// Somebody who is signed in.
-struct SignedIn {
+struct SignedInUser {
     cookie: String,
     csrf: String,
 }
@@ -71,7 +71,7 @@ impl ServedPages {
         self.ask("POST", "/admin/sign-in", &format!("{FORM}Origin: https://localhost\r\n"), body)
     }
 
-    fn with_secret(&self) -> SignedIn {
+    fn with_secret(&self) -> SignedInUser {
         let answer = self.sign_in(&fields(&[("id", "301:0.NA/TST"), ("secret", "open sesame open")]));
         self.signed_in(&answer)
     }
@@ -97,12 +97,12 @@ impl ServedPages {
     }
 
     /// An administrator of the server, with a key.
-    fn with_key(&self) -> SignedIn {
+    fn with_key(&self) -> SignedInUser {
         let answer = self.sign_in(&self.key_form().1);
         self.signed_in(&answer)
     }
 
-    fn signed_in(&self, answer: &HttpAnswer) -> SignedIn {
+    fn signed_in(&self, answer: &HttpAnswer) -> SignedInUser {
         assert_eq!((answer.status, answer.header("location")), (303, Some("/admin/")), "{}", answer.text());
         let set = answer.header("set-cookie").unwrap();
         for part in ["__Host-", "; Path=/", "; Secure", "; HttpOnly", "; SameSite=Strict"] {
@@ -111,14 +111,14 @@ impl ServedPages {
         let cookie = format!("Cookie: {}\r\n", set.split(';').next().unwrap());
         let page = self.ask("GET", "/admin/", &cookie, "");
         assert_eq!(page.status, 200);
-        SignedIn { csrf: quoted(&page.text(), "name=\"csrf\" value=\"").to_owned(), cookie }
+        SignedInUser { csrf: quoted(&page.text(), "name=\"csrf\" value=\"").to_owned(), cookie }
     }
 
-    fn get(&self, who: &SignedIn, target: &str) -> HttpAnswer {
+    fn get(&self, who: &SignedInUser, target: &str) -> HttpAnswer {
         self.ask("GET", target, &who.cookie, "")
     }
 
-    fn post(&self, who: &SignedIn, target: &str, pairs: &[(&str, &str)]) -> HttpAnswer {
+    fn post(&self, who: &SignedInUser, target: &str, pairs: &[(&str, &str)]) -> HttpAnswer {
         let body = format!("{}&csrf={}", fields(pairs), encoded(&who.csrf));
         self.ask("POST", target, &format!("{FORM}Origin: https://localhost\r\n{}", who.cookie), &body)
     }
@@ -248,7 +248,7 @@ fn an_upload_of_many_records_is_few_commits() {
 }
 
 /// The administrators of a record, as the page of the record shows them.
-fn administrators(pages: &ServedPages, who: &SignedIn, handle: &str) -> usize {
+fn administrators(pages: &ServedPages, who: &SignedInUser, handle: &str) -> usize {
     let page = pages.get(who, &format!("/admin/record?handle={handle}"));
     assert_eq!(page.status, 200, "{handle}: {}", page.text());
     page.text().matches("&#34;format&#34;: &#34;admin&#34;").count()

@@ -7,7 +7,7 @@ use handle_proto::{ResponseCode, Value};
 use handle_server::config::Datapath;
 use handle_snapshot::set::publisher::SetPublisher;
 use handle_tests::gateway_server::{HttpAnswer, config, connect_over_tls, get, use_tls};
-use handle_tests::liar::{LiarServer, Lie, site_at};
+use handle_tests::liar::{ForgedAnswer, LiarServer, site_at};
 use handle_tests::records::publish_values;
 use handle_tests::test_server::serve;
 use handle_tests::upstream_server::AnswerManner;
@@ -94,16 +94,16 @@ fn answers_without_a_genuine_signature_are_no_answers_to_cert() {
     let record = get(honest.addresses()[0], "/api/handles/10.5072/URL-ONE?cert", "");
     assert_eq!(record.status, 200, "{}", record.text());
     for lie in [
-        Lie::Changed,
-        Lie::Unsigned,
-        Lie::WrongDigest,
-        Lie::Expired,
-        Lie::OtherHandle,
-        Lie::OtherOperation,
-        Lie::OtherRequest,
-        Lie::Request,
-        Lie::Garbage,
-        Lie::Silent,
+        ForgedAnswer::Changed,
+        ForgedAnswer::Unsigned,
+        ForgedAnswer::WrongDigest,
+        ForgedAnswer::Expired,
+        ForgedAnswer::OtherHandle,
+        ForgedAnswer::OtherOperation,
+        ForgedAnswer::OtherRequest,
+        ForgedAnswer::Request,
+        ForgedAnswer::Garbage,
+        ForgedAnswer::Silent,
     ] {
         let liar = LiarServer::start(truth.address(), &key, lie);
         let gateway = gateway_before(liar.address);

@@ -10,7 +10,7 @@ use handle_proto::data::site::{Address, Interface, InterfaceKind, InterfaceProto
 use handle_proto::data::{self, ServerBuilder, SiteBuilder};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::gateway_server::{GatewayServer, HttpAnswer, exchange, get, serve_over_http, use_tls};
-use handle_tests::registrar::{FORM, RegistrationPages, SignedIn, multipart};
+use handle_tests::registrar::{FORM, RegistrationPages, SignedInUser, multipart};
 use handle_tests::vectors::{VectorSource, fixture, hex};
 use rand::{RngExt as _, SeedableRng as _};
 use std::fs;
@@ -96,11 +96,11 @@ fn has(answer: &HttpAnswer, texts: &[&str]) {
 }
 
 impl Registry {
-    fn reviewer(&self) -> SignedIn {
+    fn reviewer(&self) -> SignedInUser {
         self.pages.sign_in(REVIEWER, &PrivateKey::from_record(&key_record("admin_rsa")).unwrap())
     }
 
-    fn reader(&self) -> SignedIn {
+    fn reader(&self) -> SignedInUser {
         self.pages.sign_in_with(&[("id", READER), ("secret", "read only admin")])
     }
 
@@ -117,7 +117,7 @@ impl Registry {
     }
 
     /// Whether there is a record, as the administration pages see it.
-    fn exists(&self, who: &SignedIn, handle: &str) -> bool {
+    fn exists(&self, who: &SignedInUser, handle: &str) -> bool {
         self.pages.get(who, &format!("/admin/record?handle={handle}")).status == 200
     }
 }
@@ -303,7 +303,7 @@ fn forms_of_other_sites_do_nothing_and_pages_are_guarded() {
     assert!(registry.files().is_empty());
     let application = pages.stored(&[("prefix", "TST.CSRF")], &bundle());
     let who = registry.reviewer();
-    let forged = SignedIn { csrf: "x".to_owned(), ..who.clone() };
+    let forged = SignedInUser { csrf: "x".to_owned(), ..who.clone() };
     let accept = [("action", "accept"), ("prefix", "TST.CSRF")];
     assert_eq!(pages.decide(&forged, &application, &accept).status, 403);
     let body = format!("id={}&action=accept&prefix=TST.CSRF&csrf={}", application.id, who.csrf);

@@ -8,7 +8,7 @@ use handle_gateway::Config;
 use handle_tests::daemon::{Daemon, Successor, ask, free_address, handled};
 use handle_tests::gateway_server::{get, use_tls};
 use handle_tests::process::{RunningProcess, fail, program, succeed, until};
-use handle_tests::registrar::{RegistrationPages, SignedIn};
+use handle_tests::registrar::{RegistrationPages, SignedInUser};
 use handle_tests::service_directory::InitialisedService;
 use serde_json::json;
 use std::fs;
@@ -78,7 +78,7 @@ impl Registry {
         self.start_gateway();
     }
 
-    fn reviewer(&self) -> SignedIn {
+    fn reviewer(&self) -> SignedInUser {
         let key = open_key_file(&self.service.path("site/admin-private.bin"), None).unwrap();
         let key = PrivateKey::new(&key.view()).unwrap();
         self.pages.sign_in(&format!("300:{PARENT}/ADMIN"), &key)

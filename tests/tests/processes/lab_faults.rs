@@ -12,7 +12,7 @@ use handle_client::{BlockingDriver, LookupError, Question};
 use handle_proto::Handle;
 use handle_proto::data::site::{InterfaceProtocol, SiteBuf};
 use handle_tests::lab::LabProcess;
-use handle_tests::liar::{LiarServer, Lie};
+use handle_tests::liar::{ForgedAnswer, LiarServer};
 use handle_tests::process::{fail, succeed};
 use handle_tests::records::{self, Record};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -107,20 +107,20 @@ fn false_answers_are_detected_and_another_site_answers() {
     let is_signature = |error| matches!(error, AttemptError::Signature(_));
     let is_silence = |error| error == AttemptError::Silence;
     let is_other = |error| matches!(error, AttemptError::NotOurs(_));
-    let lies: [(Lie, &dyn Fn(AttemptError) -> bool); 12] = [
-        (Lie::Changed, &is_signature),
-        (Lie::Unsigned, &is_signature),
-        (Lie::Replayed, &is_signature),
+    let lies: [(ForgedAnswer, &dyn Fn(AttemptError) -> bool); 12] = [
+        (ForgedAnswer::Changed, &is_signature),
+        (ForgedAnswer::Unsigned, &is_signature),
+        (ForgedAnswer::Replayed, &is_signature),
         // Answers to other requests are ignored, because anybody can send them.
-        (Lie::OtherRequest, &is_silence),
-        (Lie::Garbage, &is_silence),
-        (Lie::Silent, &is_silence),
-        (Lie::Late(Duration::from_millis(1_500)), &is_silence),
-        (Lie::WrongDigest, &|error| error == AttemptError::Digest),
-        (Lie::Expired, &|error| error == AttemptError::Expired),
-        (Lie::OtherHandle, &is_other),
-        (Lie::OtherOperation, &is_other),
-        (Lie::Request, &is_other),
+        (ForgedAnswer::OtherRequest, &is_silence),
+        (ForgedAnswer::Garbage, &is_silence),
+        (ForgedAnswer::Silent, &is_silence),
+        (ForgedAnswer::Late(Duration::from_millis(1_500)), &is_silence),
+        (ForgedAnswer::WrongDigest, &|error| error == AttemptError::Digest),
+        (ForgedAnswer::Expired, &|error| error == AttemptError::Expired),
+        (ForgedAnswer::OtherHandle, &is_other),
+        (ForgedAnswer::OtherOperation, &is_other),
+        (ForgedAnswer::Request, &is_other),
     ];
     for (lie, is_expected) in lies {
         let liar = LiarServer::start(truth, &lab.key_file("mirror"), lie);
@@ -131,7 +131,7 @@ fn false_answers_are_detected_and_another_site_answers() {
         let client = Arc::new(client);
         let mut driver = BlockingDriver::new(Arc::clone(&client));
         let mut records = elsevier_records();
-        if lie == Lie::Replayed {
+        if lie == ForgedAnswer::Replayed {
             // The first answer is true.
             let first = records.next().unwrap();
             let answer = driver.resolve(&certified(&first.handle), &TRACED).outcome.unwrap();
@@ -156,7 +156,13 @@ fn false_answers_are_detected_and_another_site_answers() {
 #[test]
 fn false_answers_of_the_only_server_are_refused() {
     let lab = lab();
-    for lie in [Lie::Changed, Lie::Unsigned, Lie::WrongDigest, Lie::Expired, Lie::OtherHandle] {
+    for lie in [
+        ForgedAnswer::Changed,
+        ForgedAnswer::Unsigned,
+        ForgedAnswer::WrongDigest,
+        ForgedAnswer::Expired,
+        ForgedAnswer::OtherHandle,
+    ] {
         let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), lie);
         let mut client = lab.client();
         let udp = [InterfaceProtocol::UDP];
@@ -175,7 +181,7 @@ fn false_answers_of_the_only_server_are_refused() {
 #[test]
 fn a_slow_answer_is_accepted_before_the_time_limit() {
     let lab = lab();
-    let late = Lie::Late(Duration::from_millis(400));
+    let late = ForgedAnswer::Late(Duration::from_millis(400));
     let liar = LiarServer::start(lab.addresses("mirror")[0], &lab.key_file("mirror"), late);
     let mut client = client_of(lab, liar.address, &[InterfaceProtocol::UDP]);
     client.timeout.udp_ms = vec![100, 30_000];

@@ -43,9 +43,9 @@ fn record(at: usize, url: &str) -> Json {
 }
 
 /// Sets, and other forms of the same records, in a directory.
-struct Copies(TempDir);
+struct RecordCopies(TempDir);
 
-impl Copies {
+impl RecordCopies {
     /// `good` has all records, in one layer. `bad` has another seed and several layers: 10.1/7 is
     /// missing, 10.1/8 is different, and 10.1/NEW is extra.
     fn new() -> Self {
@@ -115,7 +115,7 @@ fn expected(has_values: bool) -> Vec<Json> {
 
 #[test]
 fn copies_in_every_form_are_compared_by_their_records() {
-    let copies = Copies::new();
+    let copies = RecordCopies::new();
     let mut import = hdl(["import", "store.redb", "good.jsonl", "--create"]);
     import.current_dir(copies.0.path());
     succeed(import);
@@ -172,7 +172,7 @@ fn copies_in_every_form_are_compared_by_their_records() {
 
 #[test]
 fn one_wrong_record_on_another_machine_is_found_by_the_digests_on_its_path() {
-    let copies = Copies::new();
+    let copies = RecordCopies::new();
     for (wanted, found) in [
         ("good".to_owned(), copies.remote("bad")),
         ("good.jsonl".to_owned(), copies.remote("bad")),
@@ -208,7 +208,7 @@ fn one_wrong_record_on_another_machine_is_found_by_the_digests_on_its_path() {
 
 #[test]
 fn damaged_records_are_an_error_and_not_a_difference() {
-    let copies = Copies::new();
+    let copies = RecordCopies::new();
     let layer = std::fs::read_dir(copies.path("good")).unwrap().map(|entry| entry.unwrap().path());
     let layer = layer.into_iter().find(|path| path.extension().is_some_and(|end| end == "layer")).unwrap();
     let mut bytes = std::fs::read(&layer).unwrap();
@@ -228,7 +228,7 @@ fn damaged_records_are_an_error_and_not_a_difference() {
 
 #[test]
 fn a_connection_that_fails_or_is_something_else_is_an_error() {
-    let copies = Copies::new();
+    let copies = RecordCopies::new();
     let there = copies.remote("bad");
     for (script, why) in [
         ("exit 3", "the connection ended"),
@@ -264,7 +264,7 @@ fn a_connection_that_fails_or_is_something_else_is_an_error() {
 
 #[test]
 fn the_side_that_serves_refuses_what_is_not_a_request() {
-    let copies = Copies::new();
+    let copies = RecordCopies::new();
     let begin = |bits: u32| {
         json!({"begin": {"nonce": "00".repeat(16), "scope": "values", "bits": bits}}).to_string() + "\n"
     };

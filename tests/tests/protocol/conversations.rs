@@ -24,7 +24,7 @@ use handle_proto::{OpCode, OpFlags, Permissions, Value, Version, fold};
 use handle_server::config::Datapath;
 use handle_tests::admin_server::{AdminServer, administer, administer_from};
 use handle_tests::fields::to_message;
-use handle_tests::test_server::{LeftOut, TestServer, serve_from, server_key, server_key_in};
+use handle_tests::test_server::{OmittedHandles, TestServer, serve_from, server_key, server_key_in};
 use handle_tests::vectors::{self, LineChecks, LineOutcome, NO_SERVER, VectorSource};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -396,11 +396,11 @@ fn verifies(answers: &[Vec<u8>], key: &PublicKey) -> bool {
 }
 
 /// Envelope, header, exchange, cipher, and the numbers of the group.
-type SetUp = (Envelope, Header, KeyExchangeMode, Cipher, [Vec<u8>; 2]);
+type ConversationSetup = (Envelope, Header, KeyExchangeMode, Cipher, [Vec<u8>; 2]);
 
 /// The answer to a set-up by Diffie-Hellman without the parts that vary: session number,
 /// expiration, and the public value, whose length varies as well.
-fn set_up(answers: &[Vec<u8>]) -> Option<SetUp> {
+fn set_up(answers: &[Vec<u8>]) -> Option<ConversationSetup> {
     let (envelope, rest) = Envelope::split(answers.first()?).ok()?;
     let message = Message::decode(rest).ok()?;
     let Ok(Body::Reply(Reply { response: Response::Session(answer), .. })) =
@@ -521,7 +521,7 @@ enum PeerKind {
 }
 
 /// A running server of the vectors: its handle, its address, and the records that it lacks.
-type RunningServer<S> = (S, SocketAddr, LeftOut);
+type RunningServer<S> = (S, SocketAddr, OmittedHandles);
 
 /// Lines, by the server that they are for.
 type LinesByServer = BTreeMap<String, Vec<(String, Json)>>;

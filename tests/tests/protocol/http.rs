@@ -18,7 +18,7 @@ use handle_proto::wire::{Envelope, Header, Message};
 use handle_tests::admin_server::{AdminServer, administer_from};
 use handle_tests::gateway_server::{HttpAnswer, exchange, exchange_over_tls, serve_over_http, use_tls};
 use handle_tests::openapi::require_described;
-use handle_tests::test_server::{LeftOut, server_key_in};
+use handle_tests::test_server::{OmittedHandles, server_key_in};
 use handle_tests::vectors::{self, LineChecks, LineOutcome, VectorSource, bytes, has_server, hex, load};
 use serde_json::Value as Json;
 use std::collections::HashMap;
@@ -438,7 +438,7 @@ fn check(address: SocketAddr, line: &Json, sessions: &mut SessionNames) -> LineO
 }
 
 /// The administration process, which publishes to the set that the gateway serves.
-pub(crate) fn administered(set: &Path) -> (AdminServer, LeftOut) {
+pub(crate) fn administered(set: &Path) -> (AdminServer, OmittedHandles) {
     std::fs::create_dir(set).unwrap();
     let set = set.to_owned();
     administer_from(VectorSource::Selected, "root", |config| {

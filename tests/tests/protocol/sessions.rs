@@ -17,7 +17,7 @@ use handle_server::config::Datapath;
 use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, SessionExchange, recorded_pair};
-use handle_tests::test_server::{LeftOut, serve_from, server_key_in};
+use handle_tests::test_server::{OmittedHandles, serve_from, server_key_in};
 use handle_tests::transcripts::{answer_to, is_encrypted, lines, plain, private_keys, raw};
 use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, has_server, hex, is_foreign, require};
 use serde_json::Value as Json;
@@ -161,7 +161,7 @@ fn code(bytes: &[u8]) -> ResponseCode {
 }
 
 /// Replays all sessions and returns how many were opened.
-fn replay_all(peer: &Peer, left_out: &LeftOut) -> usize {
+fn replay_all(peer: &Peer, left_out: &OmittedHandles) -> usize {
     let (keys, server_key) = (private_keys(), server_key_in(VectorSource::Selected, "root"));
     let (mut checks, mut count) = (LineChecks::default(), 0);
     for line in lines("transcript").iter().filter(|line| !line["client_dh"].is_null()) {

@@ -15,7 +15,7 @@ use handle_server::config::Datapath;
 use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::SessionExchange;
-use handle_tests::test_server::{LeftOut, serve_from, server_key_in};
+use handle_tests::test_server::{OmittedHandles, serve_from, server_key_in};
 use handle_tests::transcripts::{answer_to, first_op_code, lines, private_keys};
 use handle_tests::vectors::{LineChecks, LineOutcome, VectorSource, has_server, hex, is_foreign, require};
 use serde_json::Value as Json;
@@ -165,7 +165,7 @@ fn replay(
 /// Replays the selected transcripts and compares the number of permitted differences of each kind.
 fn replay_all(
     is_replayed: fn(&Json) -> bool,
-    (address, left_out): (SocketAddr, &LeftOut),
+    (address, left_out): (SocketAddr, &OmittedHandles),
     exchange: SessionExchange,
     kinds: &[(&str, usize)],
 ) {

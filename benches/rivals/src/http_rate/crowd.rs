@@ -5,7 +5,7 @@ use super::servers::{HttpForm, HttpServers};
 use super::{Args, say};
 use anyhow::Context as _;
 use handle_benches::args::CrowdArgs;
-use handle_benches::tcp::Crowd;
+use handle_benches::tcp::ConnectionCrowd;
 use handle_loadgen::Protocol;
 use serde_json::json;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(super) fn measure(args: &Args, servers: &HttpServers) -> anyhow::Result<serd
     let (mut alone, mut crowded) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds {
         alone.push(load.run(args, duration)?);
-        let mut crowd = Crowd::gather(server.address(), idle, slow, SLOW_REQUEST)?;
+        let mut crowd = ConnectionCrowd::gather(server.address(), idle, slow, SLOW_REQUEST)?;
         crowd.exchange(IDLE_REQUEST).context("an idle connection was closed")?;
         crowded.push(crowd.beside(|| load.run(args, duration))?);
         crowd.exchange(IDLE_REQUEST).context("an idle connection was closed")?;

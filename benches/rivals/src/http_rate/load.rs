@@ -7,7 +7,8 @@ use handle_benches::spread::Spread;
 use handle_benches::usage::Usage;
 use handle_loadgen::load::stream::tls::TlsTrust;
 use handle_loadgen::{
-    HttpVersion, Idle, LoadPattern, NameOptions, Protocol, RunOptions, RunReport, StreamTransport, Streams,
+    HttpVersion, IdleStrategy, LoadPattern, NameOptions, Protocol, RunOptions, RunReport, StreamTransport,
+    Streams,
 };
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -65,7 +66,7 @@ impl HttpLoad<'_> {
             duration,
             timeout: TIMEOUT,
             cores: vec![args.common.client_core],
-            idle: Idle::Spin,
+            idle: IdleStrategy::Spin,
             ..RunOptions::new(self.server.address(), NameOptions::Template(names))
         })
     }

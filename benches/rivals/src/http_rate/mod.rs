@@ -74,7 +74,7 @@ enum Part {
     /// A request for 1,000 records.
     Batch,
     /// The rate beside idle and slow clients.
-    Crowd,
+    ConnectionCrowd,
     /// Records created in one request. Build `hdl`, `handle-admin` and `handle-gateway` first, with
     /// the same profile.
     Bulk,
@@ -97,7 +97,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     report.insert("machine".to_owned(), usage::machine().into());
     report.insert("setting".to_owned(), setting(&args));
     say(&args, &usage::machine());
-    if [Part::Rates, Part::Latency, Part::Batch, Part::Crowd].into_iter().any(is_asked) {
+    if [Part::Rates, Part::Latency, Part::Batch, Part::ConnectionCrowd].into_iter().any(is_asked) {
         prepare(&args, directory.path())?;
         measure_answers(&args, directory.path(), is_asked, &mut report)?;
     }
@@ -139,7 +139,7 @@ fn measure_answers(
     if is_asked(Part::Batch) {
         report.insert("batch".to_owned(), batch::measure(args, &servers)?);
     }
-    if is_asked(Part::Crowd) {
+    if is_asked(Part::ConnectionCrowd) {
         report.insert("crowd".to_owned(), crowd::measure(args, &servers)?);
     }
     Ok(())

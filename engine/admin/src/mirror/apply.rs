@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Names that one commit at the end of a dump looks at.
 const LOOK_COUNT: usize = 10_000;
-/// Records that one step at the end of a dump reads, between two looks at whether to stop.
+/// Records that one step at the end of a dump reads before it checks whether to stop.
 const SCAN_COUNT: usize = 1_000_000;
 /// Time after which a batch is committed although it is small.
 const BATCH_TIME: Duration = Duration::from_millis(500);
@@ -170,7 +170,7 @@ impl StreamApplier {
 
     /// The time, by the clock of the primary, up to which all its transactions are here.
     #[must_use]
-    pub fn has_unix_ms(&self) -> u64 {
+    pub fn last_query_unix_ms(&self) -> u64 {
         self.position.complete_unix_ms.max(self.stated_unix_ms)
     }
 

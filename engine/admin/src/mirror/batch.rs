@@ -25,6 +25,14 @@ pub(super) enum BatchedKind {
     Unhome,
 }
 
+/// A change of a batch.
+#[derive(Clone, Copy)]
+struct MirrorChange<'b> {
+    kind: BatchedKind,
+    name: &'b [u8],
+    values: &'b [u8],
+}
+
 #[derive(Clone, Copy, Debug)]
 struct BatchedChange {
     kind: BatchedKind,
@@ -91,24 +99,22 @@ impl ChangeBatch {
         self.changes.clear();
     }
 
-    /// The kind, name and values of a change.
-    fn change(&self, at: usize) -> (BatchedKind, &[u8], &[u8]) {
+    fn change(&self, at: usize) -> MirrorChange<'_> {
         let start = at.checked_sub(1).map_or(0, |before| self.changes[before].end);
         let BatchedChange { kind, name_end, end } = self.changes[at];
-        (kind, &self.bytes[start..name_end], &self.bytes[name_end..end])
+        MirrorChange { kind, name: &self.bytes[start..name_end], values: &self.bytes[name_end..end] }
     }
 
-    /// The kind, name and values of each change.
-    fn iter(&self) -> impl Iterator<Item = (BatchedKind, &[u8], &[u8])> {
+    fn iter(&self) -> impl Iterator<Item = MirrorChange<'_>> {
         (0..self.len()).map(|at| self.change(at))
     }
 
     /// The positions of the changes, in the order in which they are made: records of a dump that
     /// are sorted and new fill the pages of the store.
     fn order(&self, dump: Option<&DumpProgress>) -> Box<dyn Iterator<Item = usize>> {
-        let is_put = |(kind, ..): (BatchedKind, &[u8], &[u8])| matches!(kind, BatchedKind::Put { .. });
+        let is_put = |change: MirrorChange<'_>| matches!(change.kind, BatchedKind::Put { .. });
         let is_new = dump.is_some_and(|dump| !dump.is_logged) && self.iter().all(is_put);
-        match is_new && self.iter().is_sorted_by(|(_, before, _), (_, name, _)| before < name) {
+        match is_new && self.iter().is_sorted_by(|before, change| before.name < change.name) {
             true => Box::new(filling_order(self.len())),
             false => Box::new(0..self.len()),
         }
@@ -122,7 +128,7 @@ impl ChangeBatch {
         dump: Option<&DumpProgress>,
     ) -> Result<AppliedCounts, StoreError> {
         let is_read = |kind| matches!(kind, BatchedKind::Put { .. } | BatchedKind::Delete);
-        let records = self.iter().filter(|(kind, ..)| is_read(*kind)).map(|(_, name, _)| name);
+        let records = self.iter().filter(|change| is_read(change.kind)).map(|change| change.name);
         transaction.prefetch_records(records)?;
         let mut counts = AppliedCounts { items: self.len() as u64, ..AppliedCounts::default() };
         for at in self.order(dump) {
@@ -139,7 +145,7 @@ fn apply(
     transaction: &mut Transaction<'_>,
     primary: &str,
     dump: Option<&DumpProgress>,
-    (kind, name, values): (BatchedKind, &[u8], &[u8]),
+    MirrorChange { kind, name, values }: MirrorChange<'_>,
 ) -> Result<DumpedRecord, StoreError> {
     const UNFIT: StoreError = StoreError::Damaged("values of a stream do not decode");
     let changed = match (kind, dump) {

@@ -400,10 +400,10 @@ fn a_clock_of_the_primary_that_is_moved_by_a_day_stops_nothing() {
     transactions(&mut applier, &[Item::Create(11, "10.1/D", "d"), Item::End(HERE + DAY)]).unwrap();
     assert_eq!((applier.position().complete_unix_ms, applier.position().contact_unix_ms), (HERE, HERE));
     // The primary gets back what it said: its log may begin at a time that is ahead, too.
-    assert!(applier.has_unix_ms() == HERE + DAY && open().has_unix_ms() <= HERE);
+    assert!(applier.last_query_unix_ms() == HERE + DAY && open().last_query_unix_ms() <= HERE);
     // Set right, to a time before that of the last streams, and then a day behind.
     transactions(&mut applier, &[Item::Create(12, "10.1/E", "e"), Item::End(HERE - 5)]).unwrap();
-    assert_eq!((applier.has_unix_ms(), applier.position().last_id), (HERE, 12), "it is asked again");
+    assert_eq!((applier.last_query_unix_ms(), applier.position().last_id), (HERE, 12), "it is asked again");
     assert!(applier.position().is_partial && !applier.position().needs_dump);
     transactions(&mut applier, &[Item::Delete(13, "10.1/A"), Item::End(HERE - DAY)]).unwrap();
     assert!((ahead() + 86_400.0).abs() < 1.0, "{}", ahead());

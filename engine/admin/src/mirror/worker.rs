@@ -258,7 +258,7 @@ impl MirrorWorker {
     /// Receives the transactions after the last one; whether a dump is necessary.
     fn receive_transactions(&mut self) -> Result<bool, MirrorError> {
         let last_id = self.applier.position().last_id;
-        let request = self.server.transactions_after(last_id, self.applier.has_unix_ms());
+        let request = self.server.transactions_after(last_id, self.applier.last_query_unix_ms());
         self.receive(&request)?;
         self.applier.end_transaction_stream()?;
         if self.applier.position().last_id != last_id {

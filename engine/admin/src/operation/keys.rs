@@ -17,14 +17,14 @@ pub struct CandidateKey {
 
 /// Why no keys can be returned.
 #[derive(Debug)]
-pub enum NotHere {
+pub enum KeysRefusal {
     /// Another server or another service has the handle.
     Remote,
     /// The store cannot be read.
     Store(StoreError),
 }
 
-impl From<StoreError> for NotHere {
+impl From<StoreError> for KeysRefusal {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
@@ -43,14 +43,14 @@ pub fn keys(
     identity: Reference<'_>,
     kind: &[u8],
     most: usize,
-) -> Result<Vec<CandidateKey>, NotHere> {
+) -> Result<Vec<CandidateKey>, KeysRefusal> {
     let key = key(identity.handle, records.folds());
     let is_here = rules.site.has(Handle(identity.handle)) && is_responsible(records, &key)?;
     if !is_here && !is_record_of_homed_prefix(records, &key)? {
-        return Err(NotHere::Remote);
+        return Err(KeysRefusal::Remote);
     }
     let Some(record) = records.record(&key)? else {
-        return if is_here { Ok(Vec::new()) } else { Err(NotHere::Remote) };
+        return if is_here { Ok(Vec::new()) } else { Err(KeysRefusal::Remote) };
     };
     let record = record.view();
     let mut keys: Vec<CandidateKey> = record
@@ -60,7 +60,7 @@ pub fn keys(
         .map(|value| CandidateKey { index: value.index, data: Zeroizing::new(value.data.to_vec()) })
         .collect();
     if keys.is_empty() && !is_here {
-        return Err(NotHere::Remote);
+        return Err(KeysRefusal::Remote);
     }
     keys.sort_by_key(|key| key.index);
     keys.truncate(most);

@@ -19,7 +19,7 @@ mod keys;
 mod list;
 mod resolve;
 
-pub use keys::{CandidateKey, NotHere, keys};
+pub use keys::{CandidateKey, KeysRefusal, keys};
 pub use list::Lister;
 
 use crate::permission::group::EntitlementOutcome;

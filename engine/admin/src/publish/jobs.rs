@@ -223,7 +223,7 @@ impl RecordChunk {
     }
 }
 
-/// Sends records in chunks, until there are no more, an error is sent, or nobody receives them.
+/// Sends records in chunks, until there are no more, an error is sent, or the receiver is gone.
 fn read_chunks(
     records: impl Iterator<Item = Result<StoredRecord, StoreError>>,
     sender: &SyncSender<Result<RecordChunk, StoreError>>,

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Hashes of names. The hash is keyed, so nobody can choose names with the same one; of a million
+/// Hashes of names. The hash is keyed, so names that share one cannot be chosen; of a million
 /// handles that are gone, one stays with probability 10^-5 if ten million are listed, and the next
 /// comparison has another key.
 #[derive(Debug, Default)]

@@ -444,7 +444,7 @@ fn note(kind: &mut PageKind<'_>, key: &[u8]) {
     }
 }
 
-/// Makes changes in one transaction, if nobody has copied since the position `before`.
+/// Makes changes in one transaction, if no other process has copied since the position `before`.
 fn apply(
     transaction: &mut Transaction<'_>,
     name: &str,

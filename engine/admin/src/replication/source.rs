@@ -135,7 +135,7 @@ pub struct TransactionRange {
     /// The last transaction that the receiver has.
     pub after: u64,
     /// The time up to which the receiver has every transaction.
-    pub has_unix_ms: i64,
+    pub last_query_unix_ms: i64,
     /// A time before the snapshot was taken.
     pub now_unix_ms: u64,
 }
@@ -175,7 +175,8 @@ impl TransactionSource {
         snapshot: StoreSnapshot,
         header: TransactionsHeader,
         range: TransactionRange,
-        (share, receiver): (ReceiverShare, ReceiverKey),
+        share: ReceiverShare,
+        receiver: ReceiverKey,
     ) -> Result<Self, StoreError> {
         let last_id = snapshot.last_id()?;
         // The clock may have been set back since the last transaction.
@@ -238,7 +239,7 @@ impl TransactionSource {
     fn end(&self) -> TransactionItem<'static> {
         let unix_ms = match (self.header.format, self.header.status) {
             (TransactionFormat::AllSources, _) => None,
-            (_, TransactionStatus::NeedsDump) => Some(self.range.has_unix_ms.cast_unsigned()),
+            (_, TransactionStatus::NeedsDump) => Some(self.range.last_query_unix_ms.cast_unsigned()),
             (_, TransactionStatus::Sending) => Some(self.complete_unix_ms),
         };
         TransactionItem::End { unix_ms }
@@ -402,7 +403,8 @@ impl DumpSource {
         begin: DumpPosition,
         has_dates: bool,
         now_unix_ms: u64,
-        (share, receiver): (ReceiverShare, ReceiverKey),
+        share: ReceiverShare,
+        receiver: ReceiverKey,
     ) -> Result<Self, StoreError> {
         let last_id = snapshot.last_id()?;
         let unix_ms = complete_unix_ms(&snapshot, now_unix_ms)?;

@@ -81,7 +81,8 @@ impl ReplicationStream {
         protection: StreamProtection,
         key: Option<Arc<PrivateKey>>,
         tls: Option<Arc<ServerConfig>>,
-        (permit, receivers): (StreamPermit, Arc<Receivers>),
+        permit: StreamPermit,
+        receivers: Arc<Receivers>,
     ) -> Self {
         let mut out = BlockWriter::new(key);
         if protection == StreamProtection::Signed {

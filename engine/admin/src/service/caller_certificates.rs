@@ -68,7 +68,7 @@ impl AdminService {
         }
         let (kind, identity) = (auth::PUBLIC_KEY, certificate.identity);
         let most = self.decision.in_force().effort.keys_tried;
-        let candidates = self.caller_candidates((identity, proof.source), (kind, most), |inquiry| {
+        let candidates = self.caller_candidates(identity, proof.source, kind, most, |inquiry| {
             let values = inquiry.public_keys(identity)?;
             Ok(super::candidates::public_keys(&values, identity, most))
         })?;

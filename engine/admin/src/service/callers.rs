@@ -79,7 +79,7 @@ impl AdminService {
         let wrong = || Err(wrong_key(identity));
         let is_right = self.proof.caller_sessions().verify(identity, &covered, answer, now_ms);
         let Some((id, _)) = answer.split_first_chunk().filter(|_| is_right) else { return wrong() };
-        match self.still_has_key((identity, *id), source) {
+        match self.still_has_key(identity, *id, source) {
             Ok(true) => Ok(()),
             Ok(false) => {
                 self.proof.caller_sessions().end(*id);
@@ -93,7 +93,8 @@ impl AdminService {
     /// answer of the service of the identity nobody is proven, as outside sessions.
     fn still_has_key(
         &self,
-        (identity, id): (Reference<'_>, CallerSessionId),
+        identity: Reference<'_>,
+        id: CallerSessionId,
         source: IpAddr,
     ) -> Result<bool, OperationRefusal> {
         let now_ms = self.proof.now_ms();
@@ -103,13 +104,13 @@ impl AdminService {
         let identity = Reference { index: proven.index, ..identity };
         let snapshot = self.store.snapshot().map_err(|error| self.store_refusal(&error))?;
         let (in_force, most) = (self.decision.in_force(), self.decision.in_force().effort.keys_tried);
-        let wanted = (proven.kind, most);
         match keys_with_sources(
             &snapshot,
             &mut self.decision.source_facts(),
             &in_force.rules,
             identity,
-            wanted,
+            proven.kind,
+            most,
         ) {
             Ok(keys) => return Ok(keys.iter().any(|key| proven.is(key))),
             Err(NoKeys::Store(error)) => return Err(self.store_refusal(&error)),
@@ -176,7 +177,7 @@ impl AdminService {
         let attempt = self.begin_check(kind, proof.identity.handle, proof.source);
         let attempt = attempt.map_err(|_| CallerRefusal::Busy)?;
         let ask = |inquiry: &mut RemoteInquiry<'_>| remote_candidates(inquiry, proof, kind, most);
-        for candidate in self.caller_candidates((proof.identity, proof.source), (kind, most), ask)? {
+        for candidate in self.caller_candidates(proof.identity, proof.source, kind, most, ask)? {
             let outcome = match &candidate {
                 // This server signs nonces for everybody who asks.
                 KeyCandidate::Key(key) if self.is_server_key(&key.data) => continue,
@@ -215,8 +216,10 @@ impl AdminService {
     /// many of them, or what `ask` finds out from its service.
     pub(super) fn caller_candidates(
         &self,
-        (identity, source): (Reference<'_>, IpAddr),
-        wanted: (&'static [u8], usize),
+        identity: Reference<'_>,
+        source: IpAddr,
+        kind: &'static [u8],
+        most: usize,
         ask: impl FnOnce(&mut RemoteInquiry<'_>) -> Result<Vec<KeyCandidate>, RemoteFailure>,
     ) -> Result<Vec<KeyCandidate>, CallerRefusal> {
         let failed = |error: StoreError| {
@@ -229,7 +232,8 @@ impl AdminService {
             &mut self.decision.source_facts(),
             &in_force.rules,
             identity,
-            wanted,
+            kind,
+            most,
         ) {
             Ok(keys) => Ok(keys.into_iter().map(KeyCandidate::Key).collect()),
             Err(NoKeys::Store(error)) => Err(failed(error)),

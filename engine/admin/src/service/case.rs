@@ -2,7 +2,7 @@
 //! request that was challenged, with a claim of who sent it.
 
 use super::open::{OpenedRequest, open};
-use super::reply::ReplyTo;
+use super::reply::ReplyTarget;
 use super::response::RequestIdentity;
 use crate::operation::{OperationRefusal, OperationRequest, OperationRules, Requester};
 use crate::replication::StreamRoute;
@@ -25,7 +25,7 @@ pub(super) struct RequestCase<'a> {
     /// The answer to a challenge that came for the request.
     pub(super) claim: Option<ChallengeClaim<'a>>,
     /// How the request is answered.
-    pub(super) to: ReplyTo,
+    pub(super) to: ReplyTarget,
     /// Address of the client.
     pub(super) source: SocketAddr,
     /// Random bytes for a minted name, and for the nonce of a challenge.
@@ -48,7 +48,7 @@ impl<'a> RequestCase<'a> {
         source: SocketAddr,
         now_unix_s: u32,
     ) -> Self {
-        let to = ReplyTo::new(&opened, RequestOrigin::connection(source.ip()));
+        let to = ReplyTarget::new(&opened, RequestOrigin::connection(source.ip()));
         Self {
             incoming,
             message: incoming.message(),
@@ -78,7 +78,7 @@ impl<'a> RequestCase<'a> {
         claim: ChallengeClaim<'a>,
     ) -> Self {
         Self {
-            to: ReplyTo::about(&original, &self.opened, incoming.sealing(), self.origin()),
+            to: ReplyTarget::about(&original, &self.opened, incoming.sealing(), self.origin()),
             incoming,
             opened: original,
             message: &claim.challenge.request,

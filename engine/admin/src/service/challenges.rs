@@ -3,7 +3,7 @@
 use super::case::RequestCase;
 use super::open::UNDECRYPTABLE;
 use super::prove::wrong_key;
-use super::reply::ReplyTo;
+use super::reply::ReplyTarget;
 use super::response::{PreparedResponse, RequestIdentity};
 use super::sessions::{NO_MAC, UNKNOWN};
 use super::{Authenticator, hidden};
@@ -27,7 +27,7 @@ const TRIES: usize = 8;
 /// A challenge to the client that `to` answers, about the request `message`.
 fn new_challenge(
     message: &[u8],
-    to: &ReplyTo,
+    to: &ReplyTarget,
     nonce: [u8; NONCE_LEN],
     suggested: Version,
 ) -> IssuedChallenge {

@@ -22,16 +22,17 @@ impl AdminService {
         case: &RequestCase<'_>,
         requester: Requester<'_>,
         writes: &[StoreWrite],
-        facts: (RemoteFacts, SourceFacts),
+        facts: RemoteFacts,
+        source_facts: SourceFacts,
     ) -> Result<OperationAnswer, StoreError> {
         let [StoreWrite::Put(key, ..) | StoreWrite::Delete(key)] = writes else {
-            return self.commit(case, requester, facts);
+            return self.commit(case, requester, facts, source_facts);
         };
-        match facts.1.destination_of_change(key) {
-            ChangeDestination::Store => self.commit(case, requester, facts),
+        match source_facts.destination_of_change(key) {
+            ChangeDestination::Store => self.commit(case, requester, facts, source_facts),
             ChangeDestination::Nowhere => Ok(OperationAnswer::Refused(READ_ONLY_SOURCE)),
             ChangeDestination::Source(source) => {
-                self.commit_at_source(source, key, (case, requester), &facts)
+                self.commit_at_source(source, key, case, requester, &facts, &source_facts)
             }
         }
     }
@@ -42,8 +43,10 @@ impl AdminService {
         &self,
         source: &GuardedSource,
         key: &[u8],
-        (case, requester): (&RequestCase<'_>, Requester<'_>),
-        (facts, source_facts): &(RemoteFacts, SourceFacts),
+        case: &RequestCase<'_>,
+        requester: Requester<'_>,
+        facts: &RemoteFacts,
+        source_facts: &SourceFacts,
     ) -> Result<OperationAnswer, StoreError> {
         let (in_force, snapshot) = (self.decision.in_force(), self.store.snapshot()?);
         let request = case.operation_request();
@@ -79,7 +82,8 @@ impl AdminService {
         &self,
         case: &RequestCase<'_>,
         requester: Requester<'_>,
-        (facts, source_facts): (RemoteFacts, SourceFacts),
+        facts: RemoteFacts,
+        source_facts: SourceFacts,
     ) -> Result<OperationAnswer, StoreError> {
         let (context, message) = (Arc::clone(&self.decision), hidden(case.message));
         let in_force = context.in_force();

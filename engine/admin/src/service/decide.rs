@@ -4,7 +4,7 @@
 use super::case::RequestCase;
 use super::{ActiveRules, AdminService, ChallengeEffort, DecisionContext};
 use crate::operation::{
-    CandidateKey, NotHere, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
+    CandidateKey, KeysRefusal, OperationAnswer, OperationDecision, OperationRefusal, OperationRequest,
     OperationRules, Requester, keys,
 };
 use crate::permission::view::{RemoteFacts, WantedFact};
@@ -178,7 +178,7 @@ impl Decider<'_, '_> {
         most: usize,
     ) -> Result<Vec<CandidateKey>, NoKeys> {
         let rules = &self.in_force.rules;
-        keys_with_sources(&self.snapshot, &mut self.source_facts, rules, identity, (kind, most))
+        keys_with_sources(&self.snapshot, &mut self.source_facts, rules, identity, kind, most)
     }
 
     /// A refusal which says that not all facts could be found out. The name of the record concerned
@@ -228,7 +228,8 @@ pub(super) fn keys_with_sources(
     source_facts: &mut SourceFacts,
     rules: &OperationRules,
     identity: Reference<'_>,
-    (kind, most): (&[u8], usize),
+    kind: &[u8],
+    most: usize,
 ) -> Result<Vec<CandidateKey>, NoKeys> {
     loop {
         let found = keys(&SourcedRecords::new(snapshot, source_facts), rules, identity, kind, most);
@@ -236,8 +237,8 @@ pub(super) fn keys_with_sources(
             Ok(true) => {}
             Ok(false) => {
                 return found.map_err(|error| match error {
-                    NotHere::Remote => NoKeys::Remote,
-                    NotHere::Store(error) => NoKeys::Store(error),
+                    KeysRefusal::Remote => NoKeys::Remote,
+                    KeysRefusal::Store(error) => NoKeys::Store(error),
                 });
             }
             Err(error) => return Err(NoKeys::Source(source_refusal(&error))),

@@ -5,7 +5,7 @@ use super::open::OpenedRequest;
 use super::response::PreparedResponse;
 use super::{AdminService, ListPages};
 use crate::operation::{NO_VALUES, NOT_FOUND, OperationAnswer, OperationRefusal, encoded};
-use crate::referral::{NotResolved, UNDERSTOOD_SINCE};
+use crate::referral::{ReferralFailure, UNDERSTOOD_SINCE};
 use handle_proto::limit::{SERVER_RECURSION_MAX, UDP_DATA_LEN_MAX};
 use handle_proto::wire::{Envelope, Request};
 use handle_proto::{OpFlags, ResponseCode, ValueBuf, Values};
@@ -54,8 +54,8 @@ impl AdminService {
                 let (count, bytes) = encoded(answer.values().iter());
                 OperationAnswer::Values(query.handle.to_vec(), count, bytes).into()
             }
-            Err(NotResolved::Busy) => TOO_MANY_RESOLUTIONS.into(),
-            Err(NotResolved::Unanswered) => response,
+            Err(ReferralFailure::Busy) => TOO_MANY_RESOLUTIONS.into(),
+            Err(ReferralFailure::Unanswered) => response,
         }
     }
 }

@@ -64,7 +64,7 @@ use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_store::{Store, StoreError};
 use prove::ProofOutcome;
-use reply::{ReplySealer, ReplyTo};
+use reply::{ReplySealer, ReplyTarget};
 use response::{PreparedResponse, RequestIdentity};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -147,7 +147,7 @@ impl AdminService {
         &self,
         received: RequestCase<'_>,
         challenge: Option<IssuedChallenge>,
-    ) -> (ReplyTo, PreparedResponse) {
+    ) -> (ReplyTarget, PreparedResponse) {
         if let Some(response) = self.proof.session_response(&received) {
             self.record(&received, received.identity(), &response);
             return (received.to, response);
@@ -217,7 +217,9 @@ impl AdminService {
                 Ok(self.proof.challenge(case, requires_sessions))
             }
             OperationDecision::Change(writes, _) => {
-                self.make_change(case, requester, &writes, decider.into_facts()).map(PreparedResponse::from)
+                let (facts, source_facts) = decider.into_facts();
+                let made = self.make_change(case, requester, &writes, facts, source_facts);
+                made.map(PreparedResponse::from)
             }
             OperationDecision::Answer(answer) => Ok(answer.into()),
             OperationDecision::List(lister) => Ok(PreparedResponse::List(lister, decider.into_snapshot())),

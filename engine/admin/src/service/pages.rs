@@ -1,7 +1,7 @@
 //! An outgoing answer: a message, and the pages of a listing that follow it.
 
 use super::AdminService;
-use super::reply::ReplyTo;
+use super::reply::ReplyTarget;
 use crate::operation::{Lister, OperationAnswer};
 use crate::replication::stream::ReplicationStream;
 use handle_daemon::clock::now_unix_s;
@@ -34,7 +34,7 @@ pub struct ListPages {
     pub(super) service: Arc<AdminService>,
     pub(super) snapshot: Arc<StoreSnapshot>,
     pub(super) lister: Lister,
-    pub(super) to: ReplyTo,
+    pub(super) to: ReplyTarget,
     pub(super) has_more: bool,
 }
 

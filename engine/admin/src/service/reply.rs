@@ -35,7 +35,7 @@ const TOO_MANY_SIGNATURES: OperationRefusal =
 
 /// The fields of a request that its reply repeats.
 #[derive(Clone, Debug)]
-pub struct ReplyTo {
+pub struct ReplyTarget {
     version: Version,
     suggested: Version,
     session_id: i32,
@@ -52,7 +52,7 @@ pub struct ReplyTo {
     position: Option<StorePosition>,
 }
 
-impl ReplyTo {
+impl ReplyTarget {
     /// A reply to `opened`, which came from `origin`.
     #[must_use]
     pub fn new(opened: &OpenedRequest<'_>, origin: RequestOrigin) -> Self {
@@ -159,7 +159,7 @@ impl ReplySealer {
     #[must_use]
     pub fn answer(
         &self,
-        to: &ReplyTo,
+        to: &ReplyTarget,
         site: &SiteRecord,
         answer: &OperationAnswer,
         now_unix_s: u32,
@@ -190,14 +190,14 @@ impl ReplySealer {
         };
         // The requester has to learn that the store has changed.
         let signing = if answer.effect().changed { SigningLane::Reserved } else { SigningLane::Queued };
-        self.seal(to, site, code, response, flags, (now_unix_s, signing))
+        self.seal(to, to.header(site, code, flags, now_unix_s), response, flags, signing)
     }
 
     /// Encodes one page of a listing; `has_more` if other pages follow.
     #[must_use]
     pub fn page(
         &self,
-        to: &ReplyTo,
+        to: &ReplyTarget,
         site: &SiteRecord,
         names: &[Vec<u8>],
         has_more: bool,
@@ -210,19 +210,13 @@ impl ReplySealer {
             false => to.flags.without(OpFlags::CONTINUOUS),
         }
         .without(OpFlags::OVERWRITE);
-        self.seal(
-            to,
-            site,
-            ResponseCode::SUCCESS,
-            Response::Listing(Listing { handles }),
-            flags,
-            (now_unix_s, SigningLane::Reserved),
-        )
+        let header = to.header(site, ResponseCode::SUCCESS, flags, now_unix_s);
+        self.seal(to, header, Response::Listing(Listing { handles }), flags, SigningLane::Reserved)
     }
 
     /// Encodes the answer before a stream for a mirror.
     #[must_use]
-    pub fn stream(&self, to: &ReplyTo, site: &SiteRecord, now_unix_s: u32) -> Vec<u8> {
+    pub fn stream(&self, to: &ReplyTarget, site: &SiteRecord, now_unix_s: u32) -> Vec<u8> {
         let response = match to.op_code {
             // The connection is closed after the stream, as by deployed servers.
             OpCode::RETRIEVE_TXN_LOG => {
@@ -231,14 +225,15 @@ impl ReplySealer {
             _ => Response::Done,
         };
         let flags = to.flags.without(OpFlags::OVERWRITE);
-        self.seal(to, site, ResponseCode::SUCCESS, response, flags, (now_unix_s, SigningLane::Reserved))
+        let header = to.header(site, ResponseCode::SUCCESS, flags, now_unix_s);
+        self.seal(to, header, response, flags, SigningLane::Reserved)
     }
 
     /// Encodes the challenge with the number `id`.
     #[must_use]
     pub fn challenge(
         &self,
-        to: &ReplyTo,
+        to: &ReplyTarget,
         site: &SiteRecord,
         id: i32,
         pending: &SessionChallenge,
@@ -248,10 +243,11 @@ impl ReplySealer {
         // OVERWRITE and MINT_SUFFIX are not repeated.
         let flags =
             to.flags.with(OpFlags::REQUEST_DIGEST).without(OpFlags::MINT_SUFFIX).without(OpFlags::OVERWRITE);
-        let to = ReplyTo { session_id: id, suggested: pending.suggested, ..to.clone() };
+        let to = ReplyTarget { session_id: id, suggested: pending.suggested, ..to.clone() };
         let response = Response::Challenge(Challenge { nonce: &pending.nonce });
         let code = ResponseCode::AUTHENTICATION_NEEDED;
-        self.seal(&to, site, code, response, flags, (now_unix_s, SigningLane::Queued))
+        let header = to.header(site, code, flags, now_unix_s);
+        self.seal(&to, header, response, flags, SigningLane::Queued)
     }
 
     /// Encodes the answer that announces the new session `id`. This answer is not sealed in the
@@ -259,27 +255,27 @@ impl ReplySealer {
     #[must_use]
     pub fn session(
         &self,
-        to: &ReplyTo,
+        to: &ReplyTarget,
         site: &SiteRecord,
         id: i32,
         answer: SessionAnswer<'_>,
         now_unix_s: u32,
     ) -> Vec<u8> {
-        let to = ReplyTo { session_id: id, session: None, ..to.clone() };
+        let to = ReplyTarget { session_id: id, session: None, ..to.clone() };
         let (code, response) = (ResponseCode::SUCCESS, Response::Session(answer));
-        self.seal(&to, site, code, response, to.flags, (now_unix_s, SigningLane::Queued))
+        let header = to.header(site, code, to.flags, now_unix_s);
+        self.seal(&to, header, response, to.flags, SigningLane::Queued)
     }
 
     fn seal(
         &self,
-        to: &ReplyTo,
-        site: &SiteRecord,
-        code: ResponseCode,
+        to: &ReplyTarget,
+        mut header: Header,
         response: Response<'_>,
         flags: OpFlags,
-        (now_unix_s, signing): (u32, SigningLane),
+        signing: SigningLane,
     ) -> Vec<u8> {
-        let (envelope, mut header) = (to.envelope(), to.header(site, code, flags, now_unix_s));
+        let (envelope, code) = (to.envelope(), header.response_code);
         if matches!(response, Response::Changed(_)) {
             header.flags = header.flags.with(OpFlags::SHOW_TRANSACTION);
         }
@@ -332,7 +328,7 @@ const REPEATED_FLAGS: OpFlags = OpFlags(
         | OpFlags::DO_NOT_REFER.0,
 );
 
-impl ReplyTo {
+impl ReplyTarget {
     /// The response to a change; `handle` is the one that was created.
     fn changed<'a>(&self, handle: Option<&'a [u8]>) -> Response<'a> {
         match (self.position, handle) {

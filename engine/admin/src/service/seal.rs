@@ -1,7 +1,7 @@
 //! Step 5: the response becomes messages.
 
 use super::open::{OpenedRequest, OpeningFailure, ReplyLimits};
-use super::reply::{ReplyTo, unreadable};
+use super::reply::{ReplyTarget, unreadable};
 use super::response::PreparedResponse;
 use super::{AdminService, ListPages, ReplyMessages, forwarded};
 use crate::operation::OperationAnswer;
@@ -14,7 +14,7 @@ impl AdminService {
     pub(super) fn seal(
         self: &Arc<Self>,
         opened: &OpenedRequest<'_>,
-        to: ReplyTo,
+        to: ReplyTarget,
         response: PreparedResponse,
         limits: ReplyLimits,
         now_unix_s: u32,

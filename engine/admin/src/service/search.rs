@@ -133,7 +133,7 @@ impl AdminService {
         let is_open = config.open || self.decision.in_force().rules.anonymous_full_access;
         let found = match caller {
             _ if is_open => self.find_all(&asked, config),
-            Some(caller) => self.find_visible(&asked, config, (caller, search.source)),
+            Some(caller) => self.find_visible(&asked, config, caller, search.source),
             None => Err(OperationRefusal::new(
                 ResponseCode::AUTHENTICATION_NEEDED,
                 "A search needs an identity that may list handles.",
@@ -160,7 +160,8 @@ impl AdminService {
         &self,
         search: &HandleSearch<'_>,
         config: &IndexConfig,
-        (caller, source): (Reference<'_>, IpAddr),
+        caller: Reference<'_>,
+        source: IpAddr,
     ) -> FoundPage {
         let parsed = search.parse(config)?;
         if !self.decision.in_force().rules.lists_handles {

@@ -32,7 +32,7 @@ const LOOKS_MAX: usize = 16;
 const BATCH_MAX: usize = 256;
 /// Interval at which challenges whose time is over are removed.
 const EXPIRE_INTERVAL: Duration = Duration::from_secs(30);
-/// Time between two looks at whether the process has stopped, while it drains.
+/// Interval at which a draining process checks whether it has stopped.
 const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The encrypted row of `challenge`.

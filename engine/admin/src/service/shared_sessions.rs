@@ -52,8 +52,8 @@ impl SessionRows for SharedSessionRows {
 
     fn change(&self, id: i32, change: RowChange<'_>) -> Result<bool, RowsUnavailable> {
         let facts = change.facts.map(|facts| self.seal(id, facts)).transpose()?;
-        let counted = (change.version, &change.counters[..]);
-        logged(self.stored.change(id, counted, facts.as_deref(), change.lasts_s))
+        let RowChange { version, counters, lasts_s, .. } = change;
+        logged(self.stored.change(id, version, counters, facts.as_deref(), lasts_s))
     }
 
     fn remove(&self, ids: &[i32]) -> Result<u64, RowsUnavailable> {

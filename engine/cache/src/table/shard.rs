@@ -150,7 +150,8 @@ impl Shard {
         &self,
         hash: u64,
         first: usize,
-        (key_len, is_key): (usize, impl FnOnce(&[u8]) -> bool),
+        key_len: usize,
+        is_key: impl FnOnce(&[u8]) -> bool,
         buffer: impl FnOnce(usize) -> Option<&'r mut [u8]>,
     ) -> TableLookup<'r> {
         let at_first = self.readable(hash, first, key_len);
@@ -196,7 +197,9 @@ impl Shard {
     pub(super) fn insert(
         &self,
         hash: u64,
-        (key, stamp, values): (&[u8], EntryStamp, &[u8]),
+        key: &[u8],
+        stamp: EntryStamp,
+        values: &[u8],
         replaces: bool,
     ) -> bool {
         let mut writer = self.writer();

@@ -32,9 +32,13 @@ fn find(table: &CachedRecordTable, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> 
 
 fn find_at(table: &CachedRecordTable, slot: usize, key: &[u8]) -> Option<(EntryStamp, Vec<u8>)> {
     let mut buffer = vec![0; table.entry_len_max() + 8];
-    match table.find_at(hash_key(SEED, key), slot, (key.len(), |found: &[u8]| found == key), |len| {
-        buffer.get_mut(..len)
-    }) {
+    match table.find_at(
+        hash_key(SEED, key),
+        slot,
+        key.len(),
+        |found: &[u8]| found == key,
+        |len| buffer.get_mut(..len),
+    ) {
         TableLookup::Found(CachedEntry { stamp, values, .. }) => Some((stamp, values.to_vec())),
         TableLookup::Missing => None,
         TableLookup::NoCapacity => panic!("there is room"),

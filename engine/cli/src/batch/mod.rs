@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use work::{NotNow, OperationResult};
+use work::{OperationResult, ServerUnavailable};
 
 /// Operations queued for each connection.
 const QUEUE: usize = 64;
@@ -123,7 +123,7 @@ impl Args {
     }
 }
 
-/// Whether a record is created that gives nobody a right.
+/// Whether a record is created without a value that gives a right.
 fn is_plain_creation(operation: &BatchOperation) -> bool {
     let has_rights = |value: &BatchValue| {
         let format = DataFormat::of(value.kind.as_bytes());
@@ -299,7 +299,7 @@ fn carry_out(
             scope.spawn(move || serve(clients, &jobs, report, stop, args.stop_on_error));
             queue
         });
-        let mut hand_out = HandOut { args, queues: queues.collect(), report, stop: &stop, identity };
+        let mut hand_out = OperationQueue { args, queues: queues.collect(), report, stop: &stop, identity };
         hand_out.all(file, earlier)
     })
 }
@@ -352,7 +352,7 @@ fn serve(
 }
 
 /// Distributes operations to connections, in an order that respects their dependencies.
-struct HandOut<'a> {
+struct OperationQueue<'a> {
     args: &'a Args,
     queues: Vec<Sender<BatchJob>>,
     report: &'a BatchReport,
@@ -360,7 +360,7 @@ struct HandOut<'a> {
     identity: Option<Arc<ClientIdentity>>,
 }
 
-impl HandOut<'_> {
+impl OperationQueue<'_> {
     fn all(&mut self, file: &mut File, earlier: &EarlierResults) -> anyhow::Result<()> {
         let pause = self.args.rate.map(|rate| Duration::from_secs(1) / rate);
         let mut next_at = Instant::now();
@@ -464,7 +464,7 @@ impl HandOut<'_> {
         let result = match self.ask_home(block.line, home, &mut answered, &mut refused) {
             Ok(()) => refused.into_iter().reduce(OperationResult::and).unwrap_or(OperationResult::DONE),
             // The result for this prefix is unknown; earlier prefixes may have been changed.
-            Err(error) if error.is::<AskError>() || error.is::<NotNow>() => {
+            Err(error) if error.is::<AskError>() || error.is::<ServerUnavailable>() => {
                 if work::was_not_begun(&error) && !was_begun && answered == 0 {
                     self.report.postponed(block.line, &block.operation, advice::line(&error))?;
                 }

@@ -44,21 +44,21 @@ impl OperationResult {
 
 /// The server can do nothing at the moment, whatever the request: the operation is undecided.
 #[derive(Debug)]
-pub(super) struct NotNow(String);
+pub(super) struct ServerUnavailable(String);
 
-impl std::fmt::Display for NotNow {
+impl std::fmt::Display for ServerUnavailable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NotNow {}
+impl std::error::Error for ServerUnavailable {}
 
 /// Requests `operation`, which concerns one handle. `was_begun` if an earlier run began it and may
 /// have completed it.
 ///
 /// # Errors
-/// If there is no answer: the result is then unknown. [`NotNow`] if the server is busy or accepts
+/// If there is no answer: the result is then unknown. [`ServerUnavailable`] if the server is busy or accepts
 /// no changes.
 pub(super) fn ask(
     clients: &mut ServerClients<'_>,
@@ -171,7 +171,9 @@ pub(super) fn was_not_begun(error: &anyhow::Error) -> bool {
     let is_unsent = |error: &AskError| {
         matches!(error, AskError::Connect(_) | AskError::NoSession { .. } | AskError::OldProof(_))
     };
-    error.is::<NotNow>() || error.is::<LookupError>() || error.downcast_ref().is_some_and(is_unsent)
+    error.is::<ServerUnavailable>()
+        || error.is::<LookupError>()
+        || error.downcast_ref().is_some_and(is_unsent)
 }
 
 /// Whether the records that were found show that no server administers the handle. False if a
@@ -213,7 +215,7 @@ fn operation_result(answer: &AdministrationAnswer) -> anyhow::Result<OperationRe
         text => format!("{code}: {text}"),
     };
     if [ResponseCode::SERVER_BUSY, ResponseCode::SERVER_READ_ONLY].contains(&code) {
-        return Err(NotNow(message).into());
+        return Err(ServerUnavailable(message).into());
     }
     Ok(OperationResult { verdict: LoggedResult::Refused, code: Some(code.0), message: Some(message) })
 }

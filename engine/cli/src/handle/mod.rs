@@ -89,7 +89,7 @@ struct CreateArgs {
     #[arg(long)]
     mint: bool,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -108,7 +108,7 @@ struct UpdateArgs {
     #[arg(long, value_name = "INDEX", conflicts_with_all = ["values", "json_values"])]
     remove: Vec<i32>,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -117,7 +117,7 @@ struct NamesArgs {
     #[arg(required = true, value_name = "HANDLE")]
     handles: Vec<String>,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -131,7 +131,7 @@ struct GetArgs {
     #[arg(long, short = 't', value_name = "TYPE")]
     r#type: Vec<String>,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -143,11 +143,11 @@ struct ListArgs {
     #[arg(long, conflicts_with = "prefix")]
     homed: bool,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(clap::Args, Debug)]
-struct Common {
+struct CommonArgs {
     #[command(flatten)]
     server: ServerArgs,
     /// Print JSON.
@@ -304,7 +304,7 @@ pub(crate) fn prefix_handle(prefix: &str) -> String {
 }
 
 /// Prints the result of a request and returns its exit code.
-fn report(common: &Common, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
+fn report(common: &CommonArgs, handle: &str, answer: &AdministrationAnswer) -> ExitOutcome {
     let (code, text) = (answer.code(), answer.text());
     if common.json {
         let mut json = json!({ "responseCode": code.0, "handle": handle });

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     records(&args.source, &mut out)?;
     let (count, left_out, rest) = (out.count, out.left_out, out.rest.take());
     finish(out.end()?)?;
-    // First, so that whoever finds the export finds what it lacks.
+    // First, so that an export is never without the list of what it lacks.
     let rest = rest.filter(|_| left_out > 0).map(LeftOutFile::finish).transpose()?;
     file.persist_noclobber(&args.file).with_context(|| format!("cannot write {}", args.file.display()))?;
     File::open(directory)?.sync_all()?;

@@ -65,7 +65,7 @@ impl OutgoingRequest {
         }
         let (session_id, version) = session.map_or((0, version), |session| (session.id, session.version));
         let suggested = if session.is_some() { Version::CURRENT } else { version };
-        let (envelope, message) = begin(session_id, (version, suggested), request, extra, flags);
+        let (envelope, message) = begin(session_id, version, suggested, request, extra, flags);
         let covered = message.covered().to_vec();
         let message = message.unsigned().map_err(AskError::TooLong)?;
         let message = match session {
@@ -90,13 +90,15 @@ impl OutgoingRequest {
         challenge: &Envelope,
         request: &Request<'_>,
         client: Option<IpAddr>,
-        (flags, is_change): (OpFlags, bool),
+        flags: OpFlags,
+        is_change: bool,
         version_max: Version,
     ) -> Result<Self, AskError> {
         let version = challenge.version.min(version_max);
         let (envelope, message) = begin(
             challenge.session_id,
-            (version, version_max),
+            version,
+            version_max,
             request,
             RequestExtra { client, guard: None },
             flags,
@@ -111,7 +113,8 @@ impl OutgoingRequest {
 /// Begins a message of a version that suggests another version for the answer.
 fn begin(
     session_id: i32,
-    (version, suggested): (Version, Version),
+    version: Version,
+    suggested: Version,
     request: &Request<'_>,
     extra: RequestExtra<'_>,
     flags: OpFlags,

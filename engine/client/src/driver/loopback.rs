@@ -4,7 +4,7 @@
 
 use crate::bootstrap::Root;
 use crate::driver::now;
-use crate::lookup::world::{World, server_key, value};
+use crate::lookup::world::{SimulatedWorld, server_key, value};
 use crate::testing::private_pem;
 use handle_proto::ValueBuf;
 use handle_proto::data::site::{Interface, InterfaceKind, InterfaceProtocol, SiteBuf, SiteFlags};
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// The server; its threads end with the process.
 pub(super) struct Loopback {
-    pub(super) world: Arc<Mutex<World>>,
+    pub(super) world: Arc<Mutex<SimulatedWorld>>,
     ports: [u16; 4],
 }
 
@@ -36,7 +36,7 @@ const HEAD: &[u8] =
 impl Loopback {
     /// A server that answers after `delay`.
     pub(super) fn new(delay: Duration) -> Self {
-        let world = Arc::new(Mutex::new(World::default()));
+        let world = Arc::new(Mutex::new(SimulatedWorld::default()));
         let answer = {
             let world = Arc::clone(&world);
             move |address: SocketAddr, request: &[u8]| {

@@ -1,7 +1,7 @@
 //! A thousand random worlds with random faults: every lookup ends within its limits, and no
 //! certified answer is false.
 
-use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, dice, signing_site, value};
+use super::world::{BEGIN, SITE_FAULTS, SimulatedWorld, WorldFault, dice, signing_site, value};
 use super::*;
 use crate::question::AnswerWants;
 use handle_proto::ResponseCode;
@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use std::net::SocketAddr;
 
 /// Random numbers below a bound.
-struct Dice(RandomSource);
+struct DiceSource(RandomSource);
 
-impl Dice {
+impl DiceSource {
     fn below(&mut self, bound: usize) -> usize {
         (self.0)() as usize % bound
     }
@@ -34,7 +34,7 @@ const MORE_FAULTS: [WorldFault; 3] =
 
 /// The site as its records show it: some over HTTP too, some at addresses of the other family, some
 /// by name.
-fn published(dice: &mut Dice, world: &mut World, site: &SiteBuf) -> SiteBuf {
+fn published(dice: &mut DiceSource, world: &mut SimulatedWorld, site: &SiteBuf) -> SiteBuf {
     let mut published = site.edit();
     if dice.one_in(3) {
         let http = Interface::new(InterfaceKind::QUERY, InterfaceProtocol::HTTP, 2641);
@@ -69,8 +69,8 @@ fn six(number: u8) -> SocketAddr {
 }
 
 /// A world in which any record may refer to any other.
-fn world(dice: &mut Dice) -> (World, Root) {
-    let mut world = World::default();
+fn world(dice: &mut DiceSource) -> (SimulatedWorld, Root) {
+    let mut world = SimulatedWorld::default();
     let mut servers_count = 0;
     let sites: Vec<Vec<SiteBuf>> =
         (0..5).map(|_| add_service(dice, &mut world, &mut servers_count)).collect();
@@ -84,7 +84,7 @@ fn world(dice: &mut Dice) -> (World, Root) {
 }
 
 /// Adds a service to the world. Returns its sites as records show them.
-fn add_service(dice: &mut Dice, world: &mut World, servers_count: &mut u8) -> Vec<SiteBuf> {
+fn add_service(dice: &mut DiceSource, world: &mut SimulatedWorld, servers_count: &mut u8) -> Vec<SiteBuf> {
     let (mut service, mut shown) = (vec![], vec![]);
     for _ in 0..1 + dice.below(3) {
         let numbers: Vec<u8> =
@@ -101,7 +101,7 @@ fn add_service(dice: &mut Dice, world: &mut World, servers_count: &mut u8) -> Ve
     shown
 }
 
-fn any_handle(dice: &mut Dice) -> String {
+fn any_handle(dice: &mut DiceSource) -> String {
     match dice.below(8) {
         0 => "0.NA/0.NA".to_owned(),
         _ => format!("{}/{}", PREFIXES[dice.below(PREFIXES.len())], SUFFIXES[dice.below(SUFFIXES.len())]),
@@ -109,8 +109,8 @@ fn any_handle(dice: &mut Dice) -> String {
 }
 
 /// Values that name any services, as sites or by reference.
-fn service_values(dice: &mut Dice, sites: &[Vec<SiteBuf>], count: usize) -> Vec<ValueBuf> {
-    let any_site = |dice: &mut Dice| {
+fn service_values(dice: &mut DiceSource, sites: &[Vec<SiteBuf>], count: usize) -> Vec<ValueBuf> {
+    let any_site = |dice: &mut DiceSource| {
         let service = dice.below(sites.len());
         sites[service][dice.below(sites[service].len())].as_bytes().to_vec()
     };
@@ -128,7 +128,7 @@ fn service_values(dice: &mut Dice, sites: &[Vec<SiteBuf>], count: usize) -> Vec<
 }
 
 /// Gives a service its records, and perhaps a referral.
-fn add_records(dice: &mut Dice, world: &mut World, service: usize, sites: &[Vec<SiteBuf>]) {
+fn add_records(dice: &mut DiceSource, world: &mut SimulatedWorld, service: usize, sites: &[Vec<SiteBuf>]) {
     for prefix in PREFIXES {
         if !dice.one_in(4) {
             let count = 1 + dice.below(4);
@@ -147,7 +147,7 @@ fn add_records(dice: &mut Dice, world: &mut World, service: usize, sites: &[Vec<
 }
 
 /// Gives a server faults and a delay, or none.
-fn add_faults(dice: &mut Dice, world: &mut World, server: u8) {
+fn add_faults(dice: &mut DiceSource, world: &mut SimulatedWorld, server: u8) {
     if dice.one_in(3) {
         let at = dice.below(SITE_FAULTS.len() + MORE_FAULTS.len());
         let fault = SITE_FAULTS.get(at).or_else(|| MORE_FAULTS.get(at - SITE_FAULTS.len()));
@@ -170,7 +170,7 @@ proptest! {
 
     #[test]
     fn every_lookup_ends_within_its_bounds_and_no_certified_answer_is_false(seed: u64) {
-        let mut chance = Dice(dice(seed));
+        let mut chance = DiceSource(dice(seed));
         let (mut world, root) = world(&mut chance);
         let mut client = Client::new(root);
         client.timeout.tcp_ms = 5_000;

@@ -1,7 +1,7 @@
 mod codes;
 mod sessions;
 
-use super::world::{BEGIN, SITE_FAULTS, World, WorldFault, ask, dice, signing_site, value};
+use super::world::{BEGIN, SITE_FAULTS, SimulatedWorld, WorldFault, ask, dice, signing_site, value};
 use super::*;
 use crate::administration::IdentityKey;
 use crate::question::AnswerWants;
@@ -12,8 +12,8 @@ use handle_proto::{Handle, Permissions, Value, ValueBuf};
 
 /// A global service of one site, and a service for the prefix 10.a with two sites: one of three
 /// servers, and one of a single server.
-fn world() -> (World, Arc<Client>) {
-    let mut world = World::default();
+fn world() -> (SimulatedWorld, Arc<Client>) {
+    let mut world = SimulatedWorld::default();
     let (root, sites) = (signing_site(&[1]), [signing_site(&[11, 12, 13]), signing_site(&[21])]);
     let global = world.service(vec![root.clone()]);
     let local = world.service(sites.to_vec());
@@ -30,7 +30,11 @@ fn world() -> (World, Arc<Client>) {
     (world, Arc::new(Client::new(Root::of_sites([root]))))
 }
 
-fn resolve(world: &mut World, client: &Arc<Client>, handle: &str) -> Result<LookupAnswer, LookupError> {
+fn resolve(
+    world: &mut SimulatedWorld,
+    client: &Arc<Client>,
+    handle: &str,
+) -> Result<LookupAnswer, LookupError> {
     ask(world, client, &Question::all(handle.as_bytes()), &LookupOptions::default())
 }
 
@@ -424,13 +428,13 @@ fn late_bytes_of_an_exchange_change_nothing() {
 }
 
 /// The world of [`world`], with an additional IPv6 address for the second site of the service.
-fn both_families() -> (World, Arc<Client>, std::net::SocketAddr) {
+fn both_families() -> (SimulatedWorld, Arc<Client>, std::net::SocketAddr) {
     let (mut world, client) = world();
     let mut site = signing_site(&[21]).edit();
     site.attribute("alt_addr", "2001:db8::21");
     let site = site.build();
     world.record(0, "0.NA/10.A", vec![value(1, b"HS_SITE", site.as_bytes())]);
-    let mut other = World::default();
+    let mut other = SimulatedWorld::default();
     other.service(vec![site]);
     world.services[1].sites = other.services.remove(0).sites;
     (world, client, "[2001:db8::21]:2641".parse().unwrap())

@@ -102,7 +102,7 @@ pub(crate) struct WorldService {
 
 /// Services, and the behaviour of their servers.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct SimulatedWorld {
     pub(crate) services: Vec<WorldService>,
     pub(crate) faults: HashMap<SocketAddr, WorldFault>,
     /// Servers that are silent over UDP only.
@@ -166,7 +166,7 @@ pub(crate) fn signing_site(numbers: &[u8]) -> SiteBuf {
     site.build()
 }
 
-impl World {
+impl SimulatedWorld {
     /// Adds a service whose servers are at all addresses of its sites, and returns its number.
     pub(crate) fn service(&mut self, sites: Vec<SiteBuf>) -> usize {
         let mut found = ServiceSites::default();
@@ -584,7 +584,7 @@ pub(crate) fn dice(seed: u64) -> crate::RandomSource {
 
 /// Asks a question in a world.
 pub(crate) fn ask(
-    world: &mut World,
+    world: &mut SimulatedWorld,
     client: &Arc<Client>,
     question: &Question,
     options: &LookupOptions,

@@ -137,7 +137,8 @@ impl<R: BufRead> BatchReader<R> {
     /// Passes every line up to the end of the block to `take`. There may be at most `most` of them.
     fn each<T>(
         &mut self,
-        (what, most): (&'static str, usize),
+        what: &'static str,
+        most: usize,
         mut take: impl FnMut(&str) -> Result<T, LineProblem>,
     ) -> io::Result<Result<Vec<T>, LineProblem>> {
         let (mut all, mut len) = (Vec::new(), 0);
@@ -175,7 +176,7 @@ impl<R: BufRead> BatchReader<R> {
             Ok(handle) => handle.to_owned(),
             Err(why) => return Ok(Err(why)),
         };
-        let values = self.each(("values", VALUES_COUNT_MAX), BatchValue::parse)?;
+        let values = self.each("values", VALUES_COUNT_MAX, BatchValue::parse)?;
         Ok(values.and_then(|values| {
             if values.is_empty() {
                 Err(LineProblem::Missing("a value"))
@@ -192,7 +193,7 @@ impl<R: BufRead> BatchReader<R> {
             }
             Err(why) => return Ok(Err(why)),
         };
-        let prefixes = self.each(("prefixes", NAMES_COUNT_MAX), |line| {
+        let prefixes = self.each("prefixes", NAMES_COUNT_MAX, |line| {
             let is_prefix =
                 line.get(..5).is_some_and(|front| front.eq_ignore_ascii_case("0.NA/")) && line.len() > 5;
             if is_prefix {
@@ -239,7 +240,7 @@ impl<R: BufRead> BatchReader<R> {
         if !rest.is_empty() {
             return Ok(Err(LineProblem::Missing("the end of the line after SESSIONSETUP")));
         }
-        let lines = self.each(("lines of a session", NAMES_COUNT_MAX), |line| {
+        let lines = self.each("lines of a session", NAMES_COUNT_MAX, |line| {
             let (name, value) =
                 line.split_once(':').ok_or(LineProblem::Missing("a colon in a line of SESSIONSETUP"))?;
             match name.to_ascii_uppercase().as_str() {

@@ -34,71 +34,71 @@ impl InputForm {
             let begin = input.peek_some(more)?;
             let is_all = begin.is_all;
             match of_beginning(&begin) {
-                Beginning::Form(form) => return Ok(Some(form)),
-                Beginning::Unknown => return Ok(None),
-                Beginning::TooShort if is_all => return Ok(Some(Self::Json)),
-                Beginning::TooShort => more = true,
+                FileStart::Form(form) => return Ok(Some(form)),
+                FileStart::Unknown => return Ok(None),
+                FileStart::TooShort if is_all => return Ok(Some(Self::Json)),
+                FileStart::TooShort => more = true,
             }
         }
     }
 }
 
 /// What the first bytes of an input show.
-enum Beginning {
+enum FileStart {
     Form(InputForm),
     Unknown,
     /// More bytes are needed.
     TooShort,
 }
 
-fn of_beginning(begin: &PeekedBytes<'_>) -> Beginning {
+fn of_beginning(begin: &PeekedBytes<'_>) -> FileStart {
     let mut text = begin.bytes.trim_ascii_start();
     // Comments are in lists, tables, lines of JSON and batch files, and in dumps of MySQL.
     while text.starts_with(b"#") {
         match text.iter().position(|&byte| byte == b'\n') {
             Some(end) => text = text[end..].trim_ascii_start(),
-            None if begin.is_all => return Beginning::Form(InputForm::Names),
-            None => return Beginning::TooShort,
+            None if begin.is_all => return FileStart::Form(InputForm::Names),
+            None => return FileStart::TooShort,
         }
     }
     if text.is_empty() {
-        return Beginning::TooShort;
+        return FileStart::TooShort;
     }
     if let Some(object) = text.strip_prefix(b"{") {
         return of_object(object.trim_ascii_start(), begin.is_all);
     }
     if text.starts_with(b"[") {
-        return Beginning::Form(InputForm::Json);
+        return FileStart::Form(InputForm::Json);
     }
     let end = text.iter().position(|&byte| byte == b'\n');
     if end.is_none() && !begin.is_all {
-        return Beginning::TooShort;
+        return FileStart::TooShort;
     }
     let line = text[..end.unwrap_or(text.len())].trim_ascii();
     if separator_of(line).is_some() {
-        Beginning::Form(InputForm::Csv)
+        FileStart::Form(InputForm::Csv)
     } else if is_batch(line) {
-        Beginning::Form(InputForm::Batch)
+        FileStart::Form(InputForm::Batch)
     } else if is_sql(line) || Dump::<&[u8]>::has_bare_rows(line) {
-        Beginning::Form(InputForm::Sql)
+        FileStart::Form(InputForm::Sql)
     } else if is_name(line) {
-        Beginning::Form(InputForm::Names)
+        FileStart::Form(InputForm::Names)
     } else {
-        Beginning::Unknown
+        FileStart::Unknown
     }
 }
 
 /// An object is an export if its first member is one of an export.
-fn of_object(members: &[u8], is_all: bool) -> Beginning {
+fn of_object(members: &[u8], is_all: bool) -> FileStart {
     for name in [&b"\"homedPrefixes\""[..], b"\"handleRecords\""] {
         if members.starts_with(name) {
-            return Beginning::Form(InputForm::Export);
+            return FileStart::Form(InputForm::Export);
         }
         if name.starts_with(members) && !is_all {
-            return Beginning::TooShort;
+            return FileStart::TooShort;
         }
     }
-    Beginning::Form(InputForm::Json)
+    FileStart::Form(InputForm::Json)
 }
 
 /// Whether a line begins a block: `CREATE 10.1045/x` does, unlike `CREATE TABLE`.

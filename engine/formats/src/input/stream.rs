@@ -40,10 +40,10 @@ impl<'r> InputStream<'r> {
     /// Those of `raw`; and if the input is in UTF-16.
     pub fn new(raw: impl Read + 'r) -> io::Result<Self> {
         let mut raw = PeekBuffer::new(raw);
-        let bytes: Box<dyn Read + 'r> = match Packing::of(&mut raw)? {
-            Packing::None => Box::new(raw),
-            Packing::Gzip => Box::new(Unpacked(MultiGzDecoder::new(raw))),
-            Packing::Zstd => Box::new(Unpacked(zstd::stream::read::Decoder::with_buffer(raw)?)),
+        let bytes: Box<dyn Read + 'r> = match InputCompression::of(&mut raw)? {
+            InputCompression::None => Box::new(raw),
+            InputCompression::Gzip => Box::new(UnpackedInput(MultiGzDecoder::new(raw))),
+            InputCompression::Zstd => Box::new(UnpackedInput(zstd::stream::read::Decoder::with_buffer(raw)?)),
         };
         Self::of_bytes(bytes, LINE_LEN_MAX)
     }
@@ -57,16 +57,16 @@ impl<'r> InputStream<'r> {
     pub fn bounded(raw: impl Read + 'r, entry_len_max: usize) -> io::Result<Self> {
         let taken = Rc::new(Cell::new(0));
         let mut raw = PeekBuffer::new(CountingReader { input: raw, taken: Rc::clone(&taken) });
-        let bytes: Box<dyn Read + 'r> = match Packing::of(&mut raw)? {
-            Packing::None => Box::new(raw),
-            Packing::Gzip => {
-                let input = Unpacked(MultiGzDecoder::new(raw));
-                Box::new(BoundedUnpacked { input, taken, unpacked: 0 })
+        let bytes: Box<dyn Read + 'r> = match InputCompression::of(&mut raw)? {
+            InputCompression::None => Box::new(raw),
+            InputCompression::Gzip => {
+                let input = UnpackedInput(MultiGzDecoder::new(raw));
+                Box::new(BoundedInput { input, taken, unpacked: 0 })
             }
-            Packing::Zstd => {
+            InputCompression::Zstd => {
                 let mut decoder = zstd::stream::read::Decoder::with_buffer(raw)?;
                 decoder.window_log_max(WINDOW_LOG_MAX)?;
-                Box::new(BoundedUnpacked { input: Unpacked(decoder), taken, unpacked: 0 })
+                Box::new(BoundedInput { input: UnpackedInput(decoder), taken, unpacked: 0 })
             }
         };
         Self::of_bytes(bytes, entry_len_max)
@@ -156,13 +156,13 @@ impl<R: Read> Read for CountingReader<R> {
 }
 
 /// Unpacked input that ends with an error if it is out of proportion to the packed one.
-struct BoundedUnpacked<R> {
-    input: Unpacked<R>,
+struct BoundedInput<R> {
+    input: UnpackedInput<R>,
     taken: Rc<Cell<u64>>,
     unpacked: u64,
 }
 
-impl<R: Read> Read for BoundedUnpacked<R> {
+impl<R: Read> Read for BoundedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let len = self.input.read(buffer)?;
         self.unpacked += len as u64;
@@ -177,13 +177,13 @@ impl<R: Read> Read for BoundedUnpacked<R> {
 
 /// How an input is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Packing {
+enum InputCompression {
     None,
     Gzip,
     Zstd,
 }
 
-impl Packing {
+impl InputCompression {
     fn of(raw: &mut PeekBuffer<impl Read>) -> io::Result<Self> {
         if starts_with(raw, b"\x1f\x8b")? {
             return Ok(Self::Gzip);
@@ -203,9 +203,9 @@ fn starts_with(bytes: &mut PeekBuffer<impl Read>, start: &[u8]) -> io::Result<bo
 }
 
 /// Unpacked input, whose errors say that it is.
-struct Unpacked<R>(R);
+struct UnpackedInput<R>(R);
 
-impl<R: Read> Read for Unpacked<R> {
+impl<R: Read> Read for UnpackedInput<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.read(buffer).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => {

@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn an_authority_that_says_nothing_is_not_waited_for_longer() {
-        // The kernel accepts the connection, and nobody reads.
+        // The kernel accepts the connection, but no process reads from it.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let tls = client_without_trust().unwrap();
         let http = AcmeHttp { tls, timeout: Duration::from_millis(50) };

@@ -263,7 +263,7 @@ pub(super) async fn submit(
         true => create(request, identity, &handle, &rows).await,
         false => {
             let allows_orphans = fields.flag(ALLOW_ORPHANS).unwrap_or_default();
-            save(request, identity, &handle, &rows, (&removed, allows_orphans)).await
+            save(request, identity, &handle, &rows, &removed, allows_orphans).await
         }
     };
     match saved {
@@ -299,7 +299,8 @@ async fn save(
     identity: &Arc<ClientIdentity>,
     handle: &str,
     rows: &[ValueRow],
-    (removed, allows_orphans): (&BTreeSet<&str>, bool),
+    removed: &BTreeSet<&str>,
+    allows_orphans: bool,
 ) -> Result<(), Refusal> {
     let name = handle.as_bytes().to_vec();
     let stored = ask(request, identity, move |client| read(client, &name)).await;

@@ -206,11 +206,11 @@ pub(super) fn refuse(state: &GatewayState, request: &ApiRequest<'_>, error: Bulk
     match error {
         // The identity is unknown, or its proof is wrong.
         BulkError::Refused(code @ ResponseCode(403..=406), text) => {
-            unauthorized(state, request, (code, &text), None)
+            unauthorized(state, request, code, &text, None)
         }
         BulkError::NoSecret => {
             let text = "The identity has neither a secret nor a session";
-            unauthorized(state, request, (ResponseCode::INVALID_CREDENTIAL, text), None)
+            unauthorized(state, request, ResponseCode::INVALID_CREDENTIAL, text, None)
         }
         BulkError::Refused(code, text) => busy(state, request, status_of(code, false), code, &text),
         BulkError::OtherBody => {

@@ -46,8 +46,8 @@ impl Caller {
         }
         let basic = credentials.to_str().ok().and_then(basic);
         let refused = || {
-            let refusal = (ResponseCode::INVALID_CREDENTIAL, UNREADABLE);
-            Self::Refused(unauthorized(state, request, refusal, None))
+            let code = ResponseCode::INVALID_CREDENTIAL;
+            Self::Refused(unauthorized(state, request, code, UNREADABLE, None))
         };
         basic.map_or_else(refused, |identity| Self::Identity(Arc::new(identity)))
     }

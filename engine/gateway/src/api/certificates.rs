@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// The caller of a request with `clientCert`.
 ///
 /// # Errors
-/// The response if the certificate of the connection proves nobody.
+/// The response if the certificate of the connection proves no identity.
 pub async fn caller(
     state: &GatewayState,
     request: &ApiRequest<'_>,

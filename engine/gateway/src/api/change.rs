@@ -152,7 +152,7 @@ fn show(
         ResponseCode::SUCCESS => StatusCode::CREATED,
         // The service says so of an identity that it does not know, or whose proof is wrong.
         code @ ResponseCode(403..=406) => {
-            return unauthorized(state, request, (code, &outcome.text), Some(name));
+            return unauthorized(state, request, code, &outcome.text, Some(name));
         }
         code => status_of(code, false),
     };

@@ -169,7 +169,7 @@ impl AnswerBody {
         }
         let settings = state.settings.current();
         let mut response =
-            self.body.respond_tagged(self.status, (self.freshness, self.tag), request, &settings);
+            self.body.respond_tagged(self.status, self.freshness, self.tag, request, &settings);
         if matches!(self.status.as_u16(), 502..=504) {
             set_number(&mut response, header::RETRY_AFTER, settings.upstream.retry_after_s);
         }
@@ -254,7 +254,7 @@ async fn read_as(
             ApiBody::values(ResponseCode::VALUES_NOT_FOUND, handle, [].into_iter())
         }
         (code @ ResponseCode(403..=406), _) => {
-            return unauthorized(state, request, (code, &answer.text()), Some(handle));
+            return unauthorized(state, request, code, &answer.text(), Some(handle));
         }
         (code @ ResponseCode::SERVER_NOT_RESPONSIBLE, _) => {
             ApiBody::failure(code, Some("That prefix doesn't live here"), Some(handle))
@@ -263,7 +263,7 @@ async fn read_as(
         (code, _) => ApiBody::failure(code, None, Some(handle)),
     };
     let settings = state.settings.current();
-    body.respond_tagged(status_of(answer.code(), true), (Freshness::NoStore, tag), request, &settings)
+    body.respond_tagged(status_of(answer.code(), true), Freshness::NoStore, tag, request, &settings)
 }
 
 /// The sentence that goes with a code.

@@ -226,7 +226,7 @@ pub async fn home(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResp
     };
     match admin.ask(request.peer.address, Some(identity), change).await {
         Ok((code @ ResponseCode(403..=406), text, _)) => {
-            unauthorized(state, request, (code, &text), Some(prefix))
+            unauthorized(state, request, code, &text, Some(prefix))
         }
         Ok((code, text, position)) => {
             if code == ResponseCode::SUCCESS {
@@ -285,7 +285,7 @@ async fn ask(
     let ((code, text), names) = collected.map_err(|error| admin_refusal(state, request, &error, about))?;
     match code {
         ResponseCode::SUCCESS => Ok(names.finish()),
-        code @ ResponseCode(403..=406) => Err(unauthorized(state, request, (code, &text), about)),
+        code @ ResponseCode(403..=406) => Err(unauthorized(state, request, code, &text, about)),
         code => {
             let message = match code {
                 ResponseCode::SERVER_NOT_RESPONSIBLE => Some("That prefix doesn't live here"),

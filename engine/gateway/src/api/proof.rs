@@ -68,7 +68,7 @@ pub(crate) async fn prove<'s>(
     let Some(callers) = callers.filter(|_| matches!(identity.key, IdentityKey::Secret(_))) else {
         return Ok(ProvenCaller::of(state, identity));
     };
-    let wrong = || unauthorized(state, request, (ResponseCode::AUTHENTICATION_FAILED, ""), None);
+    let wrong = || unauthorized(state, request, ResponseCode::AUTHENTICATION_FAILED, "", None);
     let unreachable = || admin_refusal(state, request, &ServiceError::Ask(AskError::Late), None);
     // A nonce made by a process that has been restarted meanwhile is stale.
     for _ in 0..2 {

@@ -58,7 +58,7 @@ impl ApiBody {
         request: &ApiRequest<'_>,
         settings: &Config,
     ) -> GatewayResponse {
-        self.respond_tagged(status, (freshness, BodyTag::Bytes), request, settings)
+        self.respond_tagged(status, freshness, BodyTag::Bytes, request, settings)
     }
 
     /// Like [`respond`](Self::respond), with a tag that is made of `tag`.
@@ -66,7 +66,8 @@ impl ApiBody {
     pub fn respond_tagged(
         self,
         status: StatusCode,
-        (freshness, tag): (Freshness, BodyTag),
+        freshness: Freshness,
+        tag: BodyTag,
         request: &ApiRequest<'_>,
         settings: &Config,
     ) -> GatewayResponse {
@@ -76,7 +77,7 @@ impl ApiBody {
             tag => tag,
         };
         let bytes = self.formatted(&request.format).into_bytes().into();
-        respond_with(bytes, status, (freshness, tag), request, settings)
+        respond_with(bytes, status, freshness, tag, request, settings)
     }
 }
 
@@ -92,7 +93,8 @@ pub fn respond_shared(
         return respond_with(
             BodyText::Shared(document),
             StatusCode::OK,
-            (freshness, BodyTag::Bytes),
+            freshness,
+            BodyTag::Bytes,
             request,
             settings,
         );
@@ -103,7 +105,8 @@ pub fn respond_shared(
 fn respond_with(
     bytes: BodyText,
     status: StatusCode,
-    (freshness, tag): (Freshness, BodyTag),
+    freshness: Freshness,
+    tag: BodyTag,
     request: &ApiRequest<'_>,
     settings: &Config,
 ) -> GatewayResponse {
@@ -183,7 +186,8 @@ pub(crate) const BASIC: HeaderValue = HeaderValue::from_static("Basic realm=\"ha
 pub(crate) fn unauthorized(
     state: &GatewayState,
     request: &ApiRequest<'_>,
-    (code, text): (ResponseCode, &str),
+    code: ResponseCode,
+    text: &str,
     about: Option<&str>,
 ) -> GatewayResponse {
     let message = match code {

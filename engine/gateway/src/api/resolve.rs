@@ -219,7 +219,10 @@ async fn read_question(
         match form {
             BulkForm::Document => question.read_document(&body, names_max)?,
             // One more name than allowed shows that there are too many.
-            BulkForm::Lines => question.names = lines(&body).take(names_max + 1).map(name_of_line).collect(),
+            BulkForm::Lines => {
+                let numbered = lines(&body).take(names_max + 1);
+                question.names = numbered.map(|(number, line)| name_of_line(number, line)).collect();
+            }
         }
         Ok(question)
     });
@@ -245,7 +248,7 @@ fn lines(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 /// The name on a line: a string, or an object with `handle`.
-fn name_of_line((number, line): (usize, &[u8])) -> BulkName {
+fn name_of_line(number: usize, line: &[u8]) -> BulkName {
     let json = json_input::parse(line, LINE_ITEMS_MAX)
         .map_err(|error| format!("Invalid JSON in line {number}, column {}", error.column()))?;
     match &json {

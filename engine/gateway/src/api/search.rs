@@ -120,7 +120,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {
         Ok(_) if is_ping && !is_anonymous => Ok(Vec::new()),
-        Ok(mut connection) => page(&mut connection, admin, (source, &search), fits).await,
+        Ok(mut connection) => page(&mut connection, admin, source, &search, fits).await,
         Err(error) => Err(SearchFailure::Bulk(error)),
     };
     let is_lost = matches!(&found, Err(SearchFailure::Bulk(BulkError::Lost(_))));
@@ -218,7 +218,8 @@ async fn connect(
 async fn page(
     connection: &mut LocalConnection,
     admin: &AdministrationService,
-    (source, search): (IpAddr, &PageSearch),
+    source: IpAddr,
+    search: &PageSearch,
     fits: impl Fn(usize) -> bool,
 ) -> Result<Vec<String>, SearchFailure> {
     let needed = search.skip + search.limit;

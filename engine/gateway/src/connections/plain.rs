@@ -287,7 +287,7 @@ impl PlainRequests<'_> {
         match path.route {
             Route::Handle if !head.names_html => {
                 let redirect = self.query.redirect(handle, writer.unix_s())?;
-                self.admit(head, path.route, (RequestKind::Proxy, StatusCode::FOUND, 0))?;
+                self.admit(head, path.route, RequestKind::Proxy, StatusCode::FOUND, 0)?;
                 writer.write_redirect(&redirect, head, output);
             }
             Route::Record => {
@@ -297,7 +297,7 @@ impl PlainRequests<'_> {
                 if len > BODY_LEN_MAX {
                     return None;
                 }
-                self.admit(head, path.route, (RequestKind::Api, StatusCode::OK, len))?;
+                self.admit(head, path.route, RequestKind::Api, StatusCode::OK, len)?;
                 writer.write_json(&body, head, output);
             }
             _ => return None,
@@ -311,7 +311,9 @@ impl PlainRequests<'_> {
         self,
         head: &PlainHead<'_>,
         route: Route,
-        (kind, status, body_len): (RequestKind, StatusCode, usize),
+        kind: RequestKind,
+        status: StatusCode,
+        body_len: usize,
     ) -> Option<()> {
         let Self { served, query: RecordQuery { state, settings, .. }, since } = self;
         admit(state, settings, served.peer.address, since).ok()?;

@@ -1,4 +1,4 @@
-//! The body of a request, and what becomes of the part that nobody reads.
+//! The body of a request, and the handling of a part that no endpoint reads.
 //!
 //! A request may be answered before its body has arrived. What follows on the connection is then
 //! the rest of the body, so it is received and discarded before the answer is sent, within
@@ -53,7 +53,7 @@ enum RestState {
     Left { incoming: Incoming, has_begun: bool },
     /// It has failed.
     Broken,
-    /// The request has been answered; nobody waits for the rest.
+    /// The request has been answered; no task waits for the rest.
     Answered,
 }
 
@@ -171,7 +171,7 @@ impl UnreadRest {
             // What the client still sends is discarded when the connection is closed.
             return false;
         }
-        // Reading would ask the client for a body that nobody needs.
+        // Reading would ask the client for a body that is not needed.
         let would_ask = self.is_expecting && !has_begun;
         may_wait && !would_ask && discard(incoming, self.limits).await
     }

@@ -120,7 +120,7 @@ mod base64 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase", deny_unknown_fields)]
 pub enum RequestState {
-    /// Nobody has decided.
+    /// No reviewer has decided.
     Pending,
     /// A reviewer has accepted it, and the prefix record may have been created. Written before the
     /// record is created, so that the request can be completed after a crash.

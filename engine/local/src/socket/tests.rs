@@ -98,7 +98,7 @@ fn first_frames_of_another_version_kind_or_length_are_refused_before_they_are_re
             let read = timeout(TIMEOUT, stream.read(&mut [0; 8])).await.expect("closed at once");
             assert_eq!((read.unwrap_or(0), served.refused()), (0, at + 1), "{header:?}");
         }
-        // One that only looks whether somebody listens is none of these.
+        // A connection that only checks whether a process listens is none of these.
         drop(UnixStream::connect(&served.path).await.unwrap());
         assert!(ask(&mut served.connect(LocalKind::Bulk).await, b"x").await.is_some());
         assert_eq!(served.refused(), headers.len() + lies.len());

@@ -34,11 +34,11 @@ pub fn public_key_from_jwk(jwk: &Json) -> Result<Vec<u8>> {
     let jwk = read::object(jwk)?;
     let number = |name| number(jwk, name);
     match kty(jwk)? {
-        Kty::Rsa => {
+        KeyType::Rsa => {
             let (n, e) = (number("n")?, number("e")?);
             Ok(PublicKey::Rsa { e: Number::new(&e), n: Number::new(&n) }.to_bytes())
         }
-        Kty::Dsa => {
+        KeyType::Dsa => {
             let (y, p, q, g) = (number("y")?, number("p")?, number("q")?, number("g")?);
             let [y, p, q, g] = [&y, &p, &q, &g].map(|bytes| Number::new(bytes));
             Ok(PublicKey::Dsa { q, p, g, y }.to_bytes())
@@ -80,17 +80,17 @@ pub fn private_key_from_jwk(jwk: &Json) -> Result<PrivateKeyBuf> {
     let jwk = read::object(jwk)?;
     let number = |name| number(jwk, name);
     match kty(jwk)? {
-        Kty::Dsa => {
+        KeyType::Dsa => {
             let numbers = [number("x")?, number("p")?, number("q")?, number("g")?];
             let [x, p, q, g] = numbers.each_ref().map(|bytes| Number::new(bytes));
             Ok((&PrivateKey::Dsa { x, p, q, g }).into())
         }
-        Kty::Rsa if !jwk.contains_key("p") => {
+        KeyType::Rsa if !jwk.contains_key("p") => {
             let numbers = [number("n")?, number("d")?];
             let [n, d] = numbers.each_ref().map(|bytes| Number::new(bytes));
             Ok((&PrivateKey::Rsa { n, d }).into())
         }
-        Kty::Rsa => {
+        KeyType::Rsa => {
             let (front, primes) = ([number("n")?, number("e")?, number("d")?], [number("p")?, number("q")?]);
             let rest = [number("dp")?, number("dq")?, number("qi")?];
             let [n, e, d] = front.each_ref().map(|bytes| Number::new(bytes));
@@ -106,15 +106,15 @@ fn digits(number: Number<'_>) -> &[u8] {
     if number.as_bytes().is_empty() { &[0] } else { number.as_bytes() }
 }
 
-enum Kty {
+enum KeyType {
     Rsa,
     Dsa,
 }
 
-fn kty(jwk: &Object) -> Result<Kty> {
+fn kty(jwk: &Object) -> Result<KeyType> {
     read::required(jwk, "kty", |kty| match read::string(kty)? {
-        "RSA" => Ok(Kty::Rsa),
-        "DSA" => Ok(Kty::Dsa),
+        "RSA" => Ok(KeyType::Rsa),
+        "DSA" => Ok(KeyType::Dsa),
         _ => Err(JsonError::new("neither RSA nor DSA")),
     })
 }

@@ -199,7 +199,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
         let mut references = EncodedReferences::default();
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
-                "index" => index = Some(map.next_value::<Int>()?.0),
+                "index" => index = Some(map.next_value::<DecimalNumber>()?.0),
                 "type" => kind = Some(map.next_value::<Text<'_>>()?.0),
                 "data" => data = Some(map.next_value::<DataLine<'_>>()?.0),
                 "permissions" => permissions_text = map.next_value::<Option<Text<'_>>>()?,
@@ -319,7 +319,7 @@ impl<'de> Visitor<'de> for AdminVisitor {
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
                 "handle" => handle = Some(map.next_value::<Text<'_>>()?.0),
-                "index" => index = Some(map.next_value::<Int>()?.0),
+                "index" => index = Some(map.next_value::<DecimalNumber>()?.0),
                 "permissions" => {
                     let Text(text) = map.next_value()?;
                     let read = admin::permissions_text(&text, Reading::Documented);
@@ -362,7 +362,7 @@ impl<'de> Visitor<'de> for ReferenceVisitor {
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
                 "handle" => handle = Some(map.next_value::<Text<'_>>()?.0),
-                "index" => index = Some(map.next_value::<Int>()?.0),
+                "index" => index = Some(map.next_value::<DecimalNumber>()?.0),
                 _ => drop(map.next_value::<IgnoredAny>()?),
             }
         }
@@ -395,9 +395,9 @@ impl<'de> Visitor<'de> for TextVisitor {
 }
 
 /// A whole number of 32 bits. A number as text is left to the slow reader.
-struct Int(i32);
+struct DecimalNumber(i32);
 
-impl<'de> Deserialize<'de> for Int {
+impl<'de> Deserialize<'de> for DecimalNumber {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         i32::deserialize(deserializer).map(Self)
     }

@@ -302,7 +302,8 @@ pub fn put_client(out: &mut Vec<u8>, client: IpAddr) {
     out.extend_from_slice(&client.octets());
 }
 
-/// The address of the client at the end of the body of a proof. Whoever sends the proof states it.
+/// The address of the client at the end of the body of a proof. It is a claim of the sender of the
+/// proof.
 #[must_use]
 pub fn stated_client(body: &[u8]) -> Option<IpAddr> {
     let (rest, octets) = body.split_last_chunk::<16>()?;

@@ -197,7 +197,7 @@ impl<S: Ord + Copy> Reassembly<S> {
             return Ok(ReassemblyOutcome::Incomplete);
         }
         self.counts.completed += 1;
-        let message = self.remove(key).map(|pending| pending.message);
+        let message = self.remove(sender, envelope.request_id).map(|pending| pending.message);
         Ok(ReassemblyOutcome::Complete(message.expect("the message was just completed")))
     }
 
@@ -222,13 +222,13 @@ impl<S: Ord + Copy> Reassembly<S> {
                 None
             };
             let Some(displaced) = displaced else { return Ok(()) };
-            self.remove(displaced);
+            self.remove(displaced.0, displaced.1);
             self.counts.displaced += 1;
         }
     }
 
-    fn remove(&mut self, key: (S, i32)) -> Option<PendingMessage> {
-        let pending = self.pending.remove(&key)?;
+    fn remove(&mut self, sender: S, request_id: i32) -> Option<PendingMessage> {
+        let pending = self.pending.remove(&(sender, request_id))?;
         self.order.remove(&pending.number);
         self.bytes -= pending.envelope.message_len as usize;
         Some(pending)

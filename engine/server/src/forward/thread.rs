@@ -29,7 +29,7 @@ pub(crate) struct ForwardThread {
 type Answer = Zeroizing<Vec<u8>>;
 
 /// Why `handle-admin` did not answer a request.
-enum NotForwarded {
+enum ForwardFailure {
     /// The circuit breaker rests, because `handle-admin` recently took too long.
     BackedOff,
     /// The connection was refused or failed, or the answer took too long.
@@ -38,7 +38,7 @@ enum NotForwarded {
     TooManyListings,
 }
 
-impl From<io::Error> for NotForwarded {
+impl From<io::Error> for ForwardFailure {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
     }
@@ -88,9 +88,9 @@ impl ForwardThread {
             Err(failed) => failed,
         };
         match failed {
-            NotForwarded::BackedOff => forward.counts.backed_off(),
-            NotForwarded::TooManyListings => forward.counts.refused_listing(),
-            NotForwarded::Broken(error) if is_too_slow(&error) => {
+            ForwardFailure::BackedOff => forward.counts.backed_off(),
+            ForwardFailure::TooManyListings => forward.counts.refused_listing(),
+            ForwardFailure::Broken(error) if is_too_slow(&error) => {
                 forward.counts.timed_out();
                 forward.breaker.took_too_long(Instant::now());
                 tracing::warn!(
@@ -98,7 +98,7 @@ impl ForwardThread {
                     "handle-admin did not answer a forwarded request in time"
                 );
             }
-            NotForwarded::Broken(error) => {
+            ForwardFailure::Broken(error) => {
                 forward.counts.failed();
                 forward.breaker.not_there();
                 tracing::debug!(%error, "a request could not be forwarded to handle-admin");
@@ -117,11 +117,11 @@ impl ForwardThread {
         forward: &Forwarder,
         job: &mut SlowJob,
         forwarding: &mut ForwardState,
-    ) -> Result<(), NotForwarded> {
+    ) -> Result<(), ForwardFailure> {
         let (lane, answer) = match std::mem::replace(&mut forwarding.stage, ForwardStage::Over) {
             ForwardStage::Request(frame) => {
                 if !forward.breaker.admits(Instant::now()) {
-                    return Err(NotForwarded::BackedOff);
+                    return Err(ForwardFailure::BackedOff);
                 }
                 let begun = self.begin(forward, &frame)?;
                 forward.breaker.answered();
@@ -145,7 +145,7 @@ impl ForwardThread {
             // Listings are not sent over UDP, and `handle-admin` is told so in the request.
             ForwardedAnswer::Part(_) if job.route.is_datagram() => return Err(unreadable().into()),
             ForwardedAnswer::Part(_) if !forward.permits.begin_listing(&mut forwarding.permit) => {
-                return Err(NotForwarded::TooManyListings);
+                return Err(ForwardFailure::TooManyListings);
             }
             ForwardedAnswer::Part(messages) => {
                 (job.code, job.refused) = (code_of(messages), None);

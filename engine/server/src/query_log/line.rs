@@ -76,7 +76,8 @@ impl QueryLogEntry {
     #[must_use]
     pub fn new(
         transport: Transport,
-        (ip, ip_bits): (IpAddr, u8),
+        ip: IpAddr,
+        ip_bits: u8,
         summary: RequestSummary<'_>,
         response_code: ResponseCode,
     ) -> Self {
@@ -191,7 +192,7 @@ mod tests {
 
     fn line(format: QueryLogFormat, transport: Transport, request: &[u8], code: ResponseCode) -> String {
         let mut entry =
-            QueryLogEntry::new(transport, ([127, 0, 0, 1].into(), 32), RequestSummary::read(request), code);
+            QueryLogEntry::new(transport, [127, 0, 0, 1].into(), 32, RequestSummary::read(request), code);
         // 2026-11-20 08:31:04.689 UTC and some microseconds.
         (entry.unix_us, entry.took_us) = (1_795_163_464_689_123, 1999);
         let mut line = String::new();

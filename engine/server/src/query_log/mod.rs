@@ -151,8 +151,8 @@ impl QueryLogTap {
             counters.query_log_dropped_rate.add(1);
             return;
         }
-        let mut entry =
-            QueryLogEntry::new(transport, self.settings.cut(ip), RequestSummary::read(request), code);
+        let (ip, ip_bits) = self.settings.cut(ip);
+        let mut entry = QueryLogEntry::new(transport, ip, ip_bits, RequestSummary::read(request), code);
         let before = self.received.saturating_duration_since(since).as_micros();
         entry.unix_us = self.unix_us.saturating_sub(i64::try_from(before).unwrap_or(i64::MAX));
         entry.took_us = u32::try_from(since.elapsed().as_micros()).unwrap_or(u32::MAX);

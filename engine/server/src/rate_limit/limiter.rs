@@ -21,7 +21,7 @@ pub struct RateLimits {
     pub burst_ns: u64,
 }
 
-/// The secret that chooses slots, so that nobody can search for addresses that share a slot.
+/// The secret that chooses slots, so that clients cannot search for addresses that share a slot.
 #[derive(Clone, Copy)]
 pub struct HashSeed(pub [u64; 7]);
 
@@ -107,27 +107,27 @@ impl Limiter {
     /// time goes backwards, prefixes wait longer.
     #[inline]
     pub fn allows(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) -> bool {
-        self.take(address, (LimiterStep::Allow, datagrams), now_ns)
+        self.take(address, LimiterStep::Allow, datagrams, now_ns)
     }
 
     /// Whether a prefix of `address` has nothing left at `now_ns`.
     pub fn is_over(&mut self, address: IpAddr, now_ns: u64) -> bool {
-        !self.take(address, (LimiterStep::Look, 0), now_ns)
+        !self.take(address, LimiterStep::Look, 0, now_ns)
     }
 
     /// Counts datagrams that were sent to `address`, whether or not its limit allows them.
     pub fn count(&mut self, address: IpAddr, datagrams: u32, now_ns: u64) {
-        self.take(address, (LimiterStep::Count, datagrams), now_ns);
+        self.take(address, LimiterStep::Count, datagrams, now_ns);
     }
 
     #[inline]
-    fn take(&mut self, address: IpAddr, step: (LimiterStep, u32), now_ns: u64) -> bool {
+    fn take(&mut self, address: IpAddr, step: LimiterStep, datagrams: u32, now_ns: u64) -> bool {
         match address {
             IpAddr::V4(address) => {
                 let [host, network] = &self.ipv4;
                 let bits = u64::from(address.to_bits());
                 let hashes = [bits.wrapping_mul(host.factor), (bits >> 8).wrapping_mul(network.factor)];
-                decide(&mut self.slots, self.shift, hashes, &self.ipv4, step, now_ns)
+                decide(&mut self.slots, self.shift, hashes, &self.ipv4, step, datagrams, now_ns)
             }
             IpAddr::V6(address) => {
                 let [host, site64, site56, site48] = &self.ipv6;
@@ -138,7 +138,7 @@ impl Limiter {
                     (high >> 8).wrapping_mul(site56.factor),
                     (high >> 16).wrapping_mul(site48.factor),
                 ];
-                decide(&mut self.slots, self.shift, hashes, &self.ipv6, step, now_ns)
+                decide(&mut self.slots, self.shift, hashes, &self.ipv6, step, datagrams, now_ns)
             }
         }
     }
@@ -162,7 +162,8 @@ fn decide<const N: usize>(
     shift: u32,
     hashes: [u64; N],
     levels: &[PrefixLevel; N],
-    (step, datagrams): (LimiterStep, u32),
+    step: LimiterStep,
+    datagrams: u32,
     now_ns: u64,
 ) -> bool {
     let mut used_until_ns = [0; N];

@@ -86,7 +86,8 @@ impl SessionSealer {
     /// and how long the answer may be.
     pub(crate) fn answer<'s>(
         &'s mut self,
-        (request, source): (&[u8], IpAddr),
+        request: &[u8],
+        source: IpAddr,
         reply: &ReplyParts<'s>,
         service: &ServiceFacts<'_>,
     ) -> SealOutcome<'s> {
@@ -197,8 +198,8 @@ pub(crate) fn refusing<'t>(
     reply.refusing(RefusalReason::Replayed).with_text(&text[..text.len() - left])
 }
 
-/// Writes `reply` to `message` with the MAC of the session. Returns false when that fails, which
-/// happens for no reply.
+/// Writes `reply` to `message` with the MAC of the session. Returns false if the MAC cannot be
+/// made.
 fn put(reply: &ReplyParts<'_>, session: &Session, message: &mut Vec<u8>) -> bool {
     message.clear();
     message.resize(Envelope::LEN + reply.message_len(), 0);

@@ -20,7 +20,8 @@ impl JobContext<'_> {
     pub(crate) fn list<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
-        (envelope, rest): (Envelope, &'a [u8]),
+        envelope: Envelope,
+        rest: &'a [u8],
         buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         let refuse = |refused| refuse_listing(context, envelope, rest, refused);

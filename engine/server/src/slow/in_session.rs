@@ -74,12 +74,10 @@ impl JobContext<'_> {
             _ => match slow.evaluate(context) {
                 FirstEvaluation::Reply(reply) => self.or_resolved(context, slow, reply),
                 FirstEvaluation::Template => self.compute(context, slow, buffers, |buffers| {
-                    self.answer_by_identity(context, slow, (session, proof), buffers)
+                    self.answer_by_identity(context, slow, session, proof, buffers)
                 }),
                 FirstEvaluation::Uncached => self.await_record(context, slow),
-                FirstEvaluation::Identity => {
-                    self.answer_by_identity(context, slow, (session, proof), buffers)
-                }
+                FirstEvaluation::Identity => self.answer_by_identity(context, slow, session, proof, buffers),
             },
         }
     }
@@ -90,7 +88,8 @@ impl JobContext<'_> {
         &self,
         context: &AnswerContext<'a, MappedFile>,
         slow: &SlowPathRequest<'a>,
-        (session, proof): (&Session, SessionProof),
+        session: &Session,
+        proof: SessionProof,
         buffers: &'a mut AnswerBuffers,
     ) -> ReplyParts<'a> {
         if proof == SessionProof::None {

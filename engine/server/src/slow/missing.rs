@@ -125,7 +125,8 @@ impl JobContext<'_> {
     pub(crate) fn administer<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
-        (envelope, rest): (Envelope, &'a [u8]),
+        envelope: Envelope,
+        rest: &'a [u8],
     ) -> ReplyParts<'a> {
         let message = Message::decode(rest).ok();
         let body = message.and_then(|message| message.decode_body(envelope.version).ok());

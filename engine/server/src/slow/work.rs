@@ -159,7 +159,7 @@ impl SlowThread {
             missing: Cell::new(None),
             cost: Cell::new(0),
         };
-        let Some(mut reply) = work.reply(&context, (envelope, rest), buffers) else { return };
+        let Some(mut reply) = work.reply(&context, envelope, rest, buffers) else { return };
         job.missing = work.missing.take();
         if job.missing.is_some() {
             return;
@@ -207,7 +207,8 @@ impl JobContext<'_> {
     fn reply<'a>(
         &self,
         context: &AnswerContext<'a, MappedFile>,
-        (envelope, rest): (Envelope, &'a [u8]),
+        envelope: Envelope,
+        rest: &'a [u8],
         buffers: &'a mut AnswerBuffers,
     ) -> Option<ReplyParts<'a>> {
         Some(match answer_message(context, envelope, rest) {
@@ -223,11 +224,11 @@ impl JobContext<'_> {
                 reply
             }
             AnswerOutcome::Reply(_) | AnswerOutcome::Drop(_) if self.was_encrypted => undecryptable(context),
-            AnswerOutcome::Listing => self.list(context, (envelope, rest), buffers),
+            AnswerOutcome::Listing => self.list(context, envelope, rest, buffers),
             AnswerOutcome::Administration if self.was_encrypted && !self.has_right_mac() => {
                 undecryptable(context)
             }
-            AnswerOutcome::Administration => self.administer(context, (envelope, rest)),
+            AnswerOutcome::Administration => self.administer(context, envelope, rest),
             // The set was replaced after the worker had looked at it.
             AnswerOutcome::Reply(reply) => reply,
             AnswerOutcome::InSession(reply) => self.public_in_session(context, reply, buffers),

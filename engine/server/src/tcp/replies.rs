@@ -10,8 +10,9 @@ use std::net::IpAddr;
 
 /// The parts of a worker through which replies on one connection are sent.
 pub(super) struct TcpReplies<'r> {
-    /// The connection, and the address of its client.
-    pub(super) client: (StreamId, IpAddr),
+    pub(super) id: StreamId,
+    /// The address of the client.
+    pub(super) address: IpAddr,
     pub(super) out: &'r mut [u8],
     pub(super) used: &'r mut usize,
     /// The number of requests answered on the slow path.
@@ -29,7 +30,7 @@ impl<'m> ReplySink<'m> for TcpReplies<'_> {
     }
 
     fn source(&self, _: &'m [u8]) -> IpAddr {
-        self.client.1
+        self.address
     }
 
     fn has_capacity(&self, _: usize, len: usize) -> bool {
@@ -42,7 +43,7 @@ impl<'m> ReplySink<'m> for TcpReplies<'_> {
         }
         self.counters.tcp_requests_answered.add(1);
         if let Some(tap) = &mut self.tap {
-            tap.record(Transport::Tcp, self.client.1, request, reply.response_code(), self.counters);
+            tap.record(Transport::Tcp, self.address, request, reply.response_code(), self.counters);
         }
         true
     }
@@ -53,8 +54,7 @@ impl<'m> ReplySink<'m> for TcpReplies<'_> {
     }
 
     fn defer(&mut self, request: &'m [u8], busy: &ReplyParts<'_>) -> bool {
-        let (id, source) = self.client;
-        if (self.defer)(id, source, request) {
+        if (self.defer)(self.id, self.address, request) {
             *self.deferred += 1;
             return true;
         }

@@ -109,7 +109,8 @@ impl TcpWorker {
     pub(crate) fn reply<B: AsRef<[u8]>>(
         &mut self,
         path: &mut dyn Datapath,
-        (id, job): (StreamId, &SlowJob),
+        id: StreamId,
+        job: &SlowJob,
         context: &AnswerContext<'_, B>,
         parts: &mut WorkerParts,
         counters: &Counters,

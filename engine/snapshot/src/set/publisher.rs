@@ -173,7 +173,7 @@ impl<S: Storage> SetPublisher<S> {
         let signed = manifest.state(now_unix_ms, signer.signer()).sign(&**signer);
         let signed =
             signed.map_err(|why| SetError::new(self.stager.path(HEARTBEAT), SetErrorKind::Sign(why)))?;
-        self.stager.write_small((HEARTBEAT_TMP, HEARTBEAT), &signed.encode(), false)?;
+        self.stager.write_small(HEARTBEAT_TMP, HEARTBEAT, &signed.encode(), false)?;
         Ok(true)
     }
 
@@ -294,13 +294,13 @@ impl<S: Storage> SetPublisher<S> {
         let hasher = self.hasher(first.header.seed);
         let mut changed = ChangedNodes::new();
         let planned = self.plan(self.current.as_ref(), first, now_unix_ms)?;
-        self.renew_tree(&base, &hasher, (self.current.as_ref(), layers), &planned, &mut changed)?;
+        self.renew_tree(&base, &hasher, self.current.as_ref(), layers, &planned, &mut changed)?;
         let mut manifest = planned.manifest;
         for layer in rest {
             let opened = self.stager.open_layers(&manifest.layers)?;
             let below = CurrentSet { manifest, layers: opened };
             let planned = self.plan(Some(&below), layer, now_unix_ms)?;
-            self.renew_tree(&base, &hasher, (Some(&below), layers), &planned, &mut changed)?;
+            self.renew_tree(&base, &hasher, Some(&below), layers, &planned, &mut changed)?;
             manifest = planned.manifest;
         }
         let root = base.renew_paths(&mut changed);
@@ -313,7 +313,8 @@ impl<S: Storage> SetPublisher<S> {
         &self,
         base: &RecordTree,
         hasher: &RecordHasher,
-        (below, new): (Option<&CurrentSet<S>>, &[NewLayer]),
+        below: Option<&CurrentSet<S>>,
+        new: &[NewLayer],
         planned: &PlannedLayer,
         changed: &mut ChangedNodes,
     ) -> Result<(), SetError> {

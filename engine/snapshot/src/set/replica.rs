@@ -121,7 +121,7 @@ impl SetPublisher<DiskStorage> {
     /// # Errors
     /// When a system call fails.
     pub fn adopt_statement(&self, statement: &SignedStatement) -> Result<(), SetError> {
-        self.stager.write_small((HEARTBEAT_TMP, HEARTBEAT), &statement.encode(), false)
+        self.stager.write_small(HEARTBEAT_TMP, HEARTBEAT, &statement.encode(), false)
     }
 }
 

@@ -344,17 +344,12 @@ impl<S: Storage> Stager<S> {
 
     /// Writes a small file under `name`, in one step and durably.
     pub(super) fn replace(&self, name: &str, text: &str) -> Result<(), SetError> {
-        self.write_small((MANIFEST_TMP, name), text, true)?;
+        self.write_small(MANIFEST_TMP, name, text, true)?;
         self.storage.sync_dir().map_err(|error| SetError::io(self.storage.dir(), "sync", error))
     }
 
     /// Writes a small file under the first name, and renames it to the second.
-    pub(super) fn write_small(
-        &self,
-        (tmp, name): (&str, &str),
-        text: &str,
-        sync: bool,
-    ) -> Result<(), SetError> {
+    pub(super) fn write_small(&self, tmp: &str, name: &str, text: &str, sync: bool) -> Result<(), SetError> {
         let storage = &*self.storage;
         let path = self.path(tmp);
         match storage.remove(tmp) {

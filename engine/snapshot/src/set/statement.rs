@@ -198,7 +198,7 @@ impl AcceptedPublishers {
             let (found, served) = (manifest.generation, previous.generation);
             return Err(refused(SetErrorKind::Older { found, served }));
         }
-        // Last, so that the time of nobody else is spoken of.
+        // Last, so that every other fault is reported first.
         match ahead_ms(signed.statement.signed_unix_ms, now_unix_ms) {
             0 => Ok(self.newest(dir, &signed, now_unix_ms)),
             ahead_ms => Err(refused(SetErrorKind::Ahead(ahead_ms))),

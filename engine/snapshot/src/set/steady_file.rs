@@ -97,7 +97,7 @@ impl<S: Storage> Seek for SteadyFile<S> {
 
 impl<S: Storage> Drop for SteadyFile<S> {
     fn drop(&mut self) {
-        // Nobody writes to the file once its owner may remove it.
+        // No process writes to the file once its owner may remove it.
         if self.thread.is_some() {
             let _ = self.join();
         }

@@ -15,7 +15,7 @@ const HOLD: &str = "UPDATE handle_leases SET \
      holder = $2, host = $3, until = now() + $4::FLOAT8 * INTERVAL '1 millisecond' \
      WHERE name = $1 AND (holder = $2 OR until < now()) RETURNING epoch";
 const LOOK: &str = "SELECT host, epoch FROM handle_leases WHERE name = $1";
-/// Nobody has it afterwards: who takes it next, also this process, gets a higher epoch.
+/// It is free afterwards: the next process that takes it, this one too, gets a higher epoch.
 const RELEASE: &str = "UPDATE handle_leases SET holder = 0, until = now() WHERE name = $1 AND holder = $2";
 
 /// A lease, with a connection of its own: it is renewed also while all others are in use.

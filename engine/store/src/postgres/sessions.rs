@@ -42,7 +42,8 @@ impl PostgresSessions {
     pub(crate) fn change(
         &self,
         id: i32,
-        (version, counters): (i64, &[u8]),
+        version: i64,
+        counters: &[u8],
         facts: Option<&[u8]>,
         lasts_s: Option<u32>,
     ) -> Result<bool, StoreError> {

@@ -232,19 +232,19 @@ fn a_session_is_changed_by_whoever_knows_its_version_until_its_time_is_over() {
     assert!(here.insert(3, &stored(7, b"facts", b"c1"), 600).unwrap());
     assert!(!there.insert(3, &stored(1, b"others", b"c"), 600).unwrap(), "the number is in use");
     assert_eq!(there.read(3).unwrap(), Some(stored(7, b"facts", b"c1")));
-    assert!(there.change(3, (7, b"c2"), None, Some(600)).unwrap());
-    assert!(!here.change(3, (7, b"c3"), Some(b"others"), None).unwrap(), "another version by now");
-    assert!(here.change(3, (8, b"c3"), Some(b"more facts"), None).unwrap());
+    assert!(there.change(3, 7, b"c2", None, Some(600)).unwrap());
+    assert!(!here.change(3, 7, b"c3", Some(b"others"), None).unwrap(), "another version by now");
+    assert!(here.change(3, 8, b"c3", Some(b"more facts"), None).unwrap());
     assert_eq!(there.read(3).unwrap(), Some(stored(9, b"more facts", b"c3")));
     // A session whose time is over is neither read nor changed.
     assert!(here.insert(7, &stored(0, b"facts", b"c"), 600).unwrap());
     assert!(here.insert(11, &stored(0, b"facts", b"c"), 0).unwrap());
-    assert!(here.change(7, (0, b"c"), None, Some(0)).unwrap());
+    assert!(here.change(7, 0, b"c", None, Some(0)).unwrap());
     assert_eq!((there.read(7).unwrap(), there.read(11).unwrap()), (None, None));
-    assert!(!there.change(7, (1, b"c"), None, Some(600)).unwrap());
+    assert!(!there.change(7, 1, b"c", None, Some(600)).unwrap());
     assert_eq!((there.expire().unwrap(), there.expire().unwrap()), (2, 0));
     assert_eq!((here.remove(&[3, 7, 11]).unwrap(), there.remove(&[3]).unwrap()), (1, 0));
-    assert!(!there.change(3, (9, b"c"), None, None).unwrap());
+    assert!(!there.change(3, 9, b"c", None, None).unwrap());
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn of_processes_that_change_a_session_at_once_one_does_each_time() {
     let changed: Vec<i64> = std::thread::scope(|scope| {
         let racers = sessions.map(|sessions| {
             scope.spawn(move || {
-                let change = |&version: &i64| sessions.change(3, (version, b"c"), None, Some(600)).unwrap();
+                let change = |&version: &i64| sessions.change(3, version, b"c", None, Some(600)).unwrap();
                 // Each version is waited for, so that both try to change it.
                 let wait = |&version: &i64| {
                     while sessions.read(3).unwrap().unwrap().version < version {

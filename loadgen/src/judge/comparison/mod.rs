@@ -208,18 +208,18 @@ fn compare_runs(name: &'static str, a: &SampleRuns, b: &SampleRuns, seed: u64) -
         difference_interval: found.interval,
         change: (mean_a != 0.0).then(|| mean_b / mean_a - 1.0),
         interval: found.change,
-        differs: differs(found.interval, samples),
+        differs: differs(found.interval.0, found.interval.1, samples.0.min(samples.1)),
     }
 }
 
 /// Whether an interval shows a difference.
-fn differs((low, high): (f64, f64), samples: (usize, usize)) -> bool {
-    samples.0.min(samples.1) >= SAMPLES_MIN && (low > 0.0 || high < 0.0)
+fn differs(low: f64, high: f64, samples_min: usize) -> bool {
+    samples_min >= SAMPLES_MIN && (low > 0.0 || high < 0.0)
 }
 
 /// The verdict about B, in words.
-fn verdict(interval: (f64, f64), samples: (usize, usize)) -> &'static str {
-    match (differs(interval, samples), interval.0 > 0.0) {
+fn verdict(low: f64, high: f64, samples_min: usize) -> &'static str {
+    match (differs(low, high, samples_min), low > 0.0) {
         (true, true) => "B is higher",
         (true, false) => "B is lower",
         (false, _) => "no significant difference",
@@ -277,8 +277,10 @@ impl fmt::Display for Comparison {
                 // A share of 0 is undefined.
                 _ => write!(f, "{:>+14.0}{low:>+10.0} to {high:>+8.0}  ", b - a)?,
             }
-            writeln!(f, "  {}", verdict(compared.difference_interval, compared.samples))?;
+            let ((low, high), (of_a, of_b)) = (compared.difference_interval, compared.samples);
+            writeln!(f, "  {}", verdict(low, high, of_a.min(of_b)))?;
         }
+        let loss_samples_min = self.measures[0].samples.0.min(self.measures[0].samples.1);
         let [a, b, low, high] =
             [self.loss.0, self.loss.1, self.loss_interval.0, self.loss_interval.1].map(|share| share * 100.0);
         writeln!(
@@ -286,7 +288,7 @@ impl fmt::Display for Comparison {
             "{:<12}{a:>12.4} %{b:>12.4} %{:>+12.4}  {low:>+9.4} to {high:>+8.4}    {}",
             "loss",
             b - a,
-            verdict(self.loss_interval, self.measures[0].samples)
+            verdict(self.loss_interval.0, self.loss_interval.1, loss_samples_min)
         )?;
         self.warnings.iter().try_for_each(|warning| writeln!(f, "{:<12}{}", "CAUTION", Printable(warning)))
     }

@@ -12,9 +12,9 @@ const STALENESS_NS: i64 = 100 * MS;
 
 /// A set in memory: a count and bytes that stand for values.
 #[derive(Debug, Default)]
-struct Fake(HashMap<&'static [u8], (u32, &'static [u8])>);
+struct FakeSet(HashMap<&'static [u8], (u32, &'static [u8])>);
 
-impl ContentSource for Fake {
+impl ContentSource for FakeSet {
     fn content_of(&self, handle: &[u8]) -> Result<SetContent<'_>, String> {
         Ok(match self.0.get(handle) {
             Some((0, _)) => SetContent::NothingPublic,
@@ -26,7 +26,7 @@ impl ContentSource for Fake {
 }
 
 fn set(values: &'static [u8]) -> Arc<dyn ContentSource> {
-    Arc::new(Fake(HashMap::from([(&b"10.1/a"[..], (2, values)), (&b"10.1/private"[..], (0, &b""[..]))])))
+    Arc::new(FakeSet(HashMap::from([(&b"10.1/a"[..], (2, values)), (&b"10.1/private"[..], (0, &b""[..]))])))
 }
 
 pub(crate) fn message(code: ResponseCode, body: &[u8]) -> Vec<u8> {
@@ -50,13 +50,12 @@ pub(crate) fn values(handle: &[u8], count: u8, values: &[u8]) -> Vec<u8> {
 
 fn judge(verifier: &mut AnswerVerifier, handle: &[u8], times_ms: (i64, i64), message: &[u8]) -> AnswerCounts {
     let mut counts = AnswerCounts::default();
-    let times_ns = (times_ms.0 * MS, times_ms.1 * MS);
     let answered = AnsweredQuestion {
         question: &GeneratedQuestion::plain(handle),
         envelope: &Envelope::request(5),
         message,
     };
-    verifier.judge(answered, times_ns, &mut counts);
+    verifier.judge(answered, times_ms.0 * MS, times_ms.1 * MS, &mut counts);
     counts
 }
 
@@ -138,7 +137,7 @@ fn the_first_mismatches_are_kept_with_their_bytes() {
     for _ in 0..20 {
         let (question, envelope) = (GeneratedQuestion::plain(b"10.1/a"), Envelope::request(77));
         let answered = AnsweredQuestion { question: &question, envelope: &envelope, message: &answer };
-        verifier.judge(answered, (MS, 2 * MS), &mut counts);
+        verifier.judge(answered, MS, 2 * MS, &mut counts);
     }
     let (mismatches, _) = verifier.finish(&mut counts);
     assert_eq!((counts.mismatched, mismatches.len()), (20, MISMATCHES_MAX));
@@ -310,7 +309,7 @@ fn lists_and_permissions_decide_the_expected_answer() {
         let question = form.question(b"10.1/a");
         let answered =
             AnsweredQuestion { question: &question, envelope: &Envelope::request(5), message: answer };
-        verifier.judge(answered, (0, 1), &mut counts);
+        verifier.judge(answered, 0, 1, &mut counts);
         assert_eq!(verdict(&counts), expected, "{form}: {:?}", verifier.mismatches);
         for wrong in &verifier.mismatches {
             let (code, values) = match &*form.to_string() {
@@ -365,7 +364,8 @@ fn signatures_are_checked_with(key: &PrivateKey) {
         let question = form.question(b"10.1/a");
         verifier.judge(
             AnsweredQuestion { question: &question, envelope: &envelope, message },
-            (0, 1),
+            0,
+            1,
             &mut counts,
         );
         assert_eq!(verdict(&counts), expected, "{form}");

@@ -25,7 +25,7 @@ use mio::{Events, Poll, Token};
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::load::idle::{Idle, TICK_NS, sleep_ns};
+use crate::load::idle::{IdleStrategy, TICK_NS, sleep_ns};
 use crate::load::transport::{HttpVersion, Streams};
 use crate::load::worker::{BURST_MAX, Interval, LoadWorker};
 pub(crate) use connection::ConnectionContext;
@@ -308,7 +308,8 @@ pub(crate) fn drive(
     worker: &mut LoadWorker<'_>,
     pool: &mut Pool,
     timeout_ns: u64,
-    (clock, idle): (Clock, Idle),
+    clock: Clock,
+    idle: IdleStrategy,
     stop: &AtomicBool,
     mut tick: impl FnMut(u64, u64, Interval),
 ) -> io::Result<()> {

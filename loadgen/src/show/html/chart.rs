@@ -47,7 +47,7 @@ pub(super) struct ChartLine {
 }
 
 /// A named value of an axis.
-pub(super) struct Mark {
+pub(super) struct ChartMark {
     pub(super) at: f64,
     pub(super) name: String,
 }
@@ -252,14 +252,20 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 /// Draws lines over the same axes; the area below the first is filled if y begins at zero.
-pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine], marks: &[Mark]) -> String {
+pub(super) fn lines(
+    caption: &Caption<'_>,
+    x: Axis,
+    y: Axis,
+    lines: &[ChartLine],
+    marks: &[ChartMark],
+) -> String {
     let all = || lines.iter().flat_map(|line| &line.points);
     let x = PlacedAxis::new(x, all().map(|point| point.0), LEFT, WIDTH - RIGHT);
     let marked = marks.iter().map(|mark| mark.at);
     let y = PlacedAxis::new(y, all().map(|point| point.1).chain(marked), HEIGHT - BOTTOM, TOP);
     let mut svg = begin(caption, HEIGHT);
     axes(&mut svg, &x, &y);
-    for Mark { at, .. } in marks {
+    for ChartMark { at, .. } in marks {
         let (at, right) = (y.at(*at), WIDTH - RIGHT);
         let _ =
             writeln!(svg, "<line class=\"at\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>");
@@ -271,7 +277,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
         // Zero has no logarithm: the line has a gap where nothing was measured.
         let is_gap = |point: &(f64, f64)| y.axis.scale == Scale::Log && point.1 <= 0.0;
         for piece in points.split(is_gap).filter(|piece| !piece.is_empty()) {
-            draw_piece(&mut svg, (&x, &y), piece, class, number == 0);
+            draw_piece(&mut svg, &x, &y, piece, class, number == 0);
         }
         if lines.len() > 1 {
             let width = LETTER * name.len() as f64;
@@ -286,7 +292,7 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
         }
     }
     // Drawn last, so that no line crosses the names.
-    for Mark { at, name } in marks {
+    for ChartMark { at, name } in marks {
         let (x, y) = (WIDTH - RIGHT, y.at(*at) - 4.0);
         let _ = writeln!(svg, "<text class=\"legend flow name\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
     }
@@ -296,7 +302,8 @@ pub(super) fn lines(caption: &Caption<'_>, x: Axis, y: Axis, lines: &[ChartLine]
 /// Draws a line without gaps, and the area below it if there is a zero.
 fn draw_piece(
     svg: &mut String,
-    (x, y): (&PlacedAxis, &PlacedAxis),
+    x: &PlacedAxis,
+    y: &PlacedAxis,
     piece: &[(f64, f64)],
     class: &str,
     has_area: bool,
@@ -322,7 +329,7 @@ pub(super) fn bars(
     x: Axis,
     y: Axis,
     bars: &[(f64, f64, f64)],
-    marks: &[Mark],
+    marks: &[ChartMark],
 ) -> String {
     let edges = bars.iter().flat_map(|bar| [bar.0, bar.1]);
     let x = PlacedAxis::new(x, edges, LEFT, WIDTH - RIGHT);
@@ -342,7 +349,7 @@ pub(super) fn bars(
         );
     }
     let mut free_from = LEFT + 4.0 * LETTER;
-    for Mark { at, name } in marks {
+    for ChartMark { at, name } in marks {
         let (at, bottom) = (x.at(*at), HEIGHT - BOTTOM);
         let half = LETTER / 2.0 * name.len() as f64;
         let _ = writeln!(

@@ -46,10 +46,10 @@ pub(super) fn accounts(accounts: &Json) -> String {
             // Small values stay visible.
             let seen = if part.count == 0 { 0.0 } else { exact.max(1.5) };
             if parent.is_some() && part.count > 0 {
-                band(&mut svg, part.class, (x - COLUMN + BAR, from_y), (x, y), seen);
+                band(&mut svg, part.class, [x - COLUMN + BAR, from_y], [x, y], seen);
             }
             from_y += exact;
-            let lines = label(&mut svg, part, (x, y), seen);
+            let lines = label(&mut svg, part, x, y, seen);
             first.get_or_insert((y, exact));
             y += seen.max(LINE * lines + 2.0) + 5.0;
             height = height.max(y);
@@ -89,7 +89,7 @@ fn caption(columns: &[Vec<FlowPart>]) -> Caption<'static> {
 }
 
 /// Draws the bar of a part and its text, count and name; returns the number of text lines.
-fn label(svg: &mut String, part: &FlowPart, (x, y): (f64, f64), height: f64) -> f64 {
+fn label(svg: &mut String, part: &FlowPart, x: f64, y: f64, height: f64) -> f64 {
     let FlowPart { name, class, count } = part;
     // Writing to a string does not fail; here and below.
     let _ = writeln!(
@@ -129,8 +129,7 @@ fn wrapped(name: &str) -> Vec<String> {
 }
 
 /// A band of constant height from one bar to another.
-fn band(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64), height: f64) {
-    let ((x1, y1), (x2, y2)) = (from, to);
+fn band(svg: &mut String, class: &str, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], height: f64) {
     let middle = f64::midpoint(x1, x2);
     let (end1, end2) = (y1 + height, y2 + height);
     let _ = writeln!(

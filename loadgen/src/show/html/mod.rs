@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use crate::show::human::HumanDuration;
 use crate::show::report::SCHEDULE_ERROR_P99_NS_MAX;
-use chart::{Axis, Caption, ChartLine, Mark, Scale};
+use chart::{Axis, Caption, ChartLine, ChartMark, Scale};
 
 /// Colours for light and dark mode, and as many columns as fit.
 const STYLE: &str = include_str!("style.css");
@@ -283,7 +283,7 @@ fn lag_chart(report: &Json) -> String {
     let caption = Caption { id: "lag", title: "Lag behind the schedule", about };
     let y = Axis { title: "maximum lag", ..TIME };
     let bound_ns = SCHEDULE_ERROR_P99_NS_MAX as f64;
-    let bound = Mark { at: bound_ns, name: format!("{} for p99", chart::time(bound_ns)) };
+    let bound = ChartMark { at: bound_ns, name: format!("{} for p99", chart::time(bound_ns)) };
     chart::lines(&caption, SECONDS, y, &[ChartLine { name: "lag", class: "c1", points }], &[bound])
 }
 
@@ -317,7 +317,7 @@ fn histogram_chart(report: &Json) -> String {
     let marks: Vec<_> = [("p50", "p50"), ("p99", "p99"), ("p99.9", "p99_9")]
         .into_iter()
         .filter(|_| !bars.is_empty())
-        .map(|(name, member)| Mark { at: number(&response[member]), name: name.to_owned() })
+        .map(|(name, member)| ChartMark { at: number(&response[member]), name: name.to_owned() })
         .collect();
     let of = bars.iter().max_by(|a, b| a.2.total_cmp(&b.2));
     let about = of.map_or_else(

@@ -4,7 +4,7 @@
 use super::*;
 
 /// Two servers in this order, of which the first will fail, and a question that the second answers.
-fn two_servers() -> (World, LookupOptions) {
+fn two_servers() -> (SimulatedWorld, LookupOptions) {
     let (world, _) = world();
     let hashed = Handle(b"10.a/x").server_at(handle_proto::HashOption::Handle, 3).unwrap();
     let servers = [at(21), at(11 + u8::try_from(hashed).unwrap())];

@@ -8,7 +8,7 @@ use handle_proto::wire::{Envelope, Message};
 
 /// The world of [`world`], with a record at one site that is not public, and the options of a
 /// client that may read it.
-fn private_world() -> (World, Arc<Client>, LookupOptions) {
+fn private_world() -> (SimulatedWorld, Arc<Client>, LookupOptions) {
     let (mut world, client) = world();
     let hidden =
         ValueBuf::from(&Value { permissions: Permissions::ADMIN_READ, ..Value::new(3, b"X", b"hidden") });
@@ -38,7 +38,7 @@ fn private(handle: &str, certified: bool) -> Question {
 
 /// Asks a question. Returns the outcome and the events of sessions.
 fn ask_with_events(
-    world: &mut World,
+    world: &mut SimulatedWorld,
     client: &Arc<Client>,
     question: &Question,
     options: &LookupOptions,

@@ -59,9 +59,10 @@ impl RecordsUnderWay {
         under_way
     }
 
-    /// The outcomes of all records; `unknown` is that of those without any.
-    fn finish(self, unknown: &(ResponseCode, String)) -> Vec<RecordOutcome> {
-        let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(|| unknown.clone()));
+    /// The outcomes of all records; `unknown_code` and `unknown_text` are that of those without any.
+    fn finish(self, unknown_code: ResponseCode, unknown_text: &str) -> Vec<RecordOutcome> {
+        let unknown = || (unknown_code, unknown_text.to_owned());
+        let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unknown));
         let named = self.handles.into_iter().zip(outcomes);
         named.map(|(handle, (code, message))| RecordOutcome { handle, code, message }).collect()
     }
@@ -92,7 +93,7 @@ impl Handover<'_> {
             }
             _ => (ResponseCode::ERROR, self.request.texts().unreachable.to_owned()),
         };
-        under_way.finish(&unknown)
+        under_way.finish(unknown.0, &unknown.1)
     }
 
     /// Hands over one frame after the other, and notes the results.
