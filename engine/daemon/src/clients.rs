@@ -1,6 +1,7 @@
 //! Clients of a listener that is not for the protocol: the control socket and the scrape endpoint.
 //! Each client has a thread, their number is bounded, and further clients wait in the kernel.
 
+use crate::permits::CountedPermit;
 use crate::shutdown::Shutdown;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -43,15 +44,6 @@ impl Listener for TcpListener {
     }
 }
 
-/// One permit among the clients, given back when it is dropped.
-struct ClientPermit(Arc<AtomicUsize>);
-
-impl Drop for ClientPermit {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Release);
-    }
-}
-
 /// Accepts clients until `shutdown` has stopped, and runs `talk` for each in a thread called
 /// `thread_name`.
 ///
@@ -69,10 +61,10 @@ pub(crate) fn serve_clients<L: Listener>(
     // Strangers may take all descriptors of the process, when its operator needs this socket most.
     let mut reserve = File::open("/dev/null").ok();
     while !shutdown.is_stopped() {
-        if clients.load(Ordering::Acquire) >= clients_max() {
+        let Some(permit) = CountedPermit::take(Arc::clone(&clients), clients_max()) else {
             shutdown.poll(&mut [], Some(LOOK_INTERVAL));
             continue;
-        }
+        };
         let stream = match listener.accept() {
             Ok(stream) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -90,8 +82,7 @@ pub(crate) fn serve_clients<L: Listener>(
         if reserve.is_none() {
             reserve = File::open("/dev/null").ok();
         }
-        clients.fetch_add(1, Ordering::Relaxed);
-        let (permit, talk) = (ClientPermit(Arc::clone(&clients)), Arc::clone(&talk));
+        let talk = Arc::clone(&talk);
         let thread = std::thread::Builder::new().name(thread_name.to_owned()).spawn(move || {
             talk(stream);
             drop(permit);

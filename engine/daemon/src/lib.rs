@@ -10,6 +10,7 @@
 //! - [`log`]: what is logged, and how to change it.
 //! - [`metrics`](mod@metrics): the declarations of metrics, and their encoding.
 //! - [`notice`]: what a publisher tells other machines about each set, and how they wait for it.
+//! - [`permits`]: so many of something at a time.
 //! - [`priority`]: threads that let others go first.
 //! - [`privileges`]: from root to another user.
 //! - [`program`]: the frame of a program: arguments, checks, logs, signals and exit codes.
@@ -77,6 +78,7 @@ pub mod listen;
 pub mod log;
 pub mod metrics;
 pub mod notice;
+pub mod permits;
 pub mod priority;
 pub mod privileges;
 pub mod program;

@@ -6,6 +6,7 @@ use crate::config::SourceConfig;
 use crate::counts::SourceCounts;
 use crate::error::SourceError;
 use crate::{RecordSource, SourceChange};
+use handle_daemon::permits::CountedPermit;
 use handle_store::RecordBuf;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -124,7 +125,7 @@ impl GuardedSource {
             return Ok(answer);
         }
         // Those who wait for the answer to another request take a permit, too: each is a thread.
-        let answer = SourcePermit::take(self).and_then(|_permit| match self.join(key) {
+        let answer = self.take_permit().and_then(|_permit| match self.join(key) {
             Ok(flight) => self.wait_for_answer(&flight),
             Err(flight) => self.ask(key, flight),
         });
@@ -134,6 +135,10 @@ impl GuardedSource {
             Err(error) => self.counts.failed(error),
         }
         answer
+    }
+
+    fn take_permit(&self) -> Result<CountedPermit<&AtomicUsize>, SourceError> {
+        CountedPermit::take(&self.outstanding, self.outstanding_max).ok_or(SourceError::Busy)
     }
 
     /// Whether its records can be changed here.
@@ -152,8 +157,8 @@ impl GuardedSource {
         key: &[u8],
         decide: &mut dyn FnMut(Option<&RecordBuf>) -> SourceChange,
     ) -> Result<(), SourceError> {
-        let changed = SourcePermit::take(self)
-            .and_then(|_permit| self.ask_unless_paused(|| self.source.change(key, decide)));
+        let changed =
+            self.take_permit().and_then(|_permit| self.ask_unless_paused(|| self.source.change(key, decide)));
         self.changes.fetch_add(1, Ordering::AcqRel);
         lock(&self.cache).remove(key);
         match changed {
@@ -225,24 +230,6 @@ impl GuardedSource {
             (_, Some(error)) => tracing::debug!(source, %error, "a source of records did not answer"),
             _ => {}
         }
-    }
-}
-
-/// A permit among the requests in progress.
-struct SourcePermit<'s>(&'s AtomicUsize);
-
-impl<'s> SourcePermit<'s> {
-    fn take(source: &'s GuardedSource) -> Result<Self, SourceError> {
-        let most = source.outstanding_max;
-        let take = |count: usize| (count < most).then_some(count + 1);
-        let taken = source.outstanding.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        taken.map(|_| Self(&source.outstanding)).map_err(|_| SourceError::Busy)
-    }
-}
-
-impl Drop for SourcePermit<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@ use handle_daemon::metrics::EventCounter;
 use handle_daemon::notice::{
     HELLO_LEN, MachineHello, NoticeKey, NoticeSession, NoticeSide, PROOF_LEN, PublicationNotice, challenge,
 };
+use handle_daemon::permits::CountedPermit;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,24 +64,6 @@ pub struct SetNotices {
     pub(super) changes: Arc<RecentChanges>,
 }
 
-/// A connection that is counted, until this is dropped.
-struct CountedConnection<'s>(&'s AtomicUsize);
-
-impl<'s> CountedConnection<'s> {
-    /// Counts a connection unless there are `most` already.
-    fn count(count: &'s AtomicUsize, most: usize) -> Option<Self> {
-        let counted =
-            count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now < most).then(|| now + 1));
-        counted.is_ok().then(|| Self(count))
-    }
-}
-
-impl Drop for CountedConnection<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Time after which a failed `accept` is repeated.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -132,7 +115,7 @@ async fn serve_machine(
     let now = config();
     let limits = &now.publish.notify;
     let counted = &state.notices;
-    let Some(unproven) = CountedConnection::count(&counted.unproven, limits.unproven) else {
+    let Some(unproven) = CountedPermit::take(&counted.unproven, limits.unproven) else {
         counted.counters.refused_full.add();
         return Ok(());
     };
@@ -141,7 +124,7 @@ async fn serve_machine(
         within(limits.proof_ms, prove(&mut stream, key)).await.inspect_err(|_| {
             counted.counters.refused_key.add();
         })?;
-    let Some(_machine) = CountedConnection::count(&counted.machines, limits.machines) else {
+    let Some(_machine) = CountedPermit::take(&counted.machines, limits.machines) else {
         counted.counters.refused_full.add();
         return Ok(());
     };
@@ -187,20 +170,5 @@ async fn prove(stream: &mut TcpStream, key: &NoticeKey) -> io::Result<(NoticeSes
     match session.is_proof(NoticeSide::Machine, &proof) {
         true => Ok((session, hello.wants_names)),
         false => Err(invalid("the machine has another key")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn connections_are_counted_up_to_their_limit() {
-        let count = AtomicUsize::new(0);
-        let first = CountedConnection::count(&count, 2);
-        let second = CountedConnection::count(&count, 2);
-        assert!(first.is_some() && second.is_some() && CountedConnection::count(&count, 2).is_none());
-        drop(first);
-        assert!(CountedConnection::count(&count, 2).is_some());
     }
 }
