@@ -64,7 +64,16 @@ fn site_of(service: &InitialisedService, directory: &str) -> Json {
 
 fn adopt(service: &InitialisedService, port: u16) -> Json {
     let port = port.to_string();
-    let report = succeed(service.hdl(["init", "site", "--adopt", "svr", "--admin-port", &port, "--no-metrics", "--json"]));
+    let report = succeed(service.hdl([
+        "init",
+        "site",
+        "--adopt",
+        "svr",
+        "--admin-port",
+        &port,
+        "--no-metrics",
+        "--json",
+    ]));
     serde_json::from_str(&report).expect("the report of hdl init")
 }
 
