@@ -8,6 +8,7 @@ use handle_auth::message::verify_message;
 use handle_daemon::sessions::config::CipherName;
 use handle_daemon::sessions::holder::{OwnedSocket, SharedTable};
 use handle_daemon::sessions::{SessionTable, SessionsConfig};
+use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -211,9 +212,14 @@ fn a_challenged_change_is_decided_three_times_and_one_in_a_session_twice() {
         assert_eq!(reply.code, ResponseCode::SUCCESS, "{}", reply.text);
     };
     let hidden = Value { permissions: Permissions::ADMIN_READ, ..Value::new(2, b"NOTE", b"not for all") };
-    let body = |handle| HandleValues { handle, values: Values::EMPTY };
+    let mut owner = Vec::new();
+    Admin::new(AdminPermissions::ALL, ADMINISTRATOR.handle, ADMINISTRATOR.index).encode(&mut owner);
     // For nobody, for the claimed identity, and in the writer for the proven one.
-    let created = decisions(&mut || change(&Request::CreateHandle(body(b"TST/DECIDED"))));
+    let created = decisions(&mut || {
+        crate::admin::with_values(&[Value::new(100, b"HS_ADMIN", &owner)], |values| {
+            change(&Request::CreateHandle(HandleValues { handle: b"TST/DECIDED", values }));
+        });
+    });
     assert_eq!(created, 3, "a challenged create");
     let added = decisions(&mut || {
         crate::admin::with_values(&[hidden], |values| {

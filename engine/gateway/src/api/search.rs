@@ -12,7 +12,7 @@ use crate::api::guarded::guarded;
 use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, challenge, respond, unsupported};
 use crate::bulk::{self, BulkError};
 use crate::refusal::refuse_method;
-use crate::reply::{GatewayResponse, no_capacity, plain};
+use crate::reply::{GatewayResponse, plain};
 use crate::route::Route;
 use crate::state::GatewayState;
 use crate::target;
@@ -107,7 +107,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     };
     let source = request.peer.address;
     if !state.has_capacity_for(source, search.limit * HANDLE_LEN) {
-        return no_capacity();
+        return refuse_unread(state, request);
     }
     let fits = |len| state.has_capacity_for(source, len);
     let Some(permit) = admin.permit(source) else {
@@ -155,9 +155,16 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
             let message = format!("The records have more than {RECORDS_LEN_MAX} bytes: give a lower limit");
             ApiRefusal::bad(ResponseCode::PROTOCOL_ERROR, &message).respond(state, request, None)
         }
-        Err(SearchFailure::NoCapacity) => no_capacity(),
+        Err(SearchFailure::NoCapacity) => refuse_unread(state, request),
         Err(SearchFailure::Records(error)) => admin_refusal(state, request, &error, None),
     }
+}
+
+/// Refuses a search of a source that leaves too many bytes of other answers unread.
+fn refuse_unread(state: &GatewayState, request: &ApiRequest<'_>) -> GatewayResponse {
+    state.answers.note_refusal();
+    let text = "Too many bytes of other answers to your network are unread".to_owned();
+    super::batch::refuse(state, request, BulkError::Refused(ResponseCode::SERVER_BUSY, text))
 }
 
 /// The public values of the records of `handles`, as the reverse lookup of EUDAT shows them. They
