@@ -68,6 +68,7 @@ rivals *args:
 # Counts the instructions of answers and compares them with their bounds. Needs valgrind.
 instructions:
     cargo test --locked --release -p handle-fixtures --test instructions -- --nocapture
+    cargo test --locked --release -p handle-gateway --test instructions
 
 # Runs the tests of signatures with AWS-LC.
 test-aws-lc:
