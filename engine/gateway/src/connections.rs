@@ -122,7 +122,8 @@ impl ServedConnection {
         // each with a long head.
         let mut reservation = self.state.answers.reservation(source);
         let limits = self.state.settings.current().limits.answers();
-        let Some(refused) = refused.filter(|_| !reservation.grow(size_of_val(&*answered) + head_len, limits.bytes))
+        let Some(refused) =
+            refused.filter(|_| !reservation.grow(size_of_val(&*answered) + head_len, limits.bytes))
         else {
             return ResponseFuture::Later { answered, _reservation: reservation };
         };
