@@ -9,7 +9,6 @@ mod tables;
 
 pub(crate) use tables::{EmbeddedRecord, EmbeddedSnapshot, EmbeddedTables};
 
-use super::tables::MetaNumber;
 use super::{StoreConfig, StoreError};
 use guard::guarded;
 use redb::{Database, Durability, ReadableDatabase as _, WriteTransaction};
@@ -39,7 +38,7 @@ impl EmbeddedStore {
     pub(crate) fn create(
         config: &StoreConfig,
         folds: bool,
-        mark: Option<MetaNumber>,
+        mark: Option<(&'static str, u64)>,
     ) -> Result<Self, StoreError> {
         if config.file.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(config.file.clone()));
@@ -70,7 +69,7 @@ impl EmbeddedStore {
     fn create_at_once(
         config: &StoreConfig,
         folds: bool,
-        mark: Option<MetaNumber>,
+        mark: Option<(&'static str, u64)>,
     ) -> Result<Database, StoreError> {
         let mut options = OpenOptions::new();
         let made = options.read(true).write(true).create_new(true).mode(0o600).open(&config.file);

@@ -1,7 +1,6 @@
 //! The tables of the file, and upgrades from older schemas.
 
 use super::super::StoreError;
-use super::super::tables::MetaNumber;
 use super::super::tables::names::{FOLDS, IDENTITY, SCHEMA};
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError, WriteTransaction};
 
@@ -54,7 +53,11 @@ pub(crate) const UPGRADES: &[SchemaUpgrade] = &[|transaction| {
 }];
 
 /// Creates the tables of a new file, which has `mark` at once.
-pub(crate) fn begin(database: &Database, folds: bool, mark: Option<MetaNumber>) -> Result<(), StoreError> {
+pub(crate) fn begin(
+    database: &Database,
+    folds: bool,
+    mark: Option<(&'static str, u64)>,
+) -> Result<(), StoreError> {
     let transaction = database.begin_write()?;
     transaction.open_table(RECORDS)?;
     transaction.open_table(HOMED)?;
