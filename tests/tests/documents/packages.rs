@@ -47,7 +47,9 @@ fn every_program_is_in_one_package_with_manual_completions_and_unit() {
         let sources: Vec<&str> = assets(settings).iter().map(|(source, _)| *source).collect();
         let has = |end: &str| sources.iter().any(|source| source.ends_with(end));
         assert!(has(&format!("/{program}*.1")) || has(&format!("/{program}*.8")), "{program}: manual");
-        for completions in [format!("/completions/{program}"), format!("/_{program}"), format!("/{program}.fish")] {
+        for completions in
+            [format!("/completions/{program}"), format!("/_{program}"), format!("/{program}.fish")]
+        {
             assert!(has(&completions), "{program}: {completions}");
         }
         let unit = format!("docs/operations/{program}.service");
@@ -57,7 +59,10 @@ fn every_program_is_in_one_package_with_manual_completions_and_unit() {
             // Its maintainer scripts find the unit by the name of the package.
             assert_eq!(settings["name"].as_str(), Some(program));
             assert!(settings["depends"].as_str().unwrap().contains("handle-common"), "{program}");
-            assert!(settings["maintainer-scripts"].as_str().unwrap().ends_with("debian/service"), "{program}");
+            assert!(
+                settings["maintainer-scripts"].as_str().unwrap().ends_with("debian/service"),
+                "{program}"
+            );
         }
     }
 }
@@ -76,9 +81,9 @@ fn packages_name_files_that_exist_and_are_documented() {
             let path = directory.join(source);
             let place = path.parent().unwrap().display();
             let exists = match source.split_once('*') {
-                Some((_, end)) => std::fs::read_dir(root().join(path.parent().unwrap())).unwrap().any(|entry| {
-                    entry.unwrap().file_name().to_string_lossy().ends_with(end)
-                }),
+                Some((_, end)) => std::fs::read_dir(root().join(path.parent().unwrap()))
+                    .unwrap()
+                    .any(|entry| entry.unwrap().file_name().to_string_lossy().ends_with(end)),
                 None => root().join(&path).is_file(),
             };
             assert!(exists, "{name}: {source} in {place}");
