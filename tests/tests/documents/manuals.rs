@@ -1,7 +1,5 @@
 //! Manual pages and completions, which `handle-lab manuals` writes, say what the help says.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 use crate::commands::{HELPS, PROGRAMS, commands, options};
 use handle_tests::process::{handle_lab, succeed};
 use std::collections::BTreeSet;
