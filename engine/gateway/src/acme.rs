@@ -259,7 +259,7 @@ async fn keep_certificate(state: &GatewayState, tls: &TlsIdentity, acme: &AcmeSt
                 let random = u32::from_be_bytes(handle_auth::random());
                 let pause = pause(failures, order::is_rate_limit(&error), random);
                 next_unix_s = u64::from(now_unix_s()) + pause.as_secs();
-                let text = error.to_string();
+                let text = format!("{error:#}");
                 acme.failures.note(Some(&text), Instant::now());
                 *acme.progress() = OrderProgress { failures, last_error: Some(text), next_unix_s };
                 // Counted last: a reader that sees the count then also sees the error.
