@@ -98,7 +98,8 @@ fn packages_name_files_that_exist_and_are_documented() {
     let workspace: toml::Table = read("Cargo.toml").parse().unwrap();
     let version = workspace["workspace"]["package"]["version"].as_str().unwrap();
     assert!(read("packaging/debian/changelog").starts_with(&format!("handled ({version}-1) ")));
-    for manifest in ["packaging/compose.yaml", "packaging/kubernetes.yaml"] {
+    for manifest in ["compose.yaml", "kubernetes.yaml", "kubernetes-init.yaml"] {
+        let manifest = &format!("packaging/{manifest}");
         assert!(read(manifest).contains(&format!("image: handled:{version}\n")), "{manifest}");
     }
 }
