@@ -4,14 +4,33 @@
 //! themselves, and so do the callers of `handle-gateway`; who may connect for what is in
 //! [`LocalConfig`](handle_local::config::LocalConfig).
 
+use crate::config::Config;
 use crate::state::AdminState;
 use crate::{bulk, callers, changes, forward, replication};
+use handle_local::config::{LocalRights, LocalUserError};
 use handle_local::connection::LocalConnection;
 use handle_local::kind::LocalKind;
 use handle_local::socket::LocalSocket;
 use std::io;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
+
+/// Who may use the socket, if there is one.
+///
+/// # Errors
+/// When a user of the lists does not exist, or this process cannot tell it from others.
+pub(crate) fn rights(config: &Config) -> Result<Option<LocalRights>, LocalUserError> {
+    config.local.socket.as_ref().map(|_| config.local.rights()).transpose()
+}
+
+/// What does not work although `rights` allow it, in one sentence.
+pub(crate) fn warning(config: &Config, rights: &LocalRights) -> Option<&'static str> {
+    let is_split = rights.has_other_handled() && config.sessions.socket.is_some();
+    is_split.then_some(
+        "`local.handled_users` names another user, and sessions (`sessions.socket`) are not shared with its \
+         processes: run handled as the user of handle-admin, or leave `sessions.socket` out at both",
+    )
+}
 
 /// Serves the connections at `socket` until the server stops. Called inside the runtime.
 ///

@@ -1,6 +1,7 @@
 //! The program `handle-admin`: its arguments, and what it does with its settings.
 
 use crate::config::Config;
+use crate::local;
 use crate::mirror::promote_stopped::{self, PromoteArgs};
 use crate::publish::check_set;
 use crate::remote::RemoteServices;
@@ -78,6 +79,9 @@ impl Program for AdminProgram {
 
     fn check(config: &Config) -> anyhow::Result<String> {
         let (site, key) = read_identity(config)?;
+        if let Some(warning) = local::rights(config)?.and_then(|rights| local::warning(config, &rights)) {
+            log::say(format_args!("handle-admin: warning: {warning}"));
+        }
         for difference in site_differences(config, &site) {
             log::say(format_args!("handle-admin: warning: {difference}"));
         }

@@ -32,6 +32,7 @@ use handle_daemon::sessions::{SessionEndpoint, SessionRows};
 use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_daemon::threads;
+use handle_local::config::LocalRights;
 use handle_local::socket::LocalSocket;
 use handle_proto::Handle;
 use handle_source::RecordSources;
@@ -95,11 +96,11 @@ impl Server {
         if let Some(user) = &config.user {
             become_user(user)?;
         }
+        let rights = local::rights(config)?;
         let control = config.control.as_deref();
         let control = control.map(|path| ControlSocket::bind(path, false, "handle-admin")).transpose()?;
         let OpenedService { service, publisher, mirror, pulls } = open_service(config)?;
-        let local = config.local.socket.as_deref();
-        let local = local.map(|path| LocalSocket::bind(path, &config.local)).transpose()?;
+        let local = bind_local(config, rights)?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
         let shared = Arc::new(AdminState::new(
@@ -200,6 +201,15 @@ impl Server {
             publishing.stop();
         }
     }
+}
+
+/// Binds the local socket, if it is configured.
+fn bind_local(config: &Config, rights: Option<LocalRights>) -> anyhow::Result<Option<LocalSocket>> {
+    let (Some(path), Some(rights)) = (&config.local.socket, rights) else { return Ok(None) };
+    if let Some(warning) = local::warning(config, &rights) {
+        tracing::warn!("{warning}");
+    }
+    LocalSocket::bind(path, &config.local, rights).map(Some)
 }
 
 /// The ports, which are bound before the process gives up its privileges.

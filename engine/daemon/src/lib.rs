@@ -32,6 +32,7 @@
 //! - [`takeover`]: a new process takes over the sockets of the old one.
 //! - [`text`]: files that an operator writes.
 //! - [`threads`]: the long-lived threads, and those that have ended by a bug.
+//! - [`user_namespace`]: which users the kernel tells this process apart.
 //!
 //! # Example
 //!
@@ -100,3 +101,4 @@ pub mod source_rates;
 pub mod takeover;
 pub mod text;
 pub mod threads;
+pub mod user_namespace;

@@ -151,17 +151,17 @@ pub fn check_user(user: &str) -> Result<(), PrivilegeError> {
     account(user).map(drop)
 }
 
-/// The number of `user`, a name of `/etc/passwd` or a number. It may be root.
+/// The number of `user`, a name of `/etc/passwd` or a number; `None` if there is no such name. It may
+/// be root.
 ///
 /// # Errors
-/// When there is no such user.
-pub fn user_id(user: &str) -> Result<u32, PrivilegeError> {
+/// When `/etc/passwd` cannot be read.
+pub fn user_id(user: &str) -> io::Result<Option<u32>> {
     if let Ok(uid) = user.parse() {
-        return Ok(uid);
+        return Ok(Some(uid));
     }
-    let passwd = std::fs::read_to_string("/etc/passwd").or_say("cannot read /etc/passwd")?;
-    let account = find(user, &passwd, "").ok_or_else(|| PrivilegeError::NoAccount(user.to_owned()))?;
-    Ok(account.uid)
+    let passwd = std::fs::read_to_string("/etc/passwd")?;
+    Ok(find(user, &passwd, "").map(|account| account.uid))
 }
 
 /// The numbers of a user and of its group, for files that it is to own.
@@ -233,8 +233,8 @@ mod tests {
         assert_eq!(find("bad", PASSWD, GROUP), None);
         assert_eq!(numbers("65534:100"), Some(SystemAccount { uid: 65534, gid: 100, groups: vec![100] }));
         assert_eq!(numbers("65534"), None);
-        assert_eq!((user_id("root").unwrap(), user_id("990").unwrap()), (0, 990));
-        assert!(user_id("no-such-user-here").is_err());
+        assert_eq!((user_id("root").unwrap(), user_id("990").unwrap()), (Some(0), Some(990)));
+        assert_eq!(user_id("no-such-user-here").unwrap(), None);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Local sockets: binding one that only its owner can connect to, and connecting to the process
 //! that is expected there.
 
+use crate::user_namespace::is_visible;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io;
@@ -66,13 +67,18 @@ pub fn check_listener(socket: &impl AsFd, path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
     let owns_directory = || {
         let owner = std::fs::metadata(directory.unwrap_or(Path::new(".")));
-        owner.is_ok_and(|owner| owner.uid() == peer.uid.as_raw())
+        // One that is not visible may be any other, and so may the owner.
+        owner.is_ok_and(|owner| owner.uid() == peer.uid.as_raw()) && is_visible(peer.uid.as_raw())
     };
     if peer.uid == rustix::process::geteuid() || owns_directory() {
         return Ok(());
     }
+    let hint = match is_visible(peer.uid.as_raw()) {
+        true => "",
+        false => ": this process cannot see which user it is (PrivateUsers=no in its unit)",
+    };
     let who = format!(
-        "user {} with process {} listens at {}, who is neither this user nor the owner of the directory",
+        "user {} with process {} listens at {}, who is neither this user nor the owner of the directory{hint}",
         peer.uid.as_raw(),
         peer.pid.as_raw_nonzero(),
         path.display()

@@ -1,9 +1,11 @@
 //! Settings of the local socket of `handle-admin`.
 
 use crate::kind::{LocalKind, LocalPeer};
-use handle_daemon::privileges::{PrivilegeError, user_id};
+use handle_daemon::privileges::user_id;
 use handle_daemon::settings;
+use handle_daemon::user_namespace::is_visible;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 settings! {
     /// The local socket of `handle-admin` for the other processes of its host
@@ -15,7 +17,8 @@ settings! {
         /// changes: the UNIX socket for all of them; none if not set.
         restart socket: Option<PathBuf> = None;
         /// Set this when `handled` runs as another user: users, by name or number, whose processes
-        /// may forward requests.
+        /// may forward requests. Sessions (`sessions.socket`) are shared by processes of one user
+        /// only.
         restart handled_users: Vec<String> = Vec::new();
         /// Set this when `handle-gateway` runs as another user: users whose processes may verify
         /// callers, change many records, search, and relay messages. It gives no rights to records:
@@ -56,17 +59,76 @@ impl LocalConfig {
         }
     }
 
-    /// Who may use the socket, with the user `own` of this process.
+    /// Who may use the socket of this process.
     ///
     /// # Errors
-    /// When there is no such user.
-    pub fn rights(&self, own: u32) -> Result<LocalRights, PrivilegeError> {
-        let ids = |users: &[String]| users.iter().map(|user| user_id(user)).collect::<Result<_, _>>();
-        let [handled, gateway, followers] =
-            [ids(&self.handled_users)?, ids(&self.gateway_users)?, ids(&self.changes_users)?];
+    /// When a user of the lists does not exist, or this process cannot tell it from others.
+    pub fn rights(&self) -> Result<LocalRights, LocalUserError> {
+        self.rights_beside(rustix::process::geteuid().as_raw(), is_visible)
+    }
+
+    /// Who may use the socket beside the user `own`.
+    fn rights_beside(
+        &self,
+        own: u32,
+        is_visible: impl Fn(u32) -> bool,
+    ) -> Result<LocalRights, LocalUserError> {
+        let id = |setting, user: &String| {
+            let error = |why| LocalUserError { setting, user: user.clone(), why };
+            let id = user_id(user).map_err(|why| error(UserFault::Unreadable(why)))?;
+            let id = id.ok_or_else(|| error(UserFault::Unknown))?;
+            match is_visible(id) && is_visible(own) {
+                true => Ok(id),
+                false => Err(error(UserFault::Invisible)),
+            }
+        };
+        let ids = |setting, users: &[String]| {
+            users.iter().map(|user| id(setting, user)).collect::<Result<Vec<_>, _>>()
+        };
+        let handled = ids("handled_users", &self.handled_users)?;
+        let gateway = ids("gateway_users", &self.gateway_users)?;
+        let followers = ids("changes_users", &self.changes_users)?;
         Ok(LocalRights { own, handled, gateway, followers })
     }
 }
+
+/// A user of a list that cannot be used.
+#[derive(Debug)]
+pub struct LocalUserError {
+    setting: &'static str,
+    user: String,
+    why: UserFault,
+}
+
+#[derive(Debug)]
+enum UserFault {
+    Unreadable(io::Error),
+    /// `/etc/passwd` does not have it.
+    Unknown,
+    /// The kernel reports it, or the user of this process, under the number of others.
+    Invisible,
+}
+
+impl fmt::Display for LocalUserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { setting, user, why } = self;
+        write!(f, "`local.{setting}`: ")?;
+        match why {
+            UserFault::Unreadable(error) => write!(f, "cannot read /etc/passwd: {error}"),
+            UserFault::Unknown => write!(
+                f,
+                "/etc/passwd has no {user:?} (create it: useradd --system {user}; or write its number)"
+            ),
+            UserFault::Invisible => write!(
+                f,
+                "this process cannot tell {user:?} from other users, because its user namespace does not \
+                 map it (PrivateUsers=no in its unit)"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for LocalUserError {}
 
 /// The users that may use the socket, by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +149,12 @@ impl LocalRights {
             LocalPeer::Follower => &self.followers,
         };
         user == self.own || users.contains(&user)
+    }
+
+    /// Whether `handled` runs as another user.
+    #[must_use]
+    pub fn has_other_handled(&self) -> bool {
+        self.handled.iter().any(|&user| user != self.own)
     }
 
     /// Whether processes of `user` may use the socket for anything.
@@ -117,7 +185,7 @@ mod tests {
             "handled_users = [\"root\"]\ngateway_users = [\"12\", \"13\"]\nchanges_users = [\"14\"]",
         )
         .unwrap();
-        let rights = config.rights(11).unwrap();
+        let rights = config.rights_beside(11, |_| true).unwrap();
         let allowed = |user| LocalKind::ALL.map(|kind| rights.allow(user, kind));
         assert_eq!(allowed(11), [true; 5], "the user of handle-admin");
         assert_eq!(allowed(0), [true, false, false, false, false]);
@@ -126,8 +194,25 @@ mod tests {
         assert_eq!(allowed(15), [false; 5]);
         assert!([0, 11, 12, 13, 14].into_iter().all(|user| rights.know(user)) && !rights.know(15));
         assert_eq!(rights.mode(), 0o666);
-        assert_eq!(LocalConfig::default().rights(11).unwrap().mode(), 0o600);
-        let unknown = LocalConfig { changes_users: vec!["no-such-user-here".into()], ..config };
-        assert!(unknown.rights(11).is_err());
+        assert_eq!(LocalConfig::default().rights().unwrap().mode(), 0o600);
+    }
+
+    #[test]
+    fn users_that_do_not_exist_or_cannot_be_told_from_others_are_refused_with_their_setting() {
+        let users =
+            |users: &str| LocalConfig { gateway_users: vec![users.to_owned()], ..LocalConfig::default() };
+        let refused = |user: &str, is_visible: fn(u32) -> bool| {
+            users(user).rights_beside(11, is_visible).unwrap_err().to_string()
+        };
+        let unknown = refused("no-such-user-here", |_| true);
+        assert!(
+            unknown.contains("`local.gateway_users`: /etc/passwd has no \"no-such-user-here\""),
+            "{unknown}"
+        );
+        let other = refused("12", |user| user != 12);
+        assert!(other.contains("PrivateUsers=no"), "{other}");
+        let own = refused("12", |user| user != 11);
+        assert!(own.contains("PrivateUsers=no"), "{own}");
+        assert!(LocalConfig::default().rights_beside(11, |_| false).is_ok(), "no other user is named");
     }
 }

@@ -79,14 +79,12 @@ impl Display for ConnectionRefusal {
 }
 
 impl LocalSocket {
-    /// Binds the socket at `path`.
+    /// Binds the socket at `path` for the users with `rights`.
     ///
     /// # Errors
-    /// When another process is listening there, a different kind of file has the path, the
-    /// directory does not allow it, or a user of `config` does not exist.
-    pub fn bind(path: &Path, config: &LocalConfig) -> anyhow::Result<Self> {
-        let rights = config.rights(rustix::process::geteuid().as_raw());
-        let rights = rights.context("the users of `local`")?;
+    /// When another process is listening there, a different kind of file has the path, or the
+    /// directory does not allow it.
+    pub fn bind(path: &Path, config: &LocalConfig, rights: LocalRights) -> anyhow::Result<Self> {
         let bound =
             OwnedSocket::bind(path, false).and_then(OwnedSocket::move_into_place).and_then(|socket| {
                 std::fs::set_permissions(path, std::fs::Permissions::from_mode(rights.mode()))?;
