@@ -7,7 +7,7 @@ use handle_auth::challenge::{answer_in_session, answer_with_secret};
 use handle_client::administration::{ClientIdentity, IdentityKey};
 use handle_local::bulk::{
     BEGIN_LEN_MAX, BulkBegin, BulkChange, BulkKey, BulkReply, BulkRequest, BulkResult, BulkSearch,
-    RESULTS_LEN_MAX, covered,
+    CHANGE_HEADER_LEN, RESULTS_LEN_MAX, covered,
 };
 use handle_local::connection::{FrameReader, LocalConnection};
 use handle_local::frame;
@@ -171,11 +171,28 @@ pub async fn search(
 /// A frame with changes and their numbers.
 #[must_use]
 pub fn changes_frame(changes: &[(u32, Vec<u8>)]) -> Zeroizing<Vec<u8>> {
-    let len: usize = changes.iter().map(|(_, message)| message.len() + 8).sum();
+    let len: usize = changes.iter().map(|(_, message)| message.len() + CHANGE_HEADER_LEN).sum();
     let changes = changes.iter().map(|(number, message)| BulkChange { number: *number, message }).collect();
     frame::encode(LocalKind::Bulk, len + 1, |content| BulkRequest::Changes(changes).encode(content))
 }
 
 fn malformed() -> io::Error {
     io::Error::new(ErrorKind::InvalidData, "a frame cannot be parsed: is handle-admin of another version?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use handle_local::bulk::{CHANGE_LEN_MAX, FRAME_CHANGES_MAX, FRAME_LEN};
+
+    #[test]
+    fn the_longest_frame_of_changes_is_no_longer_than_its_kind_allows() {
+        let last = vec![0; CHANGE_LEN_MAX];
+        let first = vec![0; (FRAME_LEN - 1) / (FRAME_CHANGES_MAX - 1)];
+        let mut changes: Vec<(u32, Vec<u8>)> = (1..1024).map(|number| (number, first.clone())).collect();
+        changes.push((1024, last));
+        assert_eq!(changes.len(), FRAME_CHANGES_MAX);
+        let frame = changes_frame(&changes);
+        frame::read(&mut &frame[..], LocalKind::Bulk, LocalKind::Bulk.request_len_max()).unwrap();
+    }
 }

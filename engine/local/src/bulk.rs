@@ -28,8 +28,10 @@ pub const CHANGE_LEN_MAX: usize = Envelope::LEN + MESSAGE_LEN_MAX as usize;
 pub const FRAME_LEN: usize = 512 << 10;
 /// Changes in a frame.
 pub const FRAME_CHANGES_MAX: usize = 1024;
+/// Bytes before each change of a frame: its number and its length.
+pub const CHANGE_HEADER_LEN: usize = 8;
 /// Maximum length of a frame with changes, the longest of all to `handle-admin`.
-pub const REQUEST_LEN_MAX: usize = FRAME_LEN + CHANGE_LEN_MAX + 16;
+pub const REQUEST_LEN_MAX: usize = 1 + FRAME_LEN + CHANGE_LEN_MAX + FRAME_CHANGES_MAX * CHANGE_HEADER_LEN;
 /// Maximum length of a frame before the caller is authenticated.
 pub const BEGIN_LEN_MAX: usize = HANDLE_LEN_MAX + KEY_LEN_MAX + 2048;
 /// Maximum length of a frame with a search.

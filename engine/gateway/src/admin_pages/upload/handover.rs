@@ -6,7 +6,7 @@ use crate::administration::{AdministrationService, ServiceError};
 use crate::api::batch::creation;
 use crate::bulk::{self, BulkError};
 use handle_client::administration::ClientIdentity;
-use handle_local::bulk::{FRAME_CHANGES_MAX, FRAME_LEN};
+use handle_local::bulk::{CHANGE_HEADER_LEN, FRAME_CHANGES_MAX, FRAME_LEN};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use std::io::{self, ErrorKind};
@@ -47,7 +47,7 @@ impl RecordsUnderWay {
             under_way.handles.push(handle);
             under_way.outcomes.push(message.as_ref().err().cloned());
             let Ok(message) = message else { continue };
-            frame_len += message.len();
+            frame_len += CHANGE_HEADER_LEN + message.len();
             frame.push((number, message));
             if frame.len() >= FRAME_CHANGES_MAX || frame_len >= FRAME_LEN {
                 under_way.frames.push(std::mem::take(&mut frame));
