@@ -12,7 +12,8 @@ use config::BulkConfig;
 use handle_local::bulk::{
     BEGIN_LEN_MAX, BulkReply, BulkRequest, BulkResult, FRAME_CHANGES_MAX, REQUEST_LEN_MAX, SEARCH_LEN_MAX,
 };
-use handle_local::connection::{FrameReader, FrameWriter, LocalConnection};
+use handle_local::connection::{FrameWriter, LocalConnection};
+use handle_proto::limit::NONCE_LEN;
 use handle_proto::wire::admin::StorePosition;
 use handle_store::FoundHandles;
 use std::io::{self, ErrorKind};
@@ -33,7 +34,7 @@ fn malformed() -> io::Error {
 /// stops.
 ///
 /// # Errors
-/// When the peer closes the connection or is too slow, or a frame is malformed.
+/// When the peer closes the connection or is too slow, the server stops, or a frame is malformed.
 pub async fn carry_out(
     mut connection: LocalConnection,
     state: &Arc<AdminState>,
@@ -41,18 +42,19 @@ pub async fn carry_out(
 ) -> io::Result<()> {
     let config = &Arc::new(state.config().bulk.clone());
     let (service, timeout) = (&state.service, Duration::from_millis(config.idle_ms.into()));
-    let begin = receive(&mut connection.reader, BEGIN_LEN_MAX.max(SEARCH_LEN_MAX), timeout).await?;
+    let begin_len_max = BEGIN_LEN_MAX.max(SEARCH_LEN_MAX);
+    let begin = connection.reader.receive_within(begin_len_max, timeout, &mut stopping).await?;
     if let Some(BulkRequest::Search(_)) = BulkRequest::decode(&begin) {
-        return search_without_caller(connection, state, begin, timeout).await;
+        return search_without_caller(connection, state, begin, timeout, stopping).await;
     }
-    let proven = prove(&mut connection, service, &begin, config, timeout).await?;
+    let nonce = handle_auth::random();
+    send(&mut connection.writer, &BulkReply::Challenge(nonce), timeout).await?;
+    let proof = connection.reader.receive_within(BEGIN_LEN_MAX, timeout, &mut stopping).await?;
+    let proven = prove(&mut connection, service, (begin, nonce, proof), config, timeout).await?;
     let Some(caller) = proven else { return Ok(()) };
     let caller = Arc::new(caller);
     loop {
-        let frame = tokio::select! {
-            frame = receive(&mut connection.reader, REQUEST_LEN_MAX, timeout) => frame?,
-            _ = stopping.wait_for(|&stops| stops) => return Ok(()),
-        };
+        let frame = connection.reader.receive_within(REQUEST_LEN_MAX, timeout, &mut stopping).await?;
         let (answering, config, caller) = (Arc::clone(state), Arc::clone(config), Arc::clone(&caller));
         let carried_out = run(service, move || {
             let service = &answering.service;
@@ -102,6 +104,7 @@ async fn search_without_caller(
     state: &Arc<AdminState>,
     first: Zeroizing<Vec<u8>>,
     timeout: Duration,
+    mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let mut frame = first;
     loop {
@@ -116,7 +119,7 @@ async fn search_without_caller(
             Ok(found) => BulkDone::Found(found).send(&mut connection.writer, timeout).await?,
             Err(refused) => return refuse(&mut connection.writer, &refused.into(), timeout).await,
         }
-        frame = receive(&mut connection.reader, SEARCH_LEN_MAX, timeout).await?;
+        frame = connection.reader.receive_within(SEARCH_LEN_MAX, timeout, &mut stopping).await?;
     }
 }
 
@@ -132,18 +135,17 @@ async fn run<T: Send + 'static>(
     })
 }
 
-/// Challenges the caller that the first frame names; `None` if the caller was refused.
+/// The first frame of a caller, the nonce of its challenge, and the frame with its proof.
+type ProofFrames = (Zeroizing<Vec<u8>>, [u8; NONCE_LEN], Zeroizing<Vec<u8>>);
+
+/// Verifies the proof of the caller that the first frame names; `None` if the caller was refused.
 async fn prove(
     connection: &mut LocalConnection,
     service: &Arc<AdminService>,
-    begin: &[u8],
+    (begin, nonce, proof): ProofFrames,
     config: &Arc<BulkConfig>,
     timeout: Duration,
 ) -> io::Result<Option<BulkCaller>> {
-    let begin = Zeroizing::new(begin.to_vec());
-    let nonce = handle_auth::random();
-    send(&mut connection.writer, &BulkReply::Challenge(nonce), timeout).await?;
-    let proof = receive(&mut connection.reader, BEGIN_LEN_MAX, timeout).await?;
     let (answering, config) = (Arc::clone(service), Arc::clone(config));
     let proven = run(service, move || {
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
@@ -176,14 +178,4 @@ async fn refuse(writer: &mut FrameWriter, refusal: &BulkRefusal, timeout: Durati
 async fn send(writer: &mut FrameWriter, reply: &BulkReply<'_>, timeout: Duration) -> io::Result<()> {
     let sent = writer.send(USUAL_REPLY_LEN, |content| reply.encode(content));
     tokio::time::timeout(timeout, sent).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
-}
-
-/// Receives the content of the next frame.
-async fn receive(
-    reader: &mut FrameReader,
-    len_max: usize,
-    timeout: Duration,
-) -> io::Result<Zeroizing<Vec<u8>>> {
-    let received = tokio::time::timeout(timeout, reader.receive(len_max));
-    received.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

@@ -8,6 +8,7 @@ use handle_local::connection::LocalConnection;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Timeout for reading a request, and for writing its reply.
@@ -16,10 +17,13 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers the single request of a connection.
 ///
 /// # Errors
-/// When the peer closes the connection or is too slow, or the request is malformed.
-pub async fn answer(mut connection: LocalConnection, state: &Arc<AdminState>) -> io::Result<()> {
-    let late = |_| io::Error::from(ErrorKind::TimedOut);
-    let frame = timeout(FRAME_TIMEOUT, connection.reader.receive(LEN_MAX)).await.map_err(late)??;
+/// When the peer closes the connection or is too slow, the server stops before the request, or the request is malformed.
+pub async fn answer(
+    mut connection: LocalConnection,
+    state: &Arc<AdminState>,
+    mut stopping: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let frame = connection.reader.receive_within(LEN_MAX, FRAME_TIMEOUT, &mut stopping).await?;
     let answering = Arc::clone(state);
     let answered = tokio::task::spawn_blocking(move || {
         let request = CallerRequest::decode(&frame)?;
@@ -32,5 +36,5 @@ pub async fn answer(mut connection: LocalConnection, state: &Arc<AdminState>) ->
     };
     let reply = reply.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "a malformed request"))?;
     let sent = connection.writer.send(reply.len(), |content| content.extend_from_slice(&reply));
-    timeout(FRAME_TIMEOUT, sent).await.map_err(late)?
+    timeout(FRAME_TIMEOUT, sent).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
 }

@@ -10,15 +10,19 @@ use handle_local::connection::LocalConnection;
 use handle_local::forward::{ForwardFrame, ForwardedAnswer, PART_LEN, REQUEST_LEN_MAX};
 use handle_local::frame;
 use handle_local::kind::LocalKind;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use zeroize::Zeroizing;
+
+/// Time for `handled` to read an answer, for which a thread of it waits.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Answers on one connection until the peer closes it or the server stops.
 ///
 /// # Errors
-/// When the connection fails or its peer closes it.
+/// When the connection fails, or its peer closes it or does not read.
 pub async fn answer(
     mut connection: LocalConnection,
     service: &Arc<AdminService>,
@@ -54,7 +58,8 @@ pub async fn answer(
         };
         // Others go on while `handled` takes the answer.
         drop(permit);
-        connection.writer.send_frame(&answer).await?;
+        let sent = tokio::time::timeout(WRITE_TIMEOUT, connection.writer.send_frame(&answer)).await;
+        sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
         listing = rest;
     }
 }

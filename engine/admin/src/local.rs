@@ -10,7 +10,7 @@ use crate::{bulk, callers, changes, forward, replication};
 use handle_local::config::{LocalRights, LocalUserError};
 use handle_local::connection::LocalConnection;
 use handle_local::kind::LocalKind;
-use handle_local::socket::LocalSocket;
+use handle_local::socket::{LocalSocket, ServedConnections};
 use std::io;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
@@ -36,7 +36,7 @@ pub(crate) fn warning(config: &Config, rights: &LocalRights) -> Option<&'static 
 ///
 /// # Errors
 /// When the runtime cannot watch the socket.
-pub(crate) fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> io::Result<()> {
+pub(crate) fn serve(socket: LocalSocket, state: &Arc<AdminState>) -> io::Result<ServedConnections> {
     let (counting, state) = (Arc::clone(&state.service), Arc::clone(state));
     let work = Arc::new(Semaphore::new(state.config().forward.requests));
     let refuse = move || counting.counters.local_refused.add();
@@ -55,7 +55,7 @@ async fn answer(
     match connection.kind() {
         LocalKind::Forward => forward::answer(connection, &state.service, work, stopping).await,
         LocalKind::Bulk => bulk::carry_out(connection, state, stopping).await,
-        LocalKind::Callers => callers::answer(connection, state).await,
+        LocalKind::Callers => callers::answer(connection, state, stopping).await,
         LocalKind::Relay => replication::relay::answer(connection, &state.service, stopping).await,
         LocalKind::Changes => changes::feed(connection, state, stopping).await,
     }

@@ -33,7 +33,7 @@ use handle_daemon::shutdown::Shutdown;
 use handle_daemon::site::{ListenerService, SiteRecord, differences};
 use handle_daemon::threads;
 use handle_local::config::LocalRights;
-use handle_local::socket::LocalSocket;
+use handle_local::socket::{LocalSocket, ServedConnections};
 use handle_proto::Handle;
 use handle_source::RecordSources;
 use handle_store::{Store, StoreRecords as _};
@@ -53,6 +53,8 @@ pub struct Server {
     helpers: HelperThreads,
     shared: Arc<AdminState>,
     runtime: Runtime,
+    /// The connections to `local.socket`.
+    local: Option<ServedConnections>,
     addresses: Vec<SocketAddr>,
     http: Option<SocketAddr>,
     notify: Option<SocketAddr>,
@@ -100,7 +102,7 @@ impl Server {
         let control = config.control.as_deref();
         let control = control.map(|path| ControlSocket::bind(path, false, "handle-admin")).transpose()?;
         let OpenedService { service, publisher, mirror, pulls } = open_service(config)?;
-        let local = bind_local(config, rights)?;
+        let socket = bind_local(config, rights)?;
         let mut helpers = HelperThreads::new()?;
         let settings = AdminSettings::new(config.clone(), hooks);
         let shared = Arc::new(AdminState::new(
@@ -117,11 +119,11 @@ impl Server {
         let addresses = listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
         let http = scrapes.as_ref().map(ScrapeEndpoint::address).transpose()?;
         let runtime = runtime(config)?;
-        {
+        let local = {
             let _inside = runtime.enter();
-            start_tasks(&shared, listeners, local)?;
             serve_notices(&shared, notices)?;
-        }
+            start_tasks(&shared, listeners, socket)?
+        };
         if let Some(scrapes) = scrapes {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("observer", move || scrapes.serve(&shutdown, &state))?;
@@ -146,7 +148,7 @@ impl Server {
             let (shutdown, state) = (Arc::clone(&helpers.shutdown), Arc::clone(&shared));
             helpers.start("pull", move || worker.run(&state, &shutdown))?;
         }
-        Ok(Self { helpers, shared, runtime, addresses, http, notify })
+        Ok(Self { helpers, shared, runtime, local, addresses, http, notify })
     }
 
     /// The addresses on which the server answers.
@@ -190,9 +192,11 @@ impl Server {
     }
 
     /// Answers the requests being processed, and ends.
-    pub fn stop(self) {
+    pub fn stop(mut self) {
         self.shared.drain();
-        self.runtime.block_on(self.shared.connections.none_left(GOODBYE_TIMEOUT));
+        self.runtime.block_on(async {
+            tokio::join!(self.shared.connections.none_left(GOODBYE_TIMEOUT), end_local(self.local.as_mut()));
+        });
         drop(self.helpers);
         self.runtime.shutdown_timeout(GOODBYE_TIMEOUT);
         self.shared.service.audit.summarise();
@@ -210,6 +214,15 @@ fn bind_local(config: &Config, rights: Option<LocalRights>) -> anyhow::Result<Op
         tracing::warn!("{warning}");
     }
     LocalSocket::bind(path, &config.local, rights).map(Some)
+}
+
+/// Waits until the requests at the local socket have their answers.
+async fn end_local(served: Option<&mut ServedConnections>) {
+    if let Some(served) = served
+        && !served.none_left(GOODBYE_TIMEOUT).await
+    {
+        tracing::warn!("connections to `local.socket` are closed");
+    }
 }
 
 /// The ports, which are bound before the process gives up its privileges.
@@ -341,23 +354,21 @@ fn start_tasks(
     state: &Arc<AdminState>,
     listeners: Vec<TcpListener>,
     socket: Option<LocalSocket>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Option<ServedConnections>> {
     let config = state.config();
     for listener in listeners {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let accept = connections::serve(listener, Arc::clone(&state.connections));
         tokio::spawn(threads::watch("accept", accept));
     }
-    if let Some(socket) = socket {
-        local::serve(socket, state)?;
-    }
+    let served = socket.map(|socket| local::serve(socket, state)).transpose()?;
     tokio::spawn(threads::watch("disks", check_disks(Arc::clone(state))));
     tokio::spawn(threads::watch("prune", prune_log(Arc::clone(state))));
     tokio::spawn(threads::watch("index", keep_index(Arc::clone(state))));
     if config.sessions.are_enabled() {
         tokio::spawn(threads::watch("sessions", expire_sessions(Arc::clone(state))));
     }
-    Ok(())
+    Ok(served)
 }
 
 /// Shares challenges until the process stops.

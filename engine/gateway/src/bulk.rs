@@ -21,7 +21,7 @@ use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
 /// Length that nearly every search fits in. They are not secret, so others may grow.
@@ -42,7 +42,53 @@ pub enum BulkError {
 
 impl From<io::Error> for BulkError {
     fn from(error: io::Error) -> Self {
-        Self::Lost(error)
+        match error.kind() {
+            ErrorKind::ResourceBusy => Self::busy(),
+            _ => Self::Lost(error),
+        }
+    }
+}
+
+impl BulkError {
+    /// The error when too many requests are under way, here or at `handle-admin`.
+    #[must_use]
+    pub fn busy() -> Self {
+        let message = "Too many requests to the administration service are under way";
+        Self::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
+    }
+
+    /// Whether a caller that could not be proven is proven a while later: `handle-admin` is busy, or
+    /// restarts.
+    const fn is_temporary(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Refused(ResponseCode::SERVER_BUSY, _))
+    }
+}
+
+/// Time after which opening a connection is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// Repeated tries to open a connection, before any change is handed over on it.
+#[derive(Debug)]
+pub(crate) struct OpenTries {
+    until: Instant,
+}
+
+impl OpenTries {
+    /// Tries for as long as `limit`.
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self { until: Instant::now() + limit }
+    }
+
+    /// Waits for the next try, after one that failed with `error`.
+    ///
+    /// # Errors
+    /// `error`, if there is no next try.
+    pub(crate) async fn wait_after(&self, error: BulkError) -> Result<(), BulkError> {
+        if !error.is_temporary() || Instant::now() >= self.until {
+            return Err(error);
+        }
+        tokio::time::sleep(AGAIN).await;
+        Ok(())
     }
 }
 
@@ -69,7 +115,7 @@ pub async fn open(
         };
         let mut begin = Vec::new();
         BulkRequest::Begin(begin_frame).encode(&mut begin);
-        connection.writer.send(begin.len(), |content| content.extend_from_slice(&begin)).await?;
+        connection.send(begin.len(), |content| content.extend_from_slice(&begin)).await?;
         let nonce = match BulkReply::decode(&connection.reader.receive(BEGIN_LEN_MAX).await?) {
             Some(BulkReply::Challenge(nonce)) => nonce,
             _ => return Err(malformed().into()),
@@ -152,7 +198,7 @@ pub async fn search(
 ) -> Result<FoundPart, BulkError> {
     let request = BulkRequest::Search(search);
     let exchanged = tokio::time::timeout(timeout, async {
-        connection.writer.send(USUAL_SEARCH_LEN, |content| request.encode(content)).await?;
+        connection.send(USUAL_SEARCH_LEN, |content| request.encode(content)).await?;
         connection.reader.receive(RESULTS_LEN_MAX).await
     });
     let frame = exchanged.await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
@@ -183,7 +229,53 @@ fn malformed() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use handle_client::administration::IdentityKey;
     use handle_local::bulk::{CHANGE_LEN_MAX, FRAME_CHANGES_MAX, FRAME_LEN};
+    use handle_local::refusal::LocalRefusal;
+    use std::io::Write as _;
+    use std::os::unix::net::UnixListener;
+
+    fn run<T>(test: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+    }
+
+    #[test]
+    fn a_service_with_too_many_connections_is_busy_and_one_that_refuses_this_user_is_lost() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("admin.socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        std::thread::spawn(move || {
+            for refusal in [LocalRefusal::Busy, LocalRefusal::User] {
+                listener.accept().unwrap().0.write_all(&frame::refuse(refusal)).unwrap();
+            }
+        });
+        let key = IdentityKey::Secret(Zeroizing::new(b"secret".to_vec()));
+        let identity = Arc::new(ClientIdentity { handle: b"0.NA/1".to_vec(), index: 300, key });
+        let open =
+            || open(&path, Duration::from_secs(30), Arc::clone(&identity), [127, 0, 0, 1].into(), None);
+        run(async {
+            let busy = open().await.unwrap_err();
+            assert!(matches!(busy, BulkError::Refused(ResponseCode::SERVER_BUSY, _)), "{busy:?}");
+            let BulkError::Lost(refused) = open().await.unwrap_err() else { panic!("another error") };
+            assert_eq!(LocalRefusal::of(&refused), Some(LocalRefusal::User));
+        });
+    }
+
+    #[test]
+    fn a_connection_is_opened_again_while_the_service_is_busy_or_restarts_and_not_after_a_refusal() {
+        let lost = || BulkError::Lost(ErrorKind::ConnectionRefused.into());
+        let refused = || BulkError::Refused(ResponseCode::AUTHENTICATION_FAILED, String::new());
+        run(async {
+            let tries = OpenTries::new(Duration::from_secs(30));
+            for error in [lost(), BulkError::busy()] {
+                tries.wait_after(error).await.unwrap();
+            }
+            for error in [refused(), BulkError::OtherBody, BulkError::NoSecret] {
+                tries.wait_after(error).await.unwrap_err();
+            }
+            OpenTries::new(Duration::ZERO).wait_after(lost()).await.unwrap_err();
+        });
+    }
 
     #[test]
     fn the_longest_frame_of_changes_is_no_longer_than_its_kind_allows() {

@@ -43,6 +43,15 @@ pub enum CallerError {
     Unreachable,
 }
 
+impl From<io::Error> for CallerError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::ResourceBusy => Self::Refused(CallerRefusal::Busy),
+            _ => Self::Unreachable,
+        }
+    }
+}
+
 /// The start of nonces, and its validity.
 #[derive(Clone, Copy, Debug)]
 struct NonceStart {
@@ -172,7 +181,8 @@ impl CallerService {
                 }
                 Err(CallerError::Refused(refusal))
             }
-            Ok(_) | Err(_) => Err(CallerError::Unreachable),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(CallerError::Unreachable),
         }
     }
 
@@ -191,7 +201,8 @@ impl CallerService {
                 Ok(ServerSignature { algorithm: String::from_utf8_lossy(&algorithm).into_owned(), signature })
             }
             Ok(CallerReply::Refused(refusal)) => Err(CallerError::Refused(refusal)),
-            Ok(_) | Err(_) => Err(CallerError::Unreachable),
+            Err(error) => Err(error.into()),
+            Ok(_) => Err(CallerError::Unreachable),
         }
     }
 
@@ -258,7 +269,7 @@ impl CallerService {
     async fn exchange_once(&self, request: &CallerRequest<'_>) -> io::Result<CallerReply> {
         let mut connection = LocalConnection::connect(&self.socket, LocalKind::Callers).await?;
         let request = request.encode();
-        connection.writer.send(request.len(), |content| content.extend_from_slice(&request)).await?;
+        connection.send(request.len(), |content| content.extend_from_slice(&request)).await?;
         CallerReply::decode(&connection.reader.receive(LEN_MAX).await?)
             .ok_or_else(|| ErrorKind::InvalidData.into())
     }

@@ -278,7 +278,7 @@ async fn relay(
     let late = || io::Error::from(ErrorKind::TimedOut);
     let begun = tokio::time::timeout(timeout, async {
         let mut connection = LocalConnection::connect(socket, LocalKind::Relay).await?;
-        connection.writer.send(17 + message.len(), |content| request.encode(content)).await?;
+        connection.send(17 + message.len(), |content| request.encode(content)).await?;
         let mut first = Vec::new();
         while first.len() < PART_LEN_MAX {
             let part = connection.reader.receive(PART_LEN_MAX).await?;

@@ -1,9 +1,9 @@
 //! The side that connects, for threads that may wait.
 
-use crate::frame;
+use crate::frame::{self, FrameHeader};
 use crate::kind::LocalKind;
 use handle_daemon::socket::connect;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -37,9 +37,19 @@ impl LocalClient {
     /// Sends a frame that is encoded already.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Those of the connection, and a refusal that arrived.
     pub fn send_frame(&mut self, frame: &[u8]) -> io::Result<()> {
-        self.stream.write_all(frame)
+        self.stream.write_all(frame).map_err(|error| match frame::is_closed(&error) {
+            true => self.refusal().unwrap_or(error),
+            false => error,
+        })
+    }
+
+    /// The refusal that the other side sent before it closed the connection.
+    fn refusal(&mut self) -> Option<io::Error> {
+        let mut header = [0; FrameHeader::LEN];
+        self.stream.read_exact(&mut header).ok()?;
+        FrameHeader::decode(&header).err().map(io::Error::from)
     }
 
     /// Receives the content of the next frame.

@@ -33,16 +33,19 @@ settings! {
         /// Connections for changes of many records and for searches. Each request in progress uses
         /// one.
         bulk_connections: usize = 32;
-        /// Connections for requests about callers, which take about a millisecond; others wait.
+        /// Connections for requests about callers, which take about a millisecond.
         callers_connections: usize = 64;
-        /// Connections for relayed messages. Each message in progress uses one.
-        relay_connections: usize = 64;
+        /// Connections for relayed messages. Each message in progress uses one, and each answer
+        /// that is still sent: `handle-gateway` has 64 of both unless it is configured otherwise.
+        relay_connections: usize = 128;
         /// Connections of programs that follow changes.
         changes_connections: usize = 16;
         /// Timeout for such a program to read what it was sent. It can go on with its last cursor.
         changes_write_ms: u32 = 30_000;
-        /// Connections of one user without a first frame, or that wait for others of their kind.
+        /// Connections of one user without a first frame.
         pending_connections: usize = 256;
+        /// Connections of each kind of `handle-gateway` that wait for others of their kind.
+        waiting_connections: usize = 256;
     }
 }
 
@@ -56,6 +59,16 @@ impl LocalConfig {
             LocalKind::Callers => self.callers_connections,
             LocalKind::Relay => self.relay_connections,
             LocalKind::Changes => self.changes_connections,
+        }
+    }
+
+    /// Connections of `kind` that wait for others to end. `handled` does not wait, and a program
+    /// that follows changes may stay for days.
+    #[must_use]
+    pub const fn waiting(&self, kind: LocalKind) -> usize {
+        match kind.peer() {
+            LocalPeer::Gateway => self.waiting_connections,
+            LocalPeer::Handled | LocalPeer::Follower => 0,
         }
     }
 

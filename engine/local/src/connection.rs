@@ -3,12 +3,18 @@
 use crate::frame::{self, FrameHeader};
 use crate::kind::LocalKind;
 use handle_daemon::socket::check_listener;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::watch;
+use tokio::time::timeout;
 use zeroize::Zeroizing;
+
+/// Time in which the content of a frame has to follow its header: a peer sends both at once.
+const CONTENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection of one kind, as its two directions.
 #[derive(Debug)]
@@ -24,6 +30,7 @@ pub struct LocalConnection {
 pub struct FrameReader {
     from: OwnedReadHalf,
     kind: LocalKind,
+    content_timeout: Duration,
     /// The first frame, of which only the header has been received.
     begun: Option<FrameHeader>,
 }
@@ -50,13 +57,26 @@ impl LocalConnection {
     /// The connection `stream`, of whose first frame the header `begun` has been received.
     pub(crate) fn new(stream: UnixStream, kind: LocalKind, begun: Option<FrameHeader>) -> Self {
         let (from, to) = stream.into_split();
-        Self { reader: FrameReader { from, kind, begun }, writer: FrameWriter { to, kind } }
+        let reader = FrameReader { from, kind, content_timeout: CONTENT_TIMEOUT, begun };
+        Self { reader, writer: FrameWriter { to, kind } }
     }
 
     /// The kind.
     #[must_use]
     pub const fn kind(&self) -> LocalKind {
         self.reader.kind
+    }
+
+    /// Sends a frame, to whose content `encode` appends about `expected_len` bytes. The side that
+    /// connects sends its first frame so.
+    ///
+    /// # Errors
+    /// Those of the connection, and a refusal that arrived.
+    pub async fn send(&mut self, expected_len: usize, encode: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        match self.writer.send(expected_len, encode).await {
+            Err(error) if frame::is_closed(&error) => Err(self.reader.refusal().await.unwrap_or(error)),
+            sent => sent,
+        }
     }
 }
 
@@ -65,8 +85,8 @@ impl FrameReader {
     /// receiving is given up is lost, and the connection with it.
     ///
     /// # Errors
-    /// Those of the connection, when the peer has closed it, and when the frame is not one of this
-    /// kind or too long.
+    /// Those of the connection, when the peer has closed or refused it, and when the frame is not
+    /// one of this kind, too long, or does not follow its header.
     pub async fn receive(&mut self, len_max: usize) -> io::Result<Zeroizing<Vec<u8>>> {
         let header = match self.begun.take() {
             Some(header) => header,
@@ -77,8 +97,34 @@ impl FrameReader {
             }
         };
         let mut content = Zeroizing::new(vec![0; header.check(self.kind, len_max)?]);
-        self.from.read_exact(&mut content).await?;
+        let received = timeout(self.content_timeout, self.from.read_exact(&mut content)).await;
+        received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
         Ok(content)
+    }
+
+    /// [Receives](Self::receive) a frame within `limit`, and before `stopping` is true.
+    ///
+    /// # Errors
+    /// As `receive`, and when the frame does not arrive in time or `stopping` is true.
+    pub async fn receive_within(
+        &mut self,
+        len_max: usize,
+        limit: Duration,
+        stopping: &mut watch::Receiver<bool>,
+    ) -> io::Result<Zeroizing<Vec<u8>>> {
+        tokio::select! {
+            received = timeout(limit, self.receive(len_max)) => {
+                received.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+            }
+            _ = stopping.wait_for(|&stops| stops) => Err(ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// The refusal that the peer sent before it closed the connection.
+    async fn refusal(&mut self) -> Option<io::Error> {
+        let mut header = [0; FrameHeader::LEN];
+        self.from.read_exact(&mut header).await.ok()?;
+        FrameHeader::decode(&header).err().map(io::Error::from)
     }
 
     /// Waits until the peer closes the connection, or sends something that is not expected.
@@ -106,5 +152,43 @@ impl FrameWriter {
     /// Those of the connection.
     pub async fn send_frame(&mut self, frame: &[u8]) -> io::Result<()> {
         self.to.write_all(frame).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::refusal::LocalRefusal;
+    use std::io::Write as _;
+
+    fn run(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(test);
+    }
+
+    #[test]
+    fn a_frame_whose_content_does_not_follow_its_header_ends_the_connection() {
+        run(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let mut far = far.into_std().unwrap();
+            let mut connection = LocalConnection::new(near, LocalKind::Forward, None);
+            connection.reader.content_timeout = Duration::from_millis(20);
+            let idle = timeout(Duration::from_millis(60), connection.reader.receive(100)).await;
+            assert!(idle.is_err(), "a header may take as long as it likes");
+            far.write_all(&FrameHeader { kind: LocalKind::Forward, len: 10 }.encode()).unwrap();
+            let received = timeout(Duration::from_secs(30), connection.reader.receive(100)).await;
+            assert_eq!(received.expect("it is given up").unwrap_err().kind(), ErrorKind::TimedOut);
+        });
+    }
+
+    #[test]
+    fn a_refusal_is_read_although_the_frame_could_not_be_written() {
+        run(async {
+            let (near, far) = UnixStream::pair().unwrap();
+            let mut connection = LocalConnection::new(near, LocalKind::Changes, None);
+            far.into_std().unwrap().write_all(&frame::refuse(LocalRefusal::User)).unwrap();
+            let error = connection.send(1, |content| content.push(b'x')).await.unwrap_err();
+            assert_eq!(LocalRefusal::of(&error), Some(LocalRefusal::User), "{error}");
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! Frames: a header, the same for every kind and in both directions, and a content.
 
 use crate::kind::LocalKind;
+use crate::refusal::LocalRefusal;
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
 use zeroize::Zeroizing;
@@ -8,8 +9,11 @@ use zeroize::Zeroizing;
 /// The version of the frames and of the contents of all kinds. Both processes are of one release.
 pub const VERSION: u8 = 1;
 
+/// The number that a refusal has instead of a kind.
+const REFUSAL: u8 = 0;
+
 /// The bytes before the content of a frame: version, kind, and the length of the content in four
-/// bytes, big-endian.
+/// bytes, big-endian. A [refusal](LocalRefusal) is a header with its number as the length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
     /// The kind of the connection.
@@ -25,6 +29,8 @@ pub enum FrameError {
     Version(u8),
     /// No kind has this number.
     Kind(u8),
+    /// The other side refuses the connection.
+    Refused(LocalRefusal),
     /// The connection has another kind.
     OtherKind(LocalKind),
     /// The content is longer than allowed.
@@ -44,6 +50,7 @@ impl fmt::Display for FrameError {
                 "a frame of version {version}, expected {VERSION}: is the other process of another release?"
             ),
             Self::Kind(number) => write!(f, "a frame of unknown kind {number}"),
+            Self::Refused(refusal) => refusal.fmt(f),
             Self::OtherKind(kind) => write!(f, "a frame of kind {} on another connection", kind.name()),
             Self::TooLong { len, len_max } => write!(f, "a frame of {len} bytes, at most {len_max} allowed"),
         }
@@ -54,7 +61,11 @@ impl std::error::Error for FrameError {}
 
 impl From<FrameError> for io::Error {
     fn from(error: FrameError) -> Self {
-        Self::new(ErrorKind::InvalidData, error)
+        let kind = match error {
+            FrameError::Refused(refusal) => refusal.error_kind(),
+            _ => ErrorKind::InvalidData,
+        };
+        Self::new(kind, error)
     }
 }
 
@@ -65,14 +76,19 @@ impl FrameHeader {
     /// Decodes a header. Its length is that of the sender, still to be [checked](Self::check).
     ///
     /// # Errors
-    /// When version or kind are unknown.
+    /// When version or kind are unknown, and when it is a refusal.
     pub fn decode(bytes: &[u8; Self::LEN]) -> Result<Self, FrameError> {
         let [version, kind, len @ ..] = *bytes;
         if version != VERSION {
             return Err(FrameError::Version(version));
         }
+        let len = u32::from_be_bytes(len);
+        if kind == REFUSAL {
+            let refusal = LocalRefusal::from_number(len);
+            return Err(refusal.map_or(FrameError::Kind(kind), FrameError::Refused));
+        }
         let kind = LocalKind::from_number(kind).ok_or(FrameError::Kind(kind))?;
-        Ok(Self { kind, len: u32::from_be_bytes(len) as usize })
+        Ok(Self { kind, len: len as usize })
     }
 
     /// The bytes of the header.
@@ -101,6 +117,18 @@ impl FrameHeader {
         }
         Ok(self.len)
     }
+}
+
+/// The header that is a refusal.
+#[must_use]
+pub const fn refuse(refusal: LocalRefusal) -> [u8; FrameHeader::LEN] {
+    [VERSION, REFUSAL, 0, 0, 0, refusal as u8]
+}
+
+/// Whether writing failed because the other side has closed the connection, before which it may
+/// have sent a refusal.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
 /// A frame, to whose content `encode` appends about `expected_len` bytes. The buffer does not grow
@@ -147,6 +175,20 @@ mod tests {
             let other = FrameHeader::decode(&[number, 1, 0, 0, 0, 0]);
             assert_eq!(other.is_ok(), number == VERSION, "{number}");
         }
+    }
+
+    #[test]
+    fn a_refusal_is_an_error_of_every_kind_of_connection() {
+        for refusal in LocalRefusal::ALL {
+            for kind in LocalKind::ALL {
+                let error = read(&mut &refuse(refusal)[..], kind, 100).unwrap_err();
+                assert_eq!(LocalRefusal::of(&error), Some(refusal), "{error}");
+                assert_eq!(error.kind(), refusal.error_kind());
+            }
+        }
+        let unknown = FrameHeader::decode(&[VERSION, REFUSAL, 0, 0, 0, 99]);
+        assert_eq!(unknown, Err(FrameError::Kind(REFUSAL)));
+        assert_eq!(LocalRefusal::of(&ErrorKind::PermissionDenied.into()), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! - A connection has the [kind](kind::LocalKind) of its first frame. Each kind has its own limits,
 //!   and names the users that may use it; the kernel names the user of each connection.
 //! - The [listener](socket) checks version, user and kind before it reads the content of a frame,
-//!   and bounds connections by kind and by user.
+//!   and bounds connections by kind and by user. It tells those that it [refuses](refusal) why.
 //! - Frames may have secrets, so their buffers are cleared when they are dropped.
 //!
 //! | kind | who connects | exchange |
@@ -42,6 +42,7 @@ mod fields;
 pub mod forward;
 pub mod frame;
 pub mod kind;
+pub mod refusal;
 pub mod relay;
 #[cfg(feature = "tokio")]
 pub mod socket;

@@ -2,30 +2,37 @@
 
 use crate::config::{LocalConfig, LocalRights};
 use crate::connection::LocalConnection;
-use crate::frame::{FrameError, FrameHeader};
+use crate::frame::{self, FrameError, FrameHeader};
 use crate::kind::LocalKind;
+use crate::refusal::LocalRefusal;
 use anyhow::Context as _;
 use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::threads;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendFlags, send};
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt::{self, Display};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 
 /// Time after which a failed `accept` is repeated.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// Time in which the header of the first frame has to arrive: a peer sends it at once.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a connection waits for others of its kind to end. Only those of callers wait, which
-/// are short.
-const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time that a connection waits for others of its kind to end: as long as the work of one of them
+/// may take.
+const TURN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which a connection that waits looks whether its peer has closed it.
+const CLOSED_INTERVAL: Duration = Duration::from_millis(250);
 /// Least time between two lines of the log about refused connections.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -40,12 +47,36 @@ pub struct LocalSocket {
 #[derive(Debug)]
 struct Admission {
     rights: LocalRights,
-    /// Connections by kind, in the order of [`LocalKind::ALL`].
-    connections: [Arc<Semaphore>; LocalKind::ALL.len()],
+    /// By kind, in the order of [`LocalKind::ALL`].
+    kinds: [KindPermits; LocalKind::ALL.len()],
     /// Connections of each user without a kind. The rights bound the number of users.
     pending: Mutex<HashMap<u32, Arc<Semaphore>>>,
     pending_max: usize,
     logged: Mutex<Option<Instant>>,
+}
+
+/// The permits of one kind.
+#[derive(Debug)]
+struct KindPermits {
+    /// Of the connections that are served.
+    connections: Arc<Semaphore>,
+    /// Of those that wait for one of these.
+    waiting: Semaphore,
+}
+
+/// The connections that are served.
+#[derive(Debug)]
+pub struct ServedConnections {
+    /// Nothing is sent: each connection has the other end, and so has the accept loop.
+    ended: mpsc::Receiver<Infallible>,
+}
+
+impl ServedConnections {
+    /// Waits until the socket has stopped and no connection is served, for at most `limit`. Returns
+    /// whether that is so.
+    pub async fn none_left(&mut self, limit: Duration) -> bool {
+        timeout(limit, self.ended.recv()).await.is_ok()
+    }
 }
 
 /// Why a connection is refused.
@@ -78,6 +109,19 @@ impl Display for ConnectionRefusal {
     }
 }
 
+impl ConnectionRefusal {
+    /// What the peer learns of it.
+    const fn told(&self) -> LocalRefusal {
+        match self {
+            Self::User => LocalRefusal::User,
+            Self::Kind(_) => LocalRefusal::Kind,
+            Self::Full(_) | Self::Pending => LocalRefusal::Busy,
+            Self::Frame(_) => LocalRefusal::Frame,
+            Self::Silent => LocalRefusal::Late,
+        }
+    }
+}
+
 impl LocalSocket {
     /// Binds the socket at `path` for the users with `rights`.
     ///
@@ -93,14 +137,18 @@ impl LocalSocket {
         let socket = bound.with_context(|| {
             format!("cannot bind {} (`local.socket`; check: ls -ld of its directory)", path.display())
         })?;
-        let connections = LocalKind::ALL.map(|kind| Arc::new(Semaphore::new(config.connections(kind))));
+        let kinds = LocalKind::ALL.map(|kind| KindPermits {
+            connections: Arc::new(Semaphore::new(config.connections(kind))),
+            waiting: Semaphore::new(config.waiting(kind)),
+        });
         let (pending, logged) = Default::default();
         let pending_max = config.pending_connections;
-        Ok(Self { socket, admission: Admission { rights, connections, pending, pending_max, logged } })
+        Ok(Self { socket, admission: Admission { rights, kinds, pending, pending_max, logged } })
     }
 
     /// Has `serve` answer on each connection until `stopping` is true; `refuse` is called for each
-    /// that is refused. Called inside a runtime.
+    /// that is refused. Called inside a runtime. When `stopping` is true, connections that are not
+    /// served yet are closed.
     ///
     /// # Errors
     /// When the runtime cannot watch the socket.
@@ -109,53 +157,60 @@ impl LocalSocket {
         mut stopping: watch::Receiver<bool>,
         refuse: impl Fn() + Send + Sync + 'static,
         serve: impl Fn(LocalConnection, watch::Receiver<bool>) -> F + Send + Sync + 'static,
-    ) -> io::Result<()>
+    ) -> io::Result<ServedConnections>
     where
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let Self { socket, admission } = self;
         let listener = UnixListener::from_std(socket.listener()?)?;
         let (admission, serve, refuse) = (Arc::new(admission), Arc::new(serve), Arc::new(refuse));
+        let (served, ended) = mpsc::channel(1);
         tokio::spawn(threads::watch("local", async move {
             loop {
                 let accepted = tokio::select! {
                     accepted = listener.accept() => accepted,
                     _ = stopping.wait_for(|&stops| stops) => break,
                 };
-                let Ok((stream, _)) = accepted else {
+                let Ok((mut stream, _)) = accepted else {
                     tokio::time::sleep(ACCEPT_AGAIN).await;
                     continue;
                 };
                 let user = stream.peer_cred().ok().map(|peer| peer.uid());
-                let turn = match admission.begin(user) {
-                    Ok(turn) => turn,
+                let pending = match admission.begin(user) {
+                    Ok(pending) => pending,
                     Err(why) => {
                         refuse();
-                        admission.log(user, &why);
+                        admission.refuse(&stream, user, &why);
                         continue;
                     }
                 };
-                let (admission, stopping) = (Arc::clone(&admission), stopping.clone());
-                let (serve, refuse) = (Arc::clone(&serve), Arc::clone(&refuse));
+                let (admission, mut stopping) = (Arc::clone(&admission), stopping.clone());
+                let (serve, refuse, served) = (Arc::clone(&serve), Arc::clone(&refuse), served.clone());
                 tokio::spawn(async move {
-                    let (connection, _permit) = match admission.admit(stream, turn).await {
+                    let _served = served;
+                    let admitted = tokio::select! {
+                        admitted = admission.admit(&mut stream, pending) => admitted,
+                        _ = stopping.wait_for(|&stops| stops) => return,
+                    };
+                    let (header, _permit) = match admitted {
                         Ok(Some(admitted)) => admitted,
                         Ok(None) => return,
                         Err(why) => {
                             refuse();
-                            admission.log(user, &why);
+                            admission.refuse(&stream, user, &why);
                             return;
                         }
                     };
-                    let kind = connection.kind().name();
+                    let connection = LocalConnection::new(stream, header.kind, Some(header));
                     if let Err(error) = serve(connection, stopping).await {
+                        let kind = header.kind.name();
                         tracing::debug!(%error, kind, "a connection to `local.socket` ended");
                     }
                 });
             }
             drop(socket);
         }));
-        Ok(())
+        Ok(ServedConnections { ended })
     }
 }
 
@@ -176,12 +231,12 @@ impl Admission {
     }
 
     /// Receives the first header, and finds a permit among the connections of its kind. `None` if
-    /// the peer closes the connection, as one does that only checks whether a process listens.
+    /// the peer closes the connection, as one does that only looks whether somebody listens.
     async fn admit(
         &self,
-        mut stream: UnixStream,
+        stream: &mut UnixStream,
         pending: PendingConnection,
-    ) -> Result<Option<(LocalConnection, OwnedSemaphorePermit)>, ConnectionRefusal> {
+    ) -> Result<Option<(FrameHeader, OwnedSemaphorePermit)>, ConnectionRefusal> {
         let mut header = [0; FrameHeader::LEN];
         match timeout(FIRST_FRAME_TIMEOUT, stream.read_exact(&mut header)).await {
             Ok(Ok(_)) => {}
@@ -194,27 +249,56 @@ impl Admission {
             return Err(ConnectionRefusal::Kind(kind));
         }
         header.check(kind, kind.request_len_max()).map_err(ConnectionRefusal::Frame)?;
-        let at = LocalKind::ALL.iter().position(|&one| one == kind).unwrap_or_default();
-        let permits = Arc::clone(&self.connections[at]);
-        let permit = match kind {
-            LocalKind::Callers => {
-                timeout(TURN_TIMEOUT, permits.acquire_owned()).await.ok().and_then(Result::ok)
-            }
-            _ => permits.try_acquire_owned().ok(),
-        };
+        // Others of the user connect while this one waits.
         drop(pending.permit);
-        let permit = permit.ok_or(ConnectionRefusal::Full(kind))?;
-        Ok(Some((LocalConnection::new(stream, kind, Some(header)), permit)))
+        Ok(self.turn(stream, kind).await?.map(|permit| (header, permit)))
     }
 
-    /// Logs a refusal, now and then: any local user may cause one if the file lets in all users.
-    fn log(&self, user: Option<u32>, why: &ConnectionRefusal) {
+    /// A permit among the connections of `kind`, for which those of some kinds wait. `None` if the
+    /// peer closes the connection, so that its request is not carried out.
+    async fn turn(
+        &self,
+        stream: &UnixStream,
+        kind: LocalKind,
+    ) -> Result<Option<OwnedSemaphorePermit>, ConnectionRefusal> {
+        let full = || ConnectionRefusal::Full(kind);
+        let at = LocalKind::ALL.iter().position(|&one| one == kind).unwrap_or_default();
+        let KindPermits { connections, waiting } = &self.kinds[at];
+        if let Ok(permit) = Arc::clone(connections).try_acquire_owned() {
+            return Ok(Some(permit));
+        }
+        let _waiting = waiting.try_acquire().map_err(|_| full())?;
+        let mut turn = pin!(Arc::clone(connections).acquire_owned());
+        let until = Instant::now() + TURN_TIMEOUT;
+        while !is_closed(stream) {
+            if let Ok(permit) = timeout(CLOSED_INTERVAL, &mut turn).await {
+                return Ok(permit.ok().filter(|_| !is_closed(stream)));
+            }
+            if Instant::now() >= until {
+                return Err(full());
+            }
+        }
+        Ok(None)
+    }
+
+    /// Tells the peer why it is refused, and logs that now and then: any local user may cause it if
+    /// the file lets in all users.
+    fn refuse(&self, stream: &UnixStream, user: Option<u32>, why: &ConnectionRefusal) {
+        // The buffer of a fresh connection has capacity for a header.
+        let _ = send(stream, &frame::refuse(why.told()), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             *logged = Some(Instant::now());
             tracing::warn!(user, %why, "a connection to `local.socket` is refused");
         }
     }
+}
+
+/// Whether the peer has closed its end.
+fn is_closed(stream: &UnixStream) -> bool {
+    let mut stream = [PollFd::new(stream, PollFlags::empty())];
+    let polled = poll(&mut stream, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    polled.is_ok() && stream[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 #[cfg(test)]

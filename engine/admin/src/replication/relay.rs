@@ -5,6 +5,7 @@
 
 use super::StreamRoute;
 use super::send::{PartWriter, send_parts_to};
+use crate::counters::AdminCounters;
 use crate::service::{AdminService, ReceivedMessage, ReplyMessages};
 use handle_local::connection::{FrameWriter, LocalConnection};
 use handle_local::relay::{PART_LEN_MAX, REQUEST_LEN_MAX, RelayRoute, RelayedRequest};
@@ -20,17 +21,18 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(60);
 /// Answers the message of a connection.
 ///
 /// # Errors
-/// When the peer closes the connection or is too slow, or the message is malformed.
+/// When the peer closes the connection or is too slow, the server stops before the message, or the
+/// message is malformed or meets a bug.
 pub async fn answer(
     connection: LocalConnection,
     service: &Arc<AdminService>,
     mut stopping: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let LocalConnection { mut reader, writer } = connection;
-    let frame = within(FRAME_TIMEOUT, reader.receive(REQUEST_LEN_MAX)).await?;
+    let frame = reader.receive_within(REQUEST_LEN_MAX, FRAME_TIMEOUT, &mut stopping).await?;
     service.counters.relayed.add();
     let answering = Arc::clone(service);
-    let answered = tokio::task::spawn_blocking(move || {
+    let answered = run(&service.counters, move || {
         let RelayedRequest { route, source, message } = RelayedRequest::decode(&frame)?;
         let route = match route {
             RelayRoute::Http => StreamRoute::Http,
@@ -38,35 +40,49 @@ pub async fn answer(
         };
         Some(answering.answer(ReceivedMessage::over(route, message, SocketAddr::new(source, 0))))
     });
-    let Ok(replies) = answered.await else {
-        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
-        service.counters.bugs.add();
-        return Ok(());
-    };
-    let Some(replies) = replies else { return Err(ErrorKind::InvalidData.into()) };
-    tokio::select! {
-        sent = send_replies(RelayWriter(writer), replies, service) => sent,
-        _ = stopping.wait_for(|&stops| stops) => Ok(()),
+    let Some(replies) = answered.await? else { return Err(ErrorKind::InvalidData.into()) };
+    let mut writer = RelayWriter(writer);
+    // The answer to a change that has been made is sent even if the server stops.
+    within(FRAME_TIMEOUT, writer.write_part(&replies.first)).await?;
+    if replies.rest.is_some() || replies.stream.is_some() {
+        tokio::select! {
+            sent = send_rest(&mut writer, replies, service) => sent?,
+            _ = stopping.wait_for(|&stops| stops) => return Ok(()),
+        }
     }
+    within(FRAME_TIMEOUT, writer.0.send(0, |_| ())).await
 }
 
-async fn send_replies(
-    mut writer: RelayWriter,
+/// Sends what follows the first message.
+async fn send_rest(
+    writer: &mut RelayWriter,
     replies: ReplyMessages,
     service: &AdminService,
 ) -> io::Result<()> {
-    within(FRAME_TIMEOUT, writer.write_part(&replies.first)).await?;
     let mut rest = replies.rest;
     while let Some(mut pages) = rest {
-        let next = tokio::task::spawn_blocking(move || (pages.next_page(), pages)).await;
-        let Ok((Some(page), pages)) = next else { break };
+        let next = run(&service.counters, move || (pages.next_page(), pages)).await?;
+        let (Some(page), pages) = next else { break };
         within(FRAME_TIMEOUT, writer.write_part(&page)).await?;
         rest = Some(pages);
     }
     if let (Some(mirrored), Some(replication)) = (replies.stream, service.replication.as_ref()) {
-        send_parts_to(&mut writer, *mirrored, replication.send_limits(), &service.counters).await?;
+        send_parts_to(writer, *mirrored, replication.send_limits(), &service.counters).await?;
     }
-    within(FRAME_TIMEOUT, writer.0.send(0, |_| ())).await
+    Ok(())
+}
+
+/// Runs `work`, which may block. After a bug in it the answer has no end, so that it counts as
+/// incomplete.
+async fn run<T: Send + 'static>(
+    counters: &AdminCounters,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        // A decision that panicked leaves nothing behind; a panic of the writer stops the process.
+        counters.bugs.add();
+        io::Error::other("an answer met a bug")
+    })
 }
 
 /// Writes the parts of an answer as frames.
@@ -87,4 +103,21 @@ impl PartWriter for RelayWriter {
 
 async fn within<T>(timeout: Duration, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
     tokio::time::timeout(timeout, work).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_in_an_answer_is_counted_and_not_taken_for_its_end() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let counters = AdminCounters::default();
+            assert_eq!(run(&counters, || 7).await.unwrap(), 7);
+            assert_eq!(counters.bugs.get(), 0);
+            run(&counters, || panic!("a bug of the test")).await.unwrap_err();
+            assert_eq!(counters.bugs.get(), 1);
+        });
+    }
 }

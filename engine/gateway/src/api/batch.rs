@@ -23,7 +23,7 @@ use crate::api::request::{
 use crate::api::resolve::{BulkForm, streamed};
 use crate::body_collection::collect;
 use crate::body_streams;
-use crate::bulk::{self, BulkError, RequestKey};
+use crate::bulk::{self, BulkError, OpenTries, RequestKey};
 use crate::config::BulkLimits;
 use crate::connections::request_body::RequestBody;
 use crate::permits::{BodyReservation, PermitLimits, SourcePermit};
@@ -96,7 +96,7 @@ pub(super) async fn batch(
     };
     // The proof from the head alone: a body that is read before it would be that of anybody.
     // Permits are soon free again, because nobody has one for as long as a client pleases.
-    let mut connection = match work.open_first(admin, socket, None).await {
+    let mut connection = match work.open_in_turn(admin, socket, None).await {
         Ok(connection) => connection,
         Err(error) => return refuse(state, request, error),
     };
@@ -111,7 +111,7 @@ pub(super) async fn batch(
                 Ok(read) => read,
                 Err(refusal) => return refusal.respond(state, request, None),
             };
-            connection = match work.open_first(admin, socket, Some(&key)).await {
+            connection = match work.open_in_turn(admin, socket, Some(&key)).await {
                 Ok(connection) => connection,
                 Err(error) => return refuse(state, request, error),
             };
@@ -122,7 +122,7 @@ pub(super) async fn batch(
         return HttpRefusal::TooManyAnswers.respond_json(&settings);
     };
     let reader = state.readers.take(source, READERS).and_then(|permit| unread.read(permit).ok());
-    let Some(changes) = reader else { return refuse(state, request, no_permit()) };
+    let Some(changes) = reader else { return refuse(state, request, BulkError::busy()) };
     let mut read = BatchBody { changes, has_arrived: reservation.is_some(), first: None };
     if form == BodyForm::Any
         && let Some(message) = read.begins_with_other_form().await
@@ -141,12 +141,6 @@ pub(super) async fn batch(
 /// The refusal of a body whose form is not read.
 fn other_form(message: &str) -> ApiRefusal {
     ApiRefusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, ResponseCode::PROTOCOL_ERROR, message)
-}
-
-/// The error when too many requests wait for `handle-admin`.
-fn no_permit() -> BulkError {
-    let message = "Too many requests to the administration service are under way";
-    BulkError::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
 }
 
 /// The body of a request with a key, after all of it has arrived, which takes room.
@@ -311,7 +305,7 @@ enum FeedEnd {
 
 impl BatchWork {
     /// Proves the caller, as soon as there is a permit.
-    async fn open_first(
+    async fn open_in_turn(
         &self,
         admin: &AdministrationService,
         socket: &Path,
@@ -319,7 +313,7 @@ impl BatchWork {
     ) -> Result<PermittedConnection, BulkError> {
         match admin.wait_for_permit(self.source).await {
             Some(permit) => self.open(admin, socket, permit, key).await,
-            None => Err(no_permit()),
+            None => Err(BulkError::busy()),
         }
     }
 
@@ -340,15 +334,21 @@ impl BatchWork {
         opened.map(|connection| PermittedConnection { connection, permit })
     }
 
-    /// Proves the caller again, after a pause.
+    /// Proves the caller again, after a pause. The rest of the changes is worth some tries.
     async fn open_again(&self) -> Result<PermittedConnection, ClientGone> {
         let admin = self.state.writing.admin.as_ref().ok_or(ClientGone)?;
         let socket = admin.socket().ok_or(ClientGone)?;
-        let permit = admin.wait_for_permit(self.source).await.ok_or(ClientGone)?;
-        self.open(admin, socket, permit, None).await.map_err(|error| {
-            tracing::debug!(?error, "a caller could not be proven again for the rest of a request");
-            ClientGone
-        })
+        let tries = OpenTries::new(admin.timeout());
+        loop {
+            let error = match self.open_in_turn(admin, socket, None).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => error,
+            };
+            tries.wait_after(error).await.map_err(|error| {
+                tracing::debug!(?error, "a caller could not be proven again for the rest of a request");
+                ClientGone
+            })?;
+        }
     }
 
     /// Hands all changes over and sends all results.

@@ -111,11 +111,7 @@ async fn search(state: &Arc<GatewayState>, request: &ApiRequest<'_>) -> GatewayR
     }
     let fits = |len| state.has_capacity_for(source, len);
     let Some(permit) = admin.permit(source) else {
-        let refusal = BulkError::Refused(
-            ResponseCode::SERVER_BUSY,
-            "Too many requests to the administration service are under way".to_owned(),
-        );
-        return super::batch::refuse(state, request, refusal);
+        return super::batch::refuse(state, request, BulkError::busy());
     };
     let is_anonymous = identity.is_none();
     let found = match connect(admin, socket, identity, source).await {

@@ -11,11 +11,22 @@ struct ServedSocket {
     path: PathBuf,
     refused: Arc<AtomicUsize>,
     stop: watch::Sender<bool>,
+    served: ServedConnections,
     _directory: tempfile::TempDir,
 }
 
 impl ServedSocket {
     fn start(config: &LocalConfig) -> Self {
+        Self::start_with(config, echo)
+    }
+
+    fn start_with<F>(
+        config: &LocalConfig,
+        serve: impl Fn(LocalConnection) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = io::Result<()>> + Send + 'static,
+    {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("admin.socket");
         let socket = LocalSocket::bind(&path, config, config.rights().unwrap()).unwrap();
@@ -25,8 +36,8 @@ impl ServedSocket {
         let refuse = move || {
             counted.fetch_add(1, Ordering::SeqCst);
         };
-        socket.serve(stopping, refuse, |connection, _| echo(connection)).unwrap();
-        Self { path, refused, stop, _directory: directory }
+        let served = socket.serve(stopping, refuse, move |connection, _| serve(connection)).unwrap();
+        Self { path, refused, stop, served, _directory: directory }
     }
 
     async fn connect(&self, kind: LocalKind) -> LocalConnection {
@@ -46,11 +57,20 @@ async fn echo(mut connection: LocalConnection) -> io::Result<()> {
     }
 }
 
-/// The reply to one request; `None` if the connection is closed.
+/// The reply to one request; `None` if the connection is refused because too many are open.
 async fn ask(connection: &mut LocalConnection, request: &[u8]) -> Option<Vec<u8>> {
-    connection.writer.send(0, |content| content.extend_from_slice(request)).await.ok()?;
-    let received = timeout(TIMEOUT, connection.reader.receive(1000)).await.expect("a reply or the end");
-    received.ok().map(|reply| reply.to_vec())
+    let received = async {
+        connection.send(0, |content| content.extend_from_slice(request)).await?;
+        connection.reader.receive(1000).await
+    };
+    match timeout(TIMEOUT, received).await.expect("a reply or the end") {
+        Ok(reply) => Some(reply.to_vec()),
+        Err(error) => {
+            assert_eq!(LocalRefusal::of(&error), Some(LocalRefusal::Busy), "{error}");
+            assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+            None
+        }
+    }
 }
 
 fn run(test: impl Future<Output = ()>) {
@@ -95,8 +115,10 @@ fn first_frames_of_another_version_kind_or_length_are_refused_before_they_are_re
         for (at, header) in headers.into_iter().chain(lies).enumerate() {
             let mut stream = UnixStream::connect(&served.path).await.unwrap();
             stream.write_all(&header).await.unwrap();
-            let read = timeout(TIMEOUT, stream.read(&mut [0; 8])).await.expect("closed at once");
-            assert_eq!((read.unwrap_or(0), served.refused()), (0, at + 1), "{header:?}");
+            let mut told = [0; FrameHeader::LEN];
+            timeout(TIMEOUT, stream.read_exact(&mut told)).await.expect("told at once").unwrap();
+            assert_eq!((told, served.refused()), (frame::refuse(LocalRefusal::Frame), at + 1), "{header:?}");
+            assert_eq!(stream.read(&mut [0]).await.unwrap_or(0), 0, "closed");
         }
         // A connection that only checks whether a process listens is none of these.
         drop(UnixStream::connect(&served.path).await.unwrap());
@@ -106,24 +128,96 @@ fn first_frames_of_another_version_kind_or_length_are_refused_before_they_are_re
 }
 
 #[test]
-fn connections_are_bounded_by_kind_and_only_those_of_callers_wait() {
+fn connections_are_bounded_by_kind_and_those_of_the_gateway_wait_for_their_turn() {
     run(async {
-        let config = LocalConfig { relay_connections: 1, callers_connections: 1, ..LocalConfig::default() };
+        let config = LocalConfig {
+            forward_connections: 1,
+            bulk_connections: 1,
+            callers_connections: 1,
+            relay_connections: 1,
+            changes_connections: 1,
+            waiting_connections: 1,
+            ..LocalConfig::default()
+        };
         let served = ServedSocket::start(&config);
-        let mut first = served.connect(LocalKind::Relay).await;
-        assert!(ask(&mut first, b"x").await.is_some());
-        assert_eq!(ask(&mut served.connect(LocalKind::Relay).await, b"x").await, None);
-        assert_eq!(served.refused(), 1);
-        assert!(ask(&mut served.connect(LocalKind::Bulk).await, b"x").await.is_some(), "another kind");
-        drop(first);
-        while ask(&mut served.connect(LocalKind::Relay).await, b"x").await.is_none() {}
+        for kind in [LocalKind::Forward, LocalKind::Changes] {
+            let mut first = served.connect(kind).await;
+            assert!(ask(&mut first, b"x").await.is_some());
+            let refused = served.refused();
+            assert_eq!(ask(&mut served.connect(kind).await, b"x").await, None, "{kind:?}");
+            assert_eq!(served.refused(), refused + 1);
+            drop(first);
+            while ask(&mut served.connect(kind).await, b"x").await.is_none() {}
+        }
+        for kind in [LocalKind::Bulk, LocalKind::Callers, LocalKind::Relay] {
+            let mut held = served.connect(kind).await;
+            assert!(ask(&mut held, b"x").await.is_some());
+            let mut waiting = served.connect(kind).await;
+            let begun = timeout(Duration::from_millis(50), ask(&mut waiting, b"x")).await;
+            assert!(begun.is_err(), "{kind:?} waits");
+            assert_eq!(ask(&mut served.connect(kind).await, b"x").await, None, "one more than may wait");
+            drop(held);
+            assert!(waiting.reader.receive(1000).await.is_ok());
+        }
+    });
+}
+
+#[test]
+fn connections_that_wait_for_their_turn_keep_no_others_of_their_user_away() {
+    run(async {
+        let config = LocalConfig { pending_connections: 1, callers_connections: 1, ..LocalConfig::default() };
+        let served = ServedSocket::start(&config);
         let mut held = served.connect(LocalKind::Callers).await;
         assert!(ask(&mut held, b"x").await.is_some());
         let mut waiting = served.connect(LocalKind::Callers).await;
         let begun = timeout(Duration::from_millis(50), ask(&mut waiting, b"x")).await;
         assert!(begun.is_err(), "it waits");
-        drop(held);
-        assert!(waiting.reader.receive(1000).await.is_ok());
+        assert!(ask(&mut served.connect(LocalKind::Forward).await, b"x").await.is_some());
+        assert_eq!(served.refused(), 0);
+    });
+}
+
+#[test]
+fn a_connection_that_its_peer_closes_while_it_waits_is_not_served() {
+    run(async {
+        let config = LocalConfig { relay_connections: 1, ..LocalConfig::default() };
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let served = ServedSocket::start_with(&config, move |connection| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            echo(connection)
+        });
+        let mut held = served.connect(LocalKind::Relay).await;
+        assert!(ask(&mut held, b"x").await.is_some());
+        let mut given_up = served.connect(LocalKind::Relay).await;
+        assert!(timeout(Duration::from_millis(50), ask(&mut given_up, b"x")).await.is_err(), "it waits");
+        drop((given_up, held));
+        assert!(ask(&mut served.connect(LocalKind::Relay).await, b"x").await.is_some());
+        assert_eq!(count.load(Ordering::SeqCst), 2, "the first and the last one");
+    });
+}
+
+#[test]
+fn requests_in_progress_are_answered_when_the_socket_stops() {
+    run(async {
+        let (release, released) = watch::channel(false);
+        let mut served = ServedSocket::start_with(&LocalConfig::default(), move |mut connection| {
+            let mut released = released.clone();
+            async move {
+                let request = connection.reader.receive(100).await?;
+                let _ = released.wait_for(|&is_released| is_released).await;
+                connection.writer.send(0, |content| content.extend_from_slice(&request)).await
+            }
+        });
+        let silent = UnixStream::connect(&served.path).await.unwrap();
+        let mut connection = served.connect(LocalKind::Relay).await;
+        assert!(timeout(Duration::from_millis(50), ask(&mut connection, b"x")).await.is_err(), "in progress");
+        served.stop.send(true).unwrap();
+        assert!(!served.served.none_left(Duration::from_millis(50)).await, "it is awaited");
+        release.send(true).unwrap();
+        assert_eq!(&connection.reader.receive(100).await.unwrap()[..], b"x");
+        assert!(served.served.none_left(TIMEOUT).await, "a silent connection is not awaited");
+        drop(silent);
     });
 }
 

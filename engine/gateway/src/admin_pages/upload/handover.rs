@@ -1,4 +1,4 @@
-//! Hands the records of an upload over to `handle-admin` together, at its socket for many changes.
+//! Hands the records of an upload over to `handle-admin` together, at its local socket.
 
 use super::{RecordOutcome, UploadMode, UploadRecord};
 use crate::admin_pages::AdminRequest;
@@ -9,7 +9,7 @@ use handle_client::administration::ClientIdentity;
 use handle_local::bulk::{CHANGE_HEADER_LEN, FRAME_CHANGES_MAX, FRAME_LEN};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -86,11 +86,11 @@ impl Handover<'_> {
         let changed = changed.map(|(handle, _)| handle.as_bytes());
         self.request.state.until_visible(address, changed, under_way.position).await;
         let unknown = match carried_out {
-            Err(BulkError::Refused(code, text)) => (code, text),
-            Err(BulkError::NoSecret) => (ResponseCode::AUTHENTICATION_FAILED, String::new()),
-            Err(BulkError::Lost(error)) if error.kind() == ErrorKind::ResourceBusy => {
+            Err(BulkError::Refused(ResponseCode::SERVER_BUSY, _)) => {
                 (ResponseCode::SERVER_BUSY, self.request.unanswered(&ServiceError::Busy).1.text)
             }
+            Err(BulkError::Refused(code, text)) => (code, text),
+            Err(BulkError::NoSecret) => (ResponseCode::AUTHENTICATION_FAILED, String::new()),
             _ => (ResponseCode::ERROR, self.request.texts().unreachable.to_owned()),
         };
         under_way.finish(unknown.0, &unknown.1)
@@ -107,7 +107,7 @@ impl Handover<'_> {
         }
         let (source, timeout) = (self.request.peer.address, self.admin.timeout());
         let permit = self.admin.permit(source);
-        let _permit = permit.ok_or_else(|| io::Error::from(ErrorKind::ResourceBusy))?;
+        let _permit = permit.ok_or_else(BulkError::busy)?;
         let opened = bulk::open(self.socket, timeout, Arc::clone(identity), source, None).await;
         let failure = match &opened {
             Err(BulkError::Lost(error)) => Some(error),
