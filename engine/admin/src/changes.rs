@@ -17,7 +17,7 @@ use serde_json::json;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 /// Time in which the request has to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,10 +52,10 @@ pub async fn feed(
 ) -> io::Result<()> {
     let LocalConnection { mut reader, writer } = connection;
     let timeout = Duration::from_millis(state.config().local.changes_write_ms.into());
-    let mut feed = Feed { state: Arc::clone(state), writer, timeout };
-    let received = reader.receive(LocalKind::Changes.request_len_max());
-    let line = tokio::time::timeout(REQUEST_TIMEOUT, received).await;
-    let line = line.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+    let threads = Arc::new(Semaphore::new(1));
+    let mut feed = Feed { state: Arc::clone(state), writer, timeout, threads: Arc::clone(&threads) };
+    let request_len_max = LocalKind::Changes.request_len_max();
+    let line = reader.receive_within(request_len_max, REQUEST_TIMEOUT, &mut stopping).await?;
     let request = match serde_json::from_slice::<FeedRequest>(&line) {
         Ok(request) => Arc::new(request),
         Err(error) => {
@@ -63,12 +63,16 @@ pub async fn feed(
             return feed.refuse(&FeedRefusal::Request(why)).await;
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         sent = feed.send_all(&request) => sent,
         // A program that has closed the connection would wait for a change that may never come.
         _ = reader.closed(), if request.follow => Ok(()),
         _ = stopping.wait_for(|&stops| stops) => Ok(()),
-    }
+    };
+    // Its thread may still wait. The connection counts until then, or a program that connects again
+    // and again would have them all.
+    drop(threads.acquire().await);
+    ended
 }
 
 /// A connection to which changes are sent.
@@ -76,6 +80,8 @@ struct Feed {
     state: Arc<AdminState>,
     writer: FrameWriter,
     timeout: Duration,
+    /// The only thread of the connection, as a permit that its work holds.
+    threads: Arc<Semaphore>,
 }
 
 impl Feed {
@@ -112,7 +118,7 @@ impl Feed {
 
     /// Runs `work`, which may block.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-        tokio::task::spawn_blocking(work).await.map_err(|_| {
+        run_alone(&self.threads, work).await.map_err(|()| {
             self.state.service.counters.bugs.add();
             io::Error::other("reading the log met a bug")
         })
@@ -133,5 +139,42 @@ impl Feed {
             })?;
         }
         Ok(())
+    }
+}
+
+/// Runs `work` on a thread, with the only permit of `threads` until it ends, even if nobody waits
+/// for it any more.
+async fn run_alone<T: Send + 'static>(
+    threads: &Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ()> {
+    let permit = Arc::clone(threads).acquire_owned().await.map_err(|_| ())?;
+    let work = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        work()
+    });
+    work.await.map_err(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_thread_that_nobody_waits_for_any_more_counts_until_its_work_ends() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let threads = Arc::new(Semaphore::new(1));
+            let (release, released) = mpsc::channel::<()>();
+            let given_up = run_alone(&threads, move || released.recv().is_err());
+            let given_up = tokio::time::timeout(Duration::from_millis(20), given_up).await;
+            assert!(given_up.is_err() && threads.try_acquire().is_err(), "the work goes on");
+            drop(release);
+            drop(threads.acquire().await.unwrap());
+            assert_eq!(run_alone(&threads, || 7).await, Ok(7));
+            let bug = run_alone(&threads, || -> u8 { panic!("a bug of the test") }).await;
+            assert_eq!((bug, threads.available_permits()), (Err(()), 1));
+        });
     }
 }
