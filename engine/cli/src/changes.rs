@@ -5,6 +5,7 @@ use anyhow::{Context as _, bail};
 use handle_local::client::LocalClient;
 use handle_local::frame;
 use handle_local::kind::LocalKind;
+use handle_local::refusal::LocalRefusal;
 use serde_json::{Value as Json, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{self, ErrorKind, Read};
@@ -31,10 +32,11 @@ const RETRY: Duration = Duration::from_secs(1);
   hdl changes --follow --after 1f3870be274f6c49-17 --values
   hdl changes --after 1f3870be274f6c49-17 --prefix 10.1045 | jq -r .handle
 
-With --follow, a lost connection is opened again, and nothing is printed twice. A signal ends it
-after a whole line.
+With --follow, a connection that is lost after its first line is opened again, and nothing is printed
+twice. A signal ends it after a whole line.
 
-Exit codes: 0 good, 6 refused, as for a cursor that the log does not reach back to.")]
+Exit codes: 0 good, 6 refused, as for a user that may not follow changes, and for a cursor that the
+log does not reach back to.")]
 pub(crate) struct Args {
     /// The cursor of the last line of an earlier call.
     #[arg(long, value_name = "CURSOR")]
@@ -49,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     values: bool,
     /// The local socket of handle-admin.
-    #[arg(long, short, default_value = "/run/handle-admin/admin.socket", env = "HANDLE_ADMIN_CHANGES")]
+    #[arg(long, short, default_value = "/run/handle-admin/admin.socket", env = "HANDLE_ADMIN_SOCKET")]
     socket: PathBuf,
 }
 
@@ -57,9 +59,29 @@ pub(crate) struct Args {
 enum FeedEnd {
     /// All changes were printed, or a signal arrived.
     Over,
-    /// handle-admin closed it.
-    Lost,
+    /// handle-admin closed it, or has too many connections.
+    Lost(io::Error),
     Refused(String),
+}
+
+impl FeedEnd {
+    /// The end of a connection that failed.
+    fn of(error: io::Error) -> Self {
+        match LocalRefusal::of(&error) {
+            None | Some(LocalRefusal::Busy) => Self::Lost(error),
+            Some(refusal) => Self::Refused(refusal.to_string()),
+        }
+    }
+}
+
+/// What was received on all connections.
+struct FeedProgress {
+    /// The cursor after which the next connection begins.
+    after: Option<String>,
+    /// Whether the first line of a connection is printed: it has the cursor of a start.
+    prints_first: bool,
+    /// Whether any line has arrived.
+    has_line: bool,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
@@ -67,16 +89,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let (mut after, mut is_first) = (args.after.clone(), true);
+    let mut progress = FeedProgress { after: args.after.clone(), prints_first: true, has_line: false };
     loop {
         let connected = LocalClient::connect(&args.socket, LocalKind::Changes, LOOK);
         let ended = match connected {
             Ok(client) => {
-                let ended = print(args, client, &mut after, is_first, &stop)?;
-                is_first &= after.is_none();
+                let ended = print(args, client, &mut progress, &stop)?;
+                progress.prints_first &= progress.after.is_none();
                 ended
             }
-            Err(error) if is_first => {
+            Err(error) if !progress.has_line => {
                 return Err(error).with_context(|| {
                     format!(
                         "cannot connect to {} (is handle-admin running with `local.socket`, and does its \
@@ -85,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
                     )
                 });
             }
-            Err(_) => FeedEnd::Lost,
+            Err(error) => FeedEnd::Lost(error),
         };
         match ended {
             FeedEnd::Over => return Ok(ExitOutcome::Good),
@@ -93,8 +115,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitOutcome> {
                 eprintln!("hdl: {why}");
                 return Ok(ExitOutcome::Refused);
             }
-            FeedEnd::Lost if !args.follow => bail!("handle-admin closed the connection before the end"),
-            FeedEnd::Lost => pause(&stop),
+            FeedEnd::Lost(error) if !progress.has_line => {
+                return Err(error).context("the connection to handle-admin ended before its first line");
+            }
+            FeedEnd::Lost(_) if !args.follow => bail!("handle-admin closed the connection before the end"),
+            FeedEnd::Lost(_) => pause(&stop),
         }
         if stop.load(Ordering::Relaxed) {
             return Ok(ExitOutcome::Good);
@@ -135,15 +160,14 @@ impl Read for StoppableReader<'_> {
 fn print(
     args: &Args,
     mut client: LocalClient,
-    after: &mut Option<String>,
-    is_first: bool,
+    progress: &mut FeedProgress,
     stop: &AtomicBool,
 ) -> anyhow::Result<FeedEnd> {
-    let Args { prefix, values, follow, .. } = args;
+    let (Args { prefix, values, follow, .. }, after) = (args, &progress.after);
     let request = json!({ "after": after, "prefix": prefix, "values": values, "follow": follow }).to_string();
-    // A process that ends does not read it.
-    if client.send(request.len(), |content| content.extend_from_slice(request.as_bytes())).is_err() {
-        return Ok(FeedEnd::Lost);
+    // A process that ends does not read it, nor one that refuses this user.
+    if let Err(error) = client.send(request.len(), |content| content.extend_from_slice(request.as_bytes())) {
+        return Ok(FeedEnd::of(error));
     }
     let mut reader = StoppableReader { stream: client.stream(), stop };
     let (mut lines, mut is_begin) = (Vec::new(), true);
@@ -153,7 +177,10 @@ fn print(
             return Ok(FeedEnd::Over);
         }
         // A line that was cut off is sent again.
-        let Ok(part) = received else { return Ok(FeedEnd::Lost) };
+        let part = match received {
+            Ok(part) => part,
+            Err(error) => return Ok(FeedEnd::of(error)),
+        };
         lines.extend_from_slice(&part);
         let Some(end) = lines.iter().rposition(|&byte| byte == b'\n') else { continue };
         let rest = lines.split_off(end + 1);
@@ -163,9 +190,10 @@ fn print(
             if json.get("error").is_some() {
                 return Ok(FeedEnd::Refused(json["message"].as_str().unwrap_or("refused").to_owned()));
             }
-            *after = Some(json["cursor"].as_str().context("a line has no cursor")?.to_owned());
+            progress.has_line = true;
+            progress.after = Some(json["cursor"].as_str().context("a line has no cursor")?.to_owned());
             // A later connection begins with the cursor that was printed last.
-            if is_first || !is_begin {
+            if progress.prints_first || !is_begin {
                 println!("{}", output::json_line(&json));
                 output::check()?;
             }
