@@ -3,8 +3,8 @@
 //! - [`config`]: the configuration, checked before anything starts.
 //! - [`set`]: the published set that is mapped in this process, and how a new one goes live.
 //! - [`upstream`]: the Handle System, for handles that the set does not have.
-//! - [`administration`]: the service that makes changes and shows restricted values; [`bulk`]: its
-//!   socket for many changes.
+//! - [`administration`]: the service that makes changes and shows restricted values; [`bulk`]: many
+//!   changes at its local socket.
 //! - [`callers`]: callers of the API, whose identity that service verifies; [`sessions`]: their
 //!   sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
