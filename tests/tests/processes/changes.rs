@@ -284,6 +284,13 @@ fn a_follower_gets_every_change_once_across_a_killed_process() {
 }
 
 #[test]
+fn following_ends_at_a_connection_that_is_refused_before_its_first_line() {
+    let administered = started(|config| config.local.changes_connections = 0);
+    let (code, why) = fail(changes(&socket(&administered.config), &["--follow"]));
+    assert!(code == 1 && why.contains("handle-admin has too many connections of this kind"), "{code}: {why}");
+}
+
+#[test]
 fn a_request_is_one_line_and_may_be_all_that_a_program_sends() {
     let administered = started(|_| ());
     let socket = socket(&administered.config);
