@@ -50,7 +50,8 @@ pub async fn carry_out(
     let nonce = handle_auth::random();
     send(&mut connection.writer, &BulkReply::Challenge(nonce), timeout).await?;
     let proof = connection.reader.receive_within(BEGIN_LEN_MAX, timeout, &mut stopping).await?;
-    let proven = prove(&mut connection, service, (begin, nonce, proof), config, timeout).await?;
+    let proven =
+        prove(&mut connection, service, BulkChallenge { begin, nonce, proof }, config, timeout).await?;
     let Some(caller) = proven else { return Ok(()) };
     let caller = Arc::new(caller);
     loop {
@@ -135,19 +136,26 @@ async fn run<T: Send + 'static>(
     })
 }
 
-/// The first frame of a caller, the nonce of its challenge, and the frame with its proof.
-type ProofFrames = (Zeroizing<Vec<u8>>, [u8; NONCE_LEN], Zeroizing<Vec<u8>>);
+/// The challenge of a caller.
+struct BulkChallenge {
+    /// The first frame of the caller.
+    begin: Zeroizing<Vec<u8>>,
+    nonce: [u8; NONCE_LEN],
+    /// The frame with the proof.
+    proof: Zeroizing<Vec<u8>>,
+}
 
 /// Verifies the proof of the caller that the first frame names; `None` if the caller was refused.
 async fn prove(
     connection: &mut LocalConnection,
     service: &Arc<AdminService>,
-    (begin, nonce, proof): ProofFrames,
+    challenge: BulkChallenge,
     config: &Arc<BulkConfig>,
     timeout: Duration,
 ) -> io::Result<Option<BulkCaller>> {
     let (answering, config) = (Arc::clone(service), Arc::clone(config));
     let proven = run(service, move || {
+        let BulkChallenge { begin, nonce, proof } = challenge;
         let Some(BulkRequest::Proof { auth_type, signed_response }) = BulkRequest::decode(&proof) else {
             return Err(malformed());
         };

@@ -17,7 +17,8 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Answers the single request of a connection.
 ///
 /// # Errors
-/// When the peer closes the connection or is too slow, the server stops before the request, or the request is malformed.
+/// When the peer closes the connection or is too slow, the server stops before the request, or the
+/// request is malformed.
 pub async fn answer(
     mut connection: LocalConnection,
     state: &Arc<AdminState>,

@@ -151,8 +151,8 @@ pub fn check_user(user: &str) -> Result<(), PrivilegeError> {
     account(user).map(drop)
 }
 
-/// The number of `user`, a name of `/etc/passwd` or a number; `None` if there is no such name. It may
-/// be root.
+/// The number of `user`, a name of `/etc/passwd` or a number; `None` if there is no such name. It
+/// may be root.
 ///
 /// # Errors
 /// When `/etc/passwd` cannot be read.

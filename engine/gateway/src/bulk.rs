@@ -57,8 +57,8 @@ impl BulkError {
         Self::Refused(ResponseCode::SERVER_BUSY, message.to_owned())
     }
 
-    /// Whether a caller that could not be proven is proven a while later: `handle-admin` is busy, or
-    /// restarts.
+    /// Whether a caller that could not be proven may be proven a while later: `handle-admin` is
+    /// busy, or restarts.
     const fn is_temporary(&self) -> bool {
         matches!(self, Self::Lost(_) | Self::Refused(ResponseCode::SERVER_BUSY, _))
     }

@@ -59,7 +59,8 @@ impl RecordsUnderWay {
         under_way
     }
 
-    /// The outcomes of all records; `unknown_code` and `unknown_text` are that of those without any.
+    /// The outcomes of all records; `unknown_code` and `unknown_text` are that of those without
+    /// any.
     fn finish(self, unknown_code: ResponseCode, unknown_text: &str) -> Vec<RecordOutcome> {
         let unknown = || (unknown_code, unknown_text.to_owned());
         let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unknown));
