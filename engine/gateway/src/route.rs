@@ -142,7 +142,7 @@ routes! {
     AdminRecord: "/admin/record", READ_OR_SEND, Admin, Slashes;
     /// Many records from a file.
     AdminUpload: "/admin/upload", READ_OR_SEND, Admin, Slashes;
-    /// What became of them.
+    /// The outcome of each of them.
     AdminResult: "/admin/result.csv", SEND, Admin, Slashes;
     /// Requests for prefixes.
     AdminRegistrations: "/admin/registrations", READ, Admin, Slashes;

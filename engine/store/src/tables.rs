@@ -129,7 +129,8 @@ pub(crate) enum StoreEngine {
 pub(crate) type MetaNumber = (&'static str, u64);
 
 impl StoreEngine {
-    /// Creates an empty store. It has `mark`, a number in its `Meta`, from the moment that it exists.
+    /// Creates an empty store, which has `mark`, a number in its `Meta`, from the same transaction
+    /// on.
     pub(crate) fn create(
         config: &StoreConfig,
         folds: bool,

@@ -90,10 +90,9 @@ impl AdminService {
                         let index = if any_index { index } else { claimed.index };
                         sessions.authenticate(case.incoming, claimed, index);
                     }
-                    return Ok(match of_promoted {
-                        Some(decision) => ProofOutcome::Proven(promoted, decision),
-                        None => ProofOutcome::Proven(claimed, decision),
-                    });
+                    let (proven, decision) =
+                        of_promoted.map_or((claimed, decision), |decision| (promoted, decision));
+                    return Ok(ProofOutcome::Proven(proven, decision));
                 }
                 Ok(false) => is_refused = false,
             }

@@ -1,7 +1,7 @@
 //! The signatures that sources get over connections.
 //!
-//! Over UDP, the rate limit counts the bytes of certified answers. Over TCP nothing else would bound
-//! them: a source is served in its turn, and while nobody else asks, its turn is always.
+//! Over UDP, the rate limit counts the bytes of certified answers. Over TCP, turns bound a source
+//! only while others ask as well.
 
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::source_rates::{SourceRate, SourceRates};

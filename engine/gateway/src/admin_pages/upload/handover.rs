@@ -59,8 +59,7 @@ impl RecordsUnderWay {
         under_way
     }
 
-    /// The outcomes of all records; `unknown_code` and `unknown_text` are that of those without
-    /// any.
+    /// The outcomes of all records; those without any get `unknown_code` and `unknown_text`.
     fn finish(self, unknown_code: ResponseCode, unknown_text: &str) -> Vec<RecordOutcome> {
         let unknown = || (unknown_code, unknown_text.to_owned());
         let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unknown));
