@@ -8,12 +8,13 @@ use handle_tests::gateway_server::{
     GatewayServer, HttpAnswer, connect_over_tls, described, exchange_over_tls, get, post, post_request,
     serve_over_http, use_tls,
 };
-use handle_tests::process::{hdl, succeed};
+use handle_tests::process::{hdl, succeed, until};
 use handle_tests::vectors::VectorSource;
 use serde_json::{Value as Json, json};
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// `301:0.NA/TST`, which has every right.
@@ -479,6 +480,34 @@ fn requests_that_wait_for_their_clients_take_no_permit() {
         assert!(service.stored(&format!("TST/second-{at}")).is_some());
     }
     drop(keyed);
+}
+
+#[test]
+fn changes_in_progress_have_their_results_when_the_administration_stops() {
+    let mut service = BatchService::start();
+    let (address, state) = (service.address(), Arc::clone(service.admin.server().shared()));
+    let store = &state.service.store;
+    // All other changes wait for this one.
+    let (begin, begun) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let held = store.begin_change(move |_| {
+        begin.send(()).unwrap();
+        let _ = released.recv();
+        Ok(())
+    });
+    let held = held.unwrap();
+    begun.recv().unwrap();
+    let before = store.waiting();
+    let changing = std::thread::spawn(move || batch(address, ADMINISTRATOR, "", &creation("TST/STOPPED")));
+    until("the change waits", || store.waiting() > before);
+    let stopping = std::thread::spawn(move || service.admin.stop());
+    // For longer than connections without a request need to end.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(state.is_draining() && !stopping.is_finished(), "it waits for the change");
+    drop(release);
+    held.wait().unwrap();
+    assert_eq!(codes(&changing.join().unwrap()), [(1, 1)]);
+    stopping.join().unwrap();
 }
 
 #[test]
