@@ -511,6 +511,33 @@ fn changes_in_progress_have_their_results_when_the_administration_stops() {
 }
 
 #[test]
+fn requests_beyond_the_connections_of_the_administration_wait_for_their_turn() {
+    let service = BatchService::start_with(|config| config.local.bulk_connections = 1, |_| ());
+    let address = service.address();
+    let requests: Vec<_> = (0..8)
+        .map(|number| {
+            let body = creation(&format!("TST/TURN-{number}"));
+            std::thread::spawn(move || batch(address, ADMINISTRATOR, "", &body))
+        })
+        .collect();
+    for request in requests {
+        assert_eq!(codes(&request.join().unwrap()), [(1, 1)]);
+    }
+    assert_eq!(service.admin.server().shared().service.counters.local_refused.get(), 0);
+}
+
+#[test]
+fn requests_that_the_administration_does_not_let_wait_are_told_that_it_is_busy() {
+    let no_connections = |config: &mut handle_admin::config::Config| {
+        (config.local.bulk_connections, config.local.waiting_connections) = (0, 0);
+    };
+    let service = BatchService::start_with(no_connections, |_| ());
+    let refused = service.batch(ADMINISTRATOR, "", &creation("TST/BUSY"));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.header("retry-after").is_some() && refused.text().contains("Too many requests"));
+}
+
+#[test]
 fn a_body_that_breaks_off_has_an_answer_that_does_not_look_whole() {
     let service = BatchService::start_with(|_| (), |config| config.limits.transfer_ms = 300);
     let text = request(ADMINISTRATOR, "", &creations("cut", 20));
