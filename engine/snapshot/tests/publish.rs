@@ -759,5 +759,5 @@ fn a_directory_that_exists_stays_as_it_is_and_groups_are_inherited() {
     assert_eq!(mode(&dir), 0o2750);
     fs::write(above.path().join("file"), "").unwrap();
     let error = create_directory(&above.path().join("file")).unwrap_err();
-    assert!(error.to_string().contains("directory"), "{error}");
+    assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
 }
