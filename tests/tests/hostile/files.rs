@@ -272,7 +272,7 @@ fn errors_in_the_command_line_have_exit_code_2_and_name_the_expected_form() {
         (&["handle", "create", "10.1/a", "x:URL=y"], "invalid index \"x\": expected a number"),
         (&["handle", "create", "10.1/a", "1:URL"], "has no data: expected INDEX:TYPE=DATA"),
         (&["handle", "create", "10.1/a", "1:=x"], "the type is missing"),
-        (&["handle", "create", "10.1/a", "1:HS_ADMIN=300"], "invalid identity"),
+        (&["handle", "create", "10.1/a", "1:HS_ADMIN=300"], "BITS:INDEX:HANDLE"),
         (&["handle", "create", "10.1/a", "1:URL=x", "--permissions", "777"], "expected four bits"),
         (&["resolve", "10.1/a", "10.1/b"], "exactly one handle"),
         (&["resolve", "10.1/a", "--auth", "300:10.1/a"], "needs a key or a secret"),
