@@ -301,5 +301,9 @@ fn a_request_is_one_line_and_may_be_all_that_a_program_sends() {
     assert_eq!(lines(&answer).len(), 2, "{answer}");
     assert!(ask(&socket, &[b' '; 8000]).contains("bad_request"));
     let refused = &administered.server().shared().service.counters.local_refused;
-    assert_eq!((ask(&socket, &[b' '; 9000]), refused.get()), (String::new(), 1), "too long");
+    // The process may close the connection before it has received all of it.
+    let mut client = connect(&socket);
+    let _ = client.send(0, |content| content.extend_from_slice(&[b' '; 9000]));
+    assert_eq!(read_all(&mut client), "", "too long");
+    until("the refusal is counted", || refused.get() == 1);
 }

@@ -114,6 +114,8 @@ fn the_dashboard_and_the_alerts_use_existing_metrics_of_handle_admin() {
     let setup = ServiceSetup::new();
     let mut config = std::fs::read_to_string(setup.path("config")).unwrap();
     config.push_str("[publish.ship]\nurl = \"file:///tmp/no/such/place\"\n");
+    // Lines of the audit log are counted if there is one.
+    config.insert_str(0, &format!("audit = \"{}\"\n", setup.path("audit.log").display()));
     std::fs::write(setup.path("config"), config).unwrap();
     let _admin = setup.start();
     let metrics = http::get(setup.http, "/metrics").unwrap().body;
