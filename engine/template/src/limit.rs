@@ -15,8 +15,9 @@ pub const XML_DEPTH_MAX: usize = 32;
 pub const PATTERN_LEN_MAX: usize = 256 << 10;
 /// Most bytes that are compiled of all patterns of one namespace, or of all for one answer. Each
 /// attempt to compile a pattern counts, with the size up to which it goes, so that a pattern counts
-/// about twice, and one that is refused as well.
-pub const PATTERNS_LEN_MAX: usize = 2 * PATTERN_LEN_MAX;
+/// about twice, and one that is refused as well. This is enough for one pattern of the greatest
+/// size with four classes beyond ASCII.
+pub const PATTERNS_LEN_MAX: usize = 3 * PATTERN_LEN_MAX;
 /// Deepest nesting of groups in a pattern.
 pub const PATTERN_DEPTH_MAX: u32 = 32;
 /// Longest chain of references to templates, as in deployed servers.

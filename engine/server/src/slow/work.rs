@@ -703,7 +703,16 @@ impl JobContext<'_> {
     /// # Errors
     /// When the source has got too many signatures. `message` is then to be replaced.
     fn write(&self, reply: &ReplyParts<'_>, message: &mut Vec<u8>) -> Result<(), RefusalReason> {
-        if self.write_unsigned(reply, message) { self.sign(message) } else { Ok(()) }
+        if !self.write_unsigned(reply, message) {
+            return Ok(());
+        }
+        // The session is open by now, and costs more than its signature. It is what clients with
+        // many requests are told to use.
+        if self.path.signer.is_some() && reply.op_code() != OpCode::SESSION_SETUP {
+            self.path.signature_rates.check(self.origin, &self.path.exempt)?;
+        }
+        self.sign(message);
+        Ok(())
     }
 
     /// Writes `reply` like `write`, but without a signature. Returns whether the reply is to be
@@ -737,11 +746,8 @@ impl JobContext<'_> {
         signs
     }
 
-    /// # Errors
-    /// When the source has got too many signatures.
-    fn sign(&self, message: &mut Vec<u8>) -> Result<(), RefusalReason> {
-        let Some(signer) = &self.path.signer else { return Ok(()) };
-        self.path.signature_rates.check(self.origin, &self.path.exempt)?;
+    fn sign(&self, message: &mut Vec<u8>) {
+        let Some(signer) = &self.path.signer else { return };
         let counter = match signer.sign(message) {
             Ok(Signature::Made) => {
                 self.spend(cost::SIGNATURE);
@@ -753,7 +759,6 @@ impl JobContext<'_> {
             Err(_) => &self.counters.signing_failed,
         };
         counter.add(1);
-        Ok(())
     }
 }
 
