@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(wide_classes(r"\pL[a-z][\x{100}-\x{200}][^,]\x41[\u{fc}]"), 4);
         assert_eq!(wide_classes("[\u{fc}-\u{ff}]"), 2);
         assert!(compile(&r"\pL".repeat(2), true).is_ok());
-        let error = compile(&r"\pL".repeat(9), true).unwrap_err();
+        let error = compile(&r"\pL".repeat(13), true).unwrap_err();
         assert!(error.why.contains("classes beyond ASCII"), "{error}");
     }
 
