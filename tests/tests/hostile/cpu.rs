@@ -246,8 +246,7 @@ fn a_source_gets_signed_answers_over_tcp_at_a_rate() {
     let plain = ask_over(&mut tcp_from(ATTACKER, served.address()), &keeps(OpFlags::PLAIN_REQUEST));
     assert_eq!(code(&plain), ResponseCode::SUCCESS, "what costs no signature is answered");
     let pair = KeyPair::new(Group::modp_14(), &[3; 64]);
-    let set_up =
-        ask_over(&mut tcp_from(ATTACKER, served.address()), &set_up_request(&pair, NOBODY, 0));
+    let set_up = ask_over(&mut tcp_from(ATTACKER, served.address()), &set_up_request(&pair, NOBODY, 0));
     assert_eq!(code(&set_up), ResponseCode::SUCCESS, "in a session nothing is signed");
     assert!(!set_up.ends_with(&[0; 4]), "the set-up itself is signed");
     assert_eq!(ask(OTHER, 5), 5, "another source");
