@@ -34,6 +34,7 @@ impl<'a> LineReader<'a> {
     }
 
     /// As [`field`](Self::field), but does not consume a line with another name.
+    #[cfg(feature = "build")]
     pub(crate) fn field_if(&mut self, name: &str) -> Option<&'a str> {
         let before = self.rest;
         let field = self.field(name);

@@ -1,8 +1,11 @@
 //! The bytes of a published file: mapped, or copied into private memory.
 #![expect(unsafe_code, reason = "a mapped file must not change, and advice takes a raw address")]
 
+#[cfg(feature = "build")]
 use core::ops::Range;
-use memmap2::{Advice, Mmap, MmapMut, MmapOptions, UncheckedAdvice};
+#[cfg(feature = "build")]
+use memmap2::UncheckedAdvice;
+use memmap2::{Advice, Mmap, MmapMut, MmapOptions};
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -62,6 +65,7 @@ pub struct MappedFile(Arc<Mapping>);
 struct Mapping {
     map: Mmap,
     len: usize,
+    #[cfg(feature = "build")]
     load_mode: LoadMode,
 }
 
@@ -97,7 +101,12 @@ impl MappedFile {
         // length was read.
         let len = file_len.min(map.len());
         MAPPED_BYTES.fetch_add(len as u64, Ordering::Relaxed);
-        let mapped = Self(Arc::new(Mapping { map, len, load_mode: how }));
+        let mapped = Self(Arc::new(Mapping {
+            map,
+            len,
+            #[cfg(feature = "build")]
+            load_mode: how,
+        }));
         mapped.expect(AccessPattern::Random);
         Ok(mapped)
     }
@@ -124,6 +133,7 @@ pub(crate) enum AccessPattern {
     Sequential,
 }
 
+#[cfg(feature = "build")]
 impl MappedFile {
     /// Gives the memory of a mapped range back. Reading the range again loads it again. Copies keep
     /// their memory.

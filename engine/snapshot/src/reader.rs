@@ -317,13 +317,13 @@ impl<B: AsRef<[u8]>> Layer<B> {
     }
 
     /// Starts loading the record at an offset of the file.
-    #[cfg(feature = "std")]
+    #[cfg(feature = "build")]
     pub(crate) fn prefetch_record(&self, at: u64) {
         prefetch(self.as_bytes(), to_usize(at), RECORD_PREFETCH_LEN);
     }
 
     /// The record at an offset of the file, if it is whole.
-    #[cfg(feature = "std")]
+    #[cfg(feature = "build")]
     pub(crate) fn record_at(&self, at: u64) -> Result<EncodedRecord<'_>, CorruptRecord> {
         let records = self.as_bytes().get(..to_usize(self.header.homed_at)).unwrap_or_default();
         let record = records.get(to_usize(at)..).and_then(EncodedRecord::split).map(|(record, _)| record);
@@ -354,7 +354,7 @@ pub struct LayerRecords<'a> {
 impl<'a> LayerRecords<'a> {
     /// The records that `bytes` consist of, with offsets in them; `None` if their lengths
     /// contradict each other.
-    #[cfg(feature = "std")]
+    #[cfg(feature = "build")]
     pub(crate) fn of_bytes(bytes: &'a [u8]) -> Option<Self> {
         let (mut left, mut rest) = (0, bytes);
         while !rest.is_empty() {
