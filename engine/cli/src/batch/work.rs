@@ -58,8 +58,8 @@ impl std::error::Error for ServerUnavailable {}
 /// have completed it.
 ///
 /// # Errors
-/// If there is no answer: the result is then unknown. [`ServerUnavailable`] if the server is busy or
-/// accepts no changes.
+/// If there is no answer: the result is then unknown. [`ServerUnavailable`] if the server is busy
+/// or accepts no changes.
 pub(super) fn ask(
     clients: &mut ServerClients<'_>,
     operation: &BatchOperation,
