@@ -177,7 +177,8 @@ for kind in kinds:
     sockets[kind] = socket.socket(socket.AF_UNIX)
     try: sockets[kind].connect(path)
     except PermissionError: sys.exit(3)
-    sockets[kind].sendall(bytes([1, kind, 0, 0, 0, 9]))
+    try: sockets[kind].sendall(bytes([1, kind, 0, 0, 0, 9]))
+    except (BrokenPipeError, ConnectionResetError): pass  # It may be closed by then.
 deadline, closed = time.monotonic() + 30, []
 while len(closed) < refused and time.monotonic() < deadline:
     closed = select.select(sockets.values(), [], [], 0.01)[0]
