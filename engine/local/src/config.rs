@@ -33,7 +33,8 @@ settings! {
         /// Connections for changes of many records and for searches. Each request in progress uses
         /// one.
         bulk_connections: usize = 32;
-        /// Connections for requests about callers, which take about a millisecond.
+        /// Connections for requests about callers. Most take about a millisecond; one that needs an
+        /// answer of another service may take 30 s.
         callers_connections: usize = 64;
         /// Connections for relayed messages. Each message in progress uses one, and each answer
         /// that is still sent: `handle-gateway` has 64 of both unless it is configured otherwise.

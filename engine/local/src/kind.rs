@@ -31,8 +31,8 @@ pub enum LocalPeer {
 
 /// Length of the request of a program that follows changes.
 const CHANGES_REQUEST_LEN_MAX: usize = 8192;
-/// Length of a part of the lines about changes: a program needs so much memory, and what it takes
-/// for a line.
+/// Maximum length of a frame of lines about changes. A program needs this much memory besides that
+/// for one line.
 const CHANGES_LEN_MAX: usize = 256 << 10;
 
 impl LocalKind {

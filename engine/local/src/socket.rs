@@ -86,9 +86,9 @@ enum ConnectionRefusal {
     User,
     /// The user may not use it for this kind.
     Kind(LocalKind),
-    /// So many connections of this kind are open.
+    /// Too many connections of this kind are open.
     Full(LocalKind),
-    /// So many connections of this user have no kind yet.
+    /// Too many connections of this user have no kind yet.
     Pending,
     /// The first frame has another version or kind.
     Frame(FrameError),
@@ -110,8 +110,8 @@ impl Display for ConnectionRefusal {
 }
 
 impl ConnectionRefusal {
-    /// What the peer learns of it.
-    const fn told(&self) -> LocalRefusal {
+    /// The refusal that is sent to the peer.
+    const fn as_sent(&self) -> LocalRefusal {
         match self {
             Self::User => LocalRefusal::User,
             Self::Kind(_) => LocalRefusal::Kind,
@@ -281,11 +281,11 @@ impl Admission {
         Ok(None)
     }
 
-    /// Tells the peer why it is refused, and logs that now and then: any local user may cause it if
-    /// the file lets in all users.
+    /// Sends the peer the reason of the refusal, and logs at most one refusal per second, because
+    /// any local user can cause one if the mode of the file is 0666.
     fn refuse(&self, stream: &UnixStream, user: Option<u32>, why: &ConnectionRefusal) {
         // The buffer of a fresh connection has capacity for a header.
-        let _ = send(stream, &frame::refuse(why.told()), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        let _ = send(stream, &frame::refuse(why.as_sent()), SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         if logged.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             *logged = Some(Instant::now());
