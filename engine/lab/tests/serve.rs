@@ -1,5 +1,5 @@
-//! The test service of `handle-lab serve`, used as its page says: by curl, by pyhandle, and by a
-//! client of the reference implementation with a key file.
+//! The test service of `handle-lab serve`, used by curl, by pyhandle, and by a client of the
+//! reference implementation with a key file. `tests/tests/pages` runs the commands of its page.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
@@ -87,16 +87,17 @@ fn shell(line: &str, directory: &Path) -> String {
     succeed(&output.unwrap(), line)
 }
 
-/// The commands with which the page creates and reads a handle by the variables of `--env-file`.
-fn commands_of_the_page() -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/test-service.md");
-    let page = std::fs::read_to_string(page).unwrap();
-    let (_, block) = page.split_once("<!-- runnable: with the variables -->\n\n```sh\n").unwrap();
-    block.split("```").next().unwrap().to_owned()
-}
+/// Creates and reads a handle by the variables of `--env-file`.
+const CREATE_FIRST: &str = r#"
+set -a; . ./handle.env; set +a
+curl -sS --cacert "$HANDLE_CERTIFICATE" --user "$(printf %s "$HANDLE_USERNAME" | sed 's/:/%3A/'):$HANDLE_PASSWORD" \
+    -X PUT -H 'Content-Type: application/json' -d '{"index":1,"type":"URL","data":"https://example.org/"}' \
+    "$HANDLE_URL/api/handles/$HANDLE_PREFIX/first"
+until curl -sSf "$HANDLE_HTTP_URL/api/handles/$HANDLE_PREFIX/first"; do sleep 0.1; done
+"#;
 
 #[test]
-fn the_commands_of_the_page_create_and_read_a_handle_and_nothing_stays() {
+fn the_variables_are_enough_to_create_and_read_a_handle_and_nothing_stays() {
     if !has_curl() {
         return;
     }
@@ -104,7 +105,7 @@ fn the_commands_of_the_page_create_and_read_a_handle_and_nothing_stays() {
     let service = RunningService::start(&["--env-file", "handle.env"], directory.path());
     let mode = std::fs::metadata(directory.path().join("handle.env")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "the file has the secret");
-    let answers = shell(&commands_of_the_page(), directory.path());
+    let answers = shell(CREATE_FIRST, directory.path());
     assert!(answers.contains("\"responseCode\":1") && answers.contains("https://example.org/"), "{answers}");
     let root = service.text("root").to_owned();
     assert!(Path::new(&root).exists());
@@ -120,7 +121,7 @@ fn with_a_directory_the_next_start_goes_on_with_the_same_records() {
     let directory = tempfile::tempdir().unwrap();
     let first = RunningService::start(&["--directory", "kept", "--env-file", "env"], directory.path());
     let report = first.report.clone();
-    shell(&commands_of_the_page().replace("handle.env", "env"), directory.path());
+    shell(&CREATE_FIRST.replace("handle.env", "env"), directory.path());
     first.stop();
     let second = RunningService::start(&["--directory", "kept"], directory.path());
     for name in ["url", "queries", "administration", "root"] {

@@ -1,0 +1,1 @@
+mkdir -p target && ln -s /media/programs target/release

@@ -1,0 +1,1 @@
+echo 20.500.LAB/hello >handles.txt
