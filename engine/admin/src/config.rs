@@ -25,29 +25,27 @@ use std::path::PathBuf;
 settings! {
     /// Configuration of `handle-admin`.
     pub struct Config of process on port 2642 where settings_agree {
-        /// Set this when the site record is in another place: its path, as JSON. It is the same as
-        /// that of `handled`.
+        /// Set this when the site record is elsewhere: its path, as JSON, the same as for
+        /// `handled`.
         restart site: PathBuf = PathBuf::from("/etc/handled/siteinfo.json");
-        /// Set this when the site has several servers: which of them this is, by its `serverId`.
+        /// Set this when the site has several servers: the `serverId` of this one.
         restart server_id: Option<i32> = None;
-        /// Set this when requests may not use all cores of the machine: threads that answer
-        /// requests; 0 for one on each core. Threads that wait for the disk are additional.
+        /// Set this when requests may not use all cores: threads that answer them; 0 for one on
+        /// each core. Threads that wait for the disk are additional.
         restart threads: usize = 0, 0..=1024;
-        /// Set this when administrative requests are to be kept in a file of their own: the audit
-        /// log, one line of JSON for each such request. Without it, the lines are in the log of the
-        /// process.
+        /// Set this when administrative requests need a log of their own: the audit log, one line
+        /// of JSON for each. Without it, the lines are in the log of the process.
         live audit: Option<PathBuf> = None;
-        /// Set this when nobody should learn which handles exist: `false` refuses to list handles
-        /// (opcode 105).
+        /// Set this when handles must not be listed: `false` refuses to (opcode 105).
         live list_handles: bool = true;
-        /// Set this when all clients support sessions: requests outside a session are refused
-        /// instead of challenged.
+        /// Set this when all clients support sessions: requests outside one are refused instead of
+        /// challenged.
         live require_sessions: bool = false;
-        /// Set this when existing handles or prefixes have control characters, or characters that
-        /// change the direction of text: allow them.
+        /// Set this when handles or prefixes have control characters, or ones that change the
+        /// direction of text: allow them.
         live allow_control_characters: bool = false;
-        /// Set this when a test, on a network without other hosts, should do without keys: allow
-        /// everything to everyone.
+        /// Set this when a test, on a network without other hosts, needs no keys: allow everything
+        /// to everyone.
         live anonymous_full_access: bool = false;
         section store: StoreConfig;
         section publish: PublishConfig;
@@ -88,36 +86,34 @@ fn settings_agree(config: &Config) -> Result<(), SettingError> {
 settings! {
     /// Bounds of records, challenges and logs.
     pub struct AdminLimits {
-        /// Set this when records are to be kept smaller than an answer can be: most bytes of the
-        /// values of a record.
+        /// Set this when records must be smaller than an answer can be: most bytes of the values of
+        /// a record.
         live record_bytes: usize = limit::VALUES_LEN_MAX, 1..=limit::VALUES_LEN_MAX;
-        /// Set this when more clients authenticate at the same time, or when memory is short:
-        /// challenges waiting for an answer. One more displaces the oldest. The challenged requests
-        /// have 1 KiB for each of them, in total. One IPv4 address or IPv6 /64 has a 64th of the
-        /// challenges, and one more displaces its oldest.
+        /// Set this when more clients authenticate at a time, or memory is short: challenges that
+        /// wait for an answer, with 1 KiB for the request of each, in total. One source has a 64th.
+        /// One more, of all or of a source, displaces the oldest.
         live challenges: usize = 65_536, 1..=1 << 24;
-        /// Set this when a host sends the requests of many clients, as `handle-gateway` elsewhere,
-        /// or verifies answers here: sources that are exempt from the limits of challenges, work
-        /// and wrong secret keys by source.
+        /// Set this when a host sends requests of many clients, as `handle-gateway` elsewhere, or
+        /// verifies answers here: sources without the limits of challenges, work and wrong secret
+        /// keys by source.
         live exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Set this when clients take longer to sign, as people with a device for it: time in which
-        /// a challenge can be answered.
+        /// Set this when clients take longer to sign, as people with a device: time to answer a
+        /// challenge.
         live challenge_ms: u32 = 60_000, 1..=3_600_000;
-        /// Set this when clients derive keys with more rounds, or when fewer should be computed for
-        /// them: most PBKDF2 rounds in the answer to a challenge. Four take about a microsecond.
-        /// With all keys that are tried, and with one for each 160 bits of the derived key, an
-        /// answer may cause 1.6 times as many.
+        /// Set this when clients derive keys with more rounds, or fewer should be computed: most
+        /// PBKDF2 rounds in the answer to a challenge. Four take about a microsecond. All keys that
+        /// are tried for an answer may take 1.6 times as many, each once for each 160 bits.
         live pbkdf2_iterations: u32 = 100_000, 1..=limit::PBKDF2_ITERATIONS_MAX;
         /// Set this when refused requests should take less of the audit log, or be seen more
-        /// completely: lines for requests that were refused, anonymous or without effect. They have
-        /// 20 bytes each on average, 64 times as many in a burst. One IPv4 address or IPv6 /64 gets
+        /// completely: lines per second for requests that were refused, anonymous or without
+        /// effect, with 20 bytes per second for each, in a burst 64 times as many. One source gets
         /// a fifth of the lines.
         live audit_refusals_per_s: u32 = 50, 1..=100_000;
-        /// Set this when the audit log has to go back further, or when its disk is small: bytes at
-        /// which its file is rotated. 16 rotated files are kept; `audit.jsonl.1` is the newest.
+        /// Set this when the audit log must go back further, or its disk is small: bytes at which
+        /// its file is rotated. 16 rotated files are kept; `audit.jsonl.1` is the newest.
         live audit_file_bytes: usize = 64 << 20, 64 << 10..=1 << 40;
-        /// Set this when a disk is so small, or filled so fast, that the warning should come later
-        /// or earlier: free bytes of a file system below which it counts as nearly full.
+        /// Set this when the warning of a full disk should come later or earlier: free bytes of a
+        /// file system below which it counts as nearly full.
         live disk_free_bytes: usize = 256 << 20, 0..=1 << 50;
     } constants {
         /// As long as the protocol and deployed servers allow.
@@ -178,24 +174,23 @@ impl AdminLimits {
 }
 
 settings! {
-    /// Limits on the number and duration of connections.
+    /// Limits on connections.
     pub struct TcpConfig {
-        /// Set this when more clients are connected at the same time, or when memory or descriptors
-        /// are short: connections at a time. One more displaces a connection that is idle, or whose
-        /// request is incomplete.
+        /// Set this when more clients are connected at a time, or memory or descriptors are short:
+        /// most connections. One more displaces one that is idle, or whose request is incomplete.
         live connections: usize = 4096, 1..=1 << 20;
-        /// Set this when many clients share one address, as behind a gateway or a NAT: connections
-        /// from one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four times.
+        /// Set this when many clients share an address, as behind a gateway or NAT: connections of
+        /// one IPv4 address or IPv6 /64. A /56 may have twice as many, a /48 four times.
         live connections_per_source <= connections: usize = 512, 1..=1 << 20;
         /// Set this when memory is short: requests in progress at a time; others wait. Each may
-        /// need as much memory as the longest message.
+        /// need the memory of the longest message.
         restart requests: usize = 256, 1..=1 << 12;
-        /// Set this when memory is short, or when many clients send long requests slowly: bytes of
-        /// all incomplete requests, without the first 4096 of each. Beyond it, the connections with
-        /// the oldest ones are closed.
+        /// Set this when memory is short, or many clients send long requests slowly: bytes of all
+        /// incomplete requests, without the first 4096 of each. Beyond it, the connections with the
+        /// oldest are closed.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Set this when clients keep connections for longer, or when connections are short: most
-        /// time that a connection stays open without a request.
+        /// Set this when clients keep connections for longer, or there are too few: most time
+        /// without a request.
         live idle_ms: u32 = limit::TCP_IDLE_TIMEOUT_MS, 1..=DAY_MS;
     } constants {
         /// Connections waiting to be accepted: a burst of a second. The kernel allows at most
@@ -215,9 +210,9 @@ settings! {
 settings! {
     /// Scrape endpoint and readiness ([admin-metrics.md](admin-metrics.md)).
     pub struct ObserveConfig {
-        /// Set this when this process is to be monitored: TCP address of `/metrics`, `/healthz` and
-        /// `/readyz`; none if not set. The endpoint has neither encryption nor authentication, so
-        /// it belongs on loopback or a private network.
+        /// Set this when the process is monitored: TCP address of `/metrics`, `/healthz` and
+        /// `/readyz`; none if not set. It has neither encryption nor authentication, so it belongs
+        /// on loopback or a private network.
         restart http: Option<SocketAddr> = None;
     } constants {
         /// HTTP connections at a time; more are refused. A few monitors, each with a connection or

@@ -21,8 +21,8 @@ handle_daemon::event_counters! {
         store_errors,
         /// Requests forwarded by `handled`.
         forwarded,
-        /// Connections to `local.socket` that were refused: of users who may not use it, or not for
-        /// this, too many, or with frames of another version.
+        /// Connections to `local.socket` refused: users without the right, too many, or another
+        /// version of frames.
         local_refused,
         /// Changes handed over by `handle-gateway`, without repetitions.
         bulk_changes,
@@ -47,10 +47,9 @@ handle_daemon::event_counters! {
         secret_guesses,
         /// Proofs that were not checked, because their source had sent too many wrong secret keys.
         secret_guesses_refused,
-        /// Signatures of nonces that were refused, because their source had asked for too many.
+        /// Signatures of nonces refused, because their source had asked for too many.
         nonce_signatures_refused,
-        /// Connections that were closed because their source, or all sources together, left too
-        /// many bytes of answers unread.
+        /// Connections closed because too many bytes of answers were left unread.
         connections_unread,
         /// Requests that hit a bug; the log shows where.
         bugs,

@@ -156,7 +156,7 @@ handle_daemon::metrics! {
         gauge requests_working = |reading| reading.state.connections.working();
         /// Commits synced to disk.
         counter store_commits = |reading| reading.commits.0;
-        /// Changes in these commits; divided by commits, the number of changes that share one.
+        /// Changes in these commits.
         counter store_changes = |reading| reading.commits.1;
         /// Changes waiting for the writer, at most 1024.
         gauge store_waiting = |reading| reading.service.store.waiting();
@@ -174,15 +174,14 @@ handle_daemon::metrics! {
         gauge store_last_transaction = |reading| reading.store.last_transaction;
         /// Transactions in the log.
         gauge store_log_transactions = |reading| reading.store.log_transactions;
-        /// Lines of the audit log: `written`, `left_out` because of their limits, or `lost` because
-        /// the file could not be written; lost lines are in the log of the process.
+        /// Lines of the audit log: `written`, `left_out` because of limits, or `lost` to the log of
+        /// the process, as the file could not be written.
         counter audit_lines [event] = |reading| MetricSeries::by_label(reading.service.audit.counts());
         /// Free bytes on the file systems of `store`, `publish` and `audit`.
         gauge disk_free_bytes [of] = |reading| reading.disks(|disk| disk.free_bytes);
         /// 1 while fewer than `limits.disk_free_bytes` are free.
         gauge disk_low [of] = |reading| reading.disks(|disk| Some(disk.is_low));
-        /// Lines of the log that could not be written to standard error, whose reader has gone or
-        /// is stuck, or whose disk is full.
+        /// Lines of the log that could not be written to standard error.
         counter log_lines_lost = |_it| log::lines_lost();
         /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
         gauge threads_ended = |_it| threads::ended().len();
@@ -194,10 +193,10 @@ handle_daemon::metrics! {
 handle_daemon::metrics! {
     /// Sources of records.
     fn source_metrics<'s>(RecordSources), "handle_admin_source_" {
-        /// Requests for records of a source, by result: `found`, `absent` if there is no such
-        /// handle, `cached` answers; and without an answer, `busy` because of `outstanding`,
-        /// `paused` after five failures, `late` after `timeout_ms`, `unreachable`, `refused` by
-        /// the source, `too_long`, or `invalid` because an answer breaks the contract.
+        /// Requests for records of a source: `found`, `absent`, or `cached`; without an answer
+        /// `busy` because of `outstanding`, `paused` after five failures, `late` after
+        /// `timeout_ms`, `unreachable`, `refused` by the source, `too_long`, or `invalid` by the
+        /// contract.
         counter requests [source, result] = |sources| {
             MetricSeries::by_labels(sources.iter().flat_map(|source| {
                 let name = source.name();
@@ -239,30 +238,29 @@ handle_daemon::metrics! {
         counter costly_refused = |reading| reading.costly.1;
         /// Requests waiting for key exchanges, derived keys or signatures.
         gauge costly_waiting = |reading| reading.costly.2;
-        /// Referrals for clients that do not understand them: `resolved`, `unresolved` because the
-        /// other service did not answer, `refused` because there were too many.
+        /// Referrals for clients that do not understand them: `resolved`, `unresolved` without an
+        /// answer, `refused` as too many.
         counter referrals [event] = |reading| referral_events(reading.service);
         /// Sessions in the table of this process, for example while `handled` is down: `opened`,
         /// `adopted` from another process over the same database, `ended` by their client,
-        /// `expired`, `displaced` by newer ones, refused because the table is full
-        /// (`refused_full`), or sent to TCP because too many unproven ones were set up over UDP
-        /// (`sent_to_tcp`).
+        /// `expired`, `displaced` by newer ones, refused by a full table (`refused_full`), or sent
+        /// to TCP as too many unproven ones came over UDP (`sent_to_tcp`).
         counter sessions [event] = |reading| {
             reading.service.proof.sessions().map(session_events)
         };
         /// Open sessions in the table of this process.
         gauge sessions_open = |reading| reading.service.proof.sessions().map_or(0, |all| all.own().len());
-        /// In sessions of either process: set-ups that succeeded (`set_up`), that failed to agree
-        /// on a key (`disagreed`) or that found the table full (`refused`); messages whose MAC was
-        /// valid and new (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`); encrypted
-        /// messages that were decrypted (`decrypted`) or could not be (`undecryptable`).
+        /// In sessions of either process: set-ups that succeeded (`set_up`), failed to agree on a
+        /// key (`disagreed`) or found the table full (`refused`); messages with a valid and new
+        /// (`with_mac`), invalid (`wrong_mac`) or repeated (`replayed`) MAC; encrypted messages
+        /// `decrypted` or `undecryptable`.
         counter session_messages [event] = |reading| {
             reading.service.proof.sessions().map(|all| MetricSeries::by_label(all.counts().by_name()))
         };
         /// Streams for mirrors that are being sent, at most `replication.streams`.
         gauge streams_open = |reading| reading.service.replication.as_ref().map_or(0, |all| all.streams_count());
-        /// The last transaction that each mirror has, from its requests or its last complete
-        /// stream, by its identity and the position of its server in its site.
+        /// The last transaction of each mirror, by its identity and the position of its server in
+        /// its site.
         gauge receiver_transaction [identity, server] = |reading| {
             receiver_series(reading, |progress, _| progress.last_transaction)
         };
@@ -274,10 +272,9 @@ handle_daemon::metrics! {
         gauge receiver_asked_seconds [identity, server] = |reading| {
             receiver_series(reading, |progress, _| progress.asked_unix_ms / 1000)
         };
-        /// With `[remote]`: queries to other services about identities (`sent`), of these
-        /// answered by the cache (`cached`) or by no server (`unanswered`); queries not sent
-        /// because there were too many (`refused`), or because a recent query about the same handle
-        /// got no answer (`recently_silent`).
+        /// With `[remote]`: queries about identities to other services (`sent`), of these answered
+        /// by the cache (`cached`) or by no server (`unanswered`); not sent as too many
+        /// (`refused`), or as one about the same handle recently got no answer (`recently_silent`).
         counter remote [event] = |reading| remote_events(reading.service);
         /// Requests waiting for other services, at most 16.
         gauge remote_waiting = |reading| reading.service.decision.remote().map_or(0, RemoteServices::asking);

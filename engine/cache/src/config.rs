@@ -35,7 +35,7 @@ worker_settings! {
     /// Configuration of `handle-cache`.
     pub struct Config where settings_agree {
         /// Set this when a published set is on this machine: its directory. Handles of its homed
-        /// prefixes are answered from it, as `handled` answers, and never resolved.
+        /// prefixes are answered from it, as by `handled`, and never resolved.
         restart snapshot: Option<PathBuf> = None;
         section cache: CacheConfig;
         section upstream: ResolutionConfig;
@@ -55,26 +55,26 @@ worker_settings! {
 settings! {
     /// The cache: its size, and how long answers are used.
     pub struct CacheConfig {
-        /// Set this when memory is short, or when more records are asked for than fit: memory for
-        /// cached records.
+        /// Set this when memory is short, or more records are asked for than fit: memory for cached
+        /// records.
         restart bytes: usize = 256 << 20, CachedRecordTable::BYTES_MIN..=1 << 40;
-        /// Set this when a restart should not empty the cache: the file in which it is kept. Only
-        /// its owner can read it.
+        /// Set this when a restart should not empty the cache: the file that keeps it, which only
+        /// its owner can read.
         restart file: Option<PathBuf> = None;
-        /// Set this when a crash must lose less of the cache, or when writing it disturbs the disk:
-        /// seconds after which this file is written again, besides at the end of the process; 0 for
-        /// only then.
+        /// Set this when a crash must lose less of the cache, or writing it disturbs the disk:
+        /// seconds between writes of this file, besides that at the end of the process; 0 for only
+        /// then.
         live save_every_s: u32 = 300, 0..=86_400;
-        /// Set this when changes must be seen earlier than their owners ask for: time for which a
-        /// record is kept at most, and greatest TTL in answers.
+        /// Set this when changes must be seen earlier than their owners ask for: most time that a
+        /// record is kept, and greatest TTL in answers.
         live ttl_s_max: u32 = TTL_MAX_S.cast_unsigned(), 1..=TTL_MAX_S.cast_unsigned();
         /// Set this when new handles must be found at once, or many are asked for that do not
-        /// exist: time for which the answer is kept that there is no such handle, or that it has no
-        /// public values; 0 to keep none.
+        /// exist: time for which it is kept that a handle does not exist, or has no public values;
+        /// 0 for not at all.
         live negative_s: u32 = 30, 0..=86_400;
         /// Set this when an old record is worse than none, or outages last longer: time after its
-        /// end for which a record is still shown if no server answers; 0 for not at all. A value
-        /// with an absolute TTL is never shown after its time.
+        /// end for which a record is shown if no server answers; 0 for not at all. A value with an
+        /// absolute TTL is never shown after its time.
         live stale_s: u32 = 3600, 0..=604_800;
     } constants {
         /// Longest record that is kept, in bytes of its handle and public values. One in this
@@ -105,25 +105,24 @@ settings! {
         /// Set this when the global service is not that of the Handle System, or its file is
         /// elsewhere: `bootstrap_handles` (JSON) or `root_info` of a deployed client.
         restart root: Option<PathBuf> = None;
-        /// Set this when prefixes have a service that is not in the Handle System:
-        /// `local_info.json` or `local_info` of a deployed client.
+        /// Set this when prefixes have a service outside the Handle System: `local_info.json` or
+        /// `local_info` of a deployed client.
         restart local_info: Option<PathBuf> = None;
         /// Set this when one site is asked about every handle: `resolver_site` of a deployed
         /// client, or a site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
-        /// Set this when the way to the servers is not trusted: only answers with a valid signature
-        /// of the server that was asked are used. The sites of services have the keys; servers that
-        /// are named by their addresses have none.
+        /// Set this when the way to the servers is not trusted: only answers signed by the server
+        /// that was asked are used. Keys come from the sites of services; servers named by address
+        /// have none.
         restart certified: bool = false;
-        /// Set this when services are in a laboratory or an intranet: the networks in which no
-        /// server is asked that a record or a referral names, because the owner of any prefix
-        /// chooses these addresses; `[]` for none. Servers that are configured, and those of the
-        /// global service, may be in them.
+        /// Set this when services are in a laboratory or intranet: networks in which no server is
+        /// asked that a record or referral names, because the owner of any prefix chooses these
+        /// addresses; `[]` for none. Configured servers, and those of the global service, may be in
+        /// them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
-        /// Set this when questions wait for their turn, or when servers complain: questions at a
-        /// time. One source, an IPv4 address or an IPv6 /64, and one prefix may each have an
-        /// eighth, and renewals in the background a quarter. Sources in `waiting.exempt_sources`
-        /// may have all.
+        /// Set this when questions wait, or servers complain: questions at a time. One source and
+        /// one prefix may each have an eighth, renewals in the background a quarter, and sources in
+        /// `waiting.exempt_sources` all.
         restart questions: usize = 1024, 1..=1 << 16;
     } constants {
         /// Longest duration of one question, from its turn on. Then the client is told that no
@@ -158,11 +157,11 @@ const RENEWALS_SHARE: usize = 4;
 settings! {
     /// Requests that wait for a record, a signature or a challenge.
     pub struct WaitingConfig {
-        /// Set this when gateways or other caching servers ask for many clients: sources that are
-        /// exempt from the limits by source, also of wrong secret keys.
+        /// Set this when gateways or other caching servers ask for many clients: sources without
+        /// the limits by source, also of wrong secret keys.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Set this when more answers are signed, or made of new records, than one thread can make:
-        /// the threads that answer waiting requests once their record is there.
+        /// Set this when one thread cannot make all signed answers and those of new records:
+        /// threads that answer waiting requests once their record is there.
         restart threads: usize = 1, 1..=256;
     } constants {
         /// Such requests at a time: those of a few seconds. If 8 or more, one source gets a

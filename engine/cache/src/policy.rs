@@ -43,28 +43,27 @@ impl SettingType for AuthenticatedRequests {
 }
 
 settings! {
-    /// Rules by prefix. A rule is for the handles of exactly this prefix, in any case. For a prefix
-    /// with several rules, `deny` comes first, then `forward`, then `alias`.
+    /// Rules for the handles of exactly one prefix, in any case. `deny` comes first, then
+    /// `forward`, then `alias`.
     pub struct PolicyConfig {
         /// Set this when handles must not be resolved here: their prefixes, refused with RC 301.
         restart deny: Vec<String> = Vec::new(), PREFIXES;
-        /// Set this when certain servers have the handles of a prefix: these are asked about them,
-        /// and no others.
+        /// Set this when certain servers have the handles of a prefix: only these are asked about
+        /// them.
         restart forward: Vec<String> = Vec::new(), FORWARDS;
-        /// Set this when only signed answers are trusted for certain prefixes: those for which only
-        /// answers with a valid signature are used. With `upstream.certified`, this holds for all
-        /// prefixes.
+        /// Set this when only signed answers are trusted for certain prefixes: these prefixes. With
+        /// `upstream.certified`, it holds for all.
         restart certified: Vec<String> = Vec::new(), PREFIXES;
-        /// Set this when clients that can reach no other server ask for more than public values, or
-        /// change records: `forward` passes these requests on to the responsible service if they
-        /// come over TCP and outside sessions. `refer` refuses them.
+        /// Set this when clients that reach no other server change records, or ask for more than
+        /// public values: `forward` passes such requests, if over TCP and outside sessions, on to
+        /// the responsible service; `refer` refuses them.
         restart authenticated: AuthenticatedRequests = AuthenticatedRequests::Refer;
-        /// Set this when changes must be seen at once: the prefixes that the `handle-admin` of
-        /// `notify` publishes. With each set that it announces, what is known about the changed
-        /// handles counts as expired.
+        /// Set this when changes must be seen at once: prefixes that the `handle-admin` of `notify`
+        /// publishes. With each set that it announces, what is known about the changed handles
+        /// expires.
         restart notified: Vec<String> = Vec::new(), PREFIXES;
-        /// Set this when one prefix stands for another: a handle of the first gets the record of
-        /// the handle of the other with the same suffix.
+        /// Set this when one prefix stands for another: a handle of the first gets the record with
+        /// the same suffix under the other.
         restart alias: Vec<String> = Vec::new(), ALIASES;
     } constants {
         /// Seconds after such a notice in which each request for these handles causes a question,

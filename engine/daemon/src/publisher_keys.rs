@@ -13,20 +13,20 @@ const AGE_S_MAX: u64 = 366 * 86_400;
 settings! {
     /// The publishers whose sets are served ([publishing.md](publishing.md#signed-sets)).
     pub struct PublishersConfig where settings_fit {
-        /// Set this when sets come over a network or a store that others can write to: the files
-        /// with the public keys of the publishers, native or PEM. If there are any, sets that are
-        /// not signed, signed by others, or older than the set in service are refused.
+        /// Set this when sets come over a network, or a store that others can write to: files with
+        /// the public keys of the publishers, native or PEM. If there are any, sets that are not
+        /// signed, signed by others, or older than the one in service are refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// Set this when an older set must be refused after a restart as well: the file in which
-        /// the process stores the statement about the last set that it has served. Its directory
-        /// must be writable. Each process needs a file of its own. Needs `keys`.
+        /// Set this when an older set must be refused after a restart as well: file for the
+        /// statement about the last set served, in a writable directory and of this process only.
+        /// Needs `keys`.
         restart last_set_file: Option<PathBuf> = None;
-        /// Set this when somebody who holds back new sets has to be noticed: the maximum age of the
-        /// newest statement of the publisher. Beyond it, the set is stale, and `/readyz` answers
-        /// 503. 0 for no limit. Without `keys`, the age is not known, and there is no limit.
+        /// Set this when held-back sets must be noticed: maximum age of the newest statement of the
+        /// publisher; beyond it, the set is stale, and `/readyz` answers 503. 0 for no limit.
+        /// Without `keys`, the age is not known, and there is none.
         live age_max_s: u64 = 0, 0..=AGE_S_MAX;
         /// Set this when no answer is better than one from a stale set: the server answers RC 3
-        /// (server too busy), so that clients ask another server.
+        /// (server too busy), so that clients ask another.
         live refuse_stale: bool = false;
     }
 }

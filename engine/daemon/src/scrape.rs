@@ -42,9 +42,9 @@ impl Default for ScrapeLimits {
 crate::settings! {
     /// `/metrics`, `/healthz` and `/readyz`, on an address of their own.
     pub struct ObserveConfig {
-        /// Set this when the process is monitored: the address of the endpoint; none if not set. It
-        /// has neither encryption nor authentication, so it belongs on loopback or a private
-        /// network.
+        /// Set this when the process is monitored: TCP address of `/metrics`, `/healthz` and
+        /// `/readyz`; none if not set. It has neither encryption nor authentication, so it belongs
+        /// on loopback or a private network.
         restart http: Option<SocketAddr> = None;
     } constants {
         /// The endpoint serves a few scrapers and probes, whatever the process does.

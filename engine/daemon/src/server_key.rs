@@ -21,12 +21,12 @@ settings! {
     /// The key that signs answers; without this section, answers are not signed
     /// ([authentication.md](authentication.md)).
     pub struct ServerKeyConfig {
-        /// Set this when answers are to be signed: the private key file, as `hdl-keygen` of the
-        /// reference implementation writes it. Only its owner may have access to it.
+        /// Set this when answers are to be signed: private key file, as written by `hdl-keygen` of
+        /// the reference implementation.
         restart file: PathBuf = PathBuf::new(), PATH;
-        /// Set this when the key is encrypted: where its passphrase is. `file:PATH` is a file that
-        /// only its owner may have access to, `env:NAME` an environment variable, and
-        /// `credential:NAME` a credential of systemd (`LoadCredential=`).
+        /// Set this when the key is encrypted: where its passphrase is: `file:PATH`, `env:NAME` for
+        /// an environment variable, or `credential:NAME` for a credential of systemd
+        /// (`LoadCredential=`).
         restart passphrase: Option<PassphraseSource> = None;
     }
 }

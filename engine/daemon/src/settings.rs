@@ -377,10 +377,9 @@ macro_rules! settings {
         $crate::settings! {
             $(#[doc = $about])*
             $visibility struct $section of process without port $(where $rule)? {
-                /// Set this when several processes of one service have settings in common: the file
-                /// with these settings
-                /// ([settings.md](settings.md#settings-that-both-processes-read)). They apply as if
-                /// they were set here.
+                /// Set this when several processes have settings in common: the file with these,
+                /// which apply as if they were set here
+                /// ([settings.md](settings.md#settings-that-both-processes-read)).
                 restart shared: Option<std::path::PathBuf> = None;
                 /// Set this when the process has to serve other addresses or another port. `[::]`
                 /// includes IPv4.
@@ -399,8 +398,8 @@ macro_rules! settings {
         $crate::settings! {
             $(#[doc = $about])*
             $visibility struct $section $(where $rule)? {
-                /// Set this when `hdl control` has to reach the process: the UNIX socket for its
-                /// commands. Without it, there is none.
+                /// Set this when `hdl control` has to reach the process: the UNIX socket for it;
+                /// none if not set.
                 restart control: Option<std::path::PathBuf> = None;
                 /// Set this when the process is started as root: the user to switch to once ports
                 /// are bound, as a name or `uid:gid`.

@@ -19,20 +19,20 @@ settings! {
         /// Set this when the process starts without arguments: where the sets of the publisher are.
         /// Required, here or as the first argument.
         restart url: String = String::new(), FLEET_URL_RULE;
-        /// Set this when the process starts without arguments: the directory of the set, which
+        /// Set this when the process starts without arguments: the directory for the set, which
         /// `handled` and `handle-gateway` serve. Required, here or as the second argument.
         restart directory: PathBuf = PathBuf::new();
-        /// Set this when a script or a timer fetches: fetch once, and exit, with code 0 if the set
-        /// in the directory is then current.
+        /// Set this when a script or timer fetches: fetch once and exit, with code 0 if the set in
+        /// the directory is then current.
         restart once: bool = false;
-        /// Set this when changes have to arrive sooner without notices, or when requests cost
-        /// money: interval at which the source is asked for a new set.
+        /// Set this when changes must arrive sooner without notices, or requests cost money:
+        /// interval of asking for a new set.
         live interval_ms: u64 = 1000, 10..=3_600_000;
-        /// Set this when sets are signed, and reading new layers twice takes too long: with
-        /// `false`, the records and the index of new layers are not checked, only their digests. A
-        /// publisher can then make a set that is served with errors.
+        /// Set this when sets are signed, and reading new layers twice takes too long: `false`
+        /// checks only their digests, not records and index. A publisher can then make a set that
+        /// is served with errors.
         live check_records: bool = true;
-        /// Set this when processes need longer to open a set that they have found: time for which a
+        /// Set this when processes need longer to open a set that they found: time for which a
         /// layer is kept after the last set that names it.
         live grace_s: u64 = 60, 1..=TIME_S_MAX;
         section notify: NotifyConfig;
@@ -54,12 +54,12 @@ settings! {
     /// The publishers whose sets are fetched ([publishing.md](publishing.md#signed-sets)).
     pub struct PublishersConfig {
         /// Set this when only sets of certain publishers may be served: files with their public
-        /// keys, native or PEM. If there are any, sets that are not signed, or signed by others,
-        /// are refused.
+        /// keys, native or PEM. If there are any, sets that are not signed, or by others, are
+        /// refused.
         restart keys: Vec<PathBuf> = Vec::new();
-        /// Set this when monitoring has to notice a publisher that stands still: maximum age of its
-        /// newest statement. Beyond it, the set is stale, and `/readyz` answers 503. 0 for no
-        /// limit. The age of a set that is not signed is not known, and there is no limit.
+        /// Set this when monitoring must notice a publisher that stands still: maximum age of its
+        /// newest statement; beyond it, the set is stale, and `/readyz` answers 503. 0 for no
+        /// limit, as for sets that are not signed.
         live age_max_s: u64 = 0, 0..=TIME_S_MAX;
     }
 }

@@ -62,8 +62,7 @@ pub fn metric_groups() -> Vec<MetricGroup> {
 handle_daemon::metrics! {
     /// The process.
     fn process_metrics<'s>(FetchState), "handle_fetch_" {
-        /// Lines of the log that could not be written to standard error, whose reader has gone or
-        /// is stuck, or whose disk is full.
+        /// Lines of the log that could not be written to standard error.
         counter log_lines_lost = |_it| log::lines_lost();
         /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
         gauge threads_ended = |_it| threads::ended().len();

@@ -19,12 +19,12 @@ pub const FLEET_URL_RULE: SettingRule<String> = SettingRule {
 settings! {
     /// Requests to object storage ([fleets.md](../fleets.md#object-storage)).
     pub struct StorageConfig {
-        /// Set this when object storage wants credentials or options: a file with them, as
-        /// `NAME=value` lines with the names of environment variables, such as `AWS_ACCESS_KEY_ID`.
-        /// They take precedence over the environment. Only its owner may have access to it.
+        /// Set this when object storage needs credentials or options: file with them, as lines
+        /// `NAME=value` with the names of environment variables, such as `AWS_ACCESS_KEY_ID`, which
+        /// it overrides.
         restart credentials_file: Option<PathBuf> = None;
-        /// Set this when chunks take longer over a slow path: most time for one request, at
-        /// most five seconds of it for connecting.
+        /// Set this when chunks take longer over a slow path: most time for one request, at most
+        /// five seconds of it for connecting.
         restart timeout_ms: u64 = 30_000, 100..=600_000;
     } constants {
         /// How often a failed request is repeated before the whole attempt fails, which is made

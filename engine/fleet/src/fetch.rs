@@ -65,8 +65,8 @@ handle_daemon::event_counters! {
         sets,
         /// Statements of the publisher that were written to `HEARTBEAT`.
         statements,
-        /// Statements that were refused: damaged, not signed by an accepted publisher, or signed
-        /// more than 60 seconds ahead of the clock of this machine.
+        /// Statements refused: damaged, of no accepted publisher, or signed more than 60 seconds
+        /// ahead of this machine's clock.
         statements_refused,
         /// Layers that were downloaded and verified.
         layers,
@@ -88,16 +88,14 @@ handle_daemon::event_counters! {
         refused_damaged,
         /// Manifests that were refused because they were not signed.
         refused_unsigned,
-        /// Manifests that were refused because no accepted publisher had signed them.
+        /// Manifests refused because no accepted publisher had signed them.
         refused_foreign,
-        /// Manifests that were refused because they were signed more than 60 seconds ahead of the
-        /// clock of this machine.
+        /// Manifests refused because they were signed more than 60 seconds ahead of this machine's
+        /// clock.
         refused_ahead,
-        /// Manifests that were refused because the directory had a later set, by epoch and
-        /// generation.
+        /// Manifests refused because the directory had a later set, by epoch and generation.
         refused_older,
-        /// Manifests that were refused because the directory had another set of the same epoch and
-        /// generation.
+        /// Manifests refused because the directory had another set of this epoch and generation.
         refused_conflicting,
         /// Notices of new sets.
         notices,

@@ -9,8 +9,8 @@ use std::io::Write as _;
 settings! {
     /// Compression of answers for clients that accept it: zstd, br or gzip.
     pub struct CompressionConfig {
-        /// Set this when a proxy in front compresses, or processor time is short: with `false`,
-        /// answers are not compressed.
+        /// Set this when a proxy in front compresses, or processor time is short: `false`
+        /// compresses nothing.
         live enabled: bool = true;
     } constants {
         /// Shorter bodies are not compressed: with its head, such an answer fits in one packet

@@ -30,8 +30,8 @@ use std::time::Duration;
 settings! {
     /// Configuration of `handle-gateway`.
     pub struct Config of process on port 8000 where settings_agree {
-        /// Set this when answers come from a published set: its directory, the one with the file
-        /// `MANIFEST`. Without it, every answer comes from the Handle System (`upstream`).
+        /// Set this when answers come from a published set: its directory, with the file
+        /// `MANIFEST`. Without it, all come from the Handle System (`upstream`).
         restart snapshot: Option<PathBuf> = None;
         /// Set this when the gateway answers for a site: the site record, as JSON. `/api/site`
         /// answers it, and it says which handles the set has.
@@ -39,27 +39,26 @@ settings! {
         /// Set this when the site has several servers, and then it is required: the `serverId` of
         /// this one.
         restart server_id: Option<i32> = None;
-        /// Set this when other processes need some of the cores: the number of worker threads; 0
-        /// for one on each core that the process may use.
+        /// Set this when other processes need some of the cores: worker threads; 0 for one on each
+        /// core that the process may use.
         restart workers: usize = 0, 0..=1024;
-        /// Set this when new processes replace old ones without loss: take over from the
-        /// `handle-gateway` that listens on `control`, if there is one, and continue with its
-        /// listening sockets. Needs `control`.
+        /// Set this when new processes replace old ones without loss: continue with the sockets of
+        /// the `handle-gateway` that listens on `control`, if there is one. Needs `control`.
         restart take_over: bool = false;
-        /// Set this when reading each new layer once more takes too long: with `false`, layers go
-        /// live without a check of every byte, which their publisher has made.
+        /// Set this when reading each new layer again takes too long: `false` relies on its
+        /// publisher to have checked every byte.
         live verify_new_layers: bool = true;
-        /// Set this when locations name countries: a file in the format of MaxMind
-        /// (GeoLite2-Country and others) with the countries of addresses. A reload reads it again
-        /// and keeps the previous data if the file is damaged.
+        /// Set this when locations name countries: file in the format of MaxMind (as
+        /// GeoLite2-Country). A reload reads it again, and keeps the previous data if it is
+        /// damaged.
         live country_database: Option<PathBuf> = None;
         /// Set this when identifiers that are not handles are resolved here, each kind in a table
         /// `[[target]]`: `path` is the start of their paths, `pattern` a regular expression for the
-        /// rest. `template` is the URL of a redirect, or `backend` the URL (`http` or `https`) of a
-        /// request, both with `{0}` for the rest and `{1}` to `{9}` for the groups of the pattern.
-        /// `ca_file` names the authorities of a back end over TLS, as PEM; those of the host if not
-        /// set. Limits of a back end: `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a
-        /// time, a quarter of them from one source).
+        /// rest. `template` is the URL of a redirect, or `backend` (`http` or `https`) that of a
+        /// request, with `{0}` for the rest and `{1}` to `{9}` for its groups. `ca_file` has the
+        /// authorities of a back end over TLS, as PEM; those of the host if not set. Limits of a
+        /// back end: `timeout_ms` (5000), `bytes_max` (1 MiB), `requests` (64 at a time, a quarter
+        /// for one source).
         live target: Vec<IdentifierTarget> = Vec::new(), TARGETS;
         section publishers: PublishersConfig;
         section limits: GatewayLimits;
@@ -89,34 +88,33 @@ settings! {
 settings! {
     /// Bounds of connections, requests and times.
     pub struct GatewayLimits {
-        /// Set this when the gateway has more clients at a time, or less memory: connections at a
-        /// time. Further ones wait in the kernel.
+        /// Set this when there are more clients, or less memory: connections at a time. Further
+        /// ones wait in the kernel.
         restart connections: usize = 16_384, 1..=1 << 20;
-        /// Set this when many clients share one address: connections at a time from one source, an
-        /// IPv4 address or a /64 of IPv6. Further ones are closed.
+        /// Set this when many clients share an address: connections of one source. Further ones are
+        /// closed.
         live connections_per_source <= connections: usize = 1024, 1..=1 << 20;
         /// Set this when longer records or messages are sent: most bytes of the body of a request.
         live body_bytes: usize = 4 << 20, 1024..=1 << 26;
         /// Set this when memory is short, or many long bodies come at a time: bytes of all bodies
-        /// of requests that are being received or answered, a quarter of them, or one body if that
-        /// is more, from one source (an IPv4 address, or a /64 of IPv6). A request that needs more
-        /// gets status 503.
+        /// that are being received or answered. One source has a quarter, or one body if that is
+        /// more. A request that needs more gets status 503.
         live bodies_bytes: usize = 256 << 20, 1 << 20..=1 << 36;
-        /// Set this when a proxy in front keeps its connections open for longer without a request:
-        /// time for the head of a request, and between two requests of a connection.
+        /// Set this when a proxy in front keeps idle connections open for longer: time for the head
+        /// of a request, and between two requests of a connection.
         live header_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Set this when clients with slow connections do not finish: time for the body of a
-        /// request, and time after which a client is disconnected that takes less than 1 kB per
-        /// second of what is sent to it; over HTTP/2, of any single answer.
+        /// request, and after which a client is disconnected that takes less than 1 kB per second
+        /// of what is sent; over HTTP/2, of any single answer.
         live transfer_ms: u32 = 30_000, 1..=HOUR_MS;
         /// Set this when memory is short, or many clients take long answers slowly: bytes of all
-        /// answers that their clients have not taken, with 2 KiB for each answer and what requests
-        /// under way take. An answer that needs more gets status 503. One source (an IPv4 address,
-        /// or a /64 of IPv6) has an eighth of them, which a longer answer gets for itself.
+        /// answers not yet taken, with 2 KiB for each and what requests under way take. An answer
+        /// that needs more gets status 503. One source has an eighth, which a longer answer gets
+        /// for itself.
         live answers_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Set this when requests need longer to finish at the end of the process: time for those
-        /// under way when it stops. After another process has taken over, connections have twelve
-        /// times as long; idle ones end after `header_ms`, and the others with their next answer.
+        /// Set this when requests need longer to finish at a stop: time for those under way. After
+        /// another process has taken over, connections have twelve times as long; idle ones end
+        /// after `header_ms`, the others with their next answer.
         live drain_ms: u32 = 5000, 0..=HOUR_MS;
     } constants {
         /// Connections that wait to be accepted, for each worker: those that arrive while it does
@@ -181,10 +179,10 @@ impl GatewayLimits {
 }
 
 settings! {
-    /// Headers that let clients and the proxies between them cache answers.
+    /// Headers for caches at clients and in between.
     pub struct CachingConfig {
-        /// Set this when changes have to reach clients sooner than the TTL of the values says: most
-        /// seconds of `max-age` and `Expires`.
+        /// Set this when changes must reach clients sooner than their TTL says: most seconds of
+        /// `max-age` and `Expires`.
         live seconds_max: u32 = 172_800, 0..=31_536_000;
     } constants {
         /// How long the answer that there is no such handle may be cached: a new handle is seen

@@ -22,7 +22,7 @@ handle_daemon::event_counters! {
         admin_requests,
         /// Requests for pages for applicants for a prefix.
         registration_requests,
-        /// Forms of applicants that were refused: wrong, too many, or without capacity for them.
+        /// Forms of applicants refused: wrong, too many, or without capacity for them.
         registration_forms_refused,
         /// Requests to the proxy.
         proxy_requests,

@@ -81,8 +81,7 @@ handle_daemon::metrics! {
         gauge workers_running = |state| state.running();
         /// Expiry of the TLS certificate in use, in seconds since 1970; 0 without a certificate.
         gauge tls_certificate_expiry_seconds = |state| state.certificate_expires_unix_s();
-        /// Lines of the log that could not be written to standard error, whose reader has gone or
-        /// is stuck, or whose disk is full.
+        /// Lines of the log that could not be written to standard error.
         counter log_lines_lost = |_it| log::lines_lost();
         /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
         gauge threads_ended = |_it| threads::ended().len();
@@ -107,8 +106,8 @@ handle_daemon::metrics! {
         gauge statement_age_seconds = |set| {
             set.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
-        /// Seconds by which the newest statement of the publisher is ahead of the clock of this
-        /// machine, if it is refused for that; otherwise 0.
+        /// Seconds by which the newest statement of the publisher is ahead of this machine's clock,
+        /// if refused for that; otherwise 0.
         gauge statement_ahead_seconds = |set| set.freshness().statement_ahead_ms() as f64 / 1000.0;
         /// 1 while the set is stale; `/readyz` answers 503.
         gauge stale = |set| set.freshness().is_stale(now_unix_ms());

@@ -10,24 +10,22 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
 settings! {
-    /// Proxies in front of this process, such as load balancers. Limits, logs and `10320/loc` use
-    /// the client address that they report.
+    /// Proxies in front, such as load balancers. Limits, logs and `10320/loc` use the client
+    /// address that they report.
     pub struct ProxiesConfig {
         /// Set this when proxies stand in front: their addresses and networks. Headers of other
         /// peers are ignored.
         live trusted: Vec<String> = Vec::new(), NETWORKS;
-        /// Set this when they do not send `X-Forwarded-For`: the header with the address of the
-        /// client. Proxies must remove or extend one that the client sends.
+        /// Set this when they do not send `X-Forwarded-For`: the header with the client address.
+        /// Proxies must remove or extend one that the client sends.
         live header: ClientHeader = ClientHeader::XForwardedFor;
-        /// Set this when they serve `https` to clients and ask this process over plain HTTP: the
-        /// header with the scheme of the client's URL, `X-Forwarded-Proto`, or `proto` in
-        /// `Forwarded`. URLs of this gateway in answers then have this scheme. Proxies must replace
-        /// a header that the client sends.
+        /// Set this when they serve `https` and ask this process over plain HTTP: the header with
+        /// the scheme of the client's URL, `X-Forwarded-Proto`, or `proto` in `Forwarded`, for URLs
+        /// of this gateway in answers. Proxies must replace one that the client sends.
         live scheme: SchemeHeader = SchemeHeader::Off;
         /// Set this when callers authenticate through proxies whose network you trust: accept
-        /// credentials of clients whose scheme is `https` also over connections of these proxies
-        /// that are not encrypted. Everybody who can read or change what is sent between proxy and
-        /// gateway can then read and use them.
+        /// credentials of clients whose scheme is `https` also over unencrypted connections of
+        /// these proxies. Whoever can read or change this traffic can then read and use them.
         live credentials: bool = false;
         /// Set this when they begin connections with a header of the PROXY protocol, version 1 or
         /// 2: expect it. Connections without it are refused.

@@ -7,17 +7,16 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 settings! {
-    /// Limit on requests per second of each source, an IPv4 address or a /64 of IPv6. Further
-    /// requests get 429 with `Retry-After`.
+    /// Limit on the requests of each source. Further ones get 429 with `Retry-After`.
     pub struct RequestRateConfig {
         /// Set this when no source may take more than its share: average requests per second of a
         /// source; 0 for no limit.
         live requests_per_s: u32 = 0, 0..=1_000_000;
         /// Set this when clients are refused that ask for many handles at once and then rest:
-        /// requests that a source may make at once.
+        /// requests at once.
         live burst: u32 = 200, 1..=1_000_000;
-        /// Set this when some clients may ask without a limit, such as your own: their addresses
-        /// and networks.
+        /// Set this when some clients, such as your own, need no limit: their addresses and
+        /// networks.
         live exempt: Vec<String> = Vec::new(), NETWORKS;
     } constants {
         /// Length of the prefix of an IPv4 address that identifies a source, in bits: a whole

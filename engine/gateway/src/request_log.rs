@@ -29,10 +29,10 @@ settings! {
     pub struct RequestLogConfig {
         /// Set this when requests are logged: the format of a line, JSON or that of web servers.
         live format: RequestLogFormat = RequestLogFormat::Off;
-        /// Set this when the log goes to a file, which has mode 0640; standard output if not set.
+        /// Set this when the log goes to a file, of mode 0640; standard output if not set.
         restart path: Option<PathBuf> = None;
-        /// Set this when your rules allow to log whole addresses: otherwise, networks are logged, a
-        /// /24 of IPv4 or a /48 of IPv6.
+        /// Set this when your rules allow whole addresses in the log; otherwise, networks are
+        /// logged, an IPv4 /24 or IPv6 /48.
         live whole_addresses: bool = false;
     } constants {
         /// Lines waiting to be written: those of 100 ms at 80,000 requests per second. Further ones

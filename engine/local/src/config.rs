@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::{fmt, io};
 
 settings! {
-    /// The local socket of `handle-admin` for the other processes of its host
-    /// ([administration.md](../administration.md#the-local-socket)). Processes of the user of
-    /// `handle-admin` may use it for everything; if the lists name other users, the file of the
-    /// socket has the mode 0666 instead of 0600, and each connection is checked.
+    /// The local socket of `handle-admin` for other processes of its host
+    /// ([administration.md](../administration.md#the-local-socket)). Those of its own user may use
+    /// it for everything. If the lists name other users, its file has mode 0666 instead of 0600,
+    /// and each connection is checked.
     pub struct LocalConfig {
         /// Set this when `handled` or `handle-gateway` hands over requests, or programs follow
         /// changes: the UNIX socket for all of them; none if not set.

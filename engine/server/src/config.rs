@@ -32,19 +32,17 @@ macro_rules! worker_settings {
         handle_daemon::settings! {
             $(#[doc = $about])*
             $visibility struct $section of process on port 2641 where $rule {
-                /// Set this when the server is one of a site of the Handle System, or signs its
-                /// answers: the site record, as JSON. Without it, the server is the only server of
-                /// a site without a record.
+                /// Set this when the server belongs to a site of the Handle System, or signs
+                /// answers: the site record, as JSON. Without it, it is the only server of a site
+                /// without a record.
                 live site: Option<std::path::PathBuf> = None;
-                /// Set this when the site has several servers: which of them this one is, by its
-                /// `serverId`.
+                /// Set this when the site has several servers: the `serverId` of this one.
                 live server_id: Option<i32> = None;
-                /// Set this when the process should use fewer cores than it may: the number of
-                /// worker threads for each address; 0 for one on each core.
+                /// Set this when the process should use fewer cores than it may: worker threads for
+                /// each address; 0 for one on each core.
                 restart workers: usize = 0, 0..=1024;
-                /// Set this when the network card or other processes need certain cores: those that
-                /// the workers are pinned to, in turn. If empty, all cores that the process may
-                /// use.
+                /// Set this when the network card or other processes need certain cores: those of
+                /// the workers, in turn. If empty, all that the process may use.
                 restart cores: Vec<usize> = Vec::new();
                 /// Set this when other processes share the cores: with `false`, the kernel moves
                 /// workers between them.
@@ -54,15 +52,15 @@ macro_rules! worker_settings {
                 /// log says why not.
                 restart datapath: $crate::config::Datapath = $crate::config::Datapath::Auto;
                 /// Set this when a network driver mishandles trains: with `false`, each datagram is
-                /// received and sent by itself. Otherwise, consecutive datagrams of one peer are
-                /// received as one buffer (UDP_GRO), and answers of equal length to one peer are
-                /// sent as one (UDP_SEGMENT), if the kernel supports it.
+                /// received and sent by itself. Otherwise, consecutive ones of a peer are received
+                /// as one buffer (UDP_GRO), and answers of equal length to it are sent as one
+                /// (UDP_SEGMENT).
                 restart trains: bool = true;
-                /// Set this when another process of this user is to take the ports of `listen`
-                /// over: both may have them open.
+                /// Set this when another process of this user is to take over the ports of
+                /// `listen`: both may have them open.
                 restart share_port: bool = false;
-                /// Set this when an upgrade must not lose a request: the process continues with the
-                /// sockets of the one that listens on `control`, if there is one. Needs `control`.
+                /// Set this when an upgrade must not lose a request: continue with the sockets of
+                /// the process that listens on `control`, if there is one. Needs `control`.
                 restart take_over: bool = false;
                 $($lines)*
             } $($constants)*
@@ -73,22 +71,20 @@ macro_rules! worker_settings {
 worker_settings! {
     /// Configuration of `handled`.
     pub struct Config where settings_agree {
-        /// Set this when the set is elsewhere: the directory of the published set, which contains
-        /// the file `MANIFEST`.
+        /// Set this when the set is elsewhere: its directory, with the file `MANIFEST`.
         restart snapshot: PathBuf = PathBuf::from("/var/lib/handled/snapshot");
         /// Set this when disks or memory may damage files, or cannot: whether each record is
-        /// compared with its checksum before it is used in an answer. `auto`: in sets with values
-        /// that are not public ([security.md](../security.md#damaged-layers)).
+        /// compared with its checksum before it is used. `auto`: in sets with values that are not
+        /// public ([security.md](../security.md#damaged-layers)).
         live check_records: RecordChecks = RecordChecks::Auto;
-        /// Set this when reading the whole set disturbs other uses of the disk: the rate at which
-        /// it is verified in the background after the start; 0 for no verification.
+        /// Set this when reading the whole set disturbs others on the disk: rate of its
+        /// verification in the background after the start; 0 for none.
         live verify_bytes_per_s: u64 = 64 << 20, 0..=1 << 40;
-        /// Set this when the files of the set may be evicted from memory, or change: the set is
-        /// copied into private memory instead of mapped.
+        /// Set this when files of the set may be evicted from memory, or change: copy it into
+        /// private memory instead of mapping it.
         restart copy_to_memory: bool = false;
         /// Set this when a missing set is a mistake, as in an image that contains it: with `false`,
-        /// the process exits with an error if no set has been published yet, instead of waiting for
-        /// the first one.
+        /// the process exits with an error instead of waiting for the first set.
         restart wait_for_set: bool = true;
         section limits: ServerLimits;
         section observe: ObserveParameters;
@@ -110,15 +106,14 @@ worker_settings! {
 }
 
 settings! {
-    /// Queues, buffers and tables. All are bounded; when one is full, datagrams are dropped and
-    /// counted.
+    /// Queues, buffers and tables. When one is full, datagrams are dropped and counted.
     pub struct ServerLimits {
-        /// Set this when the counter of datagrams dropped by the kernel grows, or when memory is
-        /// short: the receive buffer of each socket in the kernel; 0 for the default of the kernel.
+        /// Set this when the counter of datagrams dropped by the kernel grows, or memory is short:
+        /// receive buffer of each socket in the kernel; 0 for its default.
         restart socket_receive_bytes: usize = 4 << 20, 0..=SOCKET_BYTES_MAX;
         /// Set this when records are longer and all clients are known: most datagrams of one
-        /// answer. A longer answer is replaced by RC 2, and deployed clients then repeat the
-        /// request over TCP. This bounds the amplification of a request with a forged source.
+        /// answer. A longer one is replaced by RC 2, and deployed clients repeat the request over
+        /// TCP. This bounds the amplification of requests with forged sources.
         live answer_datagrams: usize = 4, 1..=limit::FRAGMENTS_MAX;
     } constants {
         /// Datagrams received and answered together; a train counts as one. Receive buffers of

@@ -26,15 +26,15 @@ settings! {
     /// Values computed for handles that are not stored ([templates.md](../templates.md)).
     pub struct TemplatesConfig {
         /// Set this when no values are to be computed: with `false`, handles that are not stored do
-        /// not exist, whatever templates a namespace has.
+        /// not exist, whatever templates there are.
         live enabled: bool = true;
         /// Set this when prefixes have templates without a prefix record in the set: the namespace
-        /// of prefixes whose record is not there, or has no namespace.
+        /// of prefixes whose record is not there, or has none.
         live namespace: Option<String> = None, NAMESPACE;
         /// Set this when namespaces define no delimiter: the one between base and extension.
         live delimiter: Option<String> = None, DELIMITER;
-        /// Set this when those who administer prefixes must not define templates: only `namespace`
-        /// and `delimiter` are used, and the namespaces in prefix records ignored.
+        /// Set this when administrators of prefixes must not define templates: only `namespace` and
+        /// `delimiter` are used, and namespaces in prefix records ignored.
         live override_prefixes: bool = false;
     } constants {
         /// Most prefixes with a namespace of their own: their compiled patterns stay in memory, and

@@ -75,36 +75,34 @@ fn is_url(text: &str) -> bool {
 }
 
 settings! {
-    /// A source of records outside of the store, in a table `[[sources]]` of its own
-    /// ([sources.md](../sources.md)). It is asked about handles of its prefixes that the store does
-    /// not have or, with `[sources.pull]`, its records are copied into the store.
+    /// A source of records outside of the store, each in a table `[[sources]]`
+    /// ([sources.md](../sources.md)). It is asked about handles of its prefixes that the store
+    /// lacks or, with `[sources.pull]`, its records are copied into the store.
     pub struct SourceConfig where is_complete {
-        /// Set this when a table `[[sources]]` is written: name of the source in metrics and logs.
+        /// Set this when a table `[[sources]]` is written: its name in metrics and logs.
         restart name: String = String::new(), NAME;
-        /// Set this when a table `[[sources]]` is written: prefixes whose handles the source has,
-        /// without `0.NA/`. They are homed at the start.
+        /// Set this when a table `[[sources]]` is written: prefixes whose handles it has, without
+        /// `0.NA/`, which are homed at the start.
         restart prefixes: Vec<String> = Vec::new(), PREFIXES;
         /// Set this when something else than a server over HTTP (`url`) answers: a DSpace (`url`),
         /// a program (`command`), a query to a database (`database`, `query`), or the tables of a
-        /// reference server in a database (`database`).
+        /// reference server (`database`).
         restart kind: SourceKind = SourceKind::Http;
-        /// Set this when the kind is `http` or `dspace`: URL to which a slash and the handle are
-        /// appended, percent-encoded; of a DSpace, the one before `/resolve/` and `/listhandles/`.
+        /// Set this when the kind is `http` or `dspace`: URL to which a slash and the
+        /// percent-encoded handle are appended; of a DSpace, the one before `/resolve/` and
+        /// `/listhandles/`.
         restart url: String = String::new(), URL;
-        /// Set this when a server over HTTP asks for a token: file with it, for which only its
-        /// owner may have permissions. It is sent as `Authorization: Bearer`.
+        /// Set this when a server over HTTP asks for a token, sent as `Authorization: Bearer`: file
+        /// with it.
         restart token_file: Option<PathBuf> = None;
-        /// Set this when the certificate of a server or a database is from an authority of your
-        /// own: file with the authorities (PEM) that certify it; without it, those that the host
-        /// trusts.
+        /// Set this when a server or database has a certificate of your own authority: file with
+        /// the authorities (PEM); those that the host trusts if not set.
         restart ca_file: Option<PathBuf> = None;
-        /// Set this when the kind is `sql` or `tables`: URL of a database of PostgreSQL, as of
-        /// `psql`. Servers on other machines are asked over TLS, unless `sslmode=disable` is in the
-        /// URL.
+        /// Set this when the kind is `sql` or `tables`: URL of a PostgreSQL database, as of `psql`.
+        /// Servers on other machines are asked over TLS, unless it has `sslmode=disable`.
         restart database: String = String::new(), DATABASE_URL;
-        /// Set this when the database asks for a password: file with it, for which only its owner
-        /// may have permissions. Without it, the password is in the environment variable
-        /// `PGPASSWORD`.
+        /// Set this when the database asks for a password: file with it; the environment variable
+        /// `PGPASSWORD` if not set.
         restart password_file: Option<PathBuf> = None;
         /// Set this when the kind is `sql`: a SELECT that yields the values of the handle `$1`, one
         /// a row.
@@ -119,14 +117,14 @@ settings! {
         /// answer; of a database, each for connecting, preparing and answering. The next part of a
         /// listing may take 15 times as long.
         restart timeout_ms: u32 = 2000, 10..=120_000;
-        /// Set this when the source can answer more requests at a time, or must get fewer: requests
-        /// at a time, with those that wait for the answer to another one about the same handle; one
-        /// more gets RC 3. A source that hangs keeps as many threads waiting, and `handled`
-        /// forwards eight requests at a time.
+        /// Set this when the source can answer more requests at a time, or must get fewer:
+        /// requests, with those that wait for another's answer about the same handle; one more gets
+        /// RC 3. A source that hangs keeps as many threads waiting, and `handled` forwards eight
+        /// requests at a time.
         restart outstanding: usize = 4, 1..=256;
-        /// Set this when changes in the source should be visible sooner, or when it should be asked
-        /// less: time for which a record is kept here; 0 to ask each time. The answer that there is
-        /// no such handle is kept for a fifth of it.
+        /// Set this when changes in the source should be visible sooner, or it should be asked
+        /// less: time for which a record is kept; 0 to ask each time. The answer that a handle does
+        /// not exist is kept for a fifth of it.
         restart cache_s: u32 = 5, 0..=86_400;
         section pull: Option<PullConfig>;
     } constants {
@@ -144,18 +142,18 @@ settings! {
 }
 
 settings! {
-    /// Copies the records of the source above into the store, from where they are published,
-    /// instead of asking for each when it is needed
-    /// ([sources.md](../sources.md#copying-records-into-the-store)). An empty table is enough.
+    /// Copies the records of the source above into the store, which publishes them, instead of
+    /// asking for each ([sources.md](../sources.md#copying-records-into-the-store)). An empty table
+    /// is enough.
     pub struct PullConfig {
-        /// Set this when changes should arrive sooner, or when the source should be asked less:
-        /// time between two requests for changes, if the source reports changes.
+        /// Set this when changes should arrive sooner, or the source should be asked less: time
+        /// between two requests for changes, if it reports them.
         restart poll_ms: u32 = 10_000, 10..=DAY_MS;
-        /// Set this when the source does not report changes, or not all: time between two
-        /// comparisons of all records.
+        /// Set this when the source does not report all changes: time between two comparisons of
+        /// all records.
         restart compare_s: u32 = 86_400, 1..=31_536_000;
-        /// Set this when the source has more records, or when memory is short: most records of a
-        /// listing. A comparison needs 8 to 16 bytes of memory for each record that is listed.
+        /// Set this when the source has more records, or memory is short: most records of a
+        /// listing. A comparison needs 8 to 16 bytes of memory for each.
         restart records: usize = 10_000_000, 1..=1 << 32;
         /// Set this when the kind is `sql`: a SELECT that yields all records, with the columns of
         /// `query` and `handle`, or all handles, with the column `handle` only.

@@ -117,24 +117,23 @@ use writer::{CommitQueue, StoreWriter};
 settings! {
     /// The store of the records ([store.md](../store.md)).
     pub struct StoreConfig {
-        /// Set this when the store is in another location: its file.
+        /// Set this when the store is elsewhere: its file.
         restart file: PathBuf = PathBuf::from("/var/lib/handle-admin/store.redb"), PATH;
-        /// Set this when memory is short, or when a large store should be read from memory: memory
-        /// for pages of the store.
+        /// Set this when memory is short, or a large store should be read from memory: memory for
+        /// its pages.
         restart cache_bytes: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// Set this when the disk syncs slowly, and opening after a crash may take longer: `false`
-        /// lets commits take one sync instead of two, and opening after a crash reads the whole
-        /// file. Otherwise each commit is synced before it becomes the last one, with the map of
-        /// free pages, so that the store opens at once.
+        /// Set this when the disk syncs slowly, and opening after a crash may take longer: with
+        /// `false`, a commit takes one sync instead of two, and opening after a crash reads the
+        /// whole file. Otherwise each commit is synced with the map of free pages, so that the
+        /// store opens at once.
         restart quick_repair: bool = true;
-        /// Set this when the file is so large that a start takes too long: `false` opens it without
-        /// reading the whole file and comparing its checksums. Disk damage is then found only when
-        /// a damaged page is read, if at all. Without `quick_repair`, the file is not compared
-        /// after a crash.
+        /// Set this when a start takes too long because of the length of the file: `false` opens it
+        /// without reading it and comparing checksums. Disk damage is then found only when a
+        /// damaged page is read, if at all. Without `quick_repair`, nothing is compared after a
+        /// crash.
         restart verify_at_start: bool = true;
-        /// Set this when mirrors may be away for longer, or when the disk is small: time for which
-        /// the log of transactions is kept; 0 for no limit. It has at most ten million
-        /// transactions.
+        /// Set this when mirrors may be away for longer, or the disk is small: time for which the
+        /// log of transactions is kept; 0 for no limit. It has at most ten million.
         restart log_days: u32 = 30, 0..=36_500;
         section postgres: PostgresConfig;
     } constants {

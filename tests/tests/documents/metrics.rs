@@ -7,7 +7,7 @@
 
 use crate::pages::check_part;
 use crate::processes::Process;
-use handle_daemon::metrics::{MetricGroup, MetricRow};
+use handle_daemon::metrics::{MetricGroup, MetricKind, MetricRow};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -22,13 +22,13 @@ fn meaning(row: &MetricRow) -> String {
 
 /// The table of a group, in Markdown.
 fn rendered(group: &MetricGroup) -> String {
-    let mut text = "\n| name | kind | labels | what |\n|---|---|---|---|\n".to_owned();
+    let mut text = "\n| name | what |\n|---|---|\n".to_owned();
     for row in &group.rows {
-        let labels: Vec<_> = row.labels.iter().map(|label| format!("`{label}`")).collect();
-        let labels = if labels.is_empty() { " ".to_owned() } else { format!(" {} ", labels.join(", ")) };
-        let (name, kind) = (row.name, row.kind);
-        writeln!(text, "| `{name}{}` | {} |{labels}| {} |", kind.suffix(), kind.name(), meaning(row))
-            .unwrap();
+        let labels =
+            if row.labels.is_empty() { String::new() } else { format!("{{{}}}", row.labels.join(",")) };
+        let kind = if row.kind == MetricKind::Histogram { " (histogram)" } else { "" };
+        let (name, suffix) = (row.name, row.kind.suffix());
+        writeln!(text, "| `{name}{suffix}{labels}`{kind} | {} |", meaning(row)).unwrap();
     }
     text
 }

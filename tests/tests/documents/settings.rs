@@ -200,8 +200,42 @@ fn allowed(row: &SettingRow) -> String {
     bounds.into_iter().chain(at_most).chain(words).collect::<Vec<_>>().join(", ")
 }
 
-/// The tables of a page, in Markdown.
-fn rendered(tables: &[SettingTable]) -> String {
+/// With what the description of a setting begins.
+const BEGIN: &str = "Set this when ";
+
+/// The line of a setting in a table, in Markdown.
+fn line(row: &SettingRow) -> String {
+    let what: Vec<_> = row.what.iter().map(|line| line.trim()).collect();
+    let what = what.join(" ");
+    assert!(!what.is_empty(), "`{}` has a doc comment", row.name);
+    // The heading of the column says the words with which each begins.
+    let what = what.strip_prefix(BEGIN).unwrap_or(&what);
+    let default = Some(default(row)).filter(|text| !text.is_empty());
+    let reload = row.is_live.then(|| "reload".to_owned());
+    let value = [Some(row.type_name.clone()), default.map(|text| format!("default {text}"))]
+        .into_iter()
+        .chain([Some(allowed(row)).filter(|text| !text.is_empty()), reload])
+        .flatten();
+    format!("| `{}` | {} | {what} |", row.name, value.collect::<Vec<_>>().join("; "))
+}
+
+/// The text in lines of at most 100 characters.
+fn wrapped(text: &str) -> String {
+    text.split(' ').fold(String::new(), |text, word| {
+        let len = text.lines().last().unwrap_or_default().chars().count();
+        let space = match len {
+            0 => "",
+            _ if len + 1 + word.chars().count() > 100 => "\n",
+            _ => " ",
+        };
+        text + space + word
+    })
+}
+
+/// The tables of a page, in Markdown. Lines that are also in `elsewhere`, the tables of
+/// `settings.md`, are not repeated: a sentence names their settings.
+fn rendered(tables: &[SettingTable], elsewhere: &[SettingTable]) -> String {
+    let elsewhere: BTreeSet<String> = elsewhere.iter().flat_map(|table| &table.rows).map(line).collect();
     let mut text = String::new();
     for SettingTable { section, is_list, about, rows } in tables {
         if !section.is_empty() {
@@ -215,24 +249,19 @@ fn rendered(tables: &[SettingTable]) -> String {
             let name = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
             write!(text, "\n## `{name}`\n\n{}\n", about.join("\n")).unwrap();
         }
-        text.push_str(
-            "\n| setting | type | default | allowed | takes effect | what |\n|---|---|---|---|---|---|\n",
-        );
-        for row in rows {
-            let what: Vec<_> = row.what.iter().map(|line| line.trim()).collect();
-            let what = what.join(" ");
-            assert!(!what.is_empty(), "`{}` has a doc comment", row.name);
-            let takes_effect = if row.is_live { "reload" } else { "restart" };
-            let cells = [
-                &format!("`{}`", row.name),
-                &row.type_name,
-                &default(row),
-                &allowed(row),
-                takes_effect,
-                &what,
-            ];
-            writeln!(text, "| {} |", cells.join(" | ").replace("|  |", "| |").replace("|  |", "| |"))
-                .unwrap();
+        let (same, own): (Vec<_>, Vec<_>) = rows.iter().partition(|row| elsewhere.contains(&line(row)));
+        if !same.is_empty() {
+            let names: Vec<_> = same.iter().map(|row| format!("`{}`", short(&row.name))).collect();
+            let anchor = if section.is_empty() { String::new() } else { format!("#{section}") };
+            let sentence = format!("As in [settings.md](settings.md{anchor}): {}.", names.join(", "));
+            write!(text, "\n{}\n", wrapped(&sentence)).unwrap();
+        }
+        if own.is_empty() {
+            continue;
+        }
+        text.push_str("\n| setting | value | set this when |\n|---|---|---|\n");
+        for row in own {
+            writeln!(text, "{}", line(row)).unwrap();
         }
     }
     text
@@ -246,7 +275,7 @@ fn the_description_of_each_setting_says_when_to_set_it() {
     for process in Process::all() {
         for row in process.rows() {
             let what = row.what.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
-            if !what.starts_with("Set this when ") {
+            if !what.starts_with(BEGIN) {
                 wrong.push(format!("{} {}: {what}", process.name, row.name));
             }
         }
@@ -282,7 +311,11 @@ fn the_settings_of_all_processes_can_be_read_in_one_sitting() {
 
 #[test]
 fn the_pages_list_every_setting_as_it_is_declared() {
-    for process in Process::all() {
-        check_part(&process.page("settings"), "settings", "settings", &rendered(&process.tables));
+    let all = Process::all();
+    let handled = &all[0].tables;
+    for process in &all {
+        let elsewhere: &[SettingTable] = if process.name == "handled" { &[] } else { handled };
+        let tables = rendered(&process.tables, elsewhere);
+        check_part(&process.page("settings"), "settings", "settings", &tables);
     }
 }

@@ -3,13 +3,13 @@
 use handle_daemon::settings;
 
 settings! {
-    /// Changes of many records at once, which `handle-gateway` hands over
+    /// Changes of many records at once, handed over by `handle-gateway`
     /// ([administration.md](../administration.md#many-changes-at-once)).
     pub struct BulkConfig {
-        /// Set this when repeatable requests with more changes are to be remembered, or when memory
-        /// is short: results that are kept. Beyond it, the oldest requests are forgotten, as they
-        /// are after a day. There are at most a 200th as many requests. One identity has a quarter
-        /// of both.
+        /// Set this when more changes of repeatable requests must be remembered, or memory is
+        /// short: results that are kept. Beyond it, or after a day, the oldest requests are
+        /// forgotten. There are at most a 200th as many requests. One identity has a quarter of
+        /// both.
         restart results: usize = 2_000_000, 1..=1 << 40;
     } constants {
         /// Changes in one commit. More make a single change wait longer for its turn, and take

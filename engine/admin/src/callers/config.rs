@@ -7,12 +7,12 @@ use handle_daemon::settings::DAY_MS;
 settings! {
     /// Callers over HTTP ([gateway.md](../gateway.md#sessions)).
     pub struct CallersConfig {
-        /// Set this when more callers are logged in at the same time: sessions of callers. One more
-        /// displaces the oldest of the identity with most sessions. One identity has at most a
-        /// 256th of them, and a new one displaces its oldest.
+        /// Set this when more callers are logged in at a time: their sessions. One more displaces
+        /// the oldest of the identity with most sessions. One identity has at most a 256th, and
+        /// then displaces its own oldest.
         live sessions: usize = 16_384, 1..=1 << 20;
-        /// Set this when callers should have to authenticate again sooner, or later, after a break:
-        /// time without use after which a session ends.
+        /// Set this when callers should authenticate again sooner or later after a break: time
+        /// without use after which a session ends.
         live idle_ms: u32 = 3_600_000, 1000..=DAY_MS;
     } constants {
         /// Time for which a nonce is valid: a person with a device has time to sign it.

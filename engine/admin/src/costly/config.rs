@@ -7,7 +7,7 @@ settings! {
     /// signatures outside sessions.
     pub struct CostlyConfig {
         /// Set this when key exchanges and signatures should take fewer cores, or more:
-        /// low-priority threads for this work; 0 for one for each two cores, and at least one.
+        /// low-priority threads for this work; 0 for one for each two cores, at least one.
         restart threads: usize = 0, 0..=256;
     } constants {
         /// Requests waiting for these threads or in progress. One source gets a quarter, its /24 or

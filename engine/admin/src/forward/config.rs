@@ -6,7 +6,7 @@ settings! {
     /// Requests that `handled` forwards ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig {
         /// Set this when forwarded requests wait although the machine is idle, or take too much of
-        /// it: such requests in progress at a time; others wait.
+        /// it: most in progress; others wait.
         restart requests: usize = 16, 1..=256;
         /// Set this when no client is below version 2.10, or none should cause queries to other
         /// services: `false` refers such clients, which do not understand a referral, instead of

@@ -35,15 +35,13 @@ settings! {
     /// ([administration.md](../administration.md#finding-handles-by-their-values)).
     pub struct IndexConfig {
         /// Set this when handles are to be found by their values: types whose public values are
-        /// indexed, in any case, as `["URL"]`. The index of a type that is added is built while the
-        /// server runs; that of a type that is taken out is dropped.
+        /// indexed, in any case, as `["URL"]`. The index of an added type is built while the server
+        /// runs; that of a removed one is dropped.
         restart types: Vec<String> = Vec::new(), INDEX_TYPES;
-        /// Set this when the list of handles is no secret: everybody may search, for all handles.
-        /// Otherwise callers authenticate, and find handles under the prefixes whose handles they
-        /// may list.
+        /// Set this when the list of handles is no secret: everybody may search all. Otherwise
+        /// callers authenticate, and find handles under prefixes whose handles they may list.
         live open: bool = false;
-        /// Set this when answers with many handles should be shorter, or longer: handles in one
-        /// answer.
+        /// Set this when answers should have more handles, or fewer: most in one.
         live results: usize = 1000, 1..=10_000;
     } constants {
         /// Records that one step of the build reads, in one commit, for which changes wait some

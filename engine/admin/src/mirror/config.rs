@@ -11,26 +11,24 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 settings! {
-    /// Primaries whose records this server mirrors ([mirrors.md](../mirrors.md)). Without any, this
-    /// server is a primary, or a server whose records are imported.
+    /// Primaries whose records this server mirrors ([mirrors.md](../mirrors.md)). Without any, it
+    /// is a primary, or its records are imported.
     pub struct MirrorConfig {
-        /// Set this when changes should reach this mirror sooner, or when its primary should get
-        /// fewer requests: time between two requests to a primary for its transactions, while it
-        /// has none.
+        /// Set this when changes should arrive sooner, or the primary should get fewer requests:
+        /// time between two requests for its transactions while it has none.
         restart interval_ms: u32 = 1000, 50..=DAY_MS;
-        /// Set this when memory is short, or when there is enough to write a large dump faster:
-        /// bytes of the records of a dump that share one commit. While they are committed, as many
-        /// are received, so a dump takes this memory twice. Transactions after a dump share a
-        /// commit up to a quarter of these bytes.
+        /// Set this when memory is short, or dumps should be written faster: bytes of records of a
+        /// dump in one commit. As many are received meanwhile, so a dump takes twice this memory.
+        /// Transactions after a dump share a commit up to a quarter of it.
         restart dump_bytes: usize = 32 << 20, 4096..=1 << 30;
         /// Set this when this server mirrors others: the primaries, each in a table
-        /// `[[mirror.primary]]`: `name` for status and metrics, and under which the position is
-        /// kept; `site`, the site record as JSON, or `addresses` and `public_key`, the file with
-        /// the server key; `identity` (`INDEX:HANDLE`) with `key_file` (and `passphrase_file`) or
-        /// `secret_file`; `prefixes`, the only ones that are mirrored, with those derived from
-        /// them; `interval_ms`, in place of the setting above; `notify_address` (`HOST:PORT`) and
-        /// `notify_key_file`, for notices of the primary (`publish.notify` there); and
-        /// `allow_signed_streams`, for primaries without TLS.
+        /// `[[mirror.primary]]`: `name` for status, metrics and the position that is kept; `site`,
+        /// the site record as JSON, or `addresses` and `public_key`, the file with the server key;
+        /// `identity` (`INDEX:HANDLE`) with `key_file` (and `passphrase_file`) or `secret_file`;
+        /// `prefixes`, the only ones mirrored, with those derived from them; `interval_ms`, in
+        /// place of that above; `notify_address` (`HOST:PORT`) and `notify_key_file`, for notices
+        /// of the primary (`publish.notify` there); `allow_signed_streams`, for primaries without
+        /// TLS.
         restart primary: Vec<MirrorPrimary> = Vec::new(), PRIMARIES;
     } constants {
         /// Time between two requests after transactions have arrived, until none has for

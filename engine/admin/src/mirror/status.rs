@@ -313,24 +313,23 @@ handle_daemon::metrics! {
     pub fn mirror_metrics<'s>(Vec<SourceStatus>), "handle_admin_mirror_" {
         /// Seconds since the last request after which everything from the primary was here.
         gauge lag_seconds [primary] = |all| by_primary(all, |one| one.lag_seconds);
-        /// Seconds by which the clock of the primary was ahead of that of this machine at its last
-        /// answer; negative if it was behind.
+        /// Seconds by which the clock of the primary was ahead at its last answer; negative if
+        /// behind.
         gauge clock_ahead_seconds [primary] = |all| by_primary(all, |one| one.clock_ahead_seconds);
-        /// Transactions that the primary is known to have, and that are not in the store yet. A
-        /// primary tells its last transaction only at the start of a dump; otherwise, these are the
-        /// received ones.
+        /// Transactions of the primary that are not in the store; it tells its last one at the
+        /// start of a dump only, otherwise these are the received ones.
         gauge lag_transactions [primary] = |all| by_primary(all, |one| Some(one.lag_transactions));
         /// The last transaction of the primary that is in the store.
         gauge last_transaction [primary] = |all| by_primary(all, |one| Some(one.last_transaction));
         /// Attempts that have failed since the last success.
         gauge failures [primary] = |all| by_primary(all, |one| Some(one.failures));
-        /// 1 while a dump is in progress. Until it is complete, nothing is published.
+        /// 1 while a dump is in progress; nothing is published until it is complete.
         gauge dumping [primary] = |all| by_primary(all, |one| Some(one.dump_records.is_some()));
-        /// 1 while a stream of transactions has been applied in part. Until one is complete,
-        /// nothing is published.
+        /// 1 while a stream of transactions is applied in part; nothing is published until one is
+        /// complete.
         gauge partial [primary] = |all| by_primary(all, |one| Some(one.is_partial));
-        /// Prefixes that are homed at the primary or here, and not at both. Both sides are compared
-        /// after each change of a homed prefix, and every ten minutes.
+        /// Prefixes homed at the primary or here, and not at both, compared after each change and
+        /// every ten minutes.
         gauge homed_differences [primary] = |all| by_primary(all, |one| one.homed_differences);
         /// 1 while notices of the primary arrive.
         gauge notified [primary] = |all| by_primary(all, |one| Some(one.is_notified));
@@ -348,12 +347,11 @@ handle_daemon::metrics! {
         counter changes [primary] = |all| by_primary(all, |one| Some(one.counts.changes));
         /// Records that dumps removed, because they did not name them.
         counter removed [primary] = |all| by_primary(all, |one| Some(one.counts.removed));
-        /// Records that were left out, because they exceed a limit of the store; the status names
-        /// the last one.
+        /// Records left out because they exceed a limit of the store; the status names the last.
         counter left_out [primary] = |all| by_primary(all, |one| Some(one.counts.left_out));
-        /// Failed attempts by kind: no `connection`, or it ended early; an `unproven` answer or
-        /// stream; the primary has `refused` the request; the stream is `damaged`, out of `order`
-        /// or `replayed`; the `store` of the mirror failed.
+        /// Failed attempts: no `connection`, or it ended early; an `unproven` answer or stream;
+        /// `refused` by the primary; a `damaged`, `replayed` or out-of-`order` stream; the `store`
+        /// failed.
         counter errors [primary, kind] = |all| error_series(all);
     }
 }

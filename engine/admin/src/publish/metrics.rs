@@ -37,7 +37,7 @@ handle_daemon::metrics! {
         counter changes = |status| status.counts.changes;
         /// Bytes of changed records.
         counter changed_bytes = |status| status.counts.changed_bytes;
-        /// Bytes written for delta layers, including records that were rewritten.
+        /// Bytes written for delta layers, including rewritten records.
         counter delta_bytes = |status| status.counts.delta_bytes;
         /// Merges that went live.
         counter merges = |status| status.counts.merges;
@@ -51,7 +51,7 @@ handle_daemon::metrics! {
         counter failures = |status| status.counts.failures;
         /// Sets rejected by the check.
         counter refused = |status| status.counts.refused;
-        /// Records that do not fit into a layer and were left out; the log names them.
+        /// Records left out because they do not fit into a layer; the log names them.
         counter left_out = |status| status.counts.left_out;
         /// Files removed after their grace time.
         counter files_removed = |status| status.counts.files_removed;

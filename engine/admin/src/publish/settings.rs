@@ -14,44 +14,42 @@ use std::time::Duration;
 settings! {
     /// Publishing from the store ([publishing.md](publishing.md)).
     pub struct PublishConfig where sets_have_a_directory {
-        /// Set this when `handled` answers for the records of this store: directory of the
-        /// published set, which `handled` serves. Without it, nothing is published.
+        /// Set this when `handled` answers for these records: directory of the published set, which
+        /// it serves. Without it, nothing is published.
         restart directory: Option<PathBuf> = None;
         /// Set this when changes may be visible later, so that fewer sets are written and shipped:
-        /// least time between two publications. Changes in between are published together.
+        /// least time between publications. Changes in between are published together.
         live interval_ms: u64 = 20, 0..=60_000;
-        /// Set this when merges disturb other programs on the disk, or when the disk can write
-        /// faster: rate at which merges and rebuilds write; 0 for no limit. A rebuild does not keep
-        /// to it while the published set has less than half of the records.
+        /// Set this when merges disturb others on the disk, or the disk is faster: rate at which
+        /// merges and rebuilds write; 0 for no limit. A rebuild exceeds it while the published set
+        /// has less than half of the records.
         // At a rate below 1 MiB, merging might never end.
         live merge_bytes_per_s: u64 = 64 << 20, or_zero(1 << 20..=1 << 40);
-        /// Set this when memory is short, or when there is enough to rebuild faster: memory for
-        /// sorting the records of a rebuild.
+        /// Set this when memory is short, or a rebuild should be faster: memory for sorting its
+        /// records.
         live memory_len: usize = 256 << 20, 1 << 20..=1 << 40;
-        /// Set this when machines copy the directory and need longer for it, or when its disk is
-        /// small: time for which a layer is kept after the last set that names it.
+        /// Set this when machines that copy the directory need longer, or its disk is small: time
+        /// for which a layer is kept after the last set that names it.
         live grace_s: u64 = 60, 0..=GRACE_S_MAX;
-        /// Set this when a roll-back should find closer generations, or older ones: interval
-        /// between generations that are kept for it.
+        /// Set this when a roll-back needs closer generations, or older ones: interval between
+        /// those that are kept.
         live keep_every_s: u64 = 3600, 1..=GRACE_S_MAX;
-        /// Set this when a roll-back should reach further back, or when the disk is small: number
-        /// of generations kept.
+        /// Set this when a roll-back should reach further back, or the disk is small: generations
+        /// kept.
         live keep_count: usize = 24, 0..=1000;
-        /// Set this when sets are to be signed: file with the private key, native or PEM. Only its
-        /// owner may have access to it. Without it, sets are not signed.
+        /// Set this when sets are to be signed: file with the private key, native or PEM.
         restart key_file: Option<PathBuf> = None;
-        /// Set this when this key has a passphrase: file with it. Only its owner may have access to
-        /// it.
+        /// Set this when this key has a passphrase: file with it.
         restart key_passphrase_file: Option<PathBuf> = None;
-        /// Set this when machines should notice sooner, or may notice later, that sets do not reach
-        /// them: interval of signed statements, in the file `HEARTBEAT`, that the set is still
-        /// current. No statement is made while changes cannot be published. 0 for never.
+        /// Set this when machines should notice sooner, or later, that sets do not reach them:
+        /// interval of signed statements, in the file `HEARTBEAT`, that the set is current; 0 for
+        /// none. None is made while changes cannot be published.
         live heartbeat_ms: u64 = 1000, or_zero(100..=86_400_000);
-        /// Set this when several processes over PostgreSQL should take over sooner or later from
-        /// one that does not answer: time after which another one publishes, or follows the
+        /// Set this when one of several processes over PostgreSQL should be replaced sooner, or
+        /// later, if it does not answer: time after which another publishes, or follows the
         /// primaries of a mirror ([store.md](../store.md#several-handle-admin)). 0: this process
-        /// always publishes, to a directory that no other one uses; primaries are followed as with
-        /// 3000.
+        /// always publishes, to a directory that no other one uses, and primaries are followed as
+        /// with 3000.
         restart lease_ms: u64 = LEASE_MS, or_zero(500..=60_000);
         section check: CheckConfig;
         section ship: ShipConfig;
@@ -94,11 +92,11 @@ fn sets_have_a_directory(config: &PublishConfig) -> Result<(), SettingError> {
 settings! {
     /// Shipping of each published set to further machines ([fleets.md](../fleets.md#shipping)).
     pub struct ShipConfig {
-        /// Set this when other machines fetch the sets: where they are shipped. Without it,
-        /// `handle-admin` does not ship.
+        /// Set this when other machines fetch the sets: where they are shipped. Without it, none
+        /// are.
         restart url: String = String::new(), FLEET_URL_RULE;
-        /// Set this when machines should be able to go back further, or when storage is expensive:
-        /// number of the last sets whose layers are kept there.
+        /// Set this when machines should be able to go back further, or storage is expensive: last
+        /// sets whose layers are kept there.
         live sets_kept: usize = 10, 1..=10_000;
         /// Set this when the first download of a new machine takes longer: time for which a layer
         /// is kept there after the last of these sets that names it.
@@ -141,11 +139,11 @@ impl ShipConfig {
 settings! {
     /// A command that checks each set before it is published, and may refuse it.
     pub struct CheckConfig {
-        /// Set this when a set has to be checked before it is served: program and its arguments;
-        /// the directory of the candidate is appended. If empty, there is no check.
+        /// Set this when a set has to be checked before it is served: program and arguments; the
+        /// directory of the candidate is appended. Empty for no check.
         live command: Vec<String> = Vec::new();
         /// Set this when the command is too slow for each change: `false` checks merges and
-        /// rebuilds only. Otherwise each delta waits for the command.
+        /// rebuilds only. Otherwise each delta waits for it.
         live deltas: bool = true;
         /// Set this when the command takes longer: time after which it is killed and the set
         /// rejected.
@@ -197,15 +195,15 @@ impl PublishConfig {
 }
 
 settings! {
-    /// Notices of each published set for `handle-fetch` ([fleets.md](../fleets.md#notices)).
+    /// Notices of each published set ([fleets.md](../fleets.md#notices)).
     pub struct NoticeServerConfig where listeners_have_a_key {
         /// Set this when machines should fetch each set at once: TCP address at which
         /// `handle-fetch`, `handle-cache` and mirrors wait for notices; none if not set.
         restart listen: Option<SocketAddr> = None;
         /// Set this when `listen` is: file with the key that these machines have too, of at least
-        /// 32 bytes. Only its owner may have access to it.
+        /// 32 bytes.
         restart key_file: Option<PathBuf> = None;
-        /// Set this when more machines wait for notices: machines at a time; more are refused.
+        /// Set this when more machines wait for notices: most at a time; more are refused.
         live machines: usize = 4096, 1..=1 << 20;
     } constants {
         /// Connections that have not shown the key yet; more are refused. All machines come back

@@ -68,8 +68,8 @@ handle_daemon::metrics! {
         gauge behind_seconds = |status| status.behind_ms as f64 / 1000.0;
         /// 1 while the last attempt to ship has failed.
         gauge failing = |status| status.last_error.is_some();
-        /// 1 after shipping has stopped, because another publisher has taken over or the store
-        /// ignores preconditions.
+        /// 1 after shipping has stopped: another publisher has taken over, or the store ignores
+        /// preconditions.
         gauge stopped = |status| status.stopped;
         /// Sets that were shipped.
         counter sets = |status| status.counts.sets;

@@ -283,8 +283,8 @@ handle_daemon::metrics! {
         gauge compared_seconds [source] = |all| by_source(all, |one| one.compared_seconds);
         /// Records that the source has listed in the last complete comparison.
         gauge records [source] = |all| by_source(all, |one| Some(one.records));
-        /// Handles that the last comparison has not deleted, because they were more than
-        /// 10 percent of all; 0 if there are none, or an operator has accepted them.
+        /// Handles that the last comparison did not delete, as they were more than 10 percent of
+        /// all, until an operator accepts them.
         gauge refused_deletions [source] = |all| {
             by_source(all, |one| Some(one.refused.map_or(0, |refused| refused.deletions)))
         };
@@ -301,14 +301,14 @@ handle_daemon::metrics! {
             let counts = &one.counts;
             vec![("created", counts.created), ("deleted", counts.deleted), ("replaced", counts.replaced)]
         });
-        /// Records that cannot be stored: `foreign`, because of another prefix, or `unfit`, because
-        /// they exceed a bound or are not readable. The log and the status name them.
+        /// Records that cannot be stored: `foreign`, of another prefix, or `unfit`, unreadable or
+        /// beyond a bound; log and status name them.
         counter rejected [source, reason] = |all| by_label(all, |one| {
             let count = |reason| one.counts.rejected.get(&reason).copied().unwrap_or_default();
             RejectReason::ALL.map(|reason| (reason.name(), count(reason))).to_vec()
         });
-        /// Failed attempts by kind: the `source` does not answer as it should, its `listing` is too
-        /// long or too slow, the `store` failed, or another process has copied (`superseded`).
+        /// Failed attempts: the `source` does not answer as it should, its `listing` is too long or
+        /// slow, the `store` failed, or another process has copied (`superseded`).
         counter errors [source, kind] = |all| by_label(all, |one| {
             let count = |kind| one.counts.errors.get(kind).copied().unwrap_or_default();
             PullError::KINDS.map(|kind| (kind, count(kind))).to_vec()

@@ -5,12 +5,11 @@ use handle_daemon::settings::SettingError;
 use std::path::PathBuf;
 
 settings! {
-    /// Other services, which are asked about identities and groups whose handles are not here
+    /// Other services, asked about identities and groups whose handles are not here
     /// ([remote-services.md](remote-services.md)).
     pub struct RemoteConfig where knows_a_service {
-        /// Set this when administrators have their handles at other services: query these about
-        /// identities. Otherwise identities and groups whose handles are at another service have no
-        /// permissions.
+        /// Set this when administrators have their handles at other services: ask these. Otherwise
+        /// such identities and groups have no permissions.
         restart enabled: bool = false;
         /// Set this when `enabled` is: the global service, as `bootstrap_handles` (JSON) or
         /// `root_info` of a deployed client.
@@ -18,19 +17,18 @@ settings! {
         /// Set this when prefixes have a preconfigured service: `local_info.json` or `local_info`
         /// of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// Set this when other services do not sign, and their answers may be trusted all the same:
-        /// `false` accepts answers without a chain of trust from the global service.
+        /// Set this when other services do not sign, and are trusted anyway: `false` accepts
+        /// answers without a chain of trust from the global service.
         restart certified: bool = true;
         /// Set this when other services are slow, or requests should wait for less: most time for
-        /// one query. A request that has waited this long sends no further query, so it waits for
-        /// at most about three times this value.
+        /// one query. A request waits for at most about three times as long.
         restart timeout_ms: u32 = 5000, 1..=120_000;
-        /// Set this when more identities are at other services, or when memory is short: bytes of
-        /// cached answers.
+        /// Set this when more identities are elsewhere, or memory is short: bytes of cached
+        /// answers.
         restart cache_bytes: usize = 16 << 20, 0..=1 << 34;
-        /// Set this when a value revoked elsewhere must count here for less, or may count for
-        /// longer: most time for which an answer is cached, whatever its TTL. A key that has
-        /// authenticated a session counts until the session ends.
+        /// Set this when a value revoked elsewhere must count here for less, or may for longer:
+        /// most time that an answer is cached, whatever its TTL. A key that has authenticated a
+        /// session counts until that ends.
         restart cache_s: u32 = 300, 0..=172_800;
     } constants {
         /// Requests that wait for other services at a time, each of which keeps a thread. One

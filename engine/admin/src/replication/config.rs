@@ -3,19 +3,18 @@
 use handle_daemon::settings;
 
 settings! {
-    /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only the
+    /// Streams of transactions and records for mirrors ([mirrors.md](../mirrors.md)). Only
     /// identities of `administrators.replication` and `administrators.server` may request them.
     pub struct ReplicationConfig {
-        /// Set this when no mirror may copy the records: `false` refuses streams to all. A server
-        /// without a key refuses them as well.
+        /// Set this when no mirror may copy the records: `false` refuses all streams, as does a
+        /// server without a key.
         restart enabled: bool = true;
-        /// Set this when mirrors accept changes from several primary sites: the name of this site
-        /// for the others, `INDEX:HANDLE` of its HS_SITE value. Dumps then begin with the times of
-        /// the last changes of all handles and prefixes, which other mirrors do not need. `sources`
-        /// if not set.
+        /// Set this when mirrors accept changes from several primary sites: the name of this one,
+        /// `INDEX:HANDLE` of its HS_SITE value; `sources` if not set. Dumps then begin with the
+        /// times of the last changes of all handles and prefixes, which other mirrors do not need.
         restart site_name: Option<String> = None;
-        /// Set this when there are more mirrors: streams at a time. Further requests get RC 3. One
-        /// identity has at most half of them, so that no mirror takes all permits.
+        /// Set this when there are more mirrors: streams at a time; one more gets RC 3. One
+        /// identity has at most half.
         restart streams: usize = 8, 1..=1024;
     } constants {
         /// Maximum time for a receiver to read 64 KiB of a stream, and for its TLS handshake: a

@@ -31,11 +31,11 @@ const HOST_PORT: SettingRule<String> = SettingRule {
 settings! {
     /// Notices of `handle-admin` about new sets ([fleets.md](../fleets.md#notices)).
     pub struct NotifyConfig where notices_have_a_key {
-        /// Set this when new sets have to be fetched at once: the address of
-        /// `publish.notify.listen` of `handle-admin`. Without it, there are no notices.
+        /// Set this when new sets have to be fetched at once: `publish.notify.listen` of
+        /// `handle-admin`. Without it, there are no notices.
         restart address: String = String::new(), HOST_PORT;
-        /// Set this when `address` is set: the file with the key that `handle-admin` has too, of at
-        /// least 32 bytes. Only its owner may have access to it.
+        /// Set this when `address` is: file with the key that `handle-admin` has too, of at least
+        /// 32 bytes.
         restart key_file: Option<PathBuf> = None;
     } constants {
         /// Most time for connecting, which takes a few round trips.

@@ -11,31 +11,29 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 settings! {
-    /// Sessions: a key agreed on with a client, so that answers can be certified and encrypted
-    /// without a signature or a challenge for each ([sessions.md](sessions.md)). In `handled`, they
-    /// need `slow.threads`.
+    /// Keys agreed on with clients, so that answers are certified and encrypted without a signature
+    /// or challenge for each ([sessions.md](sessions.md)). In `handled`, they need `slow.threads`.
     pub struct SessionsConfig {
-        /// Set this when more clients than this keep sessions, or when memory is short; 0 when no
-        /// client may set up a session. Number of sessions at a time, of which one source, an IPv4
-        /// address or an IPv6 /64, may have a 25th. One more of all displaces a session without an
-        /// authenticated identity, and one more of a source the one that has been idle for longest.
+        /// Set this when more clients keep sessions, or memory is short: sessions at a time, a 25th
+        /// of them for one source; 0 when no client may set one up. One more displaces one without
+        /// an authenticated identity; one more of a source, its longest idle.
         restart sessions: usize = 100_000, 0..=1 << 24;
-        /// Set this when many clients share an address, as behind a gateway: sources that are
-        /// exempt from the limits of sessions by source.
+        /// Set this when many clients share an address, as behind a gateway: sources without the
+        /// limits of sessions by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
-        /// Set this when clients of versions below 2.7 need sessions, in which messages are not
+        /// Set this when clients of versions below 2.7 need sessions, whose messages are not
         /// protected against replay and downgrade.
         restart old_versions: bool = false;
-        /// Set this when sessions should end earlier or last longer without a message. A client may
-        /// request a shorter time.
+        /// Set this when sessions should end earlier, or last longer, without a message. A client
+        /// may request less.
         restart timeout_s: u32 = SESSION_TIMEOUT_DEFAULT_S, 1..=366 * 86_400;
-        /// Set this when clients need a cipher besides AES: the allowed ciphers, of which the first
-        /// one is used. Peers below version 2.4 support only DES, which is used with them if it is
-        /// listed; otherwise they are refused.
+        /// Set this when clients need another cipher than AES: the allowed ones, of which the first
+        /// is used. Peers below version 2.4 support only DES; if it is not listed, they are
+        /// refused.
         restart ciphers: Vec<CipherName> = vec![CipherName::Aes], CIPHERS;
         /// Set this when clients move between `handled` and `handle-admin` within a session: the
-        /// UNIX socket over which both, processes of the same user, share their sessions. Without
-        /// it, each process has its own.
+        /// UNIX socket over which both, processes of one user, share sessions. Without it, each has
+        /// its own.
         restart socket: Option<PathBuf> = None;
     } constants {
         /// Unproven sessions of one source, in which no message has arrived. One more displaces the

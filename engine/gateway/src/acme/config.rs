@@ -13,36 +13,33 @@ use std::path::PathBuf;
 use zeroize::Zeroizing;
 
 settings! {
-    /// The certificate by ACME (RFC 8555), in place of files: ordered from an authority, renewed,
-    /// and replaced while serving.
+    /// The certificate by ACME (RFC 8555) in place of files: ordered, renewed, and replaced while
+    /// serving.
     pub struct AcmeConfig where what_orders_need {
         /// Set this when the certificate comes by ACME: its names.
         restart domains: Vec<String> = Vec::new(), DOMAINS;
-        /// Set this when another authority than Let's Encrypt issues it: the URL of the directory
-        /// of the authority.
+        /// Set this when another authority than Let's Encrypt issues it: the URL of its directory.
         restart directory: String =
             "https://acme-v02.api.letsencrypt.org/directory".to_owned(), HTTPS_URL;
-        /// Set this when the authority shall have addresses of the operator, as
+        /// Set this when the authority should know addresses of the operator, as
         /// `mailto:admin@example.org`.
         restart contact: Vec<String> = Vec::new(), CONTACTS;
-        /// Set this when you have read the terms of service of the authority and agree to them;
-        /// required.
+        /// Set this when you have read the terms of service of the authority and agree; required.
         restart terms_agreed: bool = false;
-        /// Set this when `domains` is set, and then it is required: the directory of the account
-        /// key and of the certificate with its key. It is created if needed, and only its owner may
-        /// have access to the files.
+        /// Set this when `domains` is, and then it is required: directory of the account key and of
+        /// the certificate with its key. It is created if needed; only its owner may have access to
+        /// the files.
         restart state_directory: Option<PathBuf> = None;
         /// Set this when the authority reaches this gateway on one port only: how it checks the
-        /// names, over TLS on port 443 (`tls-alpn-01`), over plain HTTP on port 80 (`http-01`), or
-        /// both in turns, beginning with TLS (`any`).
+        /// names, over TLS on port 443 (`tls-alpn-01`), over HTTP on port 80 (`http-01`), or both
+        /// in turns, TLS first (`any`).
         restart challenge: AcmeChallenge = AcmeChallenge::Any;
-        /// Set this when the authority is one of your own: the authorities that its own certificate
-        /// is checked with, as PEM; those of the host if not set.
+        /// Set this when the authority is your own: the authorities that certify it, as PEM; those
+        /// of the host if not set.
         restart ca_file: Option<PathBuf> = None;
-        /// Set this when the authority has made an account outside of ACME: its identifier.
+        /// Set this when the authority made an account outside of ACME: its identifier.
         restart external_account_id: Option<String> = None;
-        /// Set this when `external_account_id` is set: the file with the key of that account, in
-        /// base64url. Only its owner may have access to it.
+        /// Set this when `external_account_id` is: file with the key of that account, in base64url.
         restart external_account_key: Option<PathBuf> = None;
     }
 }

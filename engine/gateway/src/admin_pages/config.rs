@@ -5,8 +5,8 @@ use handle_daemon::settings;
 settings! {
     /// The administration pages ([gateway.md](../gateway.md#administration-pages)).
     pub struct AdminPagesConfig {
-        /// Set this when nobody shall administer with a browser: with `false`, `/admin/` is not
-        /// served. Otherwise it is, if `admin.socket` and TLS, or `proxies.credentials`, are
+        /// Set this when nobody should administer with a browser: `false` does not serve `/admin/`.
+        /// Otherwise it is served if `admin.socket` and TLS, or `proxies.credentials`, are
         /// configured.
         live enabled: bool = true;
     } constants {

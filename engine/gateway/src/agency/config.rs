@@ -8,12 +8,11 @@ settings! {
     /// The registration agencies of prefixes, at `/doiRA/`. Without `prefixes` and `file`, they are
     /// not served.
     pub struct AgenciesConfig {
-        /// Set this when clients ask for the agencies of a few prefixes: prefixes and the names of
-        /// their agencies, as `10.5072 DataCite`. A prefix without an entry has the agency of the
-        /// prefix before its last dot.
+        /// Set this when clients ask for the agencies of a few prefixes: entries such as `10.5072
+        /// DataCite`. A prefix without one has the agency of the prefix before its last dot.
         live prefixes: Vec<String> = Vec::new(), ENTRIES_RULE;
-        /// Set this when another program writes the entries, or there are many: a file with further
-        /// ones, one in each line. Lines that begin with `#` are comments.
+        /// Set this when another program writes the entries, or there are many: file with further
+        /// ones, one a line. Lines that begin with `#` are comments.
         live file: Option<PathBuf> = None;
     }
 }

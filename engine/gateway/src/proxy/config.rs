@@ -8,23 +8,22 @@ use handle_daemon::settings::SettingRule;
 settings! {
     /// Redirects, and how handles are written in requests.
     pub struct ProxyConfig {
-        /// Set this when records have URLs of other schemes, or some shall not be redirected to:
-        /// schemes of URLs that a redirect may have. Other targets are shown as part of the record.
+        /// Set this when records have URLs of other schemes, or some must not be redirected to:
+        /// schemes of redirects. Other targets are shown as part of the record.
         live schemes: Vec<String> = SCHEMES.map(str::to_owned).to_vec(), SCHEME_RULE;
-        /// Set this when URLs of this gateway in answers shall not depend on the host that a client
-        /// names: their start, as `https://hdl.example.org/`. If neither this nor `hosts` is set,
-        /// pages show the host that the client names, and redirects to this gateway have only a
-        /// path.
+        /// Set this when URLs of this gateway in answers must not depend on the host that a client
+        /// names: their start, as `https://hdl.example.org/`. Without this and `hosts`, pages show
+        /// that host, and redirects to this gateway have only a path.
         live base_url: Option<String> = None, BASE_URL_RULE;
-        /// Set this when the gateway has names of its own: these, with their ports if these are not
-        /// 80 or 443. Their URLs are references to handles. If a request names another host and
-        /// `base_url` is not set, URLs begin with the first one.
+        /// Set this when the gateway has names of its own: these, with ports other than 80 and 443.
+        /// Their URLs are references to handles. If a request names another host and `base_url` is
+        /// not set, URLs begin with the first one.
         live hosts: Vec<String> = Vec::new(), HOST_RULE;
-        /// Set this when other proxies than the known ones are named in records: names of proxies
-        /// whose URLs are references to handles.
+        /// Set this when records name other proxies than the known ones: those whose URLs are
+        /// references to handles.
         live reference_hosts: Vec<String> = HOSTS.map(str::to_owned).to_vec(), HOST_RULE;
         /// Set this when clients write an encoding before a handle, as in `jis@cnri.test/...`: it
-        /// is then not part of the handle. A prefix of the set that has an `@` takes precedence.
+        /// is not part of the handle. A prefix of the set with an `@` takes precedence.
         live charset_modifier: bool = false;
     } constants {
         /// Maximum number of aliases that are followed for a request, as in the resolver.
@@ -35,9 +34,9 @@ settings! {
 settings! {
     /// Pages for people.
     pub struct PagesConfig {
-        /// Set this when pages shall carry the name of your service.
+        /// Set this when pages should carry the name of your service.
         live service_name: String = "Handles".to_owned(), NAME_RULE;
-        /// Set this when readers of pages shall know whom to tell about errors: an e-mail address
+        /// Set this when readers of pages should know whom to tell about errors: an e-mail address
         /// or a text. The contact in the namespace of a prefix takes precedence.
         live contact: Option<String> = None;
         /// Set this when you have a page of help: the URL to which `/help.html` redirects.

@@ -8,18 +8,18 @@ settings! {
     /// Registration of prefixes over the web
     /// ([gateway.md](../gateway.md#registration-of-prefixes)).
     pub struct RegistrationConfig {
-        /// Set this when applicants request prefixes over the web: the directory in which requests
-        /// are kept; created if it is missing. Without it there is no registration. It needs
-        /// `admin.socket`, TLS and `reviewers`.
+        /// Set this when applicants request prefixes over the web: the directory for requests,
+        /// created if missing. Without it, there is no registration. Needs `admin.socket`, TLS and
+        /// `reviewers`.
         restart directory: Option<PathBuf> = None;
-        /// Set this when there is registration, or reviewers change: identities that may see,
-        /// accept, refuse and delete requests, such as `300:0.NA/10`. `handle-admin` decides
-        /// whether they may create prefix records.
+        /// Set this when there is registration: identities, such as `300:0.NA/10`, that may see,
+        /// accept, refuse and delete requests. `handle-admin` decides whether they may create
+        /// prefix records.
         live reviewers: Vec<String> = Vec::new(), IDENTITIES;
-        /// Set this when one organization registers many prefixes from one address: forms that a
-        /// source may send per hour, wrong ones included, and as many at once. A third of them may
-        /// be undecided requests. Further ones get status 429. A source is that of `request_rate`,
-        /// and the same are exempt from the rate; requests count by IPv4 address, or /64 of IPv6.
+        /// Set this when many prefixes are registered from one address: forms, wrong ones included,
+        /// that a source may send per hour, and as many at once. A third may be undecided requests.
+        /// Further ones get status 429. Sources and exemptions are those of `request_rate`;
+        /// requests count by IPv4 address or IPv6 /64.
         live forms_per_hour: u32 = 30, 1..=100_000;
     } constants {
         /// Maximum length of a `sitebndl.zip`: many times a site record and two keys.

@@ -4,13 +4,12 @@ use handle_daemon::secret_guesses::GuessLimits;
 use handle_daemon::settings;
 
 settings! {
-    /// Limits on wrong secret keys, in whatever form they come. Further requests with a secret key
-    /// get 429 with `Retry-After`. Sources are as in `[request_rate]`, but none is exempt.
+    /// Limits on wrong secret keys, in whatever form. Further requests with one get 429 with
+    /// `Retry-After`. Sources are as in `[request_rate]`, but none is exempt.
     pub struct SecretGuessesConfig {
         /// Set this when many callers behind one address send wrong keys by mistake, or guesses are
-        /// limited elsewhere: average wrong secret keys per minute from a source, and five thirds
-        /// of them at once. For the keys of one handle, a source may send a tenth of them per
-        /// minute, and a third at once. 0 for no limit.
+        /// limited elsewhere: average wrong keys per minute from a source, and five thirds of them
+        /// at once; for one handle, a tenth per minute and a third at once. 0 for no limit.
         live per_minute: u32 = 60, 0..=1_000_000;
     } constants {
         /// Number of sources in the table, and of sources with a handle: more than an attacker with

@@ -7,17 +7,17 @@ settings! {
     /// Sessions of the JSON API and of the administration pages
     /// ([gateway.md](../gateway.md#sessions)).
     pub struct SessionsConfig {
-        /// Set this when more callers are signed in at a time: maximum number of sessions with an
-        /// identity. Further ones get status 503.
+        /// Set this when more callers are signed in at a time: sessions with an identity. Further
+        /// ones get status 503.
         live sessions: usize = 16_384, 1..=1 << 20;
-        /// Set this when callers have to sign out sooner or later by your rules: time after which a
-        /// session with an identity ends if it is not used. Any session ends after a day.
+        /// Set this when your rules sign callers out sooner or later: time without use after which
+        /// a session with an identity ends. Any ends after a day.
         live idle_ms: u32 = 1_800_000, 1000..=DAY_MS;
         /// Set this when old clients prove secret keys with MD5: accept their proofs.
         live md5: bool = false;
-        /// Set this when no deployed client signs in any more: with `false`, proofs with SHA-1 as
-        /// they make them are refused, signatures and digests with secret keys. MACs and keys that
-        /// are derived with it are always accepted.
+        /// Set this when no deployed client signs in any more: `false` refuses their proofs with
+        /// SHA-1, both signatures and digests with secret keys. MACs and keys derived with it are
+        /// always accepted.
         live sha1: bool = true;
     } constants {
         /// Sessions of one identity: those of a person on several devices and of programs that do

@@ -29,9 +29,9 @@ settings! {
     /// Addresses at which clients may show certificates
     /// ([gateway.md](../gateway.md#client-certificates)).
     pub struct ClientCertificatesConfig {
-        /// Set this when clients authenticate with certificates: addresses for them, in addition to
-        /// those of `listen`; none if empty. They speak TLS 1.2 only, with the certificate of the
-        /// gateway. Needs `admin.socket`.
+        /// Set this when clients authenticate with certificates: addresses for them, besides
+        /// `listen`; none if empty. They speak TLS 1.2 only, with the certificate of the gateway.
+        /// Needs `admin.socket`.
         restart listen: Vec<SocketAddr> = Vec::new();
     } constants {
         /// Maximum length of the messages of a handshake that a client signs, which include the

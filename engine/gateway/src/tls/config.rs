@@ -9,12 +9,10 @@ use std::path::PathBuf;
 settings! {
     /// TLS on the addresses of `listen`, beside plain HTTP.
     pub struct TlsConfig where key_with_certificate {
-        /// Set this when TLS is served with a certificate from files: the certificate and those
-        /// that it was issued by, as PEM. Without it, and without `acme.domains`, only plain HTTP
-        /// is served.
+        /// Set this when TLS is served with a certificate from files: it and those that issued it,
+        /// as PEM. Without it and `acme.domains`, only plain HTTP is served.
         restart certificate: Option<PathBuf> = None;
-        /// Set this when `certificate` is set: its private key, as PEM. Only its owner may have
-        /// access to the file.
+        /// Set this when `certificate` is: its private key, as PEM.
         restart key: Option<PathBuf> = None;
         section acme: AcmeConfig;
         section client_certificates: ClientCertificatesConfig;

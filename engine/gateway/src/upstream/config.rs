@@ -13,38 +13,38 @@ settings! {
         /// Set this when all handles of the Handle System are answered: the global service, as
         /// `bootstrap_handles` (JSON) or `root_info` of a deployed client.
         restart root: Option<PathBuf> = None;
-        /// Set this when some prefixes have a service that the global one does not name:
+        /// Set this when prefixes have a service that the global one does not name:
         /// `local_info.json` or `local_info` of a deployed client.
         restart local_info: Option<PathBuf> = None;
-        /// Set this when one site is asked about every handle, such as a `handle-cache` near by:
+        /// Set this when one site is asked about every handle, as a `handle-cache` near by:
         /// `resolver_site` of a deployed client, or a site record as JSON.
         restart resolver_site: Option<PathBuf> = None;
         /// Set this when `handle-admin` has a source of records ([sources.md](../sources.md)): its
-        /// prefixes, without `0.NA/`, whose handles are asked for upstream if the set does not have
-        /// them, although the prefix is homed.
+        /// prefixes, without `0.NA/`, whose handles are asked for upstream if the set lacks them,
+        /// although the prefix is homed.
         live sources: Vec<String> = Vec::new();
-        /// Set this when services answer more slowly, or clients do not wait as long: longest
-        /// duration of one question.
+        /// Set this when services are slower, or clients wait for less: longest duration of one
+        /// question.
         restart timeout_ms: u32 = 10_000, 1..=120_000;
-        /// Set this when more clients wait for slow services than this: questions at a time. Of
-        /// these, a source (an IPv4 address, or a /64 of IPv6) has a quarter, and one request to
-        /// `/api/resolve` a 32nd. Further requests get status 503.
+        /// Set this when more clients wait for slow services: questions at a time, a quarter of
+        /// them for one source, a 32nd for one request to `/api/resolve`. Further requests get
+        /// status 503.
         restart questions: usize = 1024, 1..=1 << 16;
-        /// Set this when servers that records name are in a private network, as in a laboratory or
-        /// an intranet: networks in which no server is asked that a record or a referral names,
-        /// because the owner of any prefix chooses these addresses; `[]` for none. Servers that are
-        /// configured, and those of the global service, may be in them.
+        /// Set this when services are in a laboratory or intranet: networks in which no server is
+        /// asked that a record or referral names, because the owner of any prefix chooses these
+        /// addresses; `[]` for none. Configured servers, and those of the global service, may be in
+        /// them.
         restart forbidden_networks: Vec<String> = PRIVATE_NETWORKS.map(str::to_owned).to_vec(), NETWORKS;
-        /// Set this when memory is short, or the cache evicts answers that are asked for again:
-        /// bytes of cached answers.
+        /// Set this when memory is short, or evicted answers are asked for again: bytes of cached
+        /// answers.
         restart cache_bytes: usize = 256 << 20, 0..=1 << 40;
-        /// Set this when changes at other services have to be seen sooner: how long an answer is
+        /// Set this when changes at other services must be seen sooner: how long an answer is
         /// cached at most, whatever its TTL.
         restart cache_s: u32 = 3600, 0..=172_800;
-        /// Set this when records shall stay readable for longer, or not at all, while no server
-        /// answers: time for which an expired answer is then still served. For a 120th of it, an
-        /// expired answer is also served while it is renewed, so that clients of popular handles
-        /// never wait. A value with an absolute time to live is not served after that time.
+        /// Set this when records should stay readable for longer, or not at all, while no server
+        /// answers: time for which an expired answer is still served then. For a 120th of it, it is
+        /// also served while it is renewed, so that clients do not wait. A value with an absolute
+        /// TTL is never served after its time.
         restart stale_if_error_s: u32 = 3600, 0..=604_800;
     } constants {
         /// Requests to servers for one question: referrals and retries of every deployed service

@@ -5,26 +5,25 @@ use handle_daemon::settings::SettingError;
 use std::path::PathBuf;
 
 settings! {
-    /// Requests that `handled` cannot answer from the published set and forwards to `handle-admin`
+    /// Requests that the published set cannot answer, forwarded to `handle-admin`
     /// ([forwarding.md](forwarding.md)).
     pub struct ForwardConfig where sources_need_a_socket {
-        /// Set this when requests that the set cannot answer are to be answered: the UNIX socket of
-        /// `handle-admin` (`local.socket` there). Without it, or without `slow.threads`, nothing is
-        /// forwarded.
+        /// Set this when such requests are to be answered: UNIX socket of `handle-admin`
+        /// (`local.socket` there). Without it, or without `slow.threads`, none is forwarded.
         restart socket: Option<PathBuf> = None;
-        /// Set this when clients must not list handles and homed prefixes here: with `false`, such
-        /// requests over TCP are not forwarded.
+        /// Set this when clients must not list handles and homed prefixes here: `false` does not
+        /// forward such requests over TCP.
         restart listing: bool = true;
-        /// Set this when keys and groups of other services must give no permission: with `false`,
-        /// reads of values that are not public are not forwarded if they depend on them.
+        /// Set this when keys and groups of other services must give no permission: `false` does
+        /// not forward reads of values that are not public and depend on them.
         restart identities: bool = true;
-        /// Set this when no client below version 2.10 is left, or is to be served: with `false`,
-        /// queries for derived prefixes of other services are not forwarded for them. They do not
-        /// understand a referral.
+        /// Set this when no client below version 2.10, which does not understand a referral, is to
+        /// be served: `false` does not forward queries for derived prefixes of other services for
+        /// them.
         restart old_clients: bool = true;
         /// Set this when `handle-admin` has a source of records (`sources` there;
         /// [sources.md](../sources.md)): its prefixes, without `0.NA/`. Requests for handles of
-        /// these prefixes that are not in the set are forwarded.
+        /// these that the set lacks are forwarded.
         live sources: Vec<String> = Vec::new();
     } constants {
         /// Requests forwarded at a time; each occupies a thread.

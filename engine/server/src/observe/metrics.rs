@@ -119,8 +119,8 @@ handle_daemon::metrics! {
             let refused = reading.shared.shards.refused();
             MetricSeries::by_label(refused.map(|(reason, count)| (reason.name(), count)))
         };
-        /// Time from receiving a batch until its answers are with the kernel, for each measured
-        /// answer; `way` is `worker`, or `slow` for the slow path.
+        /// Time from receiving a batch until its answers are with the kernel, for measured answers;
+        /// `way` is `worker`, or `slow` for the slow path.
         histogram answer_seconds [transport, way, shard] = |reading| answer_times(reading.shared);
         /// Share of the networks that send most, among the sampled datagrams of the last minutes.
         gauge top_source_share [prefix] = |reading| top_sources(reading.shared);
@@ -178,11 +178,11 @@ handle_daemon::metrics! {
         gauge slow_challenges_waiting = |reading| reading.challenges_waiting;
         /// Bytes of the requests of waiting challenges.
         gauge slow_challenges_bytes = |reading| reading.challenges_len;
-        /// Requests for `handle-admin`: `accepted` into the queue; `answered` (a listing counts at
-        /// its end); refused because the queue was full (`refused_full`), because of the limit of
-        /// their source (`refused_of_source`) or of listings (`refused_listing`); not sent because
-        /// `handle-admin` did not answer recently (`backed_off`); `timed_out`; `failed` to connect;
-        /// listings whose client disconnected (`abandoned`).
+        /// Requests for `handle-admin`: `accepted` into the queue; `answered` (a listing at its
+        /// end); refused because of the queue (`refused_full`), their source (`refused_of_source`)
+        /// or too many listings (`refused_listing`); not sent, as it did not answer recently
+        /// (`backed_off`); `timed_out`; `failed` to connect; listings whose client disconnected
+        /// (`abandoned`).
         counter forwarded [event] = |reading| {
             reading.forward.as_ref().map(|stats| MetricSeries::by_label(stats.events.iter().copied()))
         };
@@ -193,8 +193,8 @@ handle_daemon::metrics! {
         /// 1 while requests are held back because `handle-admin` did not answer in time.
         gauge forward_backing_off = |reading| reading.forward.as_ref().map(|stats| stats.is_open);
         /// Sessions `opened`, `ended` by their client, `expired`, `displaced` by newer ones,
-        /// refused because the table is full (`refused_full`), or sent to TCP because too many
-        /// unproven ones were set up over UDP (`sent_to_tcp`).
+        /// refused by a full table (`refused_full`), or sent to TCP as too many unproven ones came
+        /// over UDP (`sent_to_tcp`).
         counter sessions [event] = |reading| {
             reading.sessions.map(|table| MetricSeries::by_label(table.counts().by_name()))
         };
@@ -218,8 +218,8 @@ handle_daemon::metrics! {
         gauge snapshot_statement_age_seconds = |reading| {
             reading.shared.live.freshness().age_ms(now_unix_ms()).unwrap_or_default() as f64 / 1000.0
         };
-        /// Seconds by which the newest statement of the publisher is ahead of the clock of this
-        /// machine, if it is refused for that; otherwise 0.
+        /// Seconds by which the newest statement of the publisher is ahead of this machine's clock,
+        /// if refused for that; otherwise 0.
         gauge snapshot_statement_ahead_seconds = |reading| {
             reading.shared.live.freshness().statement_ahead_ms() as f64 / 1000.0
         };
@@ -296,8 +296,7 @@ handle_daemon::metrics! {
         gauge process_start_time_seconds = |reading| {
             reading.shared.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
         };
-        /// Lines of the log that could not be written to standard error, whose reader has gone or
-        /// is stuck, or whose disk is full.
+        /// Lines of the log that could not be written to standard error.
         counter handled_log_lines_lost = |_it| log::lines_lost();
         /// Threads and tasks that have ended by a bug; health checks fail, and `status` names them.
         gauge handled_threads_ended = |_it| threads::ended().len();

@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 settings! {
     /// Scrape endpoint and measurements.
     pub struct ObserveParameters {
-        /// Set this when the process is monitored: the TCP address of `/metrics`, `/healthz` and
-        /// `/readyz`; none if not set. The endpoint has neither encryption nor authentication, so
-        /// it belongs on loopback or a private network.
+        /// Set this when the process is monitored: TCP address of `/metrics`, `/healthz` and
+        /// `/readyz`; none if not set. It has neither encryption nor authentication, so it belongs
+        /// on loopback or a private network.
         restart http: Option<SocketAddr> = None;
-        /// Set this when more or fewer source networks are to be shown, busiest first; 0 when the
-        /// networks of clients must not be measured. Each is a series of a metric.
+        /// Set this when more or fewer source networks should be shown, busiest first, each a
+        /// series of a metric; 0 when the networks of clients must not be measured.
         live sources_shown: usize = 10, 0..=SOURCES_KEPT;
     } constants {
         /// The endpoint serves a few scrapers and probes, whatever the process does.

@@ -10,19 +10,19 @@ use std::path::PathBuf;
 settings! {
     /// The query log ([README.md](README.md#query-log)).
     pub struct QueryLogSettings {
-        /// Set this when queries are to be logged: the file to which lines are appended; a new file
-        /// gets mode 0640.
+        /// Set this when queries are to be logged: file to which lines are appended; a new one gets
+        /// mode 0640.
         restart path: Option<PathBuf> = None;
-        /// Set this when programs read the log: the format of a line, which is that of the access
-        /// log of deployed servers, or JSON.
+        /// Set this when programs read the log: format of a line, that of the access log of
+        /// deployed servers, or JSON.
         live format: QueryLogFormat = QueryLogFormat::Handle;
         /// Set this when a sample is enough: one in this many answers of each worker is logged.
         live sample_every: u32 = 1, 1..=u32::MAX;
-        /// Set this when the disk takes more or fewer lines: most lines per second of all workers
+        /// Set this when the disk takes more or fewer lines: most per second of all workers
         /// together. Others are dropped and counted.
         live lines_per_second: u32 = 1000, 1..=1_000_000;
-        /// Set this when abuse has to be traced to hosts: whole addresses are logged. Otherwise,
-        /// they are cut to an IPv4 /24 or IPv6 /48.
+        /// Set this when abuse must be traced to hosts: log whole addresses, otherwise an IPv4 /24
+        /// or IPv6 /48.
         live whole_addresses: bool = false;
     } constants {
         /// Lines waiting to be written: a second of the default rate. Others are dropped and

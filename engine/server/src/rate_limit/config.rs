@@ -6,20 +6,20 @@ use handle_daemon::settings;
 use handle_daemon::settings::{SettingRule, SettingType};
 
 settings! {
-    /// Limits on answers over UDP ([rate-limit.md](../rate-limit.md)). A rate applies to a prefix
-    /// of source addresses and to the whole server; 0 is no limit. Bytes are those of answers
-    /// beyond the bytes of their requests.
+    /// Limits on answers over UDP ([rate-limit.md](../rate-limit.md)). A rate is that of a prefix
+    /// of source addresses, over all workers; 0 is no limit. Bytes are those of answers beyond the
+    /// bytes of their requests.
     pub struct RateLimitConfig {
-        /// Set this when all clients are known, as in a closed network: with `false`, answers over
-        /// UDP are not limited.
+        /// Set this when all clients are known, as in a closed network: `false` does not limit
+        /// answers over UDP.
         live enabled: bool = true;
-        /// Set this when other limits are to be tried first: answers that would be limited are
-        /// sent, and only counted.
+        /// Set this when other limits are to be tried first: answers beyond them are sent, and only
+        /// counted.
         live dry_run: bool = false;
-        /// Set this when honest clients are limited, or a flood still gets too much: bytes of one
-        /// answer to one IPv4 /24 or IPv6 /56. Answers of more than one datagram to an IPv4 address
-        /// or IPv6 /64 may have eight times as many bytes in all, and certified answers twice as
-        /// many; a /24 or /48 has four times the share of an address.
+        /// Set this when honest clients are limited, or a flood gets too much: bytes of one answer
+        /// to one IPv4 /24 or IPv6 /56. Answers of several datagrams to an IPv4 address or IPv6 /64
+        /// may have eight times as many in all, certified ones twice; a /24 or /48 has four times
+        /// the share of an address.
         // About 80 times a second the same plain answer, 65 answers of 2 KiB, and 40 signed ones,
         // which cost a fortieth of a core.
         live bytes_per_s: u32 = 16 << 10;
@@ -28,8 +28,8 @@ settings! {
         // No limit by address: the busiest clients of a server are a few large caches, which it
         // would cut off.
         live address_per_s: u32 = 0;
-        /// Set this when single networks take too much: datagrams of any kind to a /24 of IPv4 or a
-        /// /48 of IPv6.
+        /// Set this when single networks take too much: datagrams of any kind to one IPv4 /24 or
+        /// IPv6 /48.
         live network_per_s: u32 = 0;
         /// Set this when clients with many requests are known, as caching servers: addresses and
         /// prefixes without a limit, besides 127.0.0.1 and ::1.

@@ -12,25 +12,25 @@ use handle_proto::wire::list::Reference;
 settings! {
     /// The slow path, which answers requests that need a signature or an identity.
     pub struct SlowConfig {
-        /// Set this when more signatures or identities are asked for than one thread can answer; 0
-        /// when none is to be: then nothing is signed, and values that are not public are refused.
+        /// Set this when one thread cannot make all signatures and check all identities; 0 when
+        /// none is to: then nothing is signed, and values that are not public are refused.
         restart threads: usize = 1, 0..=256;
-        /// Set this when these threads must stay away from cores of the workers: the cores that
-        /// they run on. If empty, any core.
+        /// Set this when these threads must stay off the cores of the workers: cores that they run
+        /// on; any if empty.
         restart cores: Vec<usize> = Vec::new();
-        /// Set this when all cores are always busy, so that these threads never run: with `false`,
-        /// they run at a low priority, otherwise only while their core is idle (SCHED_IDLE).
+        /// Set this when all cores are always busy, so that these threads never run: `false` runs
+        /// them at a low priority instead of only while their core is idle (SCHED_IDLE).
         restart idle: bool = true;
-        /// Set this when gateways, caching servers that relay, or servers that verify answers here
-        /// ask for many clients: sources that are exempt from the limits of challenges, work,
-        /// signatures and wrong secret keys by source.
+        /// Set this when gateways, relaying caching servers, or servers that verify answers here
+        /// ask for many clients: sources without the limits of challenges, work, signatures and
+        /// wrong secret keys by source.
         restart exempt_sources: Vec<String> = Vec::new(), NETWORKS;
         /// Set this when clients need longer to answer a challenge, as those that ask for a
         /// passphrase.
         restart challenge_ms: u32 = 60_000, 1..=3_600_000;
-        /// Set this when clients derive keys from secrets with more rounds of PBKDF2: most rounds
-        /// in the answer to a challenge. Four take about a microsecond. All keys that are tried for
-        /// one answer may take 1.6 times as many, each counting once for each 160 bits.
+        /// Set this when clients derive keys with more rounds of PBKDF2: most in the answer to a
+        /// challenge. Four take about a microsecond. All keys that are tried for an answer may take
+        /// 1.6 times as many, each once for each 160 bits.
         restart pbkdf2_iterations: u32 = 100_000, 1..=PBKDF2_ITERATIONS_MAX;
     } constants {
         /// If `idle` is false, nice value of these threads: they yield to the workers, and not to

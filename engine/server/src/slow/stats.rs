@@ -26,8 +26,7 @@ handle_daemon::event_counters! {
         answers_right,
         /// Verification requests of other servers.
         verifications,
-        /// Decisions made without looking at all groups of administrators, because there were too
-        /// many.
+        /// Decisions made without all groups of administrators, because there were too many.
         groups_given_up,
         /// Work done for requesters, in rounds of PBKDF2 and operations of equal cost.
         work_units,

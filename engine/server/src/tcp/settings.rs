@@ -5,31 +5,29 @@ use handle_daemon::settings::DAY_MS;
 use handle_net::StreamOptions;
 
 settings! {
-    /// Connections. Numbers are for each worker: the kernel spreads connections over the workers of
+    /// Connections. Numbers are for each worker; the kernel spreads connections over the workers of
     /// an address.
     pub struct TcpSettings {
-        /// Set this when only datagrams are to be answered: with `false`, TCP is not served on the
+        /// Set this when only datagrams are to be answered: `false` does not serve TCP on the
         /// addresses of `listen`.
         restart enabled: bool = true;
-        /// Set this when more clients than this keep connections open, or when memory or
-        /// descriptors are short: connections at a time. One more displaces the connection that has
-        /// been idle for longest, or whose request has been incomplete for longest; if there is
-        /// none, it is refused.
+        /// Set this when more clients keep connections open, or memory or descriptors are short:
+        /// connections at a time. One more displaces the one that has been idle, or whose request
+        /// has been incomplete, for longest; without any, it is refused.
         live connections: usize = 10_240, 1..=1 << 20;
-        /// Set this when many clients share an address, as behind a gateway: of the connections,
-        /// those from one source, an IPv4 address or an IPv6 /64. IPv6 networks whose prefix is 8
-        /// and 16 bits shorter may have two and four times as many.
+        /// Set this when many clients share an address, as behind a gateway: connections of one
+        /// source. A /56 and a /48 may have two and four times as many.
         live connections_per_source: usize = 1024, 1..=1 << 20;
-        /// Set this when memory is short, or when clients with long requests are disconnected:
-        /// bytes of requests that are incomplete, or that wait until answers have been read, over
-        /// all connections. A client that sends more is disconnected.
+        /// Set this when memory is short, or clients with long requests are disconnected: bytes,
+        /// over all connections, of requests that are incomplete, or wait until answers have been
+        /// read. A client that sends more is disconnected.
         live input_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Set this when memory is short, or when clients with slow links are disconnected: bytes
-        /// of answers that have not been read, over all connections, and for one source an eighth
-        /// of them. A client that asks for more is disconnected.
+        /// Set this when memory is short, or clients with slow links are disconnected: bytes, over
+        /// all connections, of answers that have not been read, an eighth for one source. A client
+        /// that asks for more is disconnected.
         live output_bytes: usize = 64 << 20, 1 << 20..=1 << 36;
-        /// Set this when clients keep connections open for longer, or when a device on the way
-        /// forgets them earlier: most time that a connection stays open without a request.
+        /// Set this when clients keep connections open for longer, or a device on the way forgets
+        /// them earlier: most time without a request.
         live idle_ms: u32 = 300_000, 10..=DAY_MS;
     } constants {
         /// Connections waiting to be accepted: as many as the kernel allows by default

@@ -26,28 +26,27 @@ pub const DATABASE_URL: SettingRule<String> = SettingRule {
 };
 
 settings! {
-    /// A database of PostgreSQL that has the store, in place of a file
+    /// A PostgreSQL database that has the store, in place of a file
     /// ([store.md](../store.md#in-postgresql)).
     pub struct PostgresConfig {
-        /// Set this when the store is in a database: its URL, as of `psql`,
+        /// Set this when the store is in a database: its URL, as of `psql`:
         /// `postgresql://USER@HOST/DATABASE`, or `postgresql:///DATABASE?host=/run/postgresql` for
-        /// a local socket. Empty for a store in `store.file`. Servers on other machines are asked
-        /// over TLS, unless `sslmode=disable` is in the URL.
+        /// a local socket; empty for a store in `store.file`. Servers on other machines are asked
+        /// over TLS, unless it has `sslmode=disable`.
         restart url: String = String::new(), DATABASE_URL;
-        /// Set this when the server asks for a password: file with it, for which only its owner may
-        /// have permissions. Without it, the password is in the environment variable `PGPASSWORD`.
+        /// Set this when the server asks for a password: file with it; the environment variable
+        /// `PGPASSWORD` if not set.
         restart password_file: Option<PathBuf> = None;
-        /// Set this when the certificate of the server is from an authority of your own: file with
-        /// the authorities (PEM) that certify the server; without it, those that the host trusts.
+        /// Set this when the server has a certificate of your own authority: file with the
+        /// authorities (PEM); those that the host trusts if not set.
         restart ca_file: Option<PathBuf> = None;
-        /// Set this when the server allows fewer connections, or when requests wait for one:
-        /// connections for reading at a time. Each request needs one, and each mirror and each
-        /// publication for as long as it reads.
+        /// Set this when the server allows fewer connections, or requests wait for one: connections
+        /// for reading. A request needs one, a mirror or publication one for as long as it reads.
         restart connections: usize = 16, 2..=1000;
-        /// Set this when sessions that clients set up at `handle-admin` should be known to the
-        /// `handled` at `sessions.socket`: `false` keeps them there, or in this process without
-        /// such a socket. Otherwise they are in the database, and every `handle-admin` over it with
-        /// the same server key knows them.
+        /// Set this when sessions set up at `handle-admin` should be known to the `handled` at
+        /// `sessions.socket`: `false` keeps them there, or in this process without such a socket.
+        /// Otherwise they are in the database, and known to every `handle-admin` over it with the
+        /// same server key.
         restart sessions: bool = true;
     } constants {
         /// Time for an answer of the server, and for a free connection. What takes longer is a

@@ -5,11 +5,10 @@ use hyper::server::conn::http2::Builder;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 
 settings! {
-    /// HTTP/2, beside HTTP/1.1: over TLS where the client prefers it, and on plain connections
-    /// whose clients begin with its preface. `limits` apply as well.
+    /// HTTP/2 beside HTTP/1.1: over TLS if the client prefers it, on plain connections if they
+    /// begin with its preface. `limits` apply as well.
     pub struct Http2Config {
-        /// Set this when clients or proxies have trouble with HTTP/2: with `false`, only HTTP/1.1
-        /// is served.
+        /// Set this when clients or proxies have trouble with HTTP/2: `false` serves HTTP/1.1 only.
         restart enabled: bool = true;
     } constants {
         /// Requests in progress on a connection: the least that RFC 9113 section 6.5.2 recommends.
