@@ -203,15 +203,15 @@ fn allowed(row: &SettingRow) -> String {
 /// With what the description of a setting begins.
 const BEGIN: &str = "Set this when ";
 
-/// The line of a setting in a table, in Markdown.
-fn line(row: &SettingRow) -> String {
+/// The line of a setting in a table, in Markdown; with `is_live`, a reload applies it.
+fn line(row: &SettingRow, is_live: bool) -> String {
     let what: Vec<_> = row.what.iter().map(|line| line.trim()).collect();
     let what = what.join(" ");
     assert!(!what.is_empty(), "`{}` has a doc comment", row.name);
     // The heading of the column says the words with which each begins.
     let what = what.strip_prefix(BEGIN).unwrap_or(&what);
     let default = Some(default(row)).filter(|text| !text.is_empty());
-    let reload = row.is_live.then(|| "reload".to_owned());
+    let reload = is_live.then(|| "reload".to_owned());
     let value = [Some(row.type_name.clone()), default.map(|text| format!("default {text}"))]
         .into_iter()
         .chain([Some(allowed(row)).filter(|text| !text.is_empty()), reload])
@@ -232,10 +232,21 @@ fn wrapped(text: &str) -> String {
     })
 }
 
+/// How the line of a setting differs from one in `elsewhere`, if at most by what a reload applies.
+fn difference(row: &SettingRow, elsewhere: &BTreeSet<String>) -> Option<&'static str> {
+    match row.is_live {
+        is_live if elsewhere.contains(&line(row, is_live)) => Some(""),
+        true if elsewhere.contains(&line(row, false)) => Some(", but with *reload*"),
+        false if elsewhere.contains(&line(row, true)) => Some(", but without *reload*"),
+        _ => None,
+    }
+}
+
 /// The tables of a page, in Markdown. Lines that are also in `elsewhere`, the tables of
 /// `settings.md`, are not repeated: a sentence names their settings.
 fn rendered(tables: &[SettingTable], elsewhere: &[SettingTable]) -> String {
-    let elsewhere: BTreeSet<String> = elsewhere.iter().flat_map(|table| &table.rows).map(line).collect();
+    let elsewhere = elsewhere.iter().flat_map(|table| &table.rows);
+    let elsewhere: BTreeSet<String> = elsewhere.map(|row| line(row, row.is_live)).collect();
     let mut text = String::new();
     for SettingTable { section, is_list, about, rows } in tables {
         if !section.is_empty() {
@@ -249,19 +260,24 @@ fn rendered(tables: &[SettingTable], elsewhere: &[SettingTable]) -> String {
             let name = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
             write!(text, "\n## `{name}`\n\n{}\n", about.join("\n")).unwrap();
         }
-        let (same, own): (Vec<_>, Vec<_>) = rows.iter().partition(|row| elsewhere.contains(&line(row)));
-        if !same.is_empty() {
-            let names: Vec<_> = same.iter().map(|row| format!("`{}`", short(&row.name))).collect();
-            let anchor = if section.is_empty() { String::new() } else { format!("#{section}") };
-            let sentence = format!("As in [settings.md](settings.md{anchor}): {}.", names.join(", "));
-            write!(text, "\n{}\n", wrapped(&sentence)).unwrap();
+        let (same, own): (Vec<_>, Vec<_>) =
+            rows.iter().map(|row| (row, difference(row, &elsewhere))).partition(|(_, same)| same.is_some());
+        for difference in ["", ", but with *reload*", ", but without *reload*"] {
+            let same = same.iter().filter(|(_, one)| *one == Some(difference));
+            let names: Vec<_> = same.map(|(row, _)| format!("`{}`", short(&row.name))).collect();
+            if !names.is_empty() {
+                let anchor = if section.is_empty() { String::new() } else { format!("#{section}") };
+                let names = names.join(", ");
+                let sentence = format!("As in [settings.md](settings.md{anchor}){difference}: {names}.");
+                write!(text, "\n{}\n", wrapped(&sentence)).unwrap();
+            }
         }
         if own.is_empty() {
             continue;
         }
         text.push_str("\n| setting | value | set this when |\n|---|---|---|\n");
-        for row in own {
-            writeln!(text, "{}", line(row)).unwrap();
+        for (row, _) in own {
+            writeln!(text, "{}", line(row, row.is_live)).unwrap();
         }
     }
     text
