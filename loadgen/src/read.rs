@@ -7,6 +7,7 @@ use std::path::Path;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use serde::Deserialize;
 
 use crate::error::Error;
 
@@ -31,6 +32,43 @@ pub const SCHEDULE_LEN_MAX: u64 = 16 << 20;
 pub fn whole(path: &Path, len_max: u64) -> Result<Vec<u8>, Error> {
     let read = File::open(path).and_then(|file| whole_of(file, len_max));
     read.map_err(|source| Error::Read { path: path.to_owned(), source })
+}
+
+/// Checks that the schema of a report is `known`, before its other members are read.
+///
+/// # Errors
+///
+/// If it is not a report, or has another schema.
+pub fn check_report(report: &[u8], known: &str) -> Result<(), String> {
+    let parsed: Result<ReportSchema, _> = serde_json::from_slice(report);
+    let report = parsed.map_err(|error| format!("not a report: {error}"))?;
+    check_schema(&report.schema, known)
+}
+
+/// Checks that the schema `found` in a report is `known`.
+///
+/// # Errors
+///
+/// If it is another one; the text says what to do about another version.
+pub fn check_schema(found: &str, known: &str) -> Result<(), String> {
+    if found == known {
+        return Ok(());
+    }
+    let name = known.trim_end_matches(|c: char| c.is_ascii_digit());
+    let is_version = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    Err(match found.strip_prefix(name) {
+        Some(version) if is_version(version) => format!(
+            "its schema is {found}, and this program reads {known}: use the version of handle-loadgen that wrote it, \
+             or a later one"
+        ),
+        _ => format!("unexpected schema {found:?}: expected {known}"),
+    })
+}
+
+/// The member of a report by which its kind and version are known.
+#[derive(Deserialize)]
+struct ReportSchema {
+    schema: String,
 }
 
 /// Reads `file`, which has at most `len_max` bytes.

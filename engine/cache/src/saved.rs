@@ -16,8 +16,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The first line; the number is the version of the format.
-const FIRST_LINE: &[u8] = b"handle cache 1\n";
+/// Start of the first line; the version of the format follows.
+const FIRST_WORDS: &[u8] = b"handle cache ";
+/// The version of the format.
+const VERSION: u32 = 1;
+/// Most digits of a version.
+const VERSION_DIGITS_MAX: usize = 9;
 /// A block is written when it has so many bytes.
 const BLOCK_LEN: usize = 1 << 20;
 /// Most bytes of a block: those after which it is written, and one more entry.
@@ -30,8 +34,10 @@ const ENTRY_HEAD_LEN: usize = 20;
 pub enum SavedError {
     /// A system call failed.
     Io(io::Error),
-    /// The first line is another one.
-    OtherFormat,
+    /// The file does not begin as one of a cache.
+    OtherFile,
+    /// The file has this other version of the format.
+    OtherVersion(u32),
     /// The file ends within a block, or a block is damaged.
     Damaged,
 }
@@ -40,7 +46,12 @@ impl fmt::Display for SavedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => error.fmt(f),
-            Self::OtherFormat => f.write_str("not a cache file of this version"),
+            Self::OtherFile => f.write_str("it is not the file of a cache"),
+            Self::OtherVersion(version) => write!(
+                f,
+                "it has format {version}, and this program reads format {VERSION}: the cache starts empty and will \
+                 replace it"
+            ),
             Self::Damaged => f.write_str("it is damaged"),
         }
     }
@@ -160,7 +171,8 @@ fn write_block(file: &mut impl Write, block: &[u8]) -> io::Result<()> {
 /// # Errors
 /// Those of the file.
 pub fn write(table: &CachedRecordTable, file: &mut impl Write) -> io::Result<usize> {
-    file.write_all(FIRST_LINE)?;
+    file.write_all(FIRST_WORDS)?;
+    writeln!(file, "{VERSION}")?;
     let (mut count, mut written) = (0, Ok(()));
     let mut blocks = BlockWriter { file, entries: Vec::with_capacity(BLOCK_LEN), ends: Vec::new() };
     table.walk(&mut |step| match step {
@@ -178,15 +190,35 @@ pub fn write(table: &CachedRecordTable, file: &mut impl Write) -> io::Result<usi
     Ok(count)
 }
 
+/// Reads the first line, and returns the version of the format.
+fn read_version(file: &mut impl Read) -> Result<u32, SavedError> {
+    let mut words = [0; FIRST_WORDS.len()];
+    file.read_exact(&mut words)?;
+    if words != FIRST_WORDS {
+        return Err(SavedError::OtherFile);
+    }
+    let mut digits = Vec::new();
+    loop {
+        let mut byte = [0];
+        file.read_exact(&mut byte)?;
+        match byte {
+            [b'\n'] => break,
+            [byte] if byte.is_ascii_digit() && digits.len() < VERSION_DIGITS_MAX => digits.push(byte),
+            _ => return Err(SavedError::OtherFile),
+        }
+    }
+    let version = std::str::from_utf8(&digits).ok().and_then(|digits| digits.parse().ok());
+    version.ok_or(SavedError::OtherFile)
+}
+
 /// Passes the entries of `file` to `sink`.
 ///
 /// # Errors
 /// When the file is damaged or of another format; entries before the damage have been passed on.
 pub fn read(file: &mut impl Read, sink: &mut dyn FnMut(SavedEntry<'_>)) -> Result<(), SavedError> {
-    let mut first = [0; FIRST_LINE.len()];
-    file.read_exact(&mut first)?;
-    if first != FIRST_LINE {
-        return Err(SavedError::OtherFormat);
+    match read_version(file)? {
+        VERSION => {}
+        version => return Err(SavedError::OtherVersion(version)),
     }
     let mut block = Vec::new();
     loop {
@@ -359,7 +391,16 @@ mod tests {
             assert!(keys(&damaged).1.is_some(), "bit of byte {at}");
             assert!(keys(&whole[..at]).1.is_some(), "cut at {at}");
         }
-        assert!(matches!(keys(b"handle cache 2\n").1, Some(SavedError::OtherFormat)));
+        for (text, version) in [("handle cache 2\n", 2), ("handle cache 12\nanything", 12)] {
+            let error = keys(text.as_bytes()).1.unwrap();
+            assert!(matches!(error, SavedError::OtherVersion(found) if found == version), "{error}");
+            assert!(error.to_string().contains("reads format 1"), "{error}");
+        }
+        for text in
+            ["handle cache \n", "handle cache 1234567890\n", "handle cache x\n", "another file of text"]
+        {
+            assert!(matches!(keys(text.as_bytes()).1, Some(SavedError::OtherFile)), "{text}");
+        }
     }
 
     #[test]

@@ -72,6 +72,7 @@ impl Program for FetchProgram {
         let directory = config.directory.display();
         let now = match read_manifest(&config.directory) {
             Ok(manifest) => format!("which has generation {}", manifest.generation),
+            Err(error) if error.is_of_another_version() => return Err(error.into()),
             Err(_) => "which has no set".to_owned(),
         };
         Ok(format!("sets from {}, {publishers}, to {directory}, {now}", config.url))

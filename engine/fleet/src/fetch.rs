@@ -175,6 +175,8 @@ impl SetFetcher {
         let current = match read_manifest(dir) {
             Ok(manifest) => Some(manifest),
             Err(SetError { kind: SetErrorKind::NotPublished, .. }) => None,
+            // Not damaged, but of a later program: an older set must not take its place.
+            Err(error) if error.is_of_another_version() => return Err(error),
             Err(error) => {
                 tracing::warn!(%error, "the set in the directory is damaged, and is fetched again");
                 None

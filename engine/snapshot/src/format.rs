@@ -182,13 +182,16 @@ impl fmt::Display for OpenError {
             Self::Short { len } => write!(f, "{len} bytes are too few for the header of a layer"),
             Self::Magic => f.write_str("this is not a snapshot layer"),
             Self::Checksum => f.write_str("the header does not match its checksum"),
-            Self::Version(version) => {
-                write!(
-                    f,
-                    "the layout is version {version}, this program reads version {VERSION}: publish the records \
-                     again, to an empty directory"
-                )
-            }
+            Self::Version(version) if *version > VERSION => write!(
+                f,
+                "the layout is version {version}, this program reads version {VERSION}: update it, or publish the \
+                 records with this program, to an empty directory"
+            ),
+            Self::Version(version) => write!(
+                f,
+                "the layout is version {version}, this program reads version {VERSION}: publish the records again, to \
+                 an empty directory"
+            ),
             Self::Length { expected, found } => {
                 write!(
                     f,

@@ -26,7 +26,7 @@ use crate::format::{KEY_LEN_MAX, Sha256Sum, VALUES_COUNT_MAX, VALUES_LEN_MAX, ha
 use crate::lines::{LineReader, hex_text, parse_decimal, parse_hex};
 use crate::reader::CorruptRecord;
 use crate::records::RecordSet;
-use crate::set::statement::{STATEMENT_LEN_MAX, SignedStatement};
+use crate::set::statement::{STATEMENT_LEN_MAX, STATEMENT_VERSION, SignedStatement};
 use crate::tree::{
     EMPTY, NodeKind, RecordHasher, RecordTree, TreeEntry, TreeSource, goes_right, halves, join, key_digest,
     kind, leaf, public_digest, record_digest, subtree,
@@ -98,6 +98,8 @@ pub enum ProofError {
     Form,
     /// The text is a proof in this other version of the format.
     Version(u64),
+    /// The statement in the proof has this later version of the format.
+    Statement(u64),
     /// No name has the key under the rule of the statement.
     Key,
     /// The path does not lead from the key to the root of the statement.
@@ -115,6 +117,13 @@ impl fmt::Display for ProofError {
                 return write!(
                     f,
                     "made in format {version}, and this program reads format {VERSION}: update it"
+                );
+            }
+            Self::Statement(version) => {
+                return write!(
+                    f,
+                    "its statement is made in format {version}, and this program reads format {STATEMENT_VERSION}: \
+                     update it"
                 );
             }
             Self::Key => "it is about a key that no name has in this set",
@@ -221,7 +230,10 @@ impl RecordProof {
         }
         let mut lines = LineReader::new(bytes).ok_or(ProofError::Form)?;
         match lines.decimal("handle record proof") {
-            Some(VERSION) => Self::read(lines).ok_or(ProofError::Form),
+            Some(VERSION) => Self::read(lines).ok_or_else(|| match later_statement(bytes) {
+                Some(version) => ProofError::Statement(version),
+                None => ProofError::Form,
+            }),
             Some(version) => Err(ProofError::Version(version)),
             None => Err(ProofError::Form),
         }
@@ -259,6 +271,11 @@ impl RecordProof {
         let (key, record) = lines.field("other")?.split_once(' ')?;
         Some(PathEnd::Other { key: Sha256Sum::parse(key)?, record: Sha256Sum::parse(record)? })
     }
+}
+
+/// The version of the statement in a proof, if it is later than those that are read.
+fn later_statement(proof: &[u8]) -> Option<u64> {
+    proof.split(|&byte| byte == b'\n').find_map(SignedStatement::later_version)
 }
 
 /// Finds paths in a tree.

@@ -44,6 +44,7 @@ use crate::verify::{self, LayerFault, VerifyReport, layer_digest};
 use crate::writer::BuildError;
 use core::fmt;
 use manifest::{LayerEntry, MANIFEST, MANIFEST_LEN_MAX, Manifest, ManifestError};
+use statement::STATEMENT_VERSION;
 use std::boxed::Box;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -121,6 +122,8 @@ pub enum SetErrorKind {
     Ahead(u64),
     /// A file that should have a statement about a set has something else.
     NotAStatement,
+    /// The statement in such a file has this later version of the format.
+    LaterStatement(u64),
     /// The statement about the set was not signed.
     Sign(String),
 }
@@ -185,6 +188,12 @@ impl fmt::Display for SetError {
                 "{path}: not a statement about the set that was served last; remove the file to serve any set of an \
                  accepted publisher"
             ),
+            SetErrorKind::LaterStatement(version) => write!(
+                f,
+                "{path}: the statement about the set that was served last has format {version}, and this program reads \
+                 formats 1 and {STATEMENT_VERSION}: update this program, or remove the file to serve any set of an \
+                 accepted publisher"
+            ),
             SetErrorKind::Sign(error) => write!(f, "{path}: cannot sign the set: {error}"),
         }
     }
@@ -200,6 +209,12 @@ impl SetError {
 
     fn io(path: impl Into<PathBuf>, doing: &'static str, error: io::Error) -> Self {
         Self::new(path, SetErrorKind::Io { doing, error })
+    }
+
+    /// Whether the MANIFEST has a version that this program does not read.
+    #[must_use]
+    pub fn is_of_another_version(&self) -> bool {
+        matches!(&self.kind, SetErrorKind::Manifest(error) if error.version.is_some())
     }
 
     fn is_not_found(&self) -> bool {

@@ -424,6 +424,7 @@ fn proofs_of_other_versions_are_refused_by_name() {
     for (text, error) in [
         (without_rule.replace("proof 2", "proof 1"), ProofError::Version(1)),
         (text.replace("proof 2", "proof 3"), ProofError::Version(3)),
+        (text.replace("statement 2", "statement 3"), ProofError::Statement(3)),
         (without_rule, ProofError::Form),
         (text.replace("proof 2", "proof 02"), ProofError::Form),
         (text.replace("names folded\n", ""), ProofError::Form),
@@ -437,6 +438,8 @@ fn proofs_of_other_versions_are_refused_by_name() {
     assert_eq!(ProofError::Version(1).to_string(), "made before format 2: make it again");
     let newer = ProofError::Version(3).to_string();
     assert_eq!(newer, "made in format 3, and this program reads format 2: update it");
+    let newer = ProofError::Statement(3).to_string();
+    assert_eq!(newer, "its statement is made in format 3, and this program reads format 2: update it");
 }
 
 /// Publishes the set again as a program did that knew version 1 of the MANIFEST only.

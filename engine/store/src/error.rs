@@ -36,6 +36,15 @@ pub enum StoreError {
         /// The newest schema version that this software knows.
         known: u64,
     },
+    /// The file has a version of the format of redb that this software does not read.
+    NewerFile {
+        /// The file.
+        file: PathBuf,
+        /// The version of the file.
+        found: u8,
+        /// The version that this software reads.
+        known: u8,
+    },
     /// The file is not a store of this software, or its content is inconsistent.
     Damaged(&'static str),
     /// The writer thread cannot be started.
@@ -102,6 +111,12 @@ impl fmt::Display for StoreError {
                     "the store has schema {found}, and this program supports {known}: use a newer program"
                 )
             }
+            Self::NewerFile { file, found, known } => write!(
+                f,
+                "the file of the store {} has format {found}, and this program reads format {known}: use the program that \
+                 wrote it, or a newer one",
+                file.display()
+            ),
             Self::Damaged(what) => {
                 write!(f, "the store is damaged: {what} (`hdl store check` lists all damage)")
             }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::read::{REPORT_LEN_MAX, whole};
+use crate::read::{REPORT_LEN_MAX, check_report, whole};
 use crate::show::environment::Environment;
 use crate::show::human::HumanDuration;
 use crate::show::latency::ResponseTimes;
@@ -54,12 +54,8 @@ impl LimitReport {
         let other = |reason: &dyn fmt::Display| {
             Error::Option(format!("{} is not a report of `handle-loadgen limit`: {reason}", path.display()))
         };
-        let report: Self = serde_json::from_slice(&text).map_err(|error| other(&error))?;
-        if report.schema == LIMIT_SCHEMA {
-            Ok(report)
-        } else {
-            Err(other(&format_args!("unexpected schema {}: expected {LIMIT_SCHEMA}", report.schema)))
-        }
+        check_report(&text, LIMIT_SCHEMA).map_err(|reason| other(&reason))?;
+        serde_json::from_slice(&text).map_err(|error| other(&error))
     }
 }
 

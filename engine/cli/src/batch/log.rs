@@ -52,6 +52,15 @@ pub(super) struct LogLine {
     pub(super) message: Option<String>,
 }
 
+/// The version of the format of logs.
+const VERSION: u32 = 1;
+
+/// The part of the first line by which the version is known, whatever else it has.
+#[derive(Deserialize)]
+struct LogVersion {
+    version: u32,
+}
+
 /// The first line, which identifies the batch file of this log.
 ///
 /// The batch file may hold secrets that are easy to guess, and a plain digest would confirm a
@@ -59,6 +68,8 @@ pub(super) struct LogLine {
 /// between logs.
 #[derive(Serialize, Deserialize)]
 struct LogHeader {
+    /// The version of the format.
+    version: u32,
     /// The key, in hexadecimal.
     key: String,
     /// HMAC-SHA256 of the batch file under that key, in hexadecimal.
@@ -99,7 +110,7 @@ impl BatchLog {
         })?);
         let key: [u8; 32] = handle_auth::random();
         let batch = keyed_digest(&key, batch).context("cannot read the batch file")?;
-        log.write(&LogHeader { key: hex(&key), batch })?;
+        log.write(&LogHeader { version: VERSION, key: hex(&key), batch })?;
         Ok(log)
     }
 
@@ -121,8 +132,7 @@ impl BatchLog {
             }
             whole_len += len as u64;
             if number == 1 {
-                let header: LogHeader = serde_json::from_str(&line)
-                    .with_context(|| format!("{shown} is not the log of a batch"))?;
+                let header = read_header(&line, path)?;
                 let key = data_encoding::HEXLOWER
                     .decode(header.key.as_bytes())
                     .ok()
@@ -156,6 +166,19 @@ impl BatchLog {
         let line = format!("{}\n", Printable(text));
         self.0.write_all(line.as_bytes()).context("cannot write the log")
     }
+}
+
+/// Reads the first line of the log at `path`.
+fn read_header(line: &str, path: &Path) -> anyhow::Result<LogHeader> {
+    let shown = path.display();
+    let not_a_log = || format!("{shown} is not the log of a batch");
+    let LogVersion { version } = serde_json::from_str(line).with_context(not_a_log)?;
+    ensure!(
+        version == VERSION,
+        "{shown} has format {version}, and this program reads format {VERSION}: resume with the version of hdl that \
+         wrote it, or a later one"
+    );
+    serde_json::from_str(line).with_context(not_a_log)
 }
 
 #[cfg(test)]

@@ -218,6 +218,35 @@ pub struct RegistrationRequest {
     pub state: RequestState,
 }
 
+/// Why the file of a request is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestFileError {
+    /// It is not the file of a request, or is damaged.
+    Damaged,
+    /// It has this other version of the format.
+    Version(u32),
+}
+
+impl fmt::Display for RequestFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Damaged => f.write_str("it is damaged"),
+            Self::Version(version) => write!(
+                f,
+                "it has format {version}, and this program reads format {VERSION}: update it to see this request"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RequestFileError {}
+
+/// The part of a file by which its version is known, whatever else it has.
+#[derive(Deserialize)]
+struct VersionedFile {
+    version: u32,
+}
+
 /// Who sends a request, and when.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestOrigin {
@@ -257,14 +286,20 @@ impl RegistrationRequest {
         self.state.prefix().unwrap_or(&self.details.prefix)
     }
 
-    /// Reads a file; `None` if it is damaged.
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let request: Self = serde_json::from_slice(bytes).ok()?;
-        let is_intact = request.version == VERSION
-            && SiteBuf::from_bytes(request.site.clone()).is_ok()
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// When it is damaged, or has another version of the format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RequestFileError> {
+        let VersionedFile { version } =
+            serde_json::from_slice(bytes).map_err(|_| RequestFileError::Damaged)?;
+        if version != VERSION {
+            return Err(RequestFileError::Version(version));
+        }
+        let request: Self = serde_json::from_slice(bytes).map_err(|_| RequestFileError::Damaged)?;
+        let is_intact = SiteBuf::from_bytes(request.site.clone()).is_ok()
             && PublicKey::decode(&request.administrator_key).is_ok();
-        is_intact.then_some(request)
+        if is_intact { Ok(request) } else { Err(RequestFileError::Damaged) }
     }
 
     /// The contents of its file.

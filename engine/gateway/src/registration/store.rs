@@ -8,7 +8,7 @@
 //! takes over, this one gives the lock up, and the other one reads the directory again.
 
 use super::config::RegistrationConfig;
-use super::request::{RegistrationRequest, RequestId, RequestState, RequestToken};
+use super::request::{RegistrationRequest, RequestFileError, RequestId, RequestState, RequestToken};
 use anyhow::{Context as _, ensure};
 use handle_daemon::metrics::EventCounter;
 use handle_daemon::source_counts::SourceCounts;
@@ -382,9 +382,12 @@ fn read_all(directory: &Path, is_locked: bool) -> io::Result<RequestTable> {
             Err(error) if !is_locked && error.kind() == io::ErrorKind::NotFound => continue,
             read => read?,
         };
-        match RegistrationRequest::decode(&bytes).filter(|request| request.id() == id) {
-            Some(request) => table.put(request, file_len),
-            None => tracing::error!(path = %path.display(), "the file of a request for a prefix is damaged"),
+        let request = RegistrationRequest::decode(&bytes);
+        match request.and_then(|it| if it.id() == id { Ok(it) } else { Err(RequestFileError::Damaged) }) {
+            Ok(request) => table.put(request, file_len),
+            Err(error) => tracing::error!(
+                path = %path.display(), %error, "the file of a request for a prefix is left alone"
+            ),
         }
     }
     Ok(table)

@@ -44,9 +44,12 @@ impl LastServedFile {
     pub fn open(path: &Path) -> Result<Self, SetError> {
         let stored = match read_small(path, STATEMENT_LEN_MAX) {
             Ok(bytes) => {
+                let refused = || match SignedStatement::later_version(&bytes) {
+                    Some(version) => SetErrorKind::LaterStatement(version),
+                    None => SetErrorKind::NotAStatement,
+                };
                 let signed = SignedStatement::parse(&bytes);
-                let signed = signed.ok_or_else(|| SetError::new(path, SetErrorKind::NotAStatement))?;
-                Some(signed.statement)
+                Some(signed.ok_or_else(|| SetError::new(path, refused()))?.statement)
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(SetError::io(path, "read", error)),
@@ -196,6 +199,9 @@ mod tests {
             let kind = LastServedFile::open(&path).unwrap_err().kind;
             assert!(matches!(kind, SetErrorKind::NotAStatement), "{kind:?}");
         }
+        std::fs::write(&path, "handle snapshot statement 3\nepoch 1\n").unwrap();
+        let later = std::string::ToString::to_string(&LastServedFile::open(&path).unwrap_err());
+        assert!(later.contains("format 3") && later.contains("formats 1 and 2: update"), "{later}");
         let file = LastServedFile::open(&dir.path().join("none/last-set")).unwrap();
         assert!(file.store(&manifest(0, 1)).is_err());
         file.state().written_at = None;

@@ -91,13 +91,22 @@ pub struct ManifestError {
     pub line: usize,
     /// What is wrong with it.
     pub what: &'static str,
+    /// The version of the format, if it is one that this program does not read.
+    pub version: Option<u64>,
+}
+
+impl ManifestError {
+    const fn at(line: usize, what: &'static str) -> Self {
+        Self { line, what, version: None }
+    }
 }
 
 impl fmt::Display for ManifestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => f.write_str(self.what),
-            line => write!(f, "line {line}: {}", self.what),
+        match (self.line, self.version) {
+            (_, Some(version)) => write!(f, "unsupported version {version}: {}", self.what),
+            (0, None) => f.write_str(self.what),
+            (line, None) => write!(f, "line {line}: {}", self.what),
         }
     }
 }
@@ -125,14 +134,15 @@ impl Manifest {
         let mut field = |name: &str, what| {
             let (line, text) = lines.next().ok_or(whole(what))?;
             let rest = text.strip_prefix(name).and_then(|rest| rest.strip_prefix(' '));
-            rest.map(|rest| (line, rest)).ok_or(ManifestError { line, what })
+            rest.map(|rest| (line, rest)).ok_or(ManifestError::at(line, what))
         };
-        let number = |(line, text), what| parse_decimal(text).ok_or(ManifestError { line, what });
-        let what = "unsupported version: this program reads versions 1 and 2 of the manifest; if a later program \
-                    published the set, update this one, otherwise publish the set again";
+        let number = |(line, text), what| parse_decimal(text).ok_or(ManifestError::at(line, what));
+        let what = "expected `handle snapshot set` and a version: this is not a manifest";
         let version = number(field("handle snapshot set", what)?, what)?;
         if !(VERSION_WITHOUT_NAMES..=VERSION).contains(&version) {
-            return Err(ManifestError { line: 1, what });
+            let what = "this program reads versions 1 and 2 of the manifest; if a later program published the set, \
+                        update this one, otherwise publish the set again";
+            return Err(ManifestError { version: Some(version), ..ManifestError::at(1, what) });
         }
         let mut number_of = |name, what| number(field(name, what)?, what);
         let epoch = number_of("epoch", "expected `epoch` and a number")?;
@@ -142,24 +152,24 @@ impl Manifest {
         let names = (version > VERSION_WITHOUT_NAMES).then(|| {
             let what = "expected `names` and a rule, `folded` or `exact`";
             let (line, word) = field("names", what)?;
-            NameRule::parse(word).ok_or(ManifestError { line, what })
+            NameRule::parse(word).ok_or(ManifestError::at(line, what))
         });
         let names = names.transpose()?;
         let what = "expected `root` and a digest";
         let (line, root) = field("root", what)?;
-        let root = Sha256Sum::parse(root).ok_or(ManifestError { line, what })?;
+        let root = Sha256Sum::parse(root).ok_or(ManifestError::at(line, what))?;
         let source = lines.next_if(|(_, text)| text.starts_with("source "));
         let source = source.map(|(line, text)| {
             let what = "expected `source`, the identity of a store and a transaction";
-            SetOrigin::parse(text).ok_or(ManifestError { line, what })
+            SetOrigin::parse(text).ok_or(ManifestError::at(line, what))
         });
         let source = source.transpose()?;
         let mut layers = Vec::new();
         while let Some((line, text)) = lines.next_if(|(_, text)| !text.starts_with("signed ")) {
             let what = "expected `layer`, a file name, its length and its digest";
-            layers.push(LayerEntry::parse(text).ok_or(ManifestError { line, what })?);
+            layers.push(LayerEntry::parse(text).ok_or(ManifestError::at(line, what))?);
             if layers.len() > LAYERS_MAX {
-                return Err(ManifestError { line, what: "too many layers" });
+                return Err(ManifestError::at(line, "too many layers"));
             }
         }
         if layers.is_empty() {
@@ -167,11 +177,11 @@ impl Manifest {
         }
         let seal = lines.next().map(|(line, text)| {
             let what = "expected `signed`, a time, the digest of a key and a signature";
-            ManifestSeal::parse(text).ok_or(ManifestError { line, what })
+            ManifestSeal::parse(text).ok_or(ManifestError::at(line, what))
         });
         let seal = seal.transpose()?;
         if let Some((line, _)) = lines.next() {
-            return Err(ManifestError { line, what: "a line after the signature" });
+            return Err(ManifestError::at(line, "a line after the signature"));
         }
         Ok(Self { epoch, generation, created_unix_ms, handles_count, names, root, source, layers, seal })
     }
@@ -248,7 +258,7 @@ impl Manifest {
 const WRITES: &str = "writing to a string does not fail";
 
 const fn whole(what: &'static str) -> ManifestError {
-    ManifestError { line: 0, what }
+    ManifestError::at(0, what)
 }
 
 /// The lines before the checksum, which is checked first, so that a torn file is reported as torn.
@@ -316,6 +326,7 @@ mod tests {
     use super::*;
     use std::borrow::ToOwned as _;
     use std::format;
+    use std::string::ToString as _;
 
     fn manifest() -> Manifest {
         let layer = |n: u64| LayerEntry {
@@ -449,6 +460,10 @@ mod tests {
         ] {
             assert_eq!(with_last(&line).unwrap_err().line, at, "{line}");
         }
+        let later = with(0, "handle snapshot set 3").unwrap_err().to_string();
+        assert!(later.contains("version 3") && later.contains("versions 1 and 2"), "{later}");
+        let other = with(0, "handle snapshot set x").unwrap_err().to_string();
+        assert!(other.contains("not a manifest"), "{other}");
         assert_eq!(parse(&good).unwrap_err().what, "the manifest names no layer");
         let mut many = good.to_vec();
         many.resize(good.len() + LAYERS_MAX, layer);

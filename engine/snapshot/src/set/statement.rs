@@ -9,7 +9,7 @@
 use super::manifest::{MANIFEST, Manifest};
 use super::{SetError, SetErrorKind, read_small};
 use crate::format::Sha256Sum;
-use crate::lines::{LineReader, hex_text, parse_hex};
+use crate::lines::{LineReader, hex_text, parse_decimal, parse_hex};
 use crate::names::NameRule;
 use core::fmt;
 use core::fmt::Write as _;
@@ -25,6 +25,8 @@ pub const HEARTBEAT: &str = "HEARTBEAT";
 pub const STATEMENT_FIRST_LINE: &str = "handle snapshot statement 2";
 /// First line of a statement about a set whose MANIFEST does not have the rule for names.
 const FIRST_LINE_WITHOUT_NAMES: &str = "handle snapshot statement 1";
+/// The newest version of the format that is read.
+pub const STATEMENT_VERSION: u64 = 2;
 /// Maximum length of a statement with its signature, in bytes.
 pub const STATEMENT_LEN_MAX: usize = 4096;
 /// Maximum length of a signature, in bytes.
@@ -125,6 +127,15 @@ impl SignedStatement {
         let mut lines = LineReader::new(bytes)?;
         let statement = Self::read(&mut lines)?;
         lines.is_at_end().then_some(statement)
+    }
+
+    /// The version in the first line of a statement that [`parse`](Self::parse) does not read
+    /// because it is later; `None` for anything else.
+    #[must_use]
+    pub fn later_version(bytes: &[u8]) -> Option<u64> {
+        let first = core::str::from_utf8(bytes.split(|&byte| byte == b'\n').next()?).ok()?;
+        let version = parse_decimal(first.strip_prefix("handle snapshot statement ")?)?;
+        (version > STATEMENT_VERSION).then_some(version)
     }
 
     pub(crate) fn read(lines: &mut LineReader<'_>) -> Option<Self> {

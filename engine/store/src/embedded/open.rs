@@ -6,7 +6,7 @@ use super::overlay::OverlayFile;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, StorageBackend, StorageError};
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read as _};
 use std::ops::Range;
 use std::path::Path;
 use std::thread::sleep;
@@ -73,9 +73,26 @@ fn look_through(config: &StoreConfig, open: impl Fn(&Path) -> io::Result<File>) 
     if !config.file.exists() {
         return Err(StoreError::Missing(config.file.clone()));
     }
+    check_format(&config.file)?;
     match config.verify_at_start {
         true => map_open_error(config, || verify(config, FileBackend::new(open(&config.file)?)?)),
         false => Ok(()),
+    }
+}
+
+/// Refuses a file of a later format, which redb reports as damage. One slot alone may be damaged.
+fn check_format(file: &Path) -> Result<(), StoreError> {
+    let mut header = [0; StoreHeader::LEN];
+    let read = File::open(file).and_then(|mut file| file.read_exact(&mut header));
+    let header = StoreHeader(header);
+    match (read, header.formats()) {
+        (Ok(()), [one, other])
+            if header.0.starts_with(StoreHeader::MAGIC) && one == other && one > StoreHeader::FORMAT =>
+        {
+            Err(StoreError::NewerFile { file: file.to_owned(), found: one, known: StoreHeader::FORMAT })
+        }
+        // Whatever else is wrong is found when the file is opened.
+        _ => Ok(()),
     }
 }
 
@@ -112,6 +129,8 @@ impl StoreHeader {
     const LEN: usize = 320;
     /// The magic number of such a file.
     const MAGIC: &[u8] = b"redb\x1a\n\xa9\r\n";
+    /// The version of the format, the first byte of each slot.
+    const FORMAT: u8 = 3;
     /// Offset of the flags.
     const FLAGS: usize = 9;
     /// Flag: the second slot has the last commit, not the first.
@@ -139,6 +158,11 @@ impl StoreHeader {
         let mut number = [0; 8];
         number.copy_from_slice(&self.0[slot][Self::COMMIT]);
         u64::from_le_bytes(number)
+    }
+
+    /// The versions of the format in the slots.
+    fn formats(&self) -> [u8; 2] {
+        Self::SLOTS.map(|slot| self.0[slot.start])
     }
 
     /// Makes redb verify the last commit, without another commit to fall back to.
@@ -296,6 +320,30 @@ mod tests {
                     assert!(error.to_string().contains("is not a store"), "{len} bytes: {error}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_file_of_a_later_format_is_not_reported_as_damaged() {
+        let directory = tempfile::tempdir().unwrap();
+        let later = directory.path().join("store");
+        let mut bytes = file(QUICK, true);
+        for verify_at_start in [true, false] {
+            let config = StoreConfig { verify_at_start, ..StoreConfig::at(&later) };
+            for slot in StoreHeader::SLOTS {
+                bytes[slot.start] = StoreHeader::FORMAT + 1;
+            }
+            std::fs::write(&later, &bytes).unwrap();
+            for error in [Store::open(&config).unwrap_err(), Store::open_to_read(&config).unwrap_err()] {
+                let text = error.to_string();
+                assert!(text.contains("has format 4, and this program reads format 3"), "{text}");
+                assert!(!text.contains("damaged"), "{text}");
+            }
+            // In one slot alone it is damage.
+            bytes[StoreHeader::SLOTS[0].start] = StoreHeader::FORMAT;
+            std::fs::write(&later, &bytes).unwrap();
+            let error = Store::open(&config).unwrap_err();
+            assert!(matches!(error, StoreError::Broken { .. }), "{error}");
         }
     }
 

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 use crate::random::RandomGenerator;
-use crate::read::{REPORT_LEN_MAX, whole};
+use crate::read::{REPORT_LEN_MAX, check_report, whole};
 use crate::show::human::counted;
+use crate::show::report::RUN_SCHEMA;
 use bootstrap::{ROUNDS, SampleRuns, difference, mean};
 
 /// Name and version of the schema of [`Comparison`].
@@ -23,7 +24,6 @@ pub const COMPARISON_SCHEMA: &str = "handle-loadgen/compare/1";
 /// The parts of a report that are read.
 #[derive(Clone, Debug, Deserialize)]
 struct ComparedRun {
-    schema: String,
     seconds: Vec<Sample>,
     accounts: Sums,
     setting: serde_json::Value,
@@ -80,11 +80,9 @@ impl ComparisonSide {
     }
 
     fn add(&mut self, text: &[u8]) -> Result<(), String> {
+        check_report(text, RUN_SCHEMA)?;
         let run: ComparedRun =
             serde_json::from_slice(text).map_err(|error| format!("not the report of a run: {error}"))?;
-        if !run.schema.starts_with("handle-loadgen/run/") {
-            return Err(format!("unexpected schema {}: not the report of a run", run.schema));
-        }
         if whole_seconds(&run).is_empty() {
             return Err("the run is too short: it has no whole second after the first".to_owned());
         }
@@ -415,7 +413,10 @@ mod tests {
     fn other_files_are_refused() {
         let mut side = ComparisonSide::default();
         for (text, part) in [
-            ("{}", "not the report of a run"),
+            ("{}", "not a report"),
+            (r#"{"schema":"handle-loadgen/run/1"}"#, "not the report of a run"),
+            (r#"{"schema":"handle-loadgen/run/2"}"#, "run/2, and this program reads handle-loadgen/run/1"),
+            (r#"{"schema":"handle-loadgen/limit/1"}"#, "unexpected schema"),
             (
                 r#"{"schema":"x","seconds":[],"invalid":[],"accounts":{"sent":1,"lost":0,"late":0},"setting":{}}"#,
                 "unexpected schema",

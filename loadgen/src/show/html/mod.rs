@@ -10,8 +10,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use crate::read::check_schema;
 use crate::show::human::HumanDuration;
-use crate::show::report::SCHEDULE_ERROR_P99_NS_MAX;
+use crate::show::report::{RUN_SCHEMA, SCHEDULE_ERROR_P99_NS_MAX};
 use chart::{Axis, Caption, ChartLine, ChartMark, Scale};
 
 /// Colours for light and dark mode, and as many columns as fit.
@@ -26,10 +27,7 @@ const SHARE_NEAR: f64 = 0.7;
 ///
 /// If it is not the JSON of a run.
 pub fn page(report: &Json) -> Result<String, String> {
-    let schema = report["schema"].as_str().unwrap_or_default();
-    if !schema.starts_with("handle-loadgen/run/") {
-        return Err(format!("unexpected schema {schema:?}: not the report of a run"));
-    }
+    check_schema(report["schema"].as_str().unwrap_or_default(), RUN_SCHEMA)?;
     let setting = &report["setting"];
     let title = format!("{} over {}", text(&setting["target"]), text(&setting["transport"]));
     let mut page = String::new();
@@ -573,6 +571,8 @@ mod tests {
     #[test]
     fn other_json_is_refused_and_an_empty_run_is_a_page() {
         assert!(super::page(&serde_json::json!({})).is_err());
+        let later = super::page(&serde_json::json!({"schema": "handle-loadgen/run/2"})).unwrap_err();
+        assert!(later.contains("run/2, and this program reads handle-loadgen/run/1"), "{later}");
         let empty = serde_json::json!({"schema": "handle-loadgen/run/1", "setting": {"target": "x"}});
         let page = super::page(&empty).unwrap();
         assert!(!page.contains("NaN") && !page.contains("inf"));

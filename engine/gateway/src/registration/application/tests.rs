@@ -123,7 +123,12 @@ fn what_was_typed_comes_before_what_the_archive_has() {
     typed.details.email = "typed@example.org".to_owned();
     assert_eq!(check(&typed).unwrap().details.email, "typed@example.org");
     let read = RegistrationRequest::decode(&request.encode());
-    assert_eq!(read.as_ref(), Some(&request));
+    assert_eq!(read.as_ref(), Ok(&request));
+    // A later format may have members that this one does not know.
+    let text = String::from_utf8(request.encode()).unwrap();
+    let later = text.replacen("\"version\": 1", "\"colour\": \"red\", \"version\": 2", 1);
+    let refused = RegistrationRequest::decode(later.as_bytes()).unwrap_err();
+    assert!(refused.to_string().contains("format 2, and this program reads format 1"), "{refused}");
 }
 
 #[test]
