@@ -23,15 +23,6 @@ pub(crate) fn rights(config: &Config) -> Result<Option<LocalRights>, LocalUserEr
     config.local.socket.as_ref().map(|_| config.local.rights()).transpose()
 }
 
-/// What does not work although `rights` allow it, in one sentence.
-pub(crate) fn warning(config: &Config, rights: &LocalRights) -> Option<&'static str> {
-    let is_split = rights.has_other_handled() && config.sessions.socket.is_some();
-    is_split.then_some(
-        "`local.handled_users` names another user, and sessions (`sessions.socket`) are not shared with its \
-         processes: run handled as the user of handle-admin, or leave `sessions.socket` out at both",
-    )
-}
-
 /// Serves the connections at `socket` until the server stops. Called inside the runtime.
 ///
 /// # Errors

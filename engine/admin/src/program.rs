@@ -79,9 +79,7 @@ impl Program for AdminProgram {
 
     fn check(config: &Config) -> anyhow::Result<String> {
         let (site, key) = read_identity(config)?;
-        if let Some(warning) = local::rights(config)?.and_then(|rights| local::warning(config, &rights)) {
-            log::say(format_args!("handle-admin: warning: {warning}"));
-        }
+        local::rights(config)?;
         for difference in site_differences(config, &site) {
             log::say(format_args!("handle-admin: warning: {difference}"));
         }

@@ -210,9 +210,6 @@ impl Server {
 /// Binds the local socket, if it is configured.
 fn bind_local(config: &Config, rights: Option<LocalRights>) -> anyhow::Result<Option<LocalSocket>> {
     let (Some(path), Some(rights)) = (&config.local.socket, rights) else { return Ok(None) };
-    if let Some(warning) = local::warning(config, &rights) {
-        tracing::warn!("{warning}");
-    }
     LocalSocket::bind(path, &config.local, rights).map(Some)
 }
 

@@ -33,7 +33,12 @@ fn read(path: &Path) -> String {
 #[test]
 fn units_run_the_processes_in_the_directory_and_may_write_what_they_need() {
     let directory = tempfile::tempdir().unwrap();
-    let printed = succeed(&init(directory.path(), &["--systemd=units"]));
+    if !has(TestNeed::Root, directory.path().metadata().unwrap().uid() == 0) {
+        return;
+    }
+    let account = format!("{}:{}", ACCOUNT.0, ACCOUNT.1);
+    let further = ["--systemd=units", "--user", &account, "--gateway-port", "443"];
+    let printed = succeed(&init(directory.path(), &further));
     let here = directory.path().canonicalize().unwrap().join("site");
     let here = here.display();
     assert!(printed.contains("systemctl enable --now handle-admin handled handle-gateway"), "{printed}");
@@ -47,12 +52,101 @@ fn units_run_the_processes_in_the_directory_and_may_write_what_they_need() {
         ] {
             assert!(drop_in.lines().any(|one| one == line), "{name}: {line} in {drop_in}");
         }
-        assert!(read(&units.join(format!("{name}.service"))).contains("\nUser=handled\n"), "{name}");
+        let reload = format!("ExecReload=/usr/bin/hdl control reload --socket \"{here}/run/{name}.sock\"");
+        assert!(drop_in.lines().any(|one| one == reload), "{name}: {drop_in}");
+        // Only the gateway has a port that needs the capability.
+        let capability =
+            "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n";
+        assert_eq!(drop_in.ends_with(capability), name == "handle-gateway", "{name}: {drop_in}");
+        let unit = read(&units.join(format!("{name}.service")));
+        // In a user namespace, the capability would count for nothing.
+        assert!(unit.contains(&format!("\nUser={name}\n")) && unit.contains("\nPrivateUsers=no\n"), "{unit}");
     }
     let log = directory.path().join("site/log").metadata().unwrap();
     assert_eq!(log.mode() & 0o777, 0o750);
     let admin = read(&directory.path().join("site/handle-admin.toml"));
     assert!(admin.contains("\naudit = \"log/audit.log\"\n"), "{admin}");
+}
+
+/// Users and groups as the packages make them.
+const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nhandled:x:64001:64001::/:/usr/sbin/nologin\n\
+    handle-admin:x:64002:64002::/:/usr/sbin/nologin\nhandle-gateway:x:64003:64003::/:/usr/sbin/nologin\n";
+const GROUP: &str = "root:x:0:\nhandle-sets:x:64009:handled,handle-admin,handle-gateway\n";
+
+/// `hdl init` on a host with these users.
+fn init_with_users(directory: &Path, passwd: &str, further: &[&str]) -> Output {
+    std::fs::write(directory.join("passwd"), passwd).unwrap();
+    std::fs::write(directory.join("group"), GROUP).unwrap();
+    let mut command = Command::new("unshare");
+    command.args([
+        "--mount",
+        "sh",
+        "-ec",
+        "mount --bind passwd /etc/passwd; mount --bind group /etc/group; exec \"$@\"",
+        "sh",
+    ]);
+    command.arg(env!("CARGO_BIN_EXE_hdl"));
+    command.args([
+        "init",
+        "site",
+        "--prefix",
+        "10.1045",
+        "--address",
+        "127.0.0.1",
+        "--plain",
+        "--systemd=units",
+    ]);
+    command.args(further).current_dir(directory).stdin(Stdio::null()).output().unwrap()
+}
+
+#[test]
+fn each_process_gets_its_own_files_and_all_may_read_the_set() {
+    let directory = tempfile::tempdir().unwrap();
+    let may_mount = Command::new("unshare").args(["--mount", "true"]).output();
+    if !has(TestNeed::MountNamespace, may_mount.is_ok_and(|output| output.status.success())) {
+        return;
+    }
+    let refused = init_with_users(directory.path(), "root:x:0:0::/root:/bin/sh\n", &[]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("cannot use the account handled") && error.contains("--user"), "{error}");
+    assert!(!refused.status.success() && !directory.path().join("site").exists(), "{error}");
+    let printed = succeed(&init_with_users(directory.path(), PASSWD, &[]));
+    assert!(!printed.contains("chown"), "{printed}");
+    let (handled, admin, gateway, sets) = (64_001, 64_002, 64_003, 64_009);
+    let site = directory.path().join("site");
+    for (name, owner, group, mode) in [
+        ("", 0, sets, 0o750),
+        ("handled.toml", 0, sets, 0o640),
+        ("siteinfo.json", 0, sets, 0o640),
+        ("certificate.pem", 0, sets, 0o640),
+        ("admin-private.bin", 0, 0, 0o600),
+        ("server-private.bin", admin, sets, 0o600),
+        ("server-private-handled.bin", handled, sets, 0o600),
+        ("certificate-key.pem", gateway, sets, 0o600),
+        ("store.redb", admin, sets, 0o600),
+        ("log", admin, sets, 0o750),
+        ("snapshot", admin, sets, 0o2750),
+        ("snapshot/MANIFEST", admin, sets, 0o640),
+        ("snapshot/LOCK", admin, sets, 0o600),
+    ] {
+        let found = site.join(name).metadata().unwrap();
+        let expected = (owner, group, mode);
+        assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), expected, "{name}: {:o}", found.mode());
+    }
+    assert!(!site.join("run").exists(), "sockets are in the directories of the units");
+    let keys = ["server-private.bin", "server-private-handled.bin"];
+    let [one, other] = keys.map(|name| std::fs::read(site.join(name)).unwrap());
+    assert_eq!(one, other);
+    let config = read(&site.join("handle-admin.toml"));
+    let local = "socket = \"/run/handle-admin/admin.socket\"\nhandled_users = [\"handled\"]\n\
+        gateway_users = [\"handle-gateway\"]\n";
+    assert!(config.contains(local), "{config}");
+    for name in ["handled", "handle-gateway"] {
+        let drop_in = read(&directory.path().join(format!("units/{name}.service.d/service.conf")));
+        for line in ["User", "ReadWritePaths", "ExecReload", "AmbientCapabilities"] {
+            assert!(!drop_in.contains(line), "that of the unit: {drop_in}");
+        }
+    }
 }
 
 #[test]

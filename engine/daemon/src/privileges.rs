@@ -164,6 +164,14 @@ pub fn user_id(user: &str) -> io::Result<Option<u32>> {
     Ok(find(user, &passwd, "").map(|account| account.uid))
 }
 
+/// The number of a group of `/etc/group`; `None` if there is no such name.
+///
+/// # Errors
+/// When `/etc/group` cannot be read.
+pub fn group_id(group: &str) -> io::Result<Option<u32>> {
+    Ok(find_group(group, &std::fs::read_to_string("/etc/group")?))
+}
+
 /// The numbers of a user and of its group, for files that it is to own.
 ///
 /// # Errors
@@ -192,6 +200,15 @@ fn numbers(user: &str) -> Option<SystemAccount> {
     let (uid, gid) = user.split_once(':')?;
     let (uid, gid) = (uid.parse().ok()?, gid.parse().ok()?);
     Some(SystemAccount { uid, gid, groups: vec![gid] })
+}
+
+/// The number of `group`, as the text of `/etc/group` says.
+fn find_group(group: &str, groups: &str) -> Option<u32> {
+    let mut fields = groups.lines().map(|line| line.split(':')).find_map(|mut fields| {
+        let is_group = fields.next() == Some(group);
+        is_group.then_some(fields)
+    })?;
+    fields.nth(1)?.parse().ok()
 }
 
 /// The account called `user`, as the texts of `/etc/passwd` and `/etc/group` say.
@@ -235,6 +252,9 @@ mod tests {
         assert_eq!(numbers("65534"), None);
         assert_eq!((user_id("root").unwrap(), user_id("990").unwrap()), (Some(0), Some(990)));
         assert_eq!(user_id("no-such-user-here").unwrap(), None);
+        let group = |name| find_group(name, GROUP);
+        assert_eq!([group("publishers"), group("publisher"), group("x")], [Some(970), None, None]);
+        assert_eq!(group_id("root").unwrap(), Some(0));
     }
 
     #[test]

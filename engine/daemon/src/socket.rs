@@ -64,13 +64,7 @@ pub fn connect(path: &Path, timeout: Duration) -> io::Result<UnixStream> {
 /// When the user is another one, or the kernel does not report it.
 pub fn check_listener(socket: &impl AsFd, path: &Path) -> io::Result<()> {
     let peer = socket_peercred(socket)?;
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let owns_directory = || {
-        let owner = std::fs::metadata(directory.unwrap_or(Path::new(".")));
-        // One that is not visible may be any other, and so may the owner.
-        owner.is_ok_and(|owner| owner.uid() == peer.uid.as_raw()) && is_visible(peer.uid.as_raw())
-    };
-    if peer.uid == rustix::process::geteuid() || owns_directory() {
+    if peer.uid == rustix::process::geteuid() || owns_directory_of(path, peer.uid.as_raw()) {
         return Ok(());
     }
     let hint = match is_visible(peer.uid.as_raw()) {
@@ -84,6 +78,15 @@ pub fn check_listener(socket: &impl AsFd, path: &Path) -> io::Result<()> {
         path.display()
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, who))
+}
+
+/// Whether `user` owns the directory of `path`.
+#[must_use]
+pub fn owns_directory_of(path: &Path, user: u32) -> bool {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let owner = std::fs::metadata(directory.unwrap_or(Path::new(".")));
+    // One that is not visible may be any other, and so may the owner.
+    owner.is_ok_and(|owner| owner.uid() == user) && is_visible(user)
 }
 
 /// Whether the error is a timeout: the other process is running, but does not answer in time.

@@ -147,6 +147,7 @@ fn make(args: &Args, directory: &Path) -> anyhow::Result<TestService> {
         gateway_port: service.gateway_port,
         metrics_port: None,
         writes_audit_log: false,
+        accounts: Default::default(),
         description: "test service",
         case_sensitive: false,
         bits: handle_auth::generate::RSA_BITS[0],

@@ -17,8 +17,7 @@ settings! {
         /// changes: the UNIX socket for all of them; none if not set.
         restart socket: Option<PathBuf> = None;
         /// Set this when `handled` runs as another user: users, by name or number, whose processes
-        /// may forward requests. Sessions (`sessions.socket`) are shared by processes of one user
-        /// only.
+        /// may forward requests.
         restart handled_users: Vec<String> = Vec::new();
         /// Set this when `handle-gateway` runs as another user: users whose processes may verify
         /// callers, change many records, search, and relay messages. It gives no rights to records:
@@ -163,12 +162,6 @@ impl LocalRights {
             LocalPeer::Follower => &self.followers,
         };
         user == self.own || users.contains(&user)
-    }
-
-    /// Whether `handled` runs as another user.
-    #[must_use]
-    pub fn has_other_handled(&self) -> bool {
-        self.handled.iter().any(|&user| user != self.own)
     }
 
     /// Whether processes of `user` may use the socket for anything.

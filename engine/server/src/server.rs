@@ -23,6 +23,7 @@ use handle_daemon::scrape::ScrapeEndpoint;
 use handle_daemon::sessions::OwnedSocket;
 use handle_daemon::settings::SettingSection as _;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::socket::owns_directory_of;
 use handle_daemon::takeover::{Handover, Predecessor, SocketAnnouncement, SocketKind};
 use handle_daemon::threads;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -213,7 +214,9 @@ impl Server {
             let holder =
                 holder.map(OwnedSocket::move_into_place).transpose().context("cannot share sessions")?;
             let slow = Arc::clone(slow);
-            let thread = threads::spawn("sessions", move || slow.keep_sessions(holder));
+            // handle-admin, which may be another user.
+            let partner = self.shared.settings.current().config.forward.socket.clone();
+            let thread = threads::spawn("sessions", move || slow.keep_sessions(holder, partner.as_deref()));
             self.helpers.push(thread.context("cannot start the thread that keeps sessions")?);
         }
         Ok(())
@@ -332,7 +335,14 @@ impl Drop for Server {
 fn hold_sessions(config: &Config, replace: bool) -> anyhow::Result<Option<OwnedSocket>> {
     let has_sessions = config.sessions.are_enabled() && config.slow.threads > 0;
     let Some(path) = config.sessions.socket.as_ref().filter(|_| has_sessions) else { return Ok(None) };
-    let holder = OwnedSocket::bind(path, replace);
+    // Unless handle-admin has its socket in a directory of this user, it is of another one, which
+    // shares the group.
+    let own = rustix::process::geteuid().as_raw();
+    let has_partner = config.forward.socket.as_ref().is_some_and(|socket| !owns_directory_of(socket, own));
+    let holder = OwnedSocket::bind(path, replace).and_then(|holder| match has_partner {
+        true => holder.open_to_group(),
+        false => Ok(holder),
+    });
     holder.map(Some).with_context(|| {
         format!("cannot share sessions at {} (check: ls -ld of its directory)", path.display())
     })

@@ -47,6 +47,7 @@ use signature_rates::SignatureRates;
 use signer::AnswerSigner;
 use stats::SlowCounters;
 use std::os::fd::BorrowedFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use template_times::TemplateTimes;
@@ -215,10 +216,10 @@ impl SlowPath {
 
     /// Shares the sessions with other processes through `holder` and removes expired sessions.
     /// Returns when the slow path is stopped.
-    pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<OwnedSocket>) {
+    pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<OwnedSocket>, partner: Option<&Path>) {
         std::thread::scope(|scope| {
             if let Some(holder) = holder {
-                scope.spawn(|| threads::keep("sessions", || holder.serve(self)));
+                scope.spawn(|| threads::keep("sessions", || holder.serve(self, partner)));
             }
             let Some(sessions) = &self.sessions else { return };
             while let Err(RecvTimeoutError::Timeout) = self.stop.1.recv_timeout(SESSIONS_EXPIRE) {

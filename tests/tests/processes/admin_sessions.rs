@@ -367,7 +367,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
         stopped: AtomicBool::new(false),
     });
     let serving = Arc::clone(&numbering);
-    let thread = std::thread::spawn(move || holder.serve(&serving));
+    let thread = std::thread::spawn(move || holder.serve(&serving, None));
     let administered = administer_with("root", |config| {
         config.sessions = SessionsConfig { socket: Some(path), ..SessionsConfig::default() };
         config.store.postgres.sessions = false;

@@ -167,6 +167,67 @@ fn start_up_errors_name_what_would_fail_without_root() {
     assert!(code == 1 && error.contains("cannot read the set") && error.contains(".layer"), "{error}");
 }
 
+/// Connects to the socket of sessions: prints whether it may, and is answered or hung up on.
+const SHARE: &str = "
+import socket, sys
+peer = socket.socket(socket.AF_UNIX)
+peer.settimeout(1)
+try:
+    peer.connect(sys.argv[1])
+    print('closed' if peer.recv(1) == b'' else 'talks')
+except PermissionError: print('denied')
+except TimeoutError: print('open')
+";
+
+#[test]
+fn sessions_are_shared_with_the_user_of_handle_admin_only() {
+    if !is_root() {
+        return;
+    }
+    const HANDLED: u32 = 12_345;
+    const ADMIN: u32 = 12_346;
+    const SETS: u32 = 12_340;
+    let setup = PrivilegesSetup { address: ([127, 0, 0, 1], 0).into(), ..PrivilegesSetup::new() };
+    let place = |name: &str, owner| {
+        let path = setup.directory.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        chown(&path, Some(owner), Some(SETS)).unwrap();
+        allow(&path, 0o750);
+        path
+    };
+    let (own, administration) = (place("handled", HANDLED), place("handle-admin", ADMIN));
+    let (sessions, control) = (own.join("sessions"), own.join("control.sock"));
+    let config = setup.directory.path().join("handled.toml");
+    let settings = serde_json::json!({
+        "snapshot": setup.set(), "listen": ["127.0.0.1:0"], "control": control, "user": format!("{HANDLED}:{SETS}"),
+    });
+    let settings = settings.as_object().unwrap().iter().map(|(name, value)| format!("{name} = {value}\n"));
+    let settings: String = settings.collect();
+    let tables = format!(
+        "[sessions]\nsocket = {:?}\n[forward]\nsocket = {:?}\n",
+        sessions,
+        administration.join("admin.socket")
+    );
+    std::fs::write(&config, settings + &tables).unwrap();
+    let mut command = handled();
+    command.env_remove("HANDLED_ALLOW_ROOT").arg("--config").arg(&config).args(["--workers", "1"]);
+    let _serving = Daemon::start(command, &control);
+    until("the socket of sessions exists", || sessions.exists());
+    let connect = |user: u32, group: u32| {
+        let mut peer = Command::new("python3");
+        peer.arg("-c").arg(SHARE).arg(&sessions).uid(user).gid(group).output()
+    };
+    if !has(TestNeed::Python, connect(0, 0).is_ok()) {
+        return;
+    }
+    for (user, group, expected) in
+        [(HANDLED, SETS, "open"), (ADMIN, SETS, "open"), (12_347, SETS, "closed"), (12_348, 12_348, "denied")]
+    {
+        let output = connect(user, group).unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), expected, "{user}: {output:?}");
+    }
+}
+
 /// Connects for each kind. Refused connections are closed, and others wait for the rest of the
 /// frame: waits until so many are closed as the argument says, and prints the kinds of the others.
 const CONNECT: &str = "

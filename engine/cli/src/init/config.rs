@@ -1,6 +1,7 @@
 //! The configuration of the three processes. Settings that it omits have their default (see
 //! `--help`).
 
+use super::accounts::{HANDLED_KEY_FILE, ProcessAccounts, SERVER_KEY_FILE};
 use super::certificate::{CERTIFICATE_FILE, KEY_FILE};
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,6 +30,7 @@ pub(super) struct InitSettings {
     pub(super) writes_audit_log: bool,
     /// The administrator with all rights, as `index:handle`.
     pub(super) administrator: String,
+    pub(super) accounts: ProcessAccounts,
 }
 
 impl InitSettings {
@@ -47,21 +49,31 @@ impl InitSettings {
 
     /// The settings that both processes read.
     pub(super) fn service(&self) -> String {
-        let administrator = quoted(&self.administrator);
+        let (administrator, sessions) = (quoted(&self.administrator), quoted(self.accounts.sessions()));
+        let key = match self.accounts {
+            ProcessAccounts::Shared => server_key(SERVER_KEY_FILE),
+            ProcessAccounts::Separate => String::new(),
+        };
         format!(
             "# Settings that handled and handle-admin share. Paths are relative to their configuration files.\n\
              site = \"siteinfo.json\"\n\
-             \n\
-             [server_key]\n\
-             file = \"server-private.bin\"\n\
+             {key}\
              \n\
              # Clients set their sessions up with handled, and administer in them with handle-admin.\n\
              [sessions]\n\
-             socket = \"run/sessions\"\n\
+             socket = {sessions}\n\
              \n\
              [administrators]\n\
              server = [{administrator}]\n"
         )
+    }
+
+    /// The key of a process that signs and has an account of its own.
+    fn own_key(&self, file: &str) -> String {
+        match self.accounts {
+            ProcessAccounts::Shared => String::new(),
+            ProcessAccounts::Separate => server_key(file),
+        }
     }
 
     pub(super) fn handled(&self) -> String {
@@ -77,13 +89,16 @@ impl InitSettings {
              shared = \"service.toml\"\n\
              snapshot = \"snapshot\"\n\
              listen = [{listen}]\n\
-             control = \"run/handled.sock\"\n\
-             {tcp}\
+             control = {control}\n\
+             {tcp}{key}\
              \n\
              # handle-admin answers listings, and requests that need another service.\n\
              [forward]\n\
-             socket = \"run/admin.socket\"\n\
+             socket = {local}\n\
              {observe}",
+            control = quoted(&self.accounts.control("handled")),
+            local = quoted(self.accounts.local()),
+            key = self.own_key(HANDLED_KEY_FILE),
             observe = self.observe("handled")
         )
     }
@@ -91,12 +106,16 @@ impl InitSettings {
     pub(super) fn handle_admin(&self) -> String {
         let listen = quoted(&SocketAddr::new(self.bind, self.admin_port).to_string());
         let audit = if self.writes_audit_log { "audit = \"log/audit.log\"\n" } else { "" };
+        let users = self.accounts.local_users().into_iter().flatten();
+        let users: String = users
+            .map(|(list, user)| format!("{} = [{}]\n", list.trim_start_matches("local."), quoted(user)))
+            .collect();
         format!(
             "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.\n\
              shared = \"service.toml\"\n\
              listen = [{listen}]\n\
-             control = \"run/handle-admin.sock\"\n\
-             {audit}\
+             control = {control}\n\
+             {audit}{key}\
              \n\
              [store]\n\
              file = \"store.redb\"\n\
@@ -107,8 +126,11 @@ impl InitSettings {
              # handled forwards requests here that it does not answer itself; handle-gateway verifies callers, sends\n\
              # batches of changes, and relays streams for mirrors.\n\
              [local]\n\
-             socket = \"run/admin.socket\"\n\
-             {observe}",
+             socket = {local}\n\
+             {users}{observe}",
+            control = quoted(&self.accounts.control("handle-admin")),
+            local = quoted(self.accounts.local()),
+            key = self.own_key(SERVER_KEY_FILE),
             observe = self.observe("handle-admin")
         )
     }
@@ -124,12 +146,12 @@ impl InitSettings {
              snapshot = \"snapshot\"\n\
              site = \"siteinfo.json\"\n\
              listen = [{listen}]\n\
-             control = \"run/handle-gateway.sock\"\n\
+             control = {control}\n\
              \n\
              # handle-admin, which makes the changes.\n\
              [admin]\n\
              address = {admin}\n\
-             socket = \"run/admin.socket\"\n\
+             socket = {local}\n\
              \n\
              # Changes and the pages under /admin/ need TLS, which has the same port as plain HTTP. This certificate\n\
              # is self-signed: replace both files, or both lines by `acme.domains`. docs/gateway.md explains it.\n\
@@ -137,6 +159,8 @@ impl InitSettings {
              certificate = {certificate}\n\
              key = {key}\n\
              {observe}",
+            control = quoted(&self.accounts.control("handle-gateway")),
+            local = quoted(self.accounts.local()),
             observe = self.observe("handle-gateway")
         )
     }
@@ -150,6 +174,11 @@ pub(super) const fn reached_at(address: SocketAddr) -> SocketAddr {
         ip => ip,
     };
     SocketAddr::new(ip, address.port())
+}
+
+/// The section for the key that signs answers.
+fn server_key(file: &str) -> String {
+    format!("\n[server_key]\nfile = {}\n", quoted(file))
 }
 
 /// Formats a TOML string. For the strings used here, JSON is valid TOML.

@@ -1,6 +1,7 @@
 //! `hdl init`: creates a directory from which `handled`, `handle-admin` and `handle-gateway` start:
 //! keys, site record, certificate, configuration, store, first set, and the archive for a registry.
 
+pub mod accounts;
 mod adopt;
 mod certificate;
 mod config;
@@ -38,7 +39,7 @@ use std::path::PathBuf;
 
 For production, as root, with units for systemd:
   hdl init /srv/handle --prefix 10.1045 --address 192.0.2.10 --passphrase-file passphrase \\
-      --secret-file secret --user handled --systemd
+      --secret-file secret --systemd
 
 Send sitebndl.zip to the registry of the prefix. From the directory of a reference server:
   hdl init /srv/handle --adopt /hs/svr_1 --admin-port 2641")]
@@ -113,7 +114,8 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
     let passphrase = args.passphrase.read()?;
     key::decided(passphrase.is_some(), args.plain, "--passphrase-file FILE or --passphrase-env NAME")?;
     let secret = secret::read(args.secret_file.as_ref(), None)?;
-    let account = args.production.account()?;
+    let owners = args.production.owners()?;
+    let gateway_port = args.gateway_port.unwrap_or(config::GATEWAY_PORT);
     new_service::create(&NewService {
         directory: &args.directory,
         prefix,
@@ -121,9 +123,10 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
         bind: args.bind,
         port: args.port,
         admin_port: args.admin_port,
-        gateway_port: args.gateway_port.unwrap_or(config::GATEWAY_PORT),
+        gateway_port,
         metrics_port: args.production.metrics_port(),
         writes_audit_log: args.production.systemd.is_some(),
+        accounts: args.production.accounts(),
         description: &args.description,
         case_sensitive: args.case_sensitive,
         bits: args.bits,
@@ -131,7 +134,13 @@ fn begin(args: &Args, prefix: &str, address: IpAddr) -> anyhow::Result<ExitOutco
         secret: secret.as_deref().map(Vec::as_slice),
         contact: args.contact.contact(),
     })?;
-    let units = args.production.finish(&args.directory, account)?;
+    let units = args.production.finish(&args.directory, owners, |process| {
+        vec![match process {
+            "handled" => args.port,
+            "handle-admin" => args.admin_port,
+            _ => gateway_port,
+        }]
+    })?;
     print_result(args, prefix, address, &units);
     Ok(ExitOutcome::Good)
 }

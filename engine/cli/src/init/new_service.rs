@@ -1,6 +1,7 @@
 //! A new service in a directory: keys, site record, certificate, configuration, store, first set,
 //! and the archive for a registry.
 
+use super::accounts::{HANDLED_KEY_FILE, ProcessAccounts, SERVER_KEY_FILE};
 use super::{certificate, config, production, site};
 use crate::key;
 use anyhow::{Context as _, bail};
@@ -58,6 +59,8 @@ pub struct NewService<'a> {
     pub metrics_port: Option<u16>,
     /// Whether `handle-admin` keeps its audit log in the directory, instead of its own log.
     pub writes_audit_log: bool,
+    /// The accounts that run the processes.
+    pub accounts: ProcessAccounts,
     /// Description of the site.
     pub description: &'a str,
     /// Whether local names differ by case.
@@ -82,10 +85,10 @@ pub fn create(new: &NewService<'_>) -> anyhow::Result<()> {
     let server_key = generate::rsa(new.bits)?;
     let admin_key = generate::rsa(new.bits)?;
     // After all arguments are checked, so that a failed attempt leaves no files behind.
-    make_directory(directory)?;
+    make_directory(directory, new.accounts)?;
 
     let path = |name: &str| directory.join(name);
-    create_secret_file(&path("server-private.bin"), &keyfile::plain(&server_key.view()))?;
+    write_server_key(directory, &keyfile::plain(&server_key.view()), new.accounts)?;
     let admin_file = match new.passphrase {
         Some(passphrase) => keyfile::encrypt(&admin_key.view(), passphrase),
         None => keyfile::plain(&admin_key.view()),
@@ -132,6 +135,7 @@ fn write_configuration(new: &NewService<'_>) -> anyhow::Result<()> {
         metrics_port: new.metrics_port,
         writes_audit_log: new.writes_audit_log,
         administrator: administrator(new.prefix),
+        accounts: new.accounts,
     };
     for (name, text) in [
         ("service.toml", settings.service()),
@@ -175,8 +179,9 @@ pub(super) fn check_empty(directory: &Path) -> anyhow::Result<()> {
 
 /// Creates the directory and its subdirectories, for their owner alone except that of the published
 /// set.
-pub(super) fn make_directory(directory: &Path) -> anyhow::Result<()> {
-    for path in [directory.to_owned(), directory.join("run")] {
+pub(super) fn make_directory(directory: &Path, accounts: ProcessAccounts) -> anyhow::Result<()> {
+    let run = (accounts == ProcessAccounts::Shared).then(|| directory.join("run"));
+    for path in std::iter::once(directory.to_owned()).chain(run) {
         let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&path);
         // An existing directory may be open to other users.
         let closed = made.and_then(|()| std::fs::set_permissions(&path, Permissions::from_mode(0o700)));
@@ -184,6 +189,19 @@ pub(super) fn make_directory(directory: &Path) -> anyhow::Result<()> {
     }
     let set = directory.join("snapshot");
     create_directory(&set).with_context(|| format!("cannot create {}", set.display()))
+}
+
+/// Writes the key that signs answers, for each account that signs.
+pub(super) fn write_server_key(
+    directory: &Path,
+    key: &[u8],
+    accounts: ProcessAccounts,
+) -> anyhow::Result<()> {
+    create_secret_file(&directory.join(SERVER_KEY_FILE), key)?;
+    if accounts == ProcessAccounts::Separate {
+        create_secret_file(&directory.join(HANDLED_KEY_FILE), key)?;
+    }
+    Ok(())
 }
 
 /// Administrators may read and write it, and nobody else.

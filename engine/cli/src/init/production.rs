@@ -1,10 +1,11 @@
 //! What a service in production needs besides its own files: an owner, units for systemd, and what
 //! Prometheus reads.
 
+use super::accounts::{FileOwners, ProcessAccounts};
 use super::config::{METRICS, metrics_address};
 use crate::key;
 use anyhow::{Context as _, ensure};
-use handle_daemon::privileges::{is_root, owner_ids};
+use handle_daemon::privileges::is_root;
 use std::fmt::Write as _;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,22 +17,28 @@ const UNITS: [(&str, &str); 3] = [
     ("handle-admin", include_str!("../../../../docs/operations/handle-admin.service")),
     ("handle-gateway", include_str!("../../../../docs/operations/handle-gateway.service")),
 ];
-/// The account of these units.
-const UNIT_USER: &str = "handled";
+/// Ports below this one need a capability, unless the host changes it.
+const FIRST_FREE_PORT: u16 = 1024;
 /// Where systemd looks for units of packages.
 const PACKAGED: [&str; 2] = ["/usr/lib/systemd/system", "/lib/systemd/system"];
 const ALERTS: &str = include_str!("../../../../docs/operations/alerts.yml");
 const ALERTS_FILE: &str = "alerts.yml";
 const SCRAPE_FILE: &str = "prometheus.yml";
 
+/// The capability to bind ports below 1024. Children get it too, so a take-over keeps it.
+const LOW_PORT: &str =
+    "AmbientCapabilities=CAP_NET_BIND_SERVICE\nCapabilityBoundingSet=CAP_NET_BIND_SERVICE\n";
+
 /// Options for a service in production.
 #[derive(clap::Args, Debug)]
 pub(super) struct ProductionArgs {
-    /// Account that owns all files and runs the processes, as a name or uid:gid. Needs root.
+    /// One account that owns all files and runs the processes, as a name or uid:gid. Needs root.
     #[arg(long, value_name = "USER")]
     user: Option<String>,
     /// Write units and drop-ins for systemd, with the paths of this directory. A unit that a
     /// package has installed stays, and gets the drop-in only. The audit log is then in log/.
+    /// Without --user, each process has the account of its unit, and gets the files that it needs;
+    /// this needs root.
     #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true, default_missing_value = "/etc/systemd/system")]
     pub(super) systemd: Option<PathBuf>,
     /// First of three ports on loopback for metrics: of handled, handle-admin and handle-gateway.
@@ -48,21 +55,22 @@ pub(super) struct SystemdUnits {
     pub(super) files: Vec<PathBuf>,
 }
 
-/// The numbers of the account that gets the files.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct FileOwner {
-    uid: u32,
-    gid: u32,
-}
-
 impl ProductionArgs {
     pub(super) fn metrics_port(&self) -> Option<u16> {
         (!self.no_metrics).then_some(self.metrics_port)
     }
 
-    /// Whether the files belong to the account that runs the processes.
+    /// Whether the files belong to the accounts that run the processes.
     pub(super) const fn has_owner(&self) -> bool {
-        self.user.is_some()
+        self.user.is_some() || self.systemd.is_some()
+    }
+
+    /// Which accounts run the processes.
+    pub(super) const fn accounts(&self) -> ProcessAccounts {
+        match self.user.is_none() && self.systemd.is_some() {
+            true => ProcessAccounts::Separate,
+            false => ProcessAccounts::Shared,
+        }
     }
 
     /// The option with which a process that is started as root changes to the account, with a blank
@@ -71,19 +79,32 @@ impl ProductionArgs {
         self.user.as_ref().map_or(String::new(), |user| format!(" --user {user}"))
     }
 
-    /// The account, checked before anything is written.
-    pub(super) fn account(&self) -> anyhow::Result<Option<FileOwner>> {
-        let Some(user) = &self.user else { return Ok(None) };
-        ensure!(is_root(), "--user {user} needs root: only root may give files to another account");
-        let (uid, gid) = owner_ids(user).with_context(|| {
-            let make = "useradd --system --home-dir /nonexistent --shell /usr/sbin/nologin";
-            format!("cannot use the account {user} (make it: {make} {user})")
-        })?;
-        Ok(Some(FileOwner { uid, gid }))
+    /// The owners of the files, checked before anything is written.
+    pub(super) fn owners(&self) -> anyhow::Result<Option<FileOwners>> {
+        match (&self.user, self.accounts()) {
+            (Some(user), _) => {
+                ensure!(is_root(), "--user {user} needs root: only root may give files to another account");
+                FileOwners::one(user).map(Some)
+            }
+            (None, ProcessAccounts::Separate) => {
+                ensure!(
+                    is_root(),
+                    "--systemd needs root, which gives the files to the accounts of the units"
+                );
+                FileOwners::of_units().map(Some)
+            }
+            (None, ProcessAccounts::Shared) => Ok(None),
+        }
     }
 
-    /// Writes the units, and gives the directory to the account.
-    pub(super) fn finish(&self, directory: &Path, owner: Option<FileOwner>) -> anyhow::Result<SystemdUnits> {
+    /// Writes the units, and gives the directory to its owners. `listens` tells on which ports a
+    /// process listens, besides that of its metrics.
+    pub(super) fn finish(
+        &self,
+        directory: &Path,
+        owners: Option<FileOwners>,
+        listens: impl Fn(&str) -> Vec<u16>,
+    ) -> anyhow::Result<SystemdUnits> {
         let mut units = SystemdUnits::default();
         if let Some(to) = &self.systemd {
             make_log_directory(&directory.join("log"))?;
@@ -96,15 +117,18 @@ impl ProductionArgs {
                 if !is_packaged {
                     units.write(&to.join(format!("{name}.service")), unit)?;
                 }
-                let user = self.user.as_deref().filter(|user| *user != UNIT_USER);
-                units.write(
-                    &to.join(format!("{name}.service.d/service.conf")),
-                    &drop_in(name, unit, &here, user),
-                )?;
+                let metrics = self.metrics_port().map(|first| metrics_address(name, first).port());
+                let has_low_port =
+                    listens(name).into_iter().chain(metrics).any(|port| port < FIRST_FREE_PORT);
+                let mut text = drop_in(name, unit, &here, self.user.as_deref());
+                if has_low_port {
+                    text.push_str(LOW_PORT);
+                }
+                units.write(&to.join(format!("{name}.service.d/service.conf")), &text)?;
             }
         }
-        if let Some(owner) = owner {
-            give(directory, owner)?;
+        if let Some(owners) = owners {
+            owners.give(directory)?;
         }
         Ok(units)
     }
@@ -120,23 +144,34 @@ impl SystemdUnits {
     }
 }
 
-/// What differs from the unit for a service in `directory`.
+/// What differs from the unit for a service in `directory`, of one account `user` or of those of
+/// the units.
 fn drop_in(name: &str, unit: &str, directory: &Path, user: Option<&str>) -> String {
     let here = directory.display();
     let program = unit.lines().find_map(|line| line.strip_prefix("ExecStart=")?.split(' ').next());
     let program = program.unwrap_or(name);
-    // handle-admin writes the store, the set and the audit log; the others only their sockets.
-    let written = if name == "handle-admin" { String::new() } else { "/run".to_owned() };
     let mut text = format!(
         "# Written by hdl init for the service in {here}.\n[Service]\nExecStart=\n\
-         ExecStart={program} --config \"{here}/{name}.toml\"\nExecReload=\n\
-         ExecReload=/usr/bin/hdl control reload --socket \"{here}/run/{name}.sock\"\n\
-         ReadWritePaths=\"{here}{written}\"\n"
+         ExecStart={program} --config \"{here}/{name}.toml\"\n"
     );
+    // handle-admin writes the store, the set and the audit log; the others only their sockets.
+    match (name, user) {
+        ("handle-admin", _) => {
+            let _ = writeln!(text, "ReadWritePaths=\"{here}\"");
+        }
+        (_, Some(_)) => {
+            let _ = writeln!(text, "ReadWritePaths=\"{here}/run\"");
+        }
+        (_, None) => {}
+    }
     if let Some(user) = user {
         // `uid:gid` is two settings of a unit.
         let (user, group) = user.split_once(':').unwrap_or((user, ""));
-        let _ = writeln!(text, "User={user}\nGroup={group}");
+        let _ = writeln!(
+            text,
+            "ExecReload=\nExecReload=/usr/bin/hdl control reload --socket \"{here}/run/{name}.sock\"\n\
+             User={user}\nGroup={group}"
+        );
     }
     text
 }
@@ -145,18 +180,6 @@ fn make_log_directory(path: &Path) -> anyhow::Result<()> {
     let made = std::fs::create_dir_all(path)
         .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o750)));
     made.with_context(|| format!("cannot create {}", path.display()))
-}
-
-/// Gives a directory, and all that is in it, to an account.
-fn give(path: &Path, owner: FileOwner) -> anyhow::Result<()> {
-    let failed = || format!("cannot give {} to {}:{}", path.display(), owner.uid, owner.gid);
-    std::os::unix::fs::lchown(path, Some(owner.uid), Some(owner.gid)).with_context(failed)?;
-    if path.symlink_metadata().with_context(failed)?.is_dir() {
-        for entry in path.read_dir().with_context(failed)? {
-            give(&entry.with_context(failed)?.path(), owner)?;
-        }
-    }
-    Ok(())
 }
 
 /// Writes what Prometheus reads: scrape jobs with the names that the alerts use, and the alerts.
@@ -182,14 +205,11 @@ mod tests {
         let directory = Path::new("/srv/my handle");
         let (name, unit) = UNITS[0];
         let text = drop_in(name, unit, directory, None);
-        assert!(
-            text.contains("ExecStart=/usr/bin/handled --config \"/srv/my handle/handled.toml\"\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("ReadWritePaths=\"/srv/my handle/run\"\n") && !text.contains("User="),
-            "{text}"
-        );
+        let start = "ExecStart=\nExecStart=/usr/bin/handled --config \"/srv/my handle/handled.toml\"\n";
+        assert!(text.ends_with(start), "its sockets, user and reload are those of the unit: {text}");
+        let text = drop_in(name, unit, directory, Some("handled"));
+        assert!(text.contains("ReadWritePaths=\"/srv/my handle/run\"\n"), "{text}");
+        assert!(text.contains(" --socket \"/srv/my handle/run/handled.sock\"\n"), "{text}");
         let (name, unit) = UNITS[1];
         let text = drop_in(name, unit, directory, Some("library"));
         assert!(text.contains("ReadWritePaths=\"/srv/my handle\"\n"), "{text}");

@@ -32,8 +32,8 @@ settings! {
         /// refused.
         restart ciphers: Vec<CipherName> = vec![CipherName::Aes], CIPHERS;
         /// Set this when clients move between `handled` and `handle-admin` within a session: the
-        /// UNIX socket over which both, processes of one user, share sessions. Without it, each has
-        /// its own.
+        /// UNIX socket over which both share sessions; `handled` answers its own user and the owner
+        /// of the directory of `forward.socket`. Without it, each has its own.
         restart socket: Option<PathBuf> = None;
     } constants {
         /// Unproven sessions of one source, in which no message has arrived. One more displaces the

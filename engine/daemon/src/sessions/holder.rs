@@ -1,7 +1,8 @@
 //! The side of the process that holds the table: it answers requests over a local socket.
 //!
-//! Only processes of the same user are answered: only the owner has access to the socket, and the
-//! kernel reports the user of each peer.
+//! Processes of the same user are answered, and those of the user that owns the directory of the
+//! local socket of `handle-admin`, which takes over requests from this process. The kernel reports
+//! the user of each peer.
 
 use crate::sessions::protocol::{
     ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
@@ -9,14 +10,15 @@ use crate::sessions::protocol::{
 use crate::sessions::session::Session;
 use crate::sessions::table::SessionTable;
 use crate::sessions::traffic::LiveSession as _;
-use crate::socket::bind_for_owner;
+use crate::socket::{bind_for_owner, owns_directory_of};
 use handle_auth::challenges::IssuedChallenge;
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// Maximum number of concurrent connections; each process opens a few.
 pub const CONNECTIONS_MAX: usize = 16;
+/// Mode of a socket to which the group may connect.
+const GROUP_TOO: u32 = 0o660;
 /// Time the listener sleeps when nothing wakes it.
 const ACCEPT_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -116,6 +120,15 @@ impl OwnedSocket {
         Ok(self)
     }
 
+    /// Lets the group of this process connect too. Called before the socket is in its place.
+    ///
+    /// # Errors
+    /// When the mode of the file cannot be changed.
+    pub fn open_to_group(self) -> io::Result<Self> {
+        std::fs::set_permissions(&self.private_socket, Permissions::from_mode(GROUP_TOO))?;
+        Ok(self)
+    }
+
     /// The listening socket, which does not block.
     ///
     /// # Errors
@@ -124,8 +137,9 @@ impl OwnedSocket {
         self.listener.try_clone()
     }
 
-    /// Accepts connections and answers requests until `table` is stopped.
-    pub fn serve(self, table: &Arc<impl SharedTable>) {
+    /// Accepts connections and answers requests until `table` is stopped. Answers the user of this
+    /// process, and the one that owns the directory of `partner`.
+    pub fn serve(self, table: &Arc<impl SharedTable>, partner: Option<&Path>) {
         let connections = Arc::new(SocketConnections::default());
         let mut number = 0;
         while !table.is_stopped() {
@@ -140,7 +154,7 @@ impl OwnedSocket {
                     continue;
                 }
             };
-            if let Err(error) = admit(&socket) {
+            if let Err(error) = admit(&socket, partner) {
                 tracing::warn!(%error, "refused a connection of another user to the socket of sessions");
                 continue;
             }
@@ -187,16 +201,18 @@ impl Drop for OwnedSocket {
     }
 }
 
-/// Admits a peer of the same user.
-fn admit(socket: &UnixStream) -> io::Result<()> {
-    check_peer(socket)?;
+/// Admits a peer of the same user, or of the owner of the directory of `partner`.
+fn admit(socket: &UnixStream, partner: Option<&Path>) -> io::Result<()> {
+    check_peer(socket, partner)?;
     socket.set_nonblocking(false)
 }
 
-/// Checks that the process at the other end runs as the user of this process.
-fn check_peer(socket: &impl AsFd) -> io::Result<()> {
+/// Checks the user of the process at the other end. Whoever owns the directory of `partner` decides
+/// who listens there, and so gets the requests that this process forwards.
+fn check_peer(socket: &impl AsFd, partner: Option<&Path>) -> io::Result<()> {
     let peer = socket_peercred(socket)?;
-    if peer.uid == rustix::process::geteuid() {
+    let is_partner = || partner.is_some_and(|path| owns_directory_of(path, peer.uid.as_raw()));
+    if peer.uid == rustix::process::geteuid() || is_partner() {
         return Ok(());
     }
     let who = format!("user {} with process {}", peer.uid.as_raw(), peer.pid.as_raw_nonzero());

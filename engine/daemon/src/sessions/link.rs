@@ -324,7 +324,7 @@ mod tests {
                 stopped: AtomicBool::new(false),
             });
             let serving = Arc::clone(&process);
-            Self { process, thread: Some(std::thread::spawn(move || holder.serve(&serving))) }
+            Self { process, thread: Some(std::thread::spawn(move || holder.serve(&serving, None))) }
         }
     }
 

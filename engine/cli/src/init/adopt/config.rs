@@ -1,5 +1,6 @@
 //! The configuration of the three processes, from settings with dotted names.
 
+use crate::init::accounts::{HANDLED_KEY_FILE, ProcessAccounts, SERVER_KEY_FILE};
 use crate::init::certificate::{CERTIFICATE_FILE, KEY_FILE};
 use crate::init::config::reached_at;
 use serde_json::{Value as Json, json};
@@ -20,6 +21,7 @@ pub(super) struct AdoptedSettings {
     pub(super) handled: Vec<(&'static str, Json)>,
     pub(super) handle_admin: Vec<(&'static str, Json)>,
     pub(super) handle_gateway: Vec<(&'static str, Json)>,
+    pub(super) accounts: ProcessAccounts,
 }
 
 impl AdoptedSettings {
@@ -32,36 +34,43 @@ impl AdoptedSettings {
     }
 
     pub(super) fn service(&self) -> String {
-        let usual = [
-            ("site", json!("siteinfo.json")),
-            ("server_key.file", json!("server-private.bin")),
-            ("sessions.socket", json!("run/sessions")),
-        ];
+        let mut usual = vec![("site", json!("siteinfo.json"))];
+        if self.accounts == ProcessAccounts::Shared {
+            usual.push(("server_key.file", json!(SERVER_KEY_FILE)));
+        }
+        usual.push(("sessions.socket", json!(self.accounts.sessions())));
         let comment = "# Settings that handled and handle-admin share. Paths are relative to their configuration files.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.shared)))
     }
 
     pub(super) fn handled(&self) -> String {
-        let usual = [
+        let mut usual = vec![
             ("shared", json!("service.toml")),
             ("snapshot", json!("snapshot")),
             ("listen", addresses(&self.listen)),
-            ("control", json!("run/handled.sock")),
-            ("forward.socket", json!("run/admin.socket")),
+            ("control", json!(self.accounts.control("handled"))),
+            ("forward.socket", json!(self.accounts.local())),
         ];
+        if self.accounts == ProcessAccounts::Separate {
+            usual.push(("server_key.file", json!(HANDLED_KEY_FILE)));
+        }
         let comment = "# handled: answers queries from the set that handle-admin publishes. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handled)))
     }
 
     pub(super) fn handle_admin(&self) -> String {
-        let usual = [
+        let mut usual = vec![
             ("shared", json!("service.toml")),
             ("listen", addresses(&self.admin_listen)),
-            ("control", json!("run/handle-admin.sock")),
+            ("control", json!(self.accounts.control("handle-admin"))),
             ("store.file", json!("store.redb")),
             ("publish.directory", json!("snapshot")),
-            ("local.socket", json!("run/admin.socket")),
+            ("local.socket", json!(self.accounts.local())),
         ];
+        if let Some(users) = self.accounts.local_users() {
+            usual.extend(users.map(|(list, user)| (list, json!([user]))));
+            usual.push(("server_key.file", json!(SERVER_KEY_FILE)));
+        }
         let comment = "# handle-admin: keeps the records and publishes them to handled. Paths are relative to this file.";
         format!("{comment}\n{}", toml(usual.iter().chain(&self.handle_admin)))
     }
@@ -73,11 +82,11 @@ impl AdoptedSettings {
             ("snapshot", json!("snapshot")),
             ("site", json!("siteinfo.json")),
             ("listen", addresses(&self.gateway_listen)),
-            ("control", json!("run/handle-gateway.sock")),
+            ("control", json!(self.accounts.control("handle-gateway"))),
         ];
         if let Some(address) = self.admin_listen.first() {
             usual.push(("admin.address", json!(reached_at(*address).to_string())));
-            usual.push(("admin.socket", json!("run/admin.socket")));
+            usual.push(("admin.socket", json!(self.accounts.local())));
         }
         usual.push(("tls.certificate", json!(CERTIFICATE_FILE)));
         usual.push(("tls.key", json!(KEY_FILE)));

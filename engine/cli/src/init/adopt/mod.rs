@@ -5,8 +5,9 @@ mod config;
 mod directory;
 mod settings;
 
+use super::accounts::ProcessAccounts;
 use super::config::{GATEWAY_PORT, metrics_address};
-use super::new_service::{MEMORY, check_empty, make_directory};
+use super::new_service::{MEMORY, check_empty, make_directory, write_server_key};
 use super::{Args, certificate, production};
 use crate::secret::{self, SecretArgument};
 use crate::{ExitOutcome, key, output};
@@ -68,7 +69,7 @@ struct AdoptLayout {
 
 pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let passphrase = args.adopt.passphrase()?;
-    let account = args.production.account()?;
+    let (owners, accounts) = (args.production.owners()?, args.production.accounts());
     let adopted = ServerDirectory::read(from, passphrase.as_deref().map(Vec::as_slice))?;
     let translated = settings::translate(&adopted.config, &adopted.server);
     ensure!(
@@ -78,10 +79,10 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let layout = layout(args, &adopted)?;
     let root = args.adopt.root.as_deref().map(read_root).transpose()?;
     check_empty(&args.directory)?;
-    make_directory(&args.directory)?;
+    make_directory(&args.directory, accounts)?;
     let path = |name: &str| args.directory.join(name);
     std::fs::create_dir(path("log")).context("cannot create the directory log")?;
-    create_secret_file(&path("server-private.bin"), &keyfile::plain(&adopted.server_key.view()))?;
+    write_server_key(&args.directory, &keyfile::plain(&adopted.server_key.view()), accounts)?;
     let server_public =
         adopted.site.view().servers.iter().nth(adopted.server_at).map(|server| server.public_key.to_vec());
     key::create(&path("server-public.bin"), &server_public.unwrap_or_default())?;
@@ -101,6 +102,7 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     let reached: Vec<IpAddr> = layout.gateway_listen.iter().map(SocketAddr::ip).collect();
     certificate::create(&args.directory, &reached)?;
     let mut config = configuration(&translated, &layout, &adopted, root.is_some());
+    config.accounts = accounts;
     if let Some(first) = args.production.metrics_port() {
         config.observe(|process| metrics_address(process, first));
         production::write_monitoring(&args.directory, first)?;
@@ -110,7 +112,14 @@ pub(super) fn run(args: &Args, from: &Path) -> anyhow::Result<ExitOutcome> {
     key::create(&path("handle-admin.toml"), config.handle_admin().as_bytes())?;
     key::create(&path("handle-gateway.toml"), config.handle_gateway().as_bytes())?;
     make_store(&path("store.redb"), &args.directory, &translated)?;
-    args.production.finish(&args.directory, account)?;
+    args.production.finish(&args.directory, owners, |process| {
+        let listen = match process {
+            "handled" => &layout.listen,
+            "handle-admin" => &layout.admin_listen,
+            _ => &layout.gateway_listen,
+        };
+        listen.iter().map(SocketAddr::port).collect()
+    })?;
     report(args, from, &adopted, &translated, &layout);
     Ok(ExitOutcome::Good)
 }
@@ -189,6 +198,7 @@ fn configuration(
         handled: translated.handled.clone(),
         handle_admin: translated.handle_admin.clone(),
         handle_gateway: Vec::new(),
+        accounts: ProcessAccounts::Shared,
     };
     let servers = adopted.site.view().servers;
     if let Some(server) = servers.iter().nth(adopted.server_at).filter(|_| servers.len() > 1) {
