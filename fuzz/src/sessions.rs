@@ -4,18 +4,18 @@
 use arbitrary::{Arbitrary, Unstructured};
 use handle_auth::session::SessionKey;
 use handle_auth::source::{RequestOrigin, SourceList};
-use handle_daemon::sessions::facts::{IdentityClaim, PROTECTED_SINCE};
-use handle_daemon::sessions::holder::{SharedTable, answer};
-use handle_daemon::sessions::protocol::{LinkReply, LinkRequest};
-use handle_daemon::sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_daemon::sessions::{
-    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
-    SessionsConfig,
-};
 use handle_proto::Version;
 use handle_proto::code::Cipher;
 use handle_proto::wire::list::Reference;
 use handle_proto::wire::{Envelope, Header, Message};
+use handle_session::facts::{IdentityClaim, PROTECTED_SINCE};
+use handle_session::holder::{SharedTable, answer};
+use handle_session::protocol::{LinkReply, LinkRequest};
+use handle_session::traffic::{check, decrypt, encrypt, seal};
+use handle_session::{
+    LiveSession as _, MessageRejection, NewSession, SessionLimits, SessionRefusal, SessionTable,
+    SessionsConfig,
+};
 use std::collections::BTreeSet;
 
 /// Maximum number of steps of one input.

@@ -2,7 +2,7 @@
 
 use crate::state::AdminState;
 use handle_daemon::clock::now_unix_ms;
-use handle_daemon::sessions::SessionEndpoint;
+use handle_session::SessionEndpoint;
 use handle_store::{LogBounds, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::time::Duration;

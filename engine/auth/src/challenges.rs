@@ -57,6 +57,33 @@ impl IssuedChallenge {
     pub fn covered(&self) -> CoveredBytes<'_> {
         [&self.nonce, &self.digest]
     }
+
+    /// Appends the form in which processes hand challenges to each other: the versions, the nonce,
+    /// the digest with its length, and the request.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let Self { version, suggested, nonce, digest, request } = self;
+        out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
+        out.extend_from_slice(nonce);
+        out.push(u8::try_from(digest.len()).expect("no digest has more than 32 bytes"));
+        out.extend_from_slice(digest);
+        out.extend_from_slice(request);
+    }
+
+    /// Decodes a challenge that takes up all of `bytes`; `None` when they are invalid.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
+        let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
+        let (&len, rest) = rest.split_first()?;
+        let (digest, request) = rest.split_at_checked(len.into())?;
+        Some(Self {
+            version: Version::new(major, minor),
+            suggested: Version::new(suggested_major, suggested_minor),
+            nonce: *nonce,
+            digest: (digest.len() <= 32).then(|| Digest::from_bytes(digest))?,
+            request: Zeroizing::new(request.into()),
+        })
+    }
 }
 
 /// A challenge that waits in a session.

@@ -7,7 +7,6 @@ use handle_client::plan::PRIVATE_NETWORKS;
 use handle_daemon::listen::each_once;
 use handle_daemon::notice::listener::NotifyConfig;
 use handle_daemon::server_key::ServerKeyConfig;
-use handle_daemon::sessions::config::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::file::{ConfigurationError, read};
 use handle_daemon::settings::{NETWORKS, SettingError, SettingRule};
@@ -19,6 +18,7 @@ use handle_server::rate_limit::RateLimitConfig;
 use handle_server::slow::config::SlowConfig;
 use handle_server::tcp::settings::TcpSettings;
 use handle_server::worker_settings;
+use handle_session::config::SessionsConfig;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 

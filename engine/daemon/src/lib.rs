@@ -21,7 +21,6 @@
 //! - [`scrape`]: metrics and health over HTTP.
 //! - [`secret_guesses`]: limits on wrong secret keys.
 //! - [`server_key`]: the key that signs answers, from a file that nobody else can read.
-//! - [`sessions`]: sessions of the protocol, and sharing them between processes.
 //! - [`settings`](mod@settings): the table of settings, and everything that is made from it.
 //! - [`shutdown`]: the end of a process, as an event to sleep on.
 //! - [`signals`]: what SIGTERM, SIGINT and SIGHUP ask for.
@@ -90,7 +89,6 @@ pub mod record_tag;
 pub mod scrape;
 pub mod secret_guesses;
 pub mod server_key;
-pub mod sessions;
 pub mod settings;
 pub mod shutdown;
 pub mod signals;

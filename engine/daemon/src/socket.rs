@@ -4,15 +4,18 @@
 use crate::user_namespace::is_visible;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::fs::Permissions;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Mode of the file of a socket: connecting requires write permission.
 const OWNER_ONLY: u32 = 0o600;
+/// Mode of a socket to which the group may connect.
+const GROUP_TOO: u32 = 0o660;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
@@ -36,6 +39,83 @@ pub fn bind_for_owner(path: &Path) -> io::Result<UnixListener> {
     }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
+}
+
+/// A bound socket. Dropping it removes the file of the socket, unless another process has replaced
+/// it.
+#[derive(Debug)]
+pub struct OwnedSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Path of the file until this process takes over `path`.
+    private_socket: PathBuf,
+    /// Device and inode number of the file.
+    file: (u64, u64),
+}
+
+impl OwnedSocket {
+    /// Binds a socket for its owner only, under a temporary name beside `path`;
+    /// [`move_into_place`](Self::move_into_place) moves it to `path`. With `replace`, another
+    /// process may still answer at `path`.
+    ///
+    /// # Errors
+    /// When another process answers at `path` and `replace` is false, the file at `path` is not a
+    /// socket, or the directory is not writable.
+    pub fn bind(path: &Path, replace: bool) -> io::Result<Self> {
+        let taken = |what| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+        match std::fs::symlink_metadata(path) {
+            Ok(file) if !file.file_type().is_socket() => {
+                return taken("something that is no socket is there");
+            }
+            Ok(_) if !replace && UnixStream::connect(path).is_ok() => {
+                return taken("another process answers there");
+            }
+            _ => {}
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        let _ = std::fs::remove_file(&beside);
+        let listener = bind_for_owner(&beside)?;
+        listener.set_nonblocking(true)?;
+        let file = std::fs::symlink_metadata(&beside)?;
+        Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
+    }
+
+    /// Moves the socket to its final path, so that clients find this process. Until then they find
+    /// the other process, also if this one ends.
+    ///
+    /// # Errors
+    /// When the file cannot be renamed.
+    pub fn move_into_place(self) -> io::Result<Self> {
+        std::fs::rename(&self.private_socket, &self.path)?;
+        Ok(self)
+    }
+
+    /// Lets the group of this process connect too. Called before the socket is in its place.
+    ///
+    /// # Errors
+    /// When the mode of the file cannot be changed.
+    pub fn open_to_group(self) -> io::Result<Self> {
+        std::fs::set_permissions(&self.private_socket, Permissions::from_mode(GROUP_TOO))?;
+        Ok(self)
+    }
+
+    /// The listening socket, which does not block.
+    #[must_use]
+    pub const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for OwnedSocket {
+    fn drop(&mut self) {
+        let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
+        for path in [&self.path, &self.private_socket] {
+            if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
 }
 
 /// Connects to the process that listens at `path`. No step waits longer than `timeout`.
@@ -110,5 +190,27 @@ mod tests {
         listener.accept().unwrap();
         assert_eq!(bind_for_owner(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         assert!(bind_for_owner(&directory.path().join("x".repeat(200))).is_err(), "too long");
+    }
+
+    #[test]
+    fn a_socket_that_is_answered_is_replaced_only_on_request() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let _held = OwnedSocket::bind(&path, false).unwrap().move_into_place().unwrap();
+        let refusal = |path, replace| OwnedSocket::bind(path, replace).map(drop).unwrap_err().to_string();
+        assert_eq!(refusal(&path, false), "another process answers there");
+        let next = OwnedSocket::bind(&path, true).unwrap();
+        let inode = || std::fs::metadata(&path).unwrap().ino();
+        let held = inode();
+        drop(next);
+        assert_eq!(inode(), held, "a process that has not taken over leaves the socket alone");
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "it leaves no file behind");
+        let next = OwnedSocket::bind(&path, true).unwrap().move_into_place().unwrap();
+        assert_ne!(inode(), held);
+        drop(next);
+        assert!(!path.exists());
+        let file = directory.path().join("file");
+        std::fs::write(&file, b"").unwrap();
+        assert_eq!(refusal(&file, true), "something that is no socket is there");
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::fields::{address, put_address};
 use handle_auth::challenges::IssuedChallenge;
-use handle_daemon::sessions::protocol::{challenge, put_challenge};
 use handle_proto::error::Field;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use handle_proto::wire::Envelope;
@@ -130,7 +129,7 @@ impl ForwardedRequest<'_> {
         let len_at = out.len();
         out.extend_from_slice(&[0; 4]);
         if let Some(challenge) = &self.challenge {
-            put_challenge(out, challenge);
+            challenge.encode(out);
         }
         let len = u32::try_from(out.len() - len_at - 4).expect("a challenge is no longer than a message");
         out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
@@ -145,7 +144,7 @@ impl ForwardedRequest<'_> {
         let datagrams_max = Some(cursor.u16(Field::Answer).ok()?).filter(|&most| most > 0);
         let challenge = match cursor.string(Field::Answer).ok()? {
             [] => None,
-            bytes => Some(challenge(bytes)?),
+            bytes => Some(IssuedChallenge::decode(bytes)?),
         };
         Some(ForwardedRequest { task, source, datagrams_max, opening, challenge, message: cursor.rest() })
     }

@@ -6,7 +6,7 @@ use crate::frame::{self, FrameError, FrameHeader};
 use crate::kind::LocalKind;
 use crate::refusal::LocalRefusal;
 use anyhow::Context as _;
-use handle_daemon::sessions::OwnedSocket;
+use handle_daemon::socket::OwnedSocket;
 use handle_daemon::threads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{SendFlags, send};
@@ -162,7 +162,7 @@ impl LocalSocket {
         F: Future<Output = io::Result<()>> + Send + 'static,
     {
         let Self { socket, admission } = self;
-        let listener = UnixListener::from_std(socket.listener()?)?;
+        let listener = UnixListener::from_std(socket.listener().try_clone()?)?;
         let (admission, serve, refuse) = (Arc::new(admission), Arc::new(serve), Arc::new(refuse));
         let (served, ended) = mpsc::channel(1);
         tokio::spawn(threads::watch("local", async move {

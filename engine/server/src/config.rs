@@ -10,12 +10,12 @@ use crate::templates::TemplatesConfig;
 use crate::verification::RecordChecks;
 use handle_daemon::listen::each_once;
 use handle_daemon::publisher_keys::PublishersConfig;
-use handle_daemon::sessions::config::SessionsConfig;
 use handle_daemon::settings;
 use handle_daemon::settings::file::{ConfigurationError, read};
 use handle_daemon::settings::{SettingError, SettingType};
 use handle_net::DatapathChoice;
 use handle_proto::limit;
+use handle_session::config::SessionsConfig;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

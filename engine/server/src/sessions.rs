@@ -6,8 +6,8 @@
 
 pub mod sealer;
 
-use handle_daemon::sessions::config::SessionsConfig;
-use handle_daemon::sessions::{SessionLimits, SessionTable, SetupTerms};
+use handle_session::config::SessionsConfig;
+use handle_session::{SessionLimits, SessionTable, SetupTerms};
 use serde_json::{Map, Value};
 use std::time::Instant;
 

@@ -35,12 +35,13 @@ pub use handle_auth::challenges;
 use handle_auth::challenges::{ChallengeCounts, ChallengeLimits, Challenges};
 use handle_auth::source::{RequestOrigin, SourceList};
 use handle_daemon::secret_guesses::{self, SecretGuesses};
-use handle_daemon::sessions::SessionTable;
-use handle_daemon::sessions::holder::{OwnedSocket, SharedTable, TakenChallenge};
-use handle_daemon::sessions::numbers;
 use handle_daemon::shutdown::Shutdown;
+use handle_daemon::socket::OwnedSocket;
 use handle_daemon::threads;
 use handle_resolver::RefusalReason;
+use handle_session::SessionTable;
+use handle_session::holder::{self, SharedTable, TakenChallenge};
+use handle_session::numbers;
 use queue::JobQueues;
 use serde_json::{Value, json};
 use signature_rates::SignatureRates;
@@ -219,7 +220,7 @@ impl SlowPath {
     pub(crate) fn keep_sessions(self: &Arc<Self>, holder: Option<OwnedSocket>, partner: Option<&Path>) {
         std::thread::scope(|scope| {
             if let Some(holder) = holder {
-                scope.spawn(|| threads::keep("sessions", || holder.serve(self, partner)));
+                scope.spawn(move || threads::keep("sessions", || holder::serve(&holder, self, partner)));
             }
             let Some(sessions) = &self.sessions else { return };
             while let Err(RecvTimeoutError::Timeout) = self.stop.1.recv_timeout(SESSIONS_EXPIRE) {

@@ -5,9 +5,7 @@
 
 use handle_auth::challenge::answer_with_secret;
 use handle_auth::message::verify_message;
-use handle_daemon::sessions::config::CipherName;
-use handle_daemon::sessions::holder::{OwnedSocket, SharedTable};
-use handle_daemon::sessions::{SessionTable, SessionsConfig};
+use handle_daemon::socket::OwnedSocket;
 use handle_proto::data::{Admin, AdminPermissions};
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::auth::{self, ChallengeAnswer};
@@ -18,6 +16,9 @@ use handle_proto::wire::session::{ExchangedKey, KeyExchange, SessionSetup};
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode, Value, ValueBuf, Values, Version};
 use handle_server::config::Datapath;
+use handle_session::config::CipherName;
+use handle_session::holder::{self, SharedTable};
+use handle_session::{SessionTable, SessionsConfig};
 use handle_tests::admin_server::{AdminServer, administer_with};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, Protection, pair, set_up_request_as};
@@ -367,7 +368,7 @@ fn an_answer_to_a_plain_challenge_proves_nothing_in_a_session_with_its_number() 
         stopped: AtomicBool::new(false),
     });
     let serving = Arc::clone(&numbering);
-    let thread = std::thread::spawn(move || holder.serve(&serving, None));
+    let thread = std::thread::spawn(move || holder::serve(&holder, &serving, None));
     let administered = administer_with("root", |config| {
         config.sessions = SessionsConfig { socket: Some(path), ..SessionsConfig::default() };
         config.store.postgres.sessions = false;

@@ -4,13 +4,13 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 
-use handle_daemon::sessions::numbers::is_of_admin;
 use handle_daemon::site::SiteRecord;
 use handle_proto::wire::admin::{HandleBody, HandleValues};
 use handle_proto::wire::list::{Indexes, Reference, Strings};
 use handle_proto::wire::query::Query;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, Permissions, ResponseCode as Code, Value, ValueBuf, Values, Version};
+use handle_session::numbers::is_of_admin;
 use handle_tests::admin_server::AdminServer;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::forwarding::{BothProcesses, answer_to, code, exchange_all, listed_names, message};

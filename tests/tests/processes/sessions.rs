@@ -6,8 +6,6 @@ use handle_auth::PrivateKey;
 use handle_auth::agreement::{Group, KeyPair};
 use handle_auth::challenge::{answer_with_key, answer_with_secret};
 use handle_auth::message::verify_message;
-use handle_daemon::sessions::config::CipherName;
-use handle_daemon::sessions::{JointSessions, SessionTable, SessionsConfig};
 use handle_proto::code::Cipher;
 use handle_proto::limit::FRAGMENTS_MAX;
 use handle_proto::wire::admin::HandleBody;
@@ -19,6 +17,8 @@ use handle_proto::wire::session::ExchangedKey;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Request, Response};
 use handle_proto::{OpFlags, ResponseCode, Version};
 use handle_server::config::{Config, Datapath};
+use handle_session::config::CipherName;
+use handle_session::{JointSessions, SessionTable, SessionsConfig};
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, NOBODY, Protection, SessionExchange, pair, set_up_request};
 use handle_tests::test_server::{TestServer, serve_with, server_key};
@@ -423,8 +423,7 @@ fn a_session_is_handed_over_by_the_socket() {
     let message = question(&client, "TST/TARGET", CERTIFIED);
     let message = client.seal(message);
     let (envelope, rest) = Envelope::split(&message).unwrap();
-    let checked =
-        handle_daemon::sessions::traffic::check(&*there, &envelope, &Message::decode(rest).unwrap(), 0);
+    let checked = handle_session::traffic::check(&*there, &envelope, &Message::decode(rest).unwrap(), 0);
     assert_eq!(checked, Ok(true));
     assert_eq!(ask(&served, &mut client, &message).0.0, ResponseCode::SESSION_MESSAGE_REJECTED);
     // An identity authenticated by the other process is authenticated here.

@@ -8,12 +8,12 @@
 use handle_auth::message::verify_mac_message;
 use handle_auth::session::SessionKey;
 use handle_auth::{PrivateKey, PublicKey};
-use handle_daemon::sessions::config::CipherName;
 use handle_proto::code::Cipher;
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::{Body, Envelope, Message, Reply, Response};
 use handle_proto::{OpCode, ResponseCode};
 use handle_server::config::Datapath;
+use handle_session::config::CipherName;
 use handle_tests::admin_server::administer_from;
 use handle_tests::client::{exchange, exchange_over_tcp};
 use handle_tests::session::{ClientSession, SessionExchange, recorded_pair};

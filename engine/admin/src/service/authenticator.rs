@@ -8,8 +8,8 @@ use handle_auth::challenges::Challenges;
 use handle_auth::cost::Units;
 use handle_auth::source::RequestOrigin;
 use handle_daemon::secret_guesses::{self, SecretGuesses};
-use handle_daemon::sessions::SessionEndpoint;
 use handle_daemon::source_rates::SourceRates;
+use handle_session::SessionEndpoint;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 

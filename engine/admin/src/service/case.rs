@@ -8,10 +8,10 @@ use crate::operation::{OperationRefusal, OperationRequest, OperationRules, Reque
 use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
 use handle_auth::source::RequestOrigin;
-use handle_daemon::sessions::{IncomingMessage, SessionIdentity, TakenChallenge};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_proto::wire::auth::{self, ChallengeAnswer};
+use handle_session::{IncomingMessage, SessionIdentity, TakenChallenge};
 use std::net::{IpAddr, SocketAddr};
 
 /// A request on its way from the message to the answer.

@@ -10,9 +10,9 @@ use super::{Authenticator, hidden};
 use crate::operation::OperationRefusal;
 use handle_auth::challenges::{IssuedChallenge, SessionChallenge};
 use handle_auth::source::RequestOrigin;
-use handle_daemon::sessions::{TakenChallenge, numbers};
 use handle_proto::limit::NONCE_LEN;
 use handle_proto::{ResponseCode, Version};
+use handle_session::{TakenChallenge, numbers};
 
 const TOO_MANY_CHALLENGES: OperationRefusal = OperationRefusal::new(
     ResponseCode::SERVER_BUSY,

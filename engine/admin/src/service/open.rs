@@ -4,13 +4,13 @@
 use crate::operation::{OperationRefusal, OperationRequest};
 use crate::replication::StreamRoute;
 use handle_auth::challenges::IssuedChallenge;
-use handle_daemon::sessions::endpoint::DecryptionFailure;
-use handle_daemon::sessions::{IncomingMessage, SessionEndpoint};
 use handle_local::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_proto::wire::envelope::EnvelopeFlags;
 use handle_proto::wire::guard::ChangeGuard;
 use handle_proto::wire::{Envelope, Header, Message, Request};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Version};
+use handle_session::endpoint::DecryptionFailure;
+use handle_session::{IncomingMessage, SessionEndpoint};
 use std::net::SocketAddr;
 
 /// A message to be answered, with what is known about it.

@@ -11,7 +11,6 @@ use handle_auth::cost;
 use handle_auth::message::sign_message;
 use handle_auth::source::RequestOrigin;
 use handle_auth::{Digest, PrivateKey};
-use handle_daemon::sessions::AnswerSealer;
 use handle_daemon::site::SiteRecord;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::MESSAGE_EXPIRATION_S;
@@ -27,6 +26,7 @@ use handle_proto::wire::replication::TransactionsFollow;
 use handle_proto::wire::session::SessionAnswer;
 use handle_proto::wire::{Credential, Envelope, Header, MessageBuf, Reply, Response};
 use handle_proto::{OpCode, OpFlags, ResponseCode, Values, Version};
+use handle_session::AnswerSealer;
 use std::sync::Arc;
 
 /// The answer in place of one whose signature has no permit in the queue for costly work.

@@ -5,11 +5,11 @@ use super::case::RequestCase;
 use super::open::UNAVAILABLE;
 use super::response::PreparedResponse;
 use crate::operation::{OperationAnswer, OperationRefusal, WriteEffect};
-use handle_daemon::sessions::MessageRejection;
-use handle_daemon::sessions::endpoint::KeyExchangeWork;
 use handle_proto::ResponseCode;
 use handle_proto::wire::Request;
 use handle_proto::wire::session::SessionSetup;
+use handle_session::MessageRejection;
+use handle_session::endpoint::KeyExchangeWork;
 
 // Refusals use the texts of deployed servers, as `conversations.jsonl` and `credentials.jsonl`
 // show.

@@ -12,7 +12,6 @@
 use super::authenticator::Authenticator;
 use super::row_cipher::RowCipher;
 use handle_auth::challenges::IssuedChallenge;
-use handle_daemon::sessions::protocol::{challenge, put_challenge};
 use handle_daemon::shutdown::Shutdown;
 use handle_store::{SharedChallenges, StoreError};
 use std::collections::{HashSet, VecDeque};
@@ -38,7 +37,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_millis(20);
 /// The encrypted row of `challenge`.
 fn seal(cipher: &RowCipher, id: i32, challenge: &IssuedChallenge) -> Option<Vec<u8>> {
     let mut text = Zeroizing::new(Vec::with_capacity(challenge.request.len() + 128));
-    put_challenge(&mut text, challenge);
+    challenge.encode(&mut text);
     cipher.seal(id, &mut text)
 }
 
@@ -121,7 +120,7 @@ impl ChallengeSharing {
             std::thread::sleep(*pause);
         };
         self.looks.fetch_sub(1, Ordering::Relaxed);
-        challenge(&self.cipher.open(id, &row?)?)
+        IssuedChallenge::decode(&self.cipher.open(id, &row?)?)
     }
 
     fn log<T>(&self, done: Result<T, StoreError>) -> Option<T> {
@@ -222,6 +221,6 @@ mod tests {
         };
         let cipher = RowCipher::new("challenges", b"key").unwrap();
         let row = seal(&cipher, 5, &issued).unwrap();
-        assert_eq!(challenge(&cipher.open(5, &row).unwrap()), Some(issued));
+        assert_eq!(IssuedChallenge::decode(&cipher.open(5, &row).unwrap()), Some(issued));
     }
 }

@@ -5,7 +5,7 @@
 //! can change records as well.
 
 use super::row_cipher::RowCipher;
-use handle_daemon::sessions::{RowChange, RowsUnavailable, SessionRow, SessionRows};
+use handle_session::{RowChange, RowsUnavailable, SessionRow, SessionRows};
 use handle_store::{StoreError, StoredSession, StoredSessions};
 use zeroize::Zeroizing;
 

@@ -4,12 +4,12 @@
 
 use super::ServerSessions;
 use crate::config::ANSWER_LEN_MAX;
-use handle_daemon::sessions::traffic::{check, is_downgraded, seal};
-use handle_daemon::sessions::{LiveSession as _, MessageRejection, Session};
 use handle_proto::ResponseCode;
 use handle_proto::limit::UDP_DATA_LEN_MAX;
 use handle_proto::wire::{Envelope, Message, fragment};
 use handle_resolver::{RefusalReason, ReplyParts, ServiceFacts, WireReply};
+use handle_session::traffic::{check, is_downgraded, seal};
+use handle_session::{LiveSession as _, MessageRejection, Session};
 use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -6,12 +6,12 @@ use super::session_proof::SessionProof;
 use crate::forward::state::ForwardState;
 use crate::sessions::sealer::refusing;
 use handle_auth::challenges::IssuedChallenge;
-use handle_daemon::sessions::MessageRejection;
 use handle_local::forward::{ForwardedForm, ForwardedRequest, Task};
 use handle_proto::ResponseCode;
 use handle_proto::wire::Envelope;
 use handle_resolver::slow::{AnsweredChallenge, SlowPathRequest};
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, WireReply as _, refuse_listing};
+use handle_session::MessageRejection;
 use handle_snapshot::map::MappedFile;
 use std::net::SocketAddr;
 

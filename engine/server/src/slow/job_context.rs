@@ -8,9 +8,9 @@ use crate::templates::MissingHandles;
 use handle_auth::challenges::{ChallengeRefusal, IssuedChallenge};
 use handle_auth::cost::Units;
 use handle_auth::source::RequestOrigin;
-use handle_daemon::sessions::Session;
 use handle_local::forward::Task;
 use handle_resolver::{AnswerContext, RefusalReason, ReplyParts, refuse_stream};
+use handle_session::Session;
 use handle_snapshot::map::MappedFile;
 use std::cell::Cell;
 

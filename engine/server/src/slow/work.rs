@@ -23,9 +23,6 @@ use handle_auth::digest::Digest;
 use handle_auth::kdf::Pbkdf2Limits;
 use handle_auth::source;
 use handle_daemon::clock::now_unix_s;
-use handle_daemon::sessions::MessageRejection;
-use handle_daemon::sessions::numbers::{is_of_admin, of_handled};
-use handle_daemon::sessions::traffic::{self, LiveSession as _};
 use handle_proto::OpCode;
 use handle_proto::limit::{MESSAGE_LEN_MAX, NONCE_LEN};
 use handle_proto::wire::Envelope;
@@ -39,6 +36,9 @@ use handle_resolver::{
     AnswerContext, AnswerOutcome, MayCompute as _, NotLocal, RefusalReason, ReplyParts, SlowPathRequest,
     SortingBuffer, WireReply as _, answer_message, refuse_stream,
 };
+use handle_session::MessageRejection;
+use handle_session::numbers::{is_of_admin, of_handled};
+use handle_session::traffic::{self, LiveSession as _};
 use handle_snapshot::map::MappedFile;
 use handle_template::BuildOutcome;
 use std::cell::Cell;

@@ -12,16 +12,16 @@
 //! accepted a message. Limits by source hold for each table. A session that is displaced from one
 //! of them ends.
 
-use crate::sessions::facts::SessionRefusal;
-use crate::sessions::facts::{COUNTERS_SINCE, NewSession, PROTECTED_SINCE, SessionIdentity, SessionKeys};
-use crate::sessions::link::AnySession;
-use crate::sessions::numbers;
-use crate::sessions::row::{
+use crate::facts::SessionRefusal;
+use crate::facts::{COUNTERS_SINCE, NewSession, PROTECTED_SINCE, SessionIdentity, SessionKeys};
+use crate::link::AnySession;
+use crate::numbers;
+use crate::row::{
     COUNTERS_LEN, RowChange, RowFacts, RowState, RowsUnavailable, SessionRow, SessionRows, SharedCounters,
 };
-use crate::sessions::session::Session;
-use crate::sessions::table::SessionTable;
-use crate::sessions::traffic::{LiveSession, MessageRejection};
+use crate::session::Session;
+use crate::table::SessionTable;
+use crate::traffic::{LiveSession, MessageRejection};
 use handle_proto::wire::list::Reference;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

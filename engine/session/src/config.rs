@@ -1,10 +1,10 @@
 //! The settings for sessions.
 
-use crate::sessions::setup::SetupTerms;
-use crate::sessions::table::SessionLimits;
-use crate::settings;
-use crate::settings::{NETWORKS, SettingRule, SettingType};
+use crate::setup::SetupTerms;
+use crate::table::SessionLimits;
 use handle_auth::source::SourceList;
+use handle_daemon::settings;
+use handle_daemon::settings::{NETWORKS, SettingRule, SettingType};
 use handle_proto::code::Cipher;
 use handle_proto::limit::SESSION_TIMEOUT_DEFAULT_S;
 use serde::{Deserialize, Serialize};
@@ -129,7 +129,7 @@ impl SessionsConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::SettingSection as _;
+    use handle_daemon::settings::SettingSection as _;
 
     #[test]
     fn ciphers_are_named_as_in_the_configuration() {

@@ -1,18 +1,18 @@
 //! The side of the process that sends requests: it uses the table of another process, and a table
 //! of its own while the other process does not answer.
 
-use crate::sessions::facts::SessionRefusal;
-use crate::sessions::facts::{NewSession, SessionIdentity, SessionKeys};
-use crate::sessions::holder::TakenChallenge;
-use crate::sessions::protocol::{
+use crate::facts::SessionRefusal;
+use crate::facts::{NewSession, SessionIdentity, SessionKeys};
+use crate::holder::TakenChallenge;
+use crate::protocol::{
     ASK_LEN_MAX, FACTS_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
 };
-use crate::sessions::row::{RowsUnavailable, SessionRows};
-use crate::sessions::shared::SharedSessions;
-use crate::sessions::table::SessionTable;
-use crate::sessions::traffic::{LiveSession, MessageRejection};
-use crate::socket::{connect, is_too_slow};
+use crate::row::{RowsUnavailable, SessionRows};
+use crate::shared::SharedSessions;
+use crate::table::SessionTable;
+use crate::traffic::{LiveSession, MessageRejection};
 use handle_auth::message::MacKey;
+use handle_daemon::socket::{connect, is_too_slow};
 use handle_proto::wire::list::Reference;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -263,19 +263,20 @@ impl JointSessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::facts::IdentityClaim;
-    use crate::sessions::holder::{OwnedSocket, SharedTable};
-    use crate::sessions::table::SessionLimits;
-    use crate::sessions::table::tests::new_session;
+    use crate::facts::IdentityClaim;
+    use crate::holder::{SharedTable, serve};
+    use crate::table::SessionLimits;
+    use crate::table::tests::new_session;
     use handle_auth::source::RequestOrigin;
+    use handle_daemon::socket::OwnedSocket;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     use std::io::Write as _;
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::thread::JoinHandle;
 
     fn limits() -> SessionLimits {
-        SessionLimits { sessions_max: 3, ..crate::sessions::table::tests::limits() }
+        SessionLimits { sessions_max: 3, ..crate::table::tests::limits() }
     }
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };
 
@@ -324,7 +325,7 @@ mod tests {
                 stopped: AtomicBool::new(false),
             });
             let serving = Arc::clone(&process);
-            Self { process, thread: Some(std::thread::spawn(move || holder.serve(&serving, None))) }
+            Self { process, thread: Some(std::thread::spawn(move || serve(&holder, &serving, None))) }
         }
     }
 
@@ -463,22 +464,11 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_is_for_its_owner_and_nobody_else_is_displaced() {
+    fn the_socket_is_for_its_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sessions");
         let _held = HolderHandle::start(&path, false);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        let taken = |path, replace| OwnedSocket::bind(path, replace).map(drop).unwrap_err().to_string();
-        assert_eq!(taken(&path, false), "another process answers there");
-        let replaces = OwnedSocket::bind(&path, true).unwrap();
-        let found = || std::fs::metadata(&path).unwrap().ino();
-        let held = found();
-        drop(replaces);
-        assert_eq!(found(), held, "who did not come so far");
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "leaves nothing");
-        let file = directory.path().join("file");
-        std::fs::write(&file, b"").unwrap();
-        assert_eq!(taken(&file, true), "something that is no socket is there");
     }
 
     #[test]

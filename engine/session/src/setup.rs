@@ -3,7 +3,7 @@
 //! Deployed systems interoperate with Diffie-Hellman. Key exchanges encrypted with RSA do not work
 //! between them and are refused.
 
-use crate::sessions::facts::PROTECTED_SINCE;
+use crate::facts::PROTECTED_SINCE;
 use handle_auth::agreement::{AgreementError, PRIVATE_LEN, respond};
 use handle_auth::session::SessionKey;
 use handle_proto::Version;

@@ -5,7 +5,7 @@ use handle_proto::Version;
 use handle_proto::code::Cipher;
 
 /// Cipher, length and bytes of a key, and the version of its session.
-pub(super) fn put_key(out: &mut Vec<u8>, key: &SessionKey, version: Version) {
+pub(crate) fn put_key(out: &mut Vec<u8>, key: &SessionKey, version: Version) {
     out.extend_from_slice(&key.cipher().0.to_be_bytes());
     out.push(u8::try_from(key.as_bytes().len()).expect("no key has more than 32 bytes"));
     out.extend_from_slice(key.as_bytes());
@@ -13,14 +13,14 @@ pub(super) fn put_key(out: &mut Vec<u8>, key: &SessionKey, version: Version) {
 }
 
 /// Takes a number off `rest`.
-pub(super) fn number(rest: &mut &[u8]) -> Option<i32> {
+pub(crate) fn number(rest: &mut &[u8]) -> Option<i32> {
     let (number, after) = rest.split_first_chunk()?;
     *rest = after;
     Some(i32::from_be_bytes(*number))
 }
 
 /// Takes a key and the version of its session off `rest`.
-pub(super) fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
+pub(crate) fn key(rest: &mut &[u8]) -> Option<(SessionKey, Version)> {
     let cipher = Cipher(number(rest)?);
     let (&len, after) = rest.split_first()?;
     let (key, after) = after.split_at_checked(len.into())?;

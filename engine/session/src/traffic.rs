@@ -1,7 +1,7 @@
 //! Messages in a session: checking and decrypting incoming ones, sealing and encrypting outgoing
 //! ones.
 
-use crate::sessions::facts::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
+use crate::facts::{PROTECTED_SINCE, SessionIdentity, SessionKeys};
 use handle_auth::SignError;
 use handle_proto::Version;
 use handle_proto::wire::envelope::EnvelopeFlags;
@@ -123,9 +123,9 @@ pub fn encrypt(session: &(impl LiveSession + ?Sized), random: &[u8; 16], message
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::facts::NewSession;
-    use crate::sessions::session::Session;
-    use crate::sessions::table::tests::new_session;
+    use crate::facts::NewSession;
+    use crate::session::Session;
+    use crate::table::tests::new_session;
     use handle_proto::wire::credential::Credential;
     use handle_proto::wire::{Header, MessageBuf};
     use handle_proto::{OpCode, OpFlags, ResponseCode};

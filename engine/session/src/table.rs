@@ -11,10 +11,10 @@
 //! proven one. When there are too many proven sessions, a newly proven one displaces the one that
 //! has been idle the longest.
 
-use crate::sessions::facts::{NewSession, SessionRefusal};
+use crate::facts::{NewSession, SessionRefusal};
 
-use crate::sessions::session::Session;
-use crate::sessions::traffic::LiveSession as _;
+use crate::session::Session;
+use crate::traffic::LiveSession as _;
 use arc_swap::ArcSwap;
 use handle_auth::source::{self, RequestOrigin, SourceList};
 use rustc_hash::FxHashMap;
@@ -502,7 +502,7 @@ fn longest_idle(map: &SessionMap, now_s: u32) -> Option<Arc<Session>> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::sessions::facts::IdentityClaim;
+    use crate::facts::IdentityClaim;
     use handle_auth::session::SessionKey;
     use handle_proto::Version;
     use handle_proto::code::Cipher;

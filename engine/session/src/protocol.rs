@@ -4,15 +4,14 @@
 //! big-endian. One side sends requests, and the other side replies in order. Frames contain keys,
 //! so only one user may have access to the socket.
 
-use crate::sessions::facts::SessionRefusal;
-use crate::sessions::facts::{IdentityClaim, NewSession, SessionIdentity};
-use crate::sessions::fields::{key, number, put_key};
+use crate::facts::SessionRefusal;
+use crate::facts::{IdentityClaim, NewSession, SessionIdentity};
+use crate::fields::{key, number, put_key};
 use handle_auth::challenges::IssuedChallenge;
-use handle_auth::digest::Digest;
 use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
-use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX, NONCE_LEN};
+use handle_proto::limit::{HANDLE_LEN_MAX, MESSAGE_LEN_MAX};
 use handle_proto::wire::Envelope;
 use handle_proto::wire::list::Reference;
 use std::io::{self, Read, Write};
@@ -193,7 +192,7 @@ impl LinkReply {
             }
             Self::Challenge(challenge) => {
                 out.push(Self::CHALLENGE);
-                put_challenge(out, challenge);
+                challenge.encode(out);
             }
             Self::Over => out.push(Self::OVER),
         }
@@ -224,7 +223,7 @@ impl LinkReply {
                 };
                 Self::Session(SessionFacts { key, version, identity })
             }
-            Self::CHALLENGE => Self::Challenge(challenge(std::mem::take(&mut rest))?),
+            Self::CHALLENGE => Self::Challenge(IssuedChallenge::decode(std::mem::take(&mut rest))?),
             Self::OVER => Self::Over,
             _ => return None,
         };
@@ -235,32 +234,6 @@ impl LinkReply {
 fn put_numbers(out: &mut Vec<u8>, what: u8, numbers: &[i32]) {
     out.push(what);
     out.extend(numbers.iter().flat_map(|number| number.to_be_bytes()));
-}
-
-/// Appends a challenge: its versions, nonce, digest with its length, and the request.
-pub fn put_challenge(out: &mut Vec<u8>, challenge: &IssuedChallenge) {
-    let IssuedChallenge { version, suggested, nonce, digest, request } = challenge;
-    out.extend_from_slice(&[version.major, version.minor, suggested.major, suggested.minor]);
-    out.extend_from_slice(nonce);
-    out.push(u8::try_from(digest.len()).expect("no digest has more than 32 bytes"));
-    out.extend_from_slice(digest);
-    out.extend_from_slice(request);
-}
-
-/// Decodes a challenge that takes up all of `bytes`.
-#[must_use]
-pub fn challenge(bytes: &[u8]) -> Option<IssuedChallenge> {
-    let (&[major, minor, suggested_major, suggested_minor], rest) = bytes.split_first_chunk()?;
-    let (nonce, rest) = rest.split_first_chunk::<NONCE_LEN>()?;
-    let (&len, rest) = rest.split_first()?;
-    let (digest, request) = rest.split_at_checked(len.into())?;
-    Some(IssuedChallenge {
-        version: Version::new(major, minor),
-        suggested: Version::new(suggested_major, suggested_minor),
-        nonce: *nonce,
-        digest: (digest.len() <= 32).then(|| Digest::from_bytes(digest))?,
-        request: Zeroizing::new(request.into()),
-    })
 }
 
 /// A buffer for a frame of usual length. It should not have to grow, because a buffer that grows
@@ -320,7 +293,9 @@ pub fn receive(socket: &mut impl Read, buffer: &mut Zeroizing<Vec<u8>>, len_max:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::table::tests::new_session;
+    use crate::table::tests::new_session;
+    use handle_auth::digest::Digest;
+    use handle_proto::limit::NONCE_LEN;
 
     fn link_requests() -> Vec<Vec<u8>> {
         let claimed = Reference { handle: b"0.NA/TST", index: 301 };

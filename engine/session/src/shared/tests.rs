@@ -1,7 +1,7 @@
 use super::*;
-use crate::sessions::facts::IdentityClaim;
-use crate::sessions::table::SessionLimits;
-use crate::sessions::table::tests::{limits, new_session};
+use crate::facts::IdentityClaim;
+use crate::table::SessionLimits;
+use crate::table::tests::{limits, new_session};
 use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
 use handle_proto::code::Cipher;

@@ -1,11 +1,11 @@
 //! Rows by which several processes over one database share sessions: what is in them, and what a
 //! process knows of them.
 
-use crate::sessions::facts::{IdentityClaim, NewSession, SessionIdentity};
-use crate::sessions::fields::{key, number, put_key};
-use crate::sessions::session::Session;
-use crate::sessions::traffic::LiveSession as _;
-use crate::sessions::window::CounterWindow;
+use crate::facts::{IdentityClaim, NewSession, SessionIdentity};
+use crate::fields::{key, number, put_key};
+use crate::session::Session;
+use crate::traffic::LiveSession as _;
+use crate::window::CounterWindow;
 use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
 use handle_proto::Version;
@@ -211,7 +211,7 @@ impl RowFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::table::tests::new_session;
+    use crate::table::tests::new_session;
 
     fn sessions() -> [(Session, Option<SessionIdentity>); 3] {
         let identity = SessionIdentity { index: 301, handle: b"0.NA/TST"[..].into() };

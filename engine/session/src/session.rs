@@ -1,11 +1,11 @@
 //! One session: its key, its identity, and the counters of its messages.
 
-use crate::sessions::facts::{
+use crate::facts::{
     COUNTERS_SINCE, IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity, SessionKeys,
 };
-use crate::sessions::row::RowState;
-use crate::sessions::traffic::{LiveSession, MessageRejection};
-use crate::sessions::window::CounterWindow;
+use crate::row::RowState;
+use crate::traffic::{LiveSession, MessageRejection};
+use crate::window::CounterWindow;
 use ctutils::CtEq as _;
 use handle_auth::message::MacKey;
 use handle_auth::source::RequestOrigin;
@@ -185,7 +185,7 @@ impl LiveSession for Session {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sessions::table::tests::new_session;
+    use crate::table::tests::new_session;
     use handle_proto::Version;
 
     const WHO: Reference<'_> = Reference { handle: b"0.NA/TST", index: 301 };

@@ -5,11 +5,11 @@
 use allocation_counter::measure;
 use handle_auth::session::SessionKey;
 use handle_auth::source::RequestOrigin;
-use handle_daemon::sessions::traffic::{check, decrypt, encrypt, seal};
-use handle_daemon::sessions::{LiveSession as _, NewSession, SessionTable, SessionsConfig};
 use handle_proto::code::Cipher;
 use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
 use handle_proto::{OpCode, OpFlags, Version};
+use handle_session::traffic::{check, decrypt, encrypt, seal};
+use handle_session::{LiveSession as _, NewSession, SessionTable, SessionsConfig};
 
 /// Messages in each measurement.
 const COUNT: usize = 16;

@@ -14,6 +14,41 @@
 //! - [`endpoint`]: opens and seals messages, for a process that shares the table of another.
 //!
 //! Time and random numbers come in as arguments. Keys are cleared in memory when a session ends.
+//!
+//! # Example
+//!
+//! A message gets its MAC on one side, and is accepted once on the other.
+//!
+//! ```
+//! use handle_auth::session::SessionKey;
+//! use handle_auth::source::RequestOrigin;
+//! use handle_proto::code::Cipher;
+//! use handle_proto::wire::{Envelope, Header, Message, MessageBuf};
+//! use handle_proto::{OpCode, OpFlags, Version};
+//! use handle_session::traffic::{check, seal};
+//! use handle_session::{MessageRejection, NewSession, SessionTable, SessionsConfig};
+//!
+//! let side = || {
+//!     let table = SessionTable::new(SessionsConfig::default().limits());
+//!     let key = SessionKey::new(Cipher::AES, vec![7; 32]).unwrap();
+//!     let origin = RequestOrigin::connection([192, 0, 2, 1].into());
+//!     let new = NewSession { key, version: Version::CURRENT, claim: None, timeout_s: 60, origin };
+//!     table.open(new, || 5, |_| false, 0).unwrap()
+//! };
+//! let (client, server) = (side(), side());
+//!
+//! let header = Header::request(OpCode::RESOLUTION, OpFlags::PLAIN_REQUEST, 0);
+//! let envelope = Envelope { session_id: 5, ..Envelope::request(9) };
+//! let message = MessageBuf::new(&envelope, &header, |body| body.extend_from_slice(b"body"));
+//! let mut message = message.unsigned().unwrap();
+//! seal(&*client, &mut message).unwrap();
+//!
+//! let (envelope, rest) = Envelope::split(&message).unwrap();
+//! let received = Message::decode(rest).unwrap();
+//! assert_eq!(check(&*server, &envelope, &received, 1), Ok(true));
+//! assert_eq!(check(&*server, &envelope, &received, 2), Err(MessageRejection::Replayed(1)));
+//! ```
+#![forbid(unsafe_code)]
 
 pub mod config;
 pub mod endpoint;
@@ -34,7 +69,7 @@ pub mod window;
 pub use config::SessionsConfig;
 pub use endpoint::{AnswerSealer, EndpointCounts, IncomingMessage, SessionEndpoint};
 pub use facts::{NewSession, SessionIdentity, SessionKeys, SessionRefusal};
-pub use holder::{OwnedSocket, TakenChallenge};
+pub use holder::TakenChallenge;
 pub use link::{JointSessions, LinkedSession};
 pub use row::{RowChange, RowsUnavailable, SessionRow, SessionRows};
 pub use session::Session;

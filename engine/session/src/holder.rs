@@ -4,30 +4,24 @@
 //! local socket of `handle-admin`, which takes over requests from this process. The kernel reports
 //! the user of each peer.
 
-use crate::sessions::protocol::{
-    ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send,
-};
-use crate::sessions::session::Session;
-use crate::sessions::table::SessionTable;
-use crate::sessions::traffic::LiveSession as _;
-use crate::socket::{bind_for_owner, owns_directory_of};
+use crate::protocol::{ASK_LEN_MAX, LinkReply, LinkRequest, SessionFacts, frame_buffer, receive, send};
+use crate::session::Session;
+use crate::table::SessionTable;
+use crate::traffic::LiveSession as _;
 use handle_auth::challenges::IssuedChallenge;
+use handle_daemon::socket::{OwnedSocket, owns_directory_of};
 use rustix::net::sockopt::socket_peercred;
 use std::collections::HashMap;
-use std::fs::Permissions;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Maximum number of concurrent connections; each process opens a few.
 pub const CONNECTIONS_MAX: usize = 16;
-/// Mode of a socket to which the group may connect.
-const GROUP_TOO: u32 = 0o660;
 /// Time the listener sleeps when nothing wakes it.
 const ACCEPT_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -70,113 +64,46 @@ pub enum TakenChallenge {
     Unknown,
 }
 
-/// A bound socket. Dropping it removes the file of the socket, unless another process has replaced
-/// it.
-#[derive(Debug)]
-pub struct OwnedSocket {
-    listener: UnixListener,
-    path: PathBuf,
-    /// Path of the file until this process takes over `path`.
-    private_socket: PathBuf,
-    /// Device and inode number of the file.
-    file: (u64, u64),
-}
-
-impl OwnedSocket {
-    /// Binds a socket for its owner only, under a temporary name beside `path`;
-    /// [`move_into_place`](Self::move_into_place) moves it to `path`. With `replace`, another
-    /// process may still answer at `path`.
-    ///
-    /// # Errors
-    /// When another process answers at `path` and `replace` is false, the file at `path` is not a
-    /// socket, or the directory is not writable.
-    pub fn bind(path: &Path, replace: bool) -> io::Result<Self> {
-        let taken = |what| Err(io::Error::new(io::ErrorKind::AddrInUse, what));
-        match std::fs::symlink_metadata(path) {
-            Ok(file) if !file.file_type().is_socket() => {
-                return taken("something that is no socket is there");
-            }
-            Ok(_) if !replace && UnixStream::connect(path).is_ok() => {
-                return taken("another process answers there");
-            }
-            _ => {}
-        }
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let beside = path.with_file_name(format!(".{name}.{}", std::process::id()));
-        let _ = std::fs::remove_file(&beside);
-        let listener = bind_for_owner(&beside)?;
-        listener.set_nonblocking(true)?;
-        let file = std::fs::symlink_metadata(&beside)?;
-        Ok(Self { listener, path: path.to_owned(), private_socket: beside, file: (file.dev(), file.ino()) })
-    }
-
-    /// Moves the socket to its final path, so that clients find this process. Until then they find
-    /// the other process, also if this one ends.
-    ///
-    /// # Errors
-    /// When the file cannot be renamed.
-    pub fn move_into_place(self) -> io::Result<Self> {
-        std::fs::rename(&self.private_socket, &self.path)?;
-        Ok(self)
-    }
-
-    /// Lets the group of this process connect too. Called before the socket is in its place.
-    ///
-    /// # Errors
-    /// When the mode of the file cannot be changed.
-    pub fn open_to_group(self) -> io::Result<Self> {
-        std::fs::set_permissions(&self.private_socket, Permissions::from_mode(GROUP_TOO))?;
-        Ok(self)
-    }
-
-    /// The listening socket, which does not block.
-    ///
-    /// # Errors
-    /// When the process has no free file descriptors.
-    pub fn listener(&self) -> io::Result<UnixListener> {
-        self.listener.try_clone()
-    }
-
-    /// Accepts connections and answers requests until `table` is stopped. Answers the user of this
-    /// process, and the one that owns the directory of `partner`.
-    pub fn serve(self, table: &Arc<impl SharedTable>, partner: Option<&Path>) {
-        let connections = Arc::new(SocketConnections::default());
-        let mut number = 0;
-        while !table.is_stopped() {
-            let socket = match self.listener.accept() {
-                Ok((socket, _)) => socket,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    table.wait(self.listener.as_fd());
-                    continue;
-                }
-                Err(_) => {
-                    std::thread::sleep(ACCEPT_TIMEOUT);
-                    continue;
-                }
-            };
-            if let Err(error) = admit(&socket, partner) {
-                tracing::warn!(%error, "refused a connection of another user to the socket of sessions");
+/// Accepts connections at `socket` and answers requests until `table` is stopped. Answers the user
+/// of this process, and the one that owns the directory of `partner`.
+pub fn serve(socket: &OwnedSocket, table: &Arc<impl SharedTable>, partner: Option<&Path>) {
+    let listener = socket.listener();
+    let connections = Arc::new(SocketConnections::default());
+    let mut number = 0;
+    while !table.is_stopped() {
+        let socket = match listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                table.wait(listener.as_fd());
                 continue;
             }
-            let Ok(held) = socket.try_clone() else { continue };
-            if connections.all().len() >= CONNECTIONS_MAX {
-                tracing::warn!("too many connections to the socket of sessions");
+            Err(_) => {
+                std::thread::sleep(ACCEPT_TIMEOUT);
                 continue;
             }
-            number += 1;
-            connections.all().insert(number, held);
-            let (table, connections) = (Arc::clone(table), Arc::clone(&connections));
-            let thread = std::thread::Builder::new().name("sessions-client".into()).spawn(move || {
-                let _ = talk(socket, &*table);
-                connections.all().remove(&number);
-            });
-            if let Err(error) = thread {
-                tracing::warn!(%error, "cannot start a thread for a connection to the socket of sessions");
-            }
+        };
+        if let Err(error) = admit(&socket, partner) {
+            tracing::warn!(%error, "refused a connection of another user to the socket of sessions");
+            continue;
         }
-        for connection in connections.all().values() {
-            let _ = connection.shutdown(Shutdown::Both);
+        let Ok(held) = socket.try_clone() else { continue };
+        if connections.all().len() >= CONNECTIONS_MAX {
+            tracing::warn!("too many connections to the socket of sessions");
+            continue;
         }
+        number += 1;
+        connections.all().insert(number, held);
+        let (table, connections) = (Arc::clone(table), Arc::clone(&connections));
+        let thread = std::thread::Builder::new().name("sessions-client".into()).spawn(move || {
+            let _ = talk(socket, &*table);
+            connections.all().remove(&number);
+        });
+        if let Err(error) = thread {
+            tracing::warn!(%error, "cannot start a thread for a connection to the socket of sessions");
+        }
+    }
+    for connection in connections.all().values() {
+        let _ = connection.shutdown(Shutdown::Both);
     }
 }
 
@@ -187,17 +114,6 @@ struct SocketConnections(Mutex<HashMap<u64, UnixStream>>);
 impl SocketConnections {
     fn all(&self) -> MutexGuard<'_, HashMap<u64, UnixStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for OwnedSocket {
-    fn drop(&mut self) {
-        let is_ours = |file: std::fs::Metadata| (file.dev(), file.ino()) == self.file;
-        for path in [&self.path, &self.private_socket] {
-            if std::fs::symlink_metadata(path).is_ok_and(is_ours) {
-                let _ = std::fs::remove_file(path);
-            }
-        }
     }
 }
 

@@ -1,17 +1,17 @@
 //! Sessions for a process that handles one message at a time and may block on another process. The
 //! endpoint opens incoming messages and seals answers.
 
-use crate::sessions::config::SessionsConfig;
-use crate::sessions::facts::SessionRefusal;
-use crate::sessions::facts::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
-use crate::sessions::holder::TakenChallenge;
-use crate::sessions::link::{AnySession, JointSessions};
-use crate::sessions::numbers;
-use crate::sessions::row::{RowsUnavailable, SessionRows};
-use crate::sessions::setup::{AgreedSession, SetupError, SetupTerms, agree};
-use crate::sessions::shared::SharedRefusal;
-use crate::sessions::table::SessionTable;
-use crate::sessions::traffic::{MessageRejection, check, decrypt, encrypt, seal};
+use crate::config::SessionsConfig;
+use crate::facts::SessionRefusal;
+use crate::facts::{IdentityClaim, NewSession, PROTECTED_SINCE, SessionIdentity};
+use crate::holder::TakenChallenge;
+use crate::link::{AnySession, JointSessions};
+use crate::numbers;
+use crate::row::{RowsUnavailable, SessionRows};
+use crate::setup::{AgreedSession, SetupError, SetupTerms, agree};
+use crate::shared::SharedRefusal;
+use crate::table::SessionTable;
+use crate::traffic::{MessageRejection, check, decrypt, encrypt, seal};
 use handle_auth::SignError;
 use handle_auth::cost::{self, Units};
 use handle_auth::source::RequestOrigin;
