@@ -1,6 +1,7 @@
 //! The HTTP front: paths of requests, locations, and redirects to them.
 
 use handle_client::administration::IdentityKey;
+use handle_console::parameters::Parameters;
 use handle_gateway::accept::AcceptTypes;
 use handle_gateway::api::basic::basic;
 use handle_gateway::api::batch::message_of_line;
@@ -10,7 +11,6 @@ use handle_gateway::api::scheme::{HandleCredentials, HandleProof, OldDigests, id
 use handle_gateway::identifiers::{IdentifierMatch, IdentifierRules, IdentifierTarget};
 use handle_gateway::input::InputRules;
 use handle_gateway::location::{LOCATIONS_MAX, LocationCriteria, LocationSet, XML_LEN_MAX, handle_url};
-use handle_gateway::parameters::Parameters;
 use handle_gateway::redirect::{
     AliasChain, ProxyDecision, ProxyParameters, ProxyRequest, ProxyStep, RedirectRules, SCHEMES, choose,
     next_step,

@@ -15,6 +15,7 @@ mod answer;
 mod connection;
 mod error;
 mod outgoing;
+pub mod record_change;
 
 pub use crate::identity::{ClientIdentity, IdentityKey, SessionKey};
 pub use crate::open_session::{CommonSession, SessionFailure};

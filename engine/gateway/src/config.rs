@@ -1,6 +1,5 @@
 //! The configuration: a TOML file, overridden by arguments, checked before anything starts.
 
-use crate::admin_pages::config::AdminPagesConfig;
 use crate::administration::config::AdminConfig;
 use crate::agency::config::AgenciesConfig;
 use crate::answers::AnswerLimits;
@@ -12,12 +11,13 @@ use crate::permits::BodyLimits;
 use crate::proxies::{ProxiesConfig, SchemeHeader};
 use crate::proxy::config::{PagesConfig, ProxyConfig};
 use crate::rate_limit::RequestRateConfig;
-use crate::registration::config::RegistrationConfig;
 use crate::request_log::RequestLogConfig;
 use crate::secret_guesses::config::SecretGuessesConfig;
 use crate::sessions::config::SessionsConfig;
 use crate::tls::config::TlsConfig;
 use crate::upstream::config::UpstreamConfig;
+use handle_console::admin_pages::config::AdminPagesConfig;
+use handle_console::registration::config::RegistrationConfig;
 use handle_daemon::listen::each_once;
 use handle_daemon::publisher_keys::PublishersConfig;
 use handle_daemon::scrape::ObserveConfig;

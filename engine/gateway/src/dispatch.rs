@@ -8,14 +8,13 @@ use crate::body_collection::read_body;
 use crate::connections::certificate::ConnectionCertificate;
 use crate::connections::request_body::RequestBody;
 use crate::counters::RequestKind;
-use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::refusal::HttpRefusal;
-use crate::registration::applicant_pages;
 use crate::reply::{Freshness, GatewayResponse, RequestHeaders, allow_origin, preflight};
 use crate::route::{RouteGroup, RoutedPath};
 use crate::state::GatewayState;
-use crate::{admin_pages, native, proxy};
+use crate::{console, native, proxy};
+use handle_console::parameters::Parameters;
 use handle_proto::ResponseCode;
 use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
@@ -40,8 +39,8 @@ pub async fn answer(
     };
     // Pages about one person must not be readable by other origins.
     let is_personal = |group| match group {
-        RouteGroup::Admin => admin_pages::are_served(state),
-        RouteGroup::Applicant => applicant_pages::are_served(state),
+        RouteGroup::Admin(_) => console::has_admin_pages(state),
+        RouteGroup::Applicant(_) => console::has_applicant_pages(state),
         RouteGroup::Api | RouteGroup::Search | RouteGroup::Proxy => false,
     };
     if !is_personal(path.route.group()) {
@@ -56,9 +55,9 @@ fn kind_of(state: &GatewayState, parts: &Parts, path: RoutedPath) -> RequestKind
     match path.route.group() {
         RouteGroup::Api | RouteGroup::Search => RequestKind::Api,
         _ if is_native() => RequestKind::Native,
-        RouteGroup::Admin if admin_pages::are_served(state) => RequestKind::Admin,
-        RouteGroup::Applicant if applicant_pages::are_served(state) => RequestKind::Registration,
-        RouteGroup::Admin | RouteGroup::Applicant | RouteGroup::Proxy => RequestKind::Proxy,
+        RouteGroup::Admin(_) if console::has_admin_pages(state) => RequestKind::Admin,
+        RouteGroup::Applicant(_) if console::has_applicant_pages(state) => RequestKind::Registration,
+        RouteGroup::Admin(_) | RouteGroup::Applicant(_) | RouteGroup::Proxy => RequestKind::Proxy,
     }
 }
 
@@ -79,8 +78,9 @@ async fn answer_kind(
                 HttpRefusal::of_body(status).respond(path.route, &parts.headers, &settings)
             }
         },
-        RequestKind::Admin => admin_pages::answer(state, peer, parts, path.route, body).await,
-        RequestKind::Registration => applicant_pages::answer(state, peer, parts, path.route, body).await,
+        RequestKind::Admin | RequestKind::Registration => {
+            console::answer(state, peer, parts, path.route, body).await
+        }
         RequestKind::Proxy => proxy::answer(state, peer, parts, path, body).await,
     }
 }

@@ -9,13 +9,12 @@
 //!   sessions.
 //! - [`record`]: the answer to a question, from the set or from upstream.
 //! - [`fast_path`]: plain requests for records of the set.
-//! - [`target`], [`parameters`]: what a request asks for, in its path and its query.
+//! - [`target`]: what a request asks for in its path.
 //! - [`conditions`]: the states of a record on which a change is conditional.
 //! - [`compression`]: the content coding of a body.
 //! - [`reply`]: an HTTP response and the headers that all responses share; [`stream`]: its body.
 //! - [`api`]: the JSON API.
-//! - [`admin_pages`]: the administration pages.
-//! - [`registration`]: registration of prefixes over the web.
+//! - [`console`]: the pages of [`handle_console`], for administrators and applicants for a prefix.
 //! - [`native`]: messages of the handle protocol in bodies of POST.
 //! - [`proxy`]: every other path: redirects and pages, made of the five modules that follow.
 //! - [`input`]: the handle in the path of a request, or in the field of a form.
@@ -84,7 +83,6 @@
 
 pub mod accept;
 pub mod acme;
-pub mod admin_pages;
 pub mod administration;
 pub mod admission;
 pub mod agency;
@@ -99,6 +97,7 @@ pub mod compression;
 pub mod conditions;
 pub mod config;
 pub mod connections;
+pub mod console;
 pub mod control;
 pub mod counters;
 pub mod country;
@@ -114,7 +113,6 @@ pub mod native;
 pub mod observe;
 pub mod outbound;
 pub mod pages;
-pub mod parameters;
 pub mod peer;
 pub mod permits;
 pub mod phase;
@@ -125,7 +123,6 @@ pub mod rate_limit;
 pub mod record;
 pub mod redirect;
 pub mod refusal;
-pub mod registration;
 pub mod reload;
 pub mod reply;
 pub mod request_head;

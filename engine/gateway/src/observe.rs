@@ -1,10 +1,10 @@
 //! Observability: `/metrics`, `/healthz` and `/readyz` on a separate HTTP address.
 
 use crate::counters::GatewayCounters;
-use crate::registration::store::RegistrationStore;
 use crate::set::MappedSet;
 use crate::state::GatewayState;
 use crate::upstream::Upstream;
+use handle_console::registration::store::RegistrationStore;
 use handle_daemon::clock::now_unix_ms;
 use handle_daemon::metrics::{MetricGroup, MetricsText, rows};
 use handle_daemon::publication::PublishedDirectory as _;

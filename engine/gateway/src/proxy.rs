@@ -17,8 +17,7 @@ use crate::connections::certificate::ConnectionCertificate;
 use crate::connections::request_body::RequestBody;
 use crate::identifiers::{BackendError, IdentifierMatch};
 use crate::input::{InputError, InputRules};
-use crate::pages::{ErrorPage, FormPage, LANGUAGES, Language, PageError, PageFrame};
-use crate::parameters::Parameters;
+use crate::pages::{ErrorPage, FormPage, LANGUAGES, PageError, PageFrame, language_of};
 use crate::peer::HttpPeer;
 use crate::permits::BodyReservation;
 use crate::redirect::{ProxyParameters, ProxyRedirect, ProxyRequest};
@@ -28,6 +27,7 @@ use crate::route::{Route, RoutedPath};
 use crate::set::MappedSet;
 use crate::state::{GatewayState, ReadingState};
 use config::{ProxyConfig, is_host};
+use handle_console::parameters::Parameters;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::fold;
 use hyper::header;
@@ -72,7 +72,7 @@ pub async fn answer(
     let rules = state.reading.rules.load_full();
     let base = base(parts, peer.is_https, &settings.proxy);
     let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
-    let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
+    let language = accepted.map_or(&LANGUAGES[0], language_of);
     let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
     let page = PageRequest { head: request_headers, frame, settings: &settings };
     if let Some(response) = answer_non_handle(state, peer, &page, &rules, parts, path).await {

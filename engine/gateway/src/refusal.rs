@@ -2,7 +2,7 @@
 
 use crate::api::body::ApiBody;
 use crate::config::Config;
-use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, Language, PageError, PageFrame};
+use crate::pages::{CONTENT_SECURITY_POLICY, ErrorPage, LANGUAGES, PageError, PageFrame, language_of};
 use crate::proxy::config::PagesConfig;
 use crate::reply::{GatewayResponse, empty, response, set_number};
 use crate::route::Route;
@@ -133,7 +133,7 @@ impl HttpRefusal {
 
     fn as_page(self, headers: &HeaderMap, pages: &PagesConfig) -> GatewayResponse {
         let accepted = headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
-        let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
+        let language = accepted.map_or(&LANGUAGES[0], language_of);
         let frame = PageFrame { language, service: &pages.service_name, base: "/" };
         let page = ErrorPage::new(frame, self.page()).because(self.message());
         let page = page.with_notice(pages.contact.as_deref(), None).html();

@@ -3,6 +3,8 @@
 //! The path of a request is parsed once, before anything is decided about the request. Every path
 //! also answers OPTIONS, and HEAD where it answers GET.
 
+use handle_console::admin_pages::AdminPage;
+use handle_console::registration::applicant_pages::ApplicantPage;
 use hyper::Method;
 use hyper::header::HeaderValue;
 
@@ -17,9 +19,9 @@ pub enum RouteGroup {
     /// Searches, which answer like the API.
     Search,
     /// Administration pages. Where they are not served, the path is that of a handle.
-    Admin,
+    Admin(AdminPage),
     /// Pages for applicants for a prefix. Where they are not served, the path is that of a handle.
-    Applicant,
+    Applicant(ApplicantPage),
     /// Everything else: redirects, and pages about handles.
     Proxy,
 }
@@ -57,7 +59,7 @@ const SEND: &str = "POST, OPTIONS";
 /// Makes the enumeration and its table. A row is the path with a name in braces for the part that
 /// varies, the methods that do something, as `Allow` lists them, the group, and the end.
 macro_rules! routes {
-    ($($(#[$doc:meta])* $name:ident: $path:literal, $allowed:expr, $group:ident, $end:ident;)*) => {
+    ($($(#[$doc:meta])* $name:ident: $path:literal, $allowed:expr, $group:expr, $end:ident;)*) => {
         /// What a path names.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Route {
@@ -68,12 +70,13 @@ macro_rules! routes {
             const ALL: &[Self] = &[$(Self::$name),*];
 
             const fn row(self) -> RouteRow {
+                use RouteGroup::{Admin, Api, Applicant, Proxy, Search};
                 match self {
                     $(Self::$name => RouteRow {
                         path: $path,
                         fixed: const { fixed($path) },
                         allowed: $allowed,
-                        group: RouteGroup::$group,
+                        group: $group,
                         end: PathEnd::$end,
                     },)*
                 }
@@ -131,35 +134,35 @@ routes! {
     /// The script of the administration pages.
     AdminScript: "/static/admin.js", READ, Proxy, Exact;
     /// The records that a signed-in user administers.
-    AdminHome: "/admin/", READ, Admin, Slashes;
+    AdminHome: "/admin/", READ, Admin(AdminPage::Home), Slashes;
     /// Signing in.
-    AdminSignIn: "/admin/sign-in", READ_OR_SEND, Admin, Slashes;
+    AdminSignIn: "/admin/sign-in", READ_OR_SEND, Admin(AdminPage::SignIn), Slashes;
     /// Signing out.
-    AdminSignOut: "/admin/sign-out", SEND, Admin, Slashes;
+    AdminSignOut: "/admin/sign-out", SEND, Admin(AdminPage::SignOut), Slashes;
     /// The form for a new record.
-    AdminNew: "/admin/new", READ, Admin, Slashes;
+    AdminNew: "/admin/new", READ, Admin(AdminPage::New), Slashes;
     /// The form of a record.
-    AdminRecord: "/admin/record", READ_OR_SEND, Admin, Slashes;
+    AdminRecord: "/admin/record", READ_OR_SEND, Admin(AdminPage::Record), Slashes;
     /// Many records from a file.
-    AdminUpload: "/admin/upload", READ_OR_SEND, Admin, Slashes;
+    AdminUpload: "/admin/upload", READ_OR_SEND, Admin(AdminPage::Upload), Slashes;
     /// The outcome of each of them.
-    AdminResult: "/admin/result.csv", SEND, Admin, Slashes;
+    AdminResult: "/admin/result.csv", SEND, Admin(AdminPage::Result), Slashes;
     /// Requests for prefixes.
-    AdminRegistrations: "/admin/registrations", READ, Admin, Slashes;
+    AdminRegistrations: "/admin/registrations", READ, Admin(AdminPage::Registrations), Slashes;
     /// One of them.
-    AdminRegistration: "/admin/registration", READ_OR_SEND, Admin, Slashes;
+    AdminRegistration: "/admin/registration", READ_OR_SEND, Admin(AdminPage::Registration), Slashes;
     /// Its site record.
-    AdminRegistrationSite: "/admin/registration/siteinfo.json", READ, Admin, Slashes;
+    AdminRegistrationSite: "/admin/registration/siteinfo.json", READ, Admin(AdminPage::RegistrationSite), Slashes;
     /// Its key.
-    AdminRegistrationKey: "/admin/registration/admin-public.bin", READ, Admin, Slashes;
+    AdminRegistrationKey: "/admin/registration/admin-public.bin", READ, Admin(AdminPage::RegistrationKey), Slashes;
     /// A path below `/admin` that is none of these.
-    UnknownAdminPage: "/admin/{unknown}", READ_OR_SEND, Admin, Rest;
+    UnknownAdminPage: "/admin/{unknown}", READ_OR_SEND, Admin(AdminPage::Unknown), Rest;
     /// The form of applicants for a prefix.
-    Register: "/register", READ_OR_SEND, Applicant, Slashes;
+    Register: "/register", READ_OR_SEND, Applicant(ApplicantPage::Form), Slashes;
     /// The state of a request for a prefix.
-    RegisterRequest: "/register/request", READ, Applicant, Slashes;
+    RegisterRequest: "/register/request", READ, Applicant(ApplicantPage::Request), Slashes;
     /// A path below `/register` that is none of these.
-    UnknownApplicantPage: "/register/{unknown}", READ_OR_SEND, Applicant, Rest;
+    UnknownApplicantPage: "/register/{unknown}", READ_OR_SEND, Applicant(ApplicantPage::Unknown), Rest;
     /// Any other path: a handle, or the handle protocol.
     Handle: "/{handle}", READ_OR_SEND, Proxy, Rest;
 }

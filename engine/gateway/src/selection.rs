@@ -3,9 +3,9 @@
 //! What a request names is compared with each value of a record, and is part of questions to other
 //! services. Its length is bounded, so that neither costs more than a small request should.
 
-use crate::parameters::Parameters;
 use handle_client::Question;
 use handle_client::question::{AnswerWants, sorted_lists};
+use handle_console::parameters::Parameters;
 use handle_proto::Value;
 use handle_proto::fold;
 use handle_proto::value::type_matches;

@@ -305,7 +305,7 @@ fn the_page_of_a_record_keeps_its_last_administrator() {
 /// The script sends an upload in parts, each of which replaces whole records.
 #[test]
 fn the_script_keeps_the_rows_of_a_record_together() {
-    let script = include_str!("../../../engine/gateway/src/pages/admin.js");
+    let script = include_str!("../../../engine/console/src/pages/admin.js");
     let start = script.find("  const columnsOf").unwrap();
     let end = script.find("  // The parts in which").unwrap();
     let tables = [

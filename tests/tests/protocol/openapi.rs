@@ -134,7 +134,7 @@ fn what_is_not_described_is_found() {
 /// The names of the parameters of queries that these files and directories of the gateway read:
 /// what the pattern of each finds as `name`.
 fn parameters_read(sources: &[(&str, &str)]) -> BTreeSet<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/gateway/src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine");
     let mut names = BTreeSet::new();
     for (source, pattern) in sources {
         let (path, pattern) = (root.join(source), Regex::new(pattern).unwrap());
@@ -168,10 +168,10 @@ fn parameters_described(is_meant: impl Fn(&str) -> bool) -> BTreeSet<String> {
 fn every_parameter_that_is_read_is_described() {
     let calls = r#"parameters\s*\.(first|flag|all)\("(?<name>\w+)"\)"#;
     let read = parameters_read(&[
-        ("api", calls),
-        ("selection.rs", calls),
-        ("api/listing.rs", r#"number\("(?<name>\w+)"\)"#),
-        ("api/verifications.rs", r#""(?<name>nonce|cnonce|alg|signature)""#),
+        ("gateway/src/api", calls),
+        ("gateway/src/selection.rs", calls),
+        ("gateway/src/api/listing.rs", r#"number\("(?<name>\w+)"\)"#),
+        ("gateway/src/api/verifications.rs", r#""(?<name>nonce|cnonce|alg|signature)""#),
     ]);
     for name in ["after", "limit", "page", "prefix", "publicOnly", "doNotRefer"] {
         assert!(read.contains(name), "{name}: {read:?}");
@@ -181,13 +181,14 @@ fn every_parameter_that_is_read_is_described() {
         parameters_described(|path| path.starts_with("/api/") || path.starts_with("/hrls/")),
         "of the JSON API"
     );
-    let read = parameters_read(&[("redirect/parameters.rs", r#""(?<name>\w+)"( if [^=]*)? =>"#)]);
+    let read = parameters_read(&[("gateway/src/redirect/parameters.rs", r#""(?<name>\w+)"( if [^=]*)? =>"#)]);
     // Values of `action`.
     let values = ["showurls", "showvalues", "api", "redirect"].map(str::to_owned);
     let read: BTreeSet<String> = read.difference(&BTreeSet::from(values)).cloned().collect();
     assert_eq!(read, parameters_described(|path| path == "/{handle}"), "of the proxy");
     let queries = r#"query\s*\.(first|flag)\("(?<name>\w+)"\)"#;
-    let read = parameters_read(&[("admin_pages", queries), ("registration", queries)]);
+    let read =
+        parameters_read(&[("console/src/admin_pages", queries), ("console/src/registration", queries)]);
     let is_page = |path: &str| path.starts_with("/admin/") || path.starts_with("/register");
     assert_eq!(read, parameters_described(is_page), "of pages");
 }
@@ -246,7 +247,7 @@ fn every_route_is_served_with_its_methods_and_without_others() {
             }
             _ => target,
         };
-        let is_page = route.group() == RouteGroup::Admin;
+        let is_page = matches!(route.group(), RouteGroup::Admin(_));
         for method in METHODS {
             let answer = ask(address, method, &target, &cookie);
             let is_unknown = answer.status == 405 || answer.text().contains("Unknown HTTP API endpoint");

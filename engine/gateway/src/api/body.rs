@@ -1,6 +1,6 @@
 //! Bodies of the API: JSON, with spaces or as a call of a function where the client asks for that.
 
-use crate::parameters::Parameters;
+use handle_console::parameters::Parameters;
 use handle_proto::json::{Json, write_string, write_value};
 use handle_proto::{ResponseCode, Value};
 use hyper::StatusCode;

@@ -4,7 +4,6 @@ use crate::administration::ServiceError;
 use crate::api::body::{ApiBody, ApiFormat};
 use crate::config::Config;
 use crate::connections::certificate::ConnectionCertificate;
-use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::reply::{
     BodyTag, BodyText, CacheableBody, Freshness, GatewayResponse, RequestHeaders, SharedText, set_number,
@@ -12,6 +11,7 @@ use crate::reply::{
 use crate::route::Route;
 use crate::state::GatewayState;
 use handle_client::administration::AskError;
+use handle_console::parameters::Parameters;
 use handle_proto::ResponseCode;
 use handle_proto::limit::MESSAGE_LEN_MAX;
 use hyper::StatusCode;

@@ -3,8 +3,8 @@
 //! Every factor of such a request is bounded, and their product is what it costs: names, indexes
 //! and types, times the values of a record. Sources pay for it in turns.
 
-use crate::parameters::Parameters;
 use crate::state::GatewayState;
+use handle_console::parameters::Parameters;
 use handle_daemon::source_rates::{RetryAfter, SourceRate};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -4,7 +4,6 @@
 use crate::api::body::ApiBody;
 use crate::api::request::{ApiRefusal, ApiRequest, NO_ADMIN, admin_refusal, respond, status_of, unsupported};
 use crate::api::scheme::{HandleCredentials, OldDigests, identity};
-use crate::parameters::Parameters;
 use crate::refusal::HttpRefusal;
 use crate::reply::GatewayResponse;
 use crate::secret_guesses::SecretGuess;
@@ -12,6 +11,7 @@ use crate::state::GatewayState;
 use crate::target;
 use data_encoding::BASE64;
 use handle_client::administration::Administrator;
+use handle_console::parameters::Parameters;
 use handle_proto::code::DigestAlgorithm;
 use handle_proto::limit::HANDLE_LEN_MAX;
 use handle_proto::wire::auth::VerificationRequest;

@@ -1,9 +1,11 @@
 //! Pages about errors.
 
-use super::value::{HandleLink, field_text, link, mail_url};
-use super::{PageFrame, dates, fill, html};
+use super::value::{HandleLink, field_text, link};
+use super::{PageFrame, fill, html};
 use crate::redirect::{MissingReason, RefusalReason};
 use askama::Template;
+use handle_console::pages::dates;
+use handle_console::pages::facts::mail_url;
 use handle_proto::Handle;
 use handle_proto::printable::Printable;
 

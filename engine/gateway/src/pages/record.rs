@@ -1,11 +1,11 @@
 //! The page with a record.
 
-use super::dates::{self, DateView};
 use super::value::{DataView, HandleLink, ValueView, field_text, link, reference_text};
-use super::{PageFrame, fill, html};
+use super::{PageFrame, fill, html, shell_quoted};
 use crate::location::handle_url;
 use crate::redirect::ShowReason;
 use askama::Template;
+use handle_console::pages::dates::{self, DateView};
 use handle_proto::printable::Printable;
 use handle_proto::{Handle, Value};
 
@@ -125,13 +125,4 @@ impl<'a> RecordPage<'a> {
 /// Milliseconds with one decimal.
 fn milliseconds(us: u32) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
-}
-
-/// A word for a POSIX shell.
-pub(crate) fn shell_quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._/:@%+,=".contains(c);
-    match !word.is_empty() && word.chars().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
-    }
 }

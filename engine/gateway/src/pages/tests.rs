@@ -1,5 +1,6 @@
 use super::*;
 use crate::redirect::{RedirectRules, ShowReason};
+use handle_console::pages::dates;
 use handle_proto::printable::is_unprintable;
 use handle_proto::value::Ttl;
 use handle_proto::wire::list::{Reference, References};
@@ -9,7 +10,7 @@ use proptest::prelude::*;
 const BASE: &str = "https://hdl.example.org/";
 
 fn frame(tag: &str) -> PageFrame<'static> {
-    PageFrame { language: Language::of_header(tag), service: "Handles", base: BASE }
+    PageFrame { language: language_of(tag), service: "Handles", base: BASE }
 }
 
 fn record(handle: &[u8], values: &[Value<'_>]) -> String {
@@ -35,7 +36,7 @@ fn the_language_is_the_one_that_the_browser_prefers() {
         ("*", "en"),
         ("de;q=0, fr;q=0.1", "fr"),
     ] {
-        assert_eq!(Language::of_header(header).tag, tag, "{header}");
+        assert_eq!(language_of(header).tag, tag, "{header}");
     }
 }
 
@@ -45,7 +46,7 @@ fn every_language_has_its_own_texts() {
     has(&pages("de"), "<html lang=\"de\" dir=\"ltr\">");
     has(&pages("fr"), "<h1>Résoudre un handle</h1>");
     for language in &LANGUAGES {
-        assert_eq!(Language::of_header(language.tag).tag, language.tag);
+        assert_eq!(language_of(language.tag).tag, language.tag);
         let texts = &language.messages;
         for text in [
             texts.until,

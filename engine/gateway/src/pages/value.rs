@@ -1,19 +1,16 @@
 //! The values of a record, with what their data mean.
 
-use super::dates::{self, DateView};
 use super::{Messages, PageFrame, fill};
 use crate::location::handle_url;
 use crate::redirect::redirect_target;
 use data_encoding::HEXUPPER;
 use handle_client::reference;
-use handle_proto::data::site::{InterfaceKind, Server};
-use handle_proto::data::{
-    self, Admin, AdminPermissions, Data, PREDEFINED_TYPES, PredefinedType, PublicKey, Site, kind,
-};
+use handle_console::pages::dates::{self, DateView};
+use handle_console::pages::facts::{KeyView, SiteView, mail_url};
+use handle_proto::data::{self, Admin, AdminPermissions, Data, PredefinedType, kind};
 use handle_proto::printable::{Printable, is_unprintable};
 use handle_proto::wire::list::Reference;
-use handle_proto::{Handle, HashOption, Permissions, Value};
-use sha2::{Digest, Sha256};
+use handle_proto::{Handle, Permissions, Value};
 
 /// Most characters of text, and bytes of other data, that a page shows of one value.
 const TEXT_LEN_MAX: usize = 16 << 10;
@@ -52,30 +49,6 @@ pub(super) enum DataView {
     Site(SiteView),
     Bytes { hex: String, len: String, is_short: bool },
     Empty,
-}
-
-/// A public key.
-pub(super) struct KeyView {
-    pub(super) name: String,
-    pub(super) fingerprint: String,
-}
-
-/// A site of a service.
-pub(super) struct SiteView {
-    pub(super) role: &'static str,
-    pub(super) serial: i16,
-    pub(super) protocol: String,
-    pub(super) hashed_by: &'static str,
-    pub(super) attributes: Vec<(String, String)>,
-    pub(super) servers: Vec<ServerView>,
-}
-
-/// A server of a site.
-pub(super) struct ServerView {
-    pub(super) name: String,
-    pub(super) address: String,
-    pub(super) interfaces: Vec<String>,
-    pub(super) key: Option<KeyView>,
 }
 
 /// A handle as text that leads back to it, with everything escaped that is not printable.
@@ -119,12 +92,6 @@ fn kind_link(name: &[u8], frame: &PageFrame<'_>) -> HandleLink {
         true => HandleLink { text, path: link(&[b"0.TYPE/", name].concat(), frame).path },
         false => HandleLink { text, path: String::new() },
     }
-}
-
-/// The names of the types that forms for new values offer.
-pub(super) fn offered_types() -> impl Iterator<Item = &'static str> {
-    let offered = PREDEFINED_TYPES.iter().filter(|predefined| predefined.is_offered);
-    offered.filter_map(|predefined| str::from_utf8(predefined.name).ok())
 }
 
 impl ValueView {
@@ -205,69 +172,5 @@ impl DataView {
         }
         let shown = text.char_indices().nth(TEXT_LEN_MAX).map_or(text, |(at, _)| &text[..at]);
         Self::Text { text: shown.to_owned(), is_short: shown.len() < text.len() }
-    }
-}
-
-/// The URL of a mail address. Texts with characters that begin the options of such a URL have none.
-pub(super) fn mail_url(text: &str) -> Option<String> {
-    let text = text.trim();
-    let (user, host) = text.split_once('@')?;
-    let is_odd = |c: char| c.is_whitespace() || "?&#%,;:<>\"\\()[]".contains(c);
-    if user.is_empty() || host.is_empty() || text.contains(is_odd) {
-        return None;
-    }
-    redirect_target(&format!("mailto:{text}"), b"", &["mailto".to_owned()]).map(String::from)
-}
-
-impl KeyView {
-    pub(super) fn new(key: &PublicKey<'_>) -> Self {
-        let digest = HEXUPPER.encode(&Sha256::digest(key.to_bytes()));
-        let name = format!("{} {}", key.algorithm(), key.bits());
-        Self { name, fingerprint: format!("SHA256:{}", digest.to_lowercase()) }
-    }
-}
-
-impl SiteView {
-    pub(super) fn new(site: &Site<'_>, texts: &Messages) -> Self {
-        let hashed_by = match site.hash_option() {
-            Some(HashOption::Prefix) => texts.hash_options[0],
-            Some(HashOption::Suffix) => texts.hash_options[1],
-            Some(HashOption::Handle) => texts.hash_options[2],
-            None => texts.hash_options[3],
-        };
-        let text = |bytes: &[u8]| Printable(Handle(bytes)).to_string();
-        Self {
-            role: if site.is_primary() { texts.primary_site } else { texts.mirror_site },
-            serial: site.serial,
-            protocol: format!("{}.{}", site.protocol.major, site.protocol.minor),
-            hashed_by,
-            attributes: site.attributes.iter().map(|one| (text(one.name), text(one.value))).collect(),
-            servers: site.servers.iter().map(|server| ServerView::new(&server, texts)).collect(),
-        }
-    }
-}
-
-impl ServerView {
-    fn new(server: &Server<'_>, texts: &Messages) -> Self {
-        let interfaces = server.interfaces.iter().map(|interface| {
-            let name = interface.protocol.name().unwrap_or("?");
-            let uses = match interface.kind {
-                InterfaceKind::BOTH => format!("{}, {}", texts.queries, texts.administration),
-                kind if kind.has(InterfaceKind::QUERY) => texts.queries.to_owned(),
-                kind if kind.has(InterfaceKind::ADMIN) => texts.administration.to_owned(),
-                _ => texts.no_interface.to_owned(),
-            };
-            format!("{name} {} ({uses})", interface.port_number)
-        });
-        Self {
-            name: fill(texts.server, server.id),
-            address: if server.address.is_unspecified() {
-                String::new()
-            } else {
-                server.address.ip().to_string()
-            },
-            interfaces: interfaces.collect(),
-            key: PublicKey::decode(server.public_key).ok().map(|key| KeyView::new(&key)),
-        }
     }
 }

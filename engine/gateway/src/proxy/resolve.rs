@@ -9,7 +9,6 @@ use crate::api::request::ApiRequest;
 use crate::connections::certificate::ConnectionCertificate;
 use crate::location::{LocationSet, is_document};
 use crate::pages::{AnswerDetails, AnswerSource, ErrorPage, PageError, RecordPage};
-use crate::parameters::Parameters;
 use crate::peer::HttpPeer;
 use crate::record::{HttpQuestion, RecordAnswer, RecordOrigin};
 use crate::redirect::{
@@ -23,6 +22,7 @@ use crate::upstream::UpstreamError;
 use handle_client::Question;
 use handle_client::question::AnswerWants;
 use handle_client::service::keeps_s;
+use handle_console::parameters::Parameters;
 use handle_proto::data::kind;
 use handle_proto::{Handle, ResponseCode, Value, fold};
 use hyper::{StatusCode, header};

@@ -6,43 +6,41 @@ use super::application::{ApplicationError, ApplicationForm, BUNDLE};
 use super::record::{KEY_INDEX, record_name};
 use super::request::{RegistrationRequest, RequestOrigin, RequestState, RequestToken};
 use super::store::AddError;
-use crate::admin_pages::{guard, has_own_origin, to_tls};
-use crate::body_collection::read_body;
-use crate::config::Config;
-use crate::connections::request_body::RequestBody;
-use crate::location::handle_url;
+use crate::host::ConsoleHost;
 use crate::pages::admin::AdminNotice;
 use crate::pages::registration::{NextSteps, RegisterPage, RegisteredPage, RequestView};
-use crate::pages::{
-    LANGUAGES, Language, PageFrame, REGISTRATION_SECURITY_POLICY, RegistrationMessages, fill, shell_quoted,
-};
+use crate::pages::{PageFrame, REGISTRATION_SECURITY_POLICY, RegistrationMessages, fill, shell_quoted};
 use crate::parameters::Parameters;
-use crate::peer::HttpPeer;
-use crate::proxy::{base, redirect_base};
-use crate::refusal::refuse_method;
-use crate::reply::{GatewayResponse, empty, plain, response, set_number};
-use crate::route::Route;
-use crate::state::GatewayState;
+use crate::reply::{ConsoleResponse, MethodNotAllowed, empty, guard, no_page, response};
+use crate::request::ConsoleRequest;
+use handle_client::reference;
 use handle_daemon::clock::now_unix_s;
 use handle_daemon::source_rates::RetryAfter;
-use handle_proto::Handle;
 use handle_proto::data::Site;
 use handle_proto::data::site::{InterfaceKind, InterfaceProtocol};
 use handle_proto::printable::Printable;
 use hyper::header::{self, HeaderValue};
-use hyper::http::request::Parts;
 use hyper::{Method, StatusCode};
 use serde_json::{Value as Json, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+/// A page for applicants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ApplicantPage {
+    /// The form.
+    Form,
+    /// The state of a request.
+    Request,
+    /// None of these.
+    Unknown,
+}
+
 /// A request for one of these pages.
-struct ApplicantRequest<'r> {
-    state: &'r GatewayState,
+struct ApplicantRequest<'r, H> {
+    host: &'r H,
     registrations: &'r Registrations,
-    settings: &'r Config,
-    peer: HttpPeer,
-    parts: &'r Parts,
+    head: &'r ConsoleRequest<'r>,
     frame: PageFrame<'r>,
 }
 
@@ -58,40 +56,29 @@ enum FormRefusal {
     NotStored,
 }
 
-/// Whether pages for applicants are served.
-#[must_use]
-pub fn are_served(state: &GatewayState) -> bool {
-    state.writing.registrations.is_some() && state.settings.current().admin_pages.enabled
-}
-
 /// Answers a request for a page for applicants.
-pub async fn answer(
-    state: &GatewayState,
-    peer: HttpPeer,
-    parts: &Parts,
-    route: Route,
-    body: RequestBody,
-) -> GatewayResponse {
-    let settings = state.settings.current_shared();
-    let base = base(parts, peer.is_tls, &settings.proxy);
-    if !peer.is_tls {
-        return to_tls(parts, &base);
+///
+/// # Errors
+/// When the page does not have its method.
+pub async fn answer<H: ConsoleHost>(
+    host: &H,
+    head: &ConsoleRequest<'_>,
+    page: ApplicantPage,
+    body: H::Body,
+) -> Result<ConsoleResponse, MethodNotAllowed> {
+    if !head.is_confidential {
+        return Ok(head.to_tls());
     }
-    let Some(registrations) = &state.writing.registrations else { return empty(StatusCode::NOT_FOUND) };
-    let accepted = parts.headers.get(header::ACCEPT_LANGUAGE).and_then(|value| value.to_str().ok());
-    let language = accepted.map_or(&LANGUAGES[0], Language::of_header);
-    let frame = PageFrame { language, service: &settings.pages.service_name, base: &base };
-    let request = ApplicantRequest { state, registrations, settings: &settings, peer, parts, frame };
-    match (&parts.method, route) {
-        (&Method::GET | &Method::HEAD, Route::Register) => {
-            request.form(StatusCode::OK, None, &ApplicationForm::default())
+    let Some(registrations) = host.registrations() else { return Ok(empty(StatusCode::NOT_FOUND)) };
+    let request = ApplicantRequest { host, registrations, head, frame: head.frame };
+    match (&head.parts.method, page) {
+        (&Method::GET | &Method::HEAD, ApplicantPage::Form) => {
+            Ok(request.form(StatusCode::OK, None, &ApplicationForm::default()))
         }
-        (&Method::GET | &Method::HEAD, Route::RegisterRequest) => request.show(),
-        (&Method::POST, Route::Register) => request.submit(body).await,
-        (&Method::GET | &Method::HEAD | &Method::POST, Route::UnknownApplicantPage) => {
-            plain(StatusCode::NOT_FOUND, "there is no such page\n")
-        }
-        (method, _) => refuse_method(route, method),
+        (&Method::GET | &Method::HEAD, ApplicantPage::Request) => Ok(request.show()),
+        (&Method::POST, ApplicantPage::Form) => Ok(request.submit(body).await),
+        (&Method::GET | &Method::HEAD | &Method::POST, ApplicantPage::Unknown) => Ok(no_page()),
+        _ => Err(MethodNotAllowed),
     }
 }
 
@@ -100,17 +87,17 @@ fn request_url(base: &str, token: RequestToken) -> String {
     format!("{base}register/request?token={}", token.secret_text())
 }
 
-impl ApplicantRequest<'_> {
+impl<H: ConsoleHost> ApplicantRequest<'_, H> {
     const fn texts(&self) -> &'static RegistrationMessages {
         self.frame.registration_texts()
     }
 
     fn wants_json(&self) -> bool {
-        let accepted = self.parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+        let accepted = self.head.header(header::ACCEPT);
         accepted.is_some_and(|accepted| accepted.trim_start().starts_with("application/json"))
     }
 
-    fn html(&self, status: StatusCode, html: String) -> GatewayResponse {
+    fn html(&self, status: StatusCode, html: String) -> ConsoleResponse {
         let mut page = response(status, "text/html;charset=utf-8", html);
         let language = HeaderValue::from_static(self.frame.language.tag);
         page.headers_mut().insert(header::CONTENT_LANGUAGE, language);
@@ -122,8 +109,8 @@ impl ApplicantRequest<'_> {
         status: StatusCode,
         notice: Option<AdminNotice>,
         form: &ApplicationForm,
-    ) -> GatewayResponse {
-        let config = &self.settings.registration;
+    ) -> ConsoleResponse {
+        let config = self.head.registration;
         let (bundle_kib, field_bytes) = (config.bundle_bytes >> 10, config.field_bytes);
         let page = RegisterPage { frame: self.frame, notice, form, bundle_kib, field_bytes };
         let mut page = self.html(status, page.html());
@@ -133,8 +120,8 @@ impl ApplicantRequest<'_> {
     }
 
     /// The state of the request whose token is in the query.
-    fn show(&self) -> GatewayResponse {
-        let query = Parameters::parse(self.parts.uri.query().unwrap_or_default());
+    fn show(&self) -> ConsoleResponse {
+        let query = Parameters::parse(self.head.query());
         let token = query.first("token").and_then(RequestToken::parse);
         let found = token.and_then(|token| self.registrations.store.of_applicant(token));
         let status = if found.is_some() { StatusCode::OK } else { StatusCode::NOT_FOUND };
@@ -165,16 +152,15 @@ impl ApplicantRequest<'_> {
         let administrator = format!("{KEY_INDEX}:{record}");
         let server = Site::decode(&request.site).ok().and_then(|site| administration_address(&site));
         let server = server.map_or_else(|| "SERVER".to_owned(), |address| address.to_string());
-        let handle = Handle(record.as_bytes());
         Some(NextSteps {
-            record_path: format!("{}?noredirect", handle_url(handle, self.frame.root())),
+            record_path: format!("{}?noredirect", reference::url(&record, self.frame.root())),
             home: format!(
                 "hdl handle home {record} --server {} --auth IDENTITY --key admin-private.bin",
                 shell_quoted(&server)
             ),
             show: format!(
                 "curl {}",
-                shell_quoted(&handle_url(handle, &format!("{}api/handles/", self.frame.base)))
+                shell_quoted(&reference::url(&record, &format!("{}api/handles/", self.frame.base)))
             ),
             change: format!(
                 "hdl handle update {record} --auth {administrator} --key admin-private.bin \
@@ -186,17 +172,17 @@ impl ApplicantRequest<'_> {
     }
 
     /// Stores what an applicant sends.
-    async fn submit(&self, body: RequestBody) -> GatewayResponse {
+    async fn submit(&self, body: H::Body) -> ConsoleResponse {
         let mut form = ApplicationForm::default();
         let token = match self.store(body, &mut form).await {
             Ok(token) => token,
             Err(refusal) => {
-                self.state.counters.registration_forms_refused.add();
+                self.host.refused_forms().add();
                 return self.refuse(&refusal, &form);
             }
         };
-        let base = redirect_base(self.frame.base, &self.settings.proxy);
-        let (url, location) = (self.url(token), HeaderValue::try_from(request_url(base, token)).ok());
+        let location = request_url(self.head.redirect_base, token);
+        let (url, location) = (self.url(token), HeaderValue::try_from(location).ok());
         let mut response = match self.wants_json() {
             true => {
                 let id = token.digest().id().to_string();
@@ -211,22 +197,17 @@ impl ApplicantRequest<'_> {
     }
 
     /// Reads a form into `form`, checks it, and stores the request.
-    async fn store(
-        &self,
-        body: RequestBody,
-        form: &mut ApplicationForm,
-    ) -> Result<RequestToken, FormRefusal> {
-        if !has_own_origin(self.parts, self.frame.base) {
+    async fn store(&self, body: H::Body, form: &mut ApplicationForm) -> Result<RequestToken, FormRefusal> {
+        if !self.head.has_own_origin() {
             return Err(FormRefusal::ForeignOrigin);
         }
-        let (config, address) = (&self.settings.registration, self.peer.address);
-        if !self.state.settings.networks().exempt.contains(address) {
-            let admitted = self.registrations.admit(address, config, &self.settings.request_rate);
-            admitted.map_err(FormRefusal::TooMany)?;
+        let (config, address) = (self.head.registration, self.head.address);
+        if let Some(networks) = self.head.rate_networks {
+            self.registrations.admit(address, config, networks).map_err(FormRefusal::TooMany)?;
         }
-        let read = read_body(self.state, address, body, config.form_bytes()).await;
+        let read = self.host.read_body(address, body, config.form_bytes()).await;
         let (body, reservation) = read.map_err(FormRefusal::Body)?;
-        let kind = self.parts.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        let kind = self.head.header(header::CONTENT_TYPE);
         let read = ApplicationForm::read(kind.unwrap_or_default(), body.to_vec(), config).await;
         *form = read.map_err(FormRefusal::Application)?;
         let origin = RequestOrigin {
@@ -234,10 +215,9 @@ impl ApplicantRequest<'_> {
             unix_s: u64::from(now_unix_s()),
             source: address,
         };
-        let Some(admin) = &self.state.writing.admin else { return Err(FormRefusal::NotStored) };
         let (form, config) = (form.clone(), config.clone());
         let store = Arc::clone(&self.registrations.store);
-        let stored = admin.run(address, move || {
+        let stored = self.host.run(address, move || {
             let _reservation = reservation;
             let request = form.check(origin, &config).map_err(FormRefusal::Application)?;
             store.add(request, &config).map_err(|error| match error {
@@ -257,14 +237,14 @@ impl ApplicantRequest<'_> {
     }
 
     /// The answer to a form that is not stored. What was typed is in the form again.
-    fn refuse(&self, refusal: &FormRefusal, form: &ApplicationForm) -> GatewayResponse {
+    fn refuse(&self, refusal: &FormRefusal, form: &ApplicationForm) -> ConsoleResponse {
         let text = refusal.text(self.texts());
         let mut response = match self.wants_json() {
             true => json_response(refusal.status(), &json!({ "message": text })),
             false => self.form(refusal.status(), Some(AdminNotice { text, is_error: true }), form),
         };
         if let FormRefusal::TooMany(RetryAfter { seconds }) = refusal {
-            set_number(&mut response, header::RETRY_AFTER, *seconds);
+            response.headers_mut().insert(header::RETRY_AFTER, (*seconds).into());
         }
         response
     }
@@ -351,12 +331,12 @@ fn administration_address(site: &Site<'_>) -> Option<SocketAddr> {
     })
 }
 
-fn json_response(status: StatusCode, body: &Json) -> GatewayResponse {
+fn json_response(status: StatusCode, body: &Json) -> ConsoleResponse {
     guarded(response(status, "application/json;charset=utf-8", body.to_string()))
 }
 
 /// Sets the headers of these pages. The URL of a page is a secret, so other pages do not learn it.
-fn guarded(mut page: GatewayResponse) -> GatewayResponse {
+fn guarded(mut page: ConsoleResponse) -> ConsoleResponse {
     guard(&mut page);
     let headers = page.headers_mut();
     let policy = HeaderValue::from_static(REGISTRATION_SECURITY_POLICY);

@@ -2,7 +2,7 @@
 
 use super::request::{RegistrationRequest, RequestState};
 use super::store::DecisionClaim;
-use crate::api::change::{ChangeKind, RecordChange, carry_out};
+use handle_client::administration::record_change::{ChangeKind, RecordChange, carry_out};
 use handle_client::administration::{Administrator, AskError};
 use handle_daemon::clock::now_unix_ms;
 use handle_proto::data::{Admin, AdminPermissions, kind};

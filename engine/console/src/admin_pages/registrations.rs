@@ -1,15 +1,15 @@
 //! Requests for prefixes: listing, accepting, refusing and deleting them.
 
-use super::{AdminRequest, copyable, error, guard, operand, quoted};
+use super::{AdminPage, AdminRequest, copyable, error, operand};
+use crate::host::ConsoleHost;
 use crate::pages::admin::AdminNotice;
-use crate::pages::fill;
 use crate::pages::registration::{RegistrationsPage, RequestView, ReviewPage};
+use crate::pages::{fill, shell_quoted};
 use crate::parameters::Parameters;
 use crate::registration::record::{self, AcceptOutcome, KEY_INDEX, record_name};
 use crate::registration::request::{RegistrationRequest, RequestId, RequestState, is_prefix, is_same_prefix};
 use crate::registration::store::{DecisionClaim, RegistrationStore};
-use crate::reply::{GatewayResponse, plain, response};
-use crate::route::Route;
+use crate::reply::{ConsoleResponse, guard, no_page, plain, response};
 use handle_client::administration::ClientIdentity;
 use handle_daemon::clock::now_unix_s;
 use handle_proto::ResponseCode;
@@ -31,15 +31,15 @@ struct TypedTexts {
 }
 
 /// The store, if the user may see it.
-fn store<'r>(request: &AdminRequest<'r>) -> Option<&'r Arc<RegistrationStore>> {
-    let registrations = request.state.writing.registrations.as_ref().filter(|_| request.is_reviewer());
+fn store<'r>(request: &AdminRequest<'r, impl ConsoleHost>) -> Option<&'r Arc<RegistrationStore>> {
+    let registrations = request.host.registrations().filter(|_| request.is_reviewer());
     registrations.map(|registrations| &registrations.store)
 }
 
 /// The answer to users who may not see it.
-fn not_allowed(request: &AdminRequest<'_>) -> GatewayResponse {
-    if request.state.writing.registrations.is_none() {
-        return plain(StatusCode::NOT_FOUND, "there is no such page\n");
+fn not_allowed(request: &AdminRequest<'_, impl ConsoleHost>) -> ConsoleResponse {
+    if request.host.registrations().is_none() {
+        return no_page();
     }
     let mut page = list_page(request);
     page.notice = Some(error(request.frame.registration_texts().only_reviewers));
@@ -48,11 +48,11 @@ fn not_allowed(request: &AdminRequest<'_>) -> GatewayResponse {
 
 /// A page below `/admin/registration`.
 pub(super) async fn show(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
-    route: Route,
+    page: AdminPage,
     query: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let Some(store) = store(request) else { return not_allowed(request) };
     let texts = request.frame.registration_texts();
     let done = match query.first("done") {
@@ -62,36 +62,36 @@ pub(super) async fn show(
         _ => None,
     };
     let notice = done.map(|text| AdminNotice { text: text.to_owned(), is_error: false });
-    if route == Route::AdminRegistrations {
+    if page == AdminPage::Registrations {
         return list(request, store, query, notice);
     }
     let found = query.first("id").and_then(RequestId::parse).and_then(|id| store.find(id));
     let Some(found) = found else { return unknown(request) };
-    match route {
-        Route::AdminRegistration => {
+    match page {
+        AdminPage::Registration => {
             review(request, identity, &found, StatusCode::OK, notice, TypedTexts::default()).await
         }
-        Route::AdminRegistrationSite => {
+        AdminPage::RegistrationSite => {
             let site = Site::decode(&found.site).map(|site| site_to_json(&site)).unwrap_or_default();
             let json = serde_json::to_string_pretty(&site).unwrap_or_default();
             file("application/json;charset=utf-8", "attachment; filename=\"siteinfo.json\"", json.into())
         }
-        Route::AdminRegistrationKey => {
+        AdminPage::RegistrationKey => {
             let name = "attachment; filename=\"admin-public.bin\"";
             file("application/octet-stream", name, found.administrator_key.clone())
         }
-        _ => plain(StatusCode::NOT_FOUND, "there is no such page\n"),
+        _ => no_page(),
     }
 }
 
-fn file(kind: &'static str, name: &'static str, bytes: Vec<u8>) -> GatewayResponse {
+fn file(kind: &'static str, name: &'static str, bytes: Vec<u8>) -> ConsoleResponse {
     let mut file = response(StatusCode::OK, kind, bytes);
     guard(&mut file);
     file.headers_mut().insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(name));
     file
 }
 
-fn list_page<'r>(request: &AdminRequest<'r>) -> RegistrationsPage<'r> {
+fn list_page<'r>(request: &AdminRequest<'r, impl ConsoleHost>) -> RegistrationsPage<'r> {
     RegistrationsPage {
         frame: request.frame,
         user: request.user(),
@@ -105,13 +105,13 @@ fn list_page<'r>(request: &AdminRequest<'r>) -> RegistrationsPage<'r> {
 }
 
 fn list(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     store: &RegistrationStore,
     query: &Parameters<'_>,
     notice: Option<AdminNotice>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let all = store.all();
-    let size = request.state.settings.current().admin_pages.list_handles;
+    let size = request.head.admin_pages.list_handles;
     let number: usize = query.first("page").and_then(|page| page.parse().ok()).unwrap_or(0);
     let mut page = list_page(request);
     page.notice = notice;
@@ -124,7 +124,7 @@ fn list(
 }
 
 /// The answer about a request that is not there.
-fn unknown(request: &AdminRequest<'_>) -> GatewayResponse {
+fn unknown(request: &AdminRequest<'_, impl ConsoleHost>) -> ConsoleResponse {
     let mut page = list_page(request);
     page.notice = Some(error(request.frame.registration_texts().unknown_request));
     request.html(StatusCode::NOT_FOUND, page.html())
@@ -132,20 +132,20 @@ fn unknown(request: &AdminRequest<'_>) -> GatewayResponse {
 
 /// The page with one request.
 async fn review(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     shown: &RegistrationRequest,
     status: StatusCode,
     notice: Option<AdminNotice>,
     typed: TypedTexts,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let texts = request.frame.registration_texts();
     let mut page = ReviewPage::new(request.frame, request.user(), shown);
-    page.field_bytes = request.state.settings.current().registration.field_bytes;
+    page.field_bytes = request.head.registration.field_bytes;
     page.notice = notice;
     page.commands = commands(request, shown);
     let prefix = shown.current_prefix();
-    if let Some(registrations) = request.state.writing.registrations.as_ref().filter(|_| !prefix.is_empty()) {
+    if let Some(registrations) = request.host.registrations().filter(|_| !prefix.is_empty()) {
         let all = registrations.store.all();
         let others = all.iter().filter(|other| {
             other.id() != shown.id()
@@ -169,7 +169,7 @@ async fn review(
 }
 
 /// The command that creates the prefix record, or shows it.
-fn commands(request: &AdminRequest<'_>, shown: &RegistrationRequest) -> Vec<String> {
+fn commands(request: &AdminRequest<'_, impl ConsoleHost>, shown: &RegistrationRequest) -> Vec<String> {
     let prefix = match shown.current_prefix() {
         "" => "PREFIX",
         prefix => prefix,
@@ -180,7 +180,7 @@ fn commands(request: &AdminRequest<'_>, shown: &RegistrationRequest) -> Vec<Stri
             "hdl handle create {auth} {} 1:HS_SITE=@siteinfo.json {} 100:HS_ADMIN={}:{KEY_INDEX}:{record} \
              {KEY_INDEX}:HS_PUBKEY=@admin-public.bin",
             operand(&record),
-            quoted(&format!("2:EMAIL={}", shown.details.email)),
+            shell_quoted(&format!("2:EMAIL={}", shown.details.email)),
             "1".repeat(AdminPermissions::COUNT),
         ),
         RequestState::Accepted { .. } => format!("hdl handle get {auth} {}", operand(&record)),
@@ -191,10 +191,10 @@ fn commands(request: &AdminRequest<'_>, shown: &RegistrationRequest) -> Vec<Stri
 
 /// Handles a submitted form.
 pub(super) async fn submit(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     form: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let Some(store) = store(request) else { return not_allowed(request) };
     let found = form.first("id").and_then(RequestId::parse).and_then(|id| store.find(id));
     let Some(found) = found else { return unknown(request) };
@@ -218,25 +218,25 @@ pub(super) async fn submit(
 
 /// Claims the decision about a request.
 fn claim(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     store: &Arc<RegistrationStore>,
     id: RequestId,
 ) -> Result<DecisionClaim, Refusal> {
     store.claim(id).ok_or_else(|| decided_already(request))
 }
 
-fn decided_already(request: &AdminRequest<'_>) -> Refusal {
+fn decided_already(request: &AdminRequest<'_, impl ConsoleHost>) -> Refusal {
     (StatusCode::CONFLICT, error(request.frame.registration_texts().being_decided))
 }
 
 /// The refusal when a file cannot be written.
-fn not_stored(request: &AdminRequest<'_>, failure: &io::Error) -> Refusal {
+fn not_stored(request: &AdminRequest<'_, impl ConsoleHost>, failure: &io::Error) -> Refusal {
     tracing::error!(error = %failure, "cannot store a decision about a request for a prefix");
     (StatusCode::SERVICE_UNAVAILABLE, error(request.frame.registration_texts().not_stored))
 }
 
 async fn accept(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     store: &Arc<RegistrationStore>,
     id: RequestId,
@@ -254,7 +254,7 @@ async fn accept(
     match accepted.await {
         Ok(AcceptOutcome::Accepted { prefix, position }) => {
             let record = record_name(&prefix);
-            request.state.until_visible(request.peer.address, [record.as_bytes()], position).await;
+            request.host.until_visible(request.head.address, record.as_bytes(), position).await;
             Ok(format!("admin/registration?id={id}&done=accepted"))
         }
         Ok(AcceptOutcome::PrefixExists) => {
@@ -266,14 +266,14 @@ async fn accept(
         Ok(AcceptOutcome::Refused(code, text)) => Err(request.refusal(code, &text)),
         Ok(AcceptOutcome::Decided) => Err(decided_already(request)),
         Ok(AcceptOutcome::File(failure)) => Err(not_stored(request, &failure)),
-        Err(failure) => Err(request.unanswered(&failure)),
+        Err(failure) => Err(request.unanswered(failure)),
     }
 }
 
 /// Claims a request whose state is open for the decision, and writes the decision of this reviewer.
 /// As `write` waits for a disk, it runs on a thread that may.
 async fn decide(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     store: &Arc<RegistrationStore>,
     id: RequestId,
     is_open: impl FnOnce(&RequestState) -> bool,
@@ -284,14 +284,13 @@ async fn decide(
         return Err(decided_already(request));
     }
     let busy = || (StatusCode::SERVICE_UNAVAILABLE, error(request.texts().unreachable));
-    let Some(admin) = &request.state.writing.admin else { return Err(busy()) };
     let by = request.identity_name().unwrap_or_default();
-    let written = admin.run(request.peer.address, move || write(&claim, by)).await;
+    let written = request.host.run(request.head.address, move || write(&claim, by)).await;
     written.map_err(|_| busy())?.map_err(|failure| not_stored(request, &failure))
 }
 
 async fn refuse(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     store: &Arc<RegistrationStore>,
     id: RequestId,
     form: &Parameters<'_>,
@@ -301,7 +300,7 @@ async fn refuse(
     if reason.is_empty() {
         return Err((StatusCode::BAD_REQUEST, error(texts.needs_reason)));
     }
-    if reason.len() > request.state.settings.current().registration.field_bytes {
+    if reason.len() > request.head.registration.field_bytes {
         return Err((StatusCode::BAD_REQUEST, error(&fill(texts.too_long, texts.reason))));
     }
     if reason.contains(|c| is_unprintable(c) && c != '\n') {
@@ -315,7 +314,7 @@ async fn refuse(
 }
 
 async fn delete(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     store: &Arc<RegistrationStore>,
     id: RequestId,
     form: &Parameters<'_>,

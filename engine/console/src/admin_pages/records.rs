@@ -1,13 +1,13 @@
 //! Records: listing, creating, changing, copying and deleting them.
 
 use super::form::{self, ValueChanges};
-use super::{AdminRequest, copyable, encoded, error, operand, quoted};
-use crate::administration::ServiceError;
-use crate::api::change::{ALLOW_ORPHANS, ChangeKind, ChangeOutcome, RecordChange, carry_out};
-use crate::api::listing;
+use super::{ALLOW_ORPHANS, AdminRequest, copyable, encoded, error, operand};
+use crate::host::{ConsoleHost, ServiceUnanswered};
 use crate::pages::admin::{AdminNotice, EditPage, ListPage, ListedHandle, ValueRow};
+use crate::pages::shell_quoted;
 use crate::parameters::Parameters;
-use crate::reply::{GatewayResponse, plain};
+use crate::reply::{ConsoleResponse, plain};
+use handle_client::administration::record_change::{ChangeKind, ChangeOutcome, RecordChange, carry_out};
 use handle_client::administration::{Administrator, AskError, ClientIdentity};
 use handle_proto::json::value_to_json;
 use handle_proto::name::PREFIX_RECORDS;
@@ -45,36 +45,33 @@ fn read(client: &mut Administrator, handle: &[u8]) -> Result<ShownRecord, AskErr
 
 /// Asks the service as the signed-in user.
 pub(super) async fn ask<T: Send + 'static>(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     work: impl FnOnce(&mut Administrator) -> Result<T, AskError> + Send + 'static,
-) -> Result<T, ServiceError> {
-    match &request.state.writing.admin {
-        Some(admin) => admin.ask(request.peer.address, Some(Arc::clone(identity)), work).await,
-        None => Err(ServiceError::Busy),
-    }
+) -> Result<T, ServiceUnanswered> {
+    request.host.ask(request.head.address, identity, work).await
 }
 
 /// Sends a change to the service, and waits until readers see it.
 pub(super) async fn apply(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     change: RecordChange,
-) -> Result<ChangeOutcome, ServiceError> {
+) -> Result<ChangeOutcome, ServiceUnanswered> {
     let handle = change.handle.clone();
     let outcome = ask(request, identity, move |client| carry_out(client, &change)).await?;
     if outcome.code == ResponseCode::SUCCESS {
-        request.state.until_visible(request.peer.address, [&*handle], outcome.position).await;
+        request.host.until_visible(request.head.address, &handle, outcome.position).await;
     }
     Ok(outcome)
 }
 
 /// The page with the search form and its results.
 pub(super) async fn list(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     query: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let deleted = query.first("deleted").map(|handle| AdminNotice {
         text: request.texts().deleted.replacen("{}", &Printable(handle).to_string(), 1),
         is_error: false,
@@ -105,14 +102,13 @@ pub(super) async fn list(
         format!(
             "curl {} {}",
             request.curl_auth(),
-            quoted(&format!("{}api/handles?prefix={}", request.frame.base, encoded(authority)))
+            shell_quoted(&format!("{}api/handles?prefix={}", request.frame.base, encoded(authority)))
         ),
     ]);
-    let found = ask(request, identity, move |client| listing::of_prefix(client, &record)).await;
-    let (code, mut names) = match found {
+    let (code, mut names) = match request.host.list(request.head.address, identity, record).await {
         Ok(found) => found,
         Err(failure) => {
-            let (status, notice) = request.unanswered(&failure);
+            let (status, notice) = request.unanswered(failure);
             page.notice = Some(notice);
             return request.html(status, page.html());
         }
@@ -124,7 +120,7 @@ pub(super) async fn list(
     }
     let name_start = page.prefix.to_lowercase();
     names.retain(|name| !name_start.contains('/') || name.to_lowercase().starts_with(&name_start));
-    let size = request.state.settings.current().admin_pages.list_handles;
+    let size = request.head.admin_pages.list_handles;
     let number: usize = query.first("page").and_then(|page| page.parse().ok()).unwrap_or(0);
     page.count = Some(request.texts().found_count.replacen("{}", &names.len().to_string(), 1));
     page.previous = number.checked_sub(1);
@@ -138,7 +134,7 @@ pub(super) async fn list(
 
 /// The form for a record.
 fn edit_page<'r>(
-    request: &AdminRequest<'r>,
+    request: &AdminRequest<'r, impl ConsoleHost>,
     handle: &str,
     rows: Vec<ValueRow>,
     is_new: bool,
@@ -177,10 +173,10 @@ fn edit_page<'r>(
 
 /// The form for a new record.
 pub(super) fn new(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &ClientIdentity,
     query: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let handle = query.first("handle").unwrap_or_default();
     let mut row = form::empty_row(&[], request.texts());
     row.kind = "URL".to_owned();
@@ -198,10 +194,10 @@ pub(super) fn new(
 
 /// The form with the values of a record, or with a copy of them.
 pub(super) async fn edit(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     query: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let handle = query.first("handle").unwrap_or_default().trim().to_owned();
     let is_copy = query.flag("clone").unwrap_or_default();
     let done = match query.first("done") {
@@ -214,13 +210,13 @@ pub(super) async fn edit(
 }
 
 async fn show(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     handle: &str,
     is_copy: bool,
     status: StatusCode,
     notice: Option<AdminNotice>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let name = handle.as_bytes().to_vec();
     let (status, notice, values) = match ask(request, identity, move |client| read(client, &name)).await {
         Ok(ShownRecord { code: ResponseCode::SUCCESS, values, .. }) => (status, notice, values),
@@ -229,7 +225,7 @@ async fn show(
             (status, Some(notice), Vec::new())
         }
         Err(failure) => {
-            let (status, notice) = request.unanswered(&failure);
+            let (status, notice) = request.unanswered(failure);
             (status, Some(notice), Vec::new())
         }
     };
@@ -241,10 +237,10 @@ async fn show(
 
 /// Handles a submitted form.
 pub(super) async fn submit(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     fields: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let handle = fields.first("handle").unwrap_or_default().trim().to_owned();
     if fields.first("action") == Some("delete") {
         return delete(request, identity, handle, fields).await;
@@ -282,7 +278,7 @@ pub(super) async fn submit(
 type Refusal = (StatusCode, AdminNotice);
 
 async fn create(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     handle: &str,
     rows: &[ValueRow],
@@ -295,7 +291,7 @@ async fn create(
 
 /// Adds or replaces values, and then removes others. Values that the caller may not read stay.
 async fn save(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     handle: &str,
     rows: &[ValueRow],
@@ -304,7 +300,7 @@ async fn save(
 ) -> Result<(), Refusal> {
     let name = handle.as_bytes().to_vec();
     let stored = ask(request, identity, move |client| read(client, &name)).await;
-    let stored = stored.map_err(|failure| request.unanswered(&failure))?;
+    let stored = stored.map_err(|failure| request.unanswered(failure))?;
     if stored.code != ResponseCode::SUCCESS {
         return Err(request.refusal(stored.code, &stored.text));
     }
@@ -326,23 +322,23 @@ async fn save(
 }
 
 async fn apply_or_refuse(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     change: RecordChange,
 ) -> Result<(), Refusal> {
     match apply(request, identity, change).await {
         Ok(ChangeOutcome { code: ResponseCode::SUCCESS, .. }) => Ok(()),
         Ok(outcome) => Err(request.refusal(outcome.code, &outcome.text)),
-        Err(failure) => Err(request.unanswered(&failure)),
+        Err(failure) => Err(request.unanswered(failure)),
     }
 }
 
 async fn delete(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     handle: String,
     fields: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     if !fields.flag("confirmed").unwrap_or_default() {
         let notice = Some(error(request.texts().not_confirmed));
         return show(request, identity, &handle, false, StatusCode::BAD_REQUEST, notice).await;

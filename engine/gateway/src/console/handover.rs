@@ -1,25 +1,19 @@
 //! Hands the records of an upload over to `handle-admin` together, at its local socket.
 
-use super::{RecordOutcome, UploadMode, UploadRecord};
-use crate::admin_pages::AdminRequest;
-use crate::administration::{AdministrationService, ServiceError};
+use crate::administration::AdministrationService;
 use crate::api::batch::creation;
 use crate::bulk::{self, BulkError};
+use crate::state::GatewayState;
 use handle_client::administration::ClientIdentity;
+use handle_console::host::{ServiceUnanswered, UploadFailure, UploadMode, UploadOutcome, UploadRecord};
 use handle_local::bulk::{CHANGE_HEADER_LEN, FRAME_CHANGES_MAX, FRAME_LEN};
 use handle_proto::ResponseCode;
 use handle_proto::wire::admin::StorePosition;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// An upload and where it is handed over.
-pub(super) struct Handover<'r> {
-    pub(super) request: &'r AdminRequest<'r>,
-    pub(super) admin: &'r AdministrationService,
-    pub(super) socket: &'r Path,
-}
 
 /// Changes, each with the number of its record, from 1 on.
 type NumberedChanges = Vec<(u32, Vec<u8>)>;
@@ -58,44 +52,54 @@ impl RecordsUnderWay {
         under_way.frames.retain(|frame| !frame.is_empty());
         under_way
     }
+}
 
-    /// The outcomes of all records; those without any get `unknown_code` and `unknown_text`.
-    fn finish(self, unknown_code: ResponseCode, unknown_text: &str) -> Vec<RecordOutcome> {
-        let unknown = || (unknown_code, unknown_text.to_owned());
-        let outcomes = self.outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unknown));
-        let named = self.handles.into_iter().zip(outcomes);
-        named.map(|(handle, (code, message))| RecordOutcome { handle, code, message }).collect()
-    }
+/// Where an upload is handed over, and for whom.
+struct Handover<'s> {
+    state: &'s GatewayState,
+    admin: &'s AdministrationService,
+    socket: &'s Path,
+    source: IpAddr,
+}
+
+/// Creates all records, or replaces them, as `mode` says.
+pub(super) async fn put_records(
+    state: &GatewayState,
+    source: IpAddr,
+    identity: &Arc<ClientIdentity>,
+    records: Vec<UploadRecord>,
+    mode: UploadMode,
+) -> UploadOutcome {
+    let admin = state.writing.admin.as_ref();
+    let nothing =
+        UploadOutcome { records: Vec::new(), missing: UploadFailure::Unanswered(ServiceUnanswered::Failed) };
+    // Pages are served only with a socket.
+    let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.socket()?))) else {
+        return nothing;
+    };
+    let encoded = tokio::task::spawn_blocking(move || RecordsUnderWay::encode(records, mode)).await;
+    let Ok(mut under_way) = encoded else { return nothing };
+    let handover = Handover { state, admin, socket, source };
+    let carried_out = handover.carry_out(identity, &mut under_way).await;
+    let outcomes = under_way.handles.iter().zip(&under_way.outcomes);
+    let changed = outcomes
+        .filter(|(_, outcome)| outcome.as_ref().is_some_and(|(code, _)| *code == ResponseCode::SUCCESS));
+    let changed = changed.map(|(handle, _)| handle.as_bytes());
+    state.until_visible(source, changed, under_way.position).await;
+    let missing = match carried_out {
+        Err(BulkError::Refused(ResponseCode::SERVER_BUSY, _)) => {
+            UploadFailure::Unanswered(ServiceUnanswered::Busy)
+        }
+        Err(BulkError::Refused(code, text)) => UploadFailure::Refused(code, text),
+        Err(BulkError::NoSecret) => {
+            UploadFailure::Refused(ResponseCode::AUTHENTICATION_FAILED, String::new())
+        }
+        _ => UploadFailure::Unanswered(ServiceUnanswered::Failed),
+    };
+    UploadOutcome { records: under_way.handles.into_iter().zip(under_way.outcomes).collect(), missing }
 }
 
 impl Handover<'_> {
-    /// Creates all records, or replaces them, as `mode` says.
-    pub(super) async fn put_all(
-        &self,
-        identity: &Arc<ClientIdentity>,
-        records: Vec<UploadRecord>,
-        mode: UploadMode,
-    ) -> Vec<RecordOutcome> {
-        let encoded = tokio::task::spawn_blocking(move || RecordsUnderWay::encode(records, mode)).await;
-        let Ok(mut under_way) = encoded else { return Vec::new() };
-        let carried_out = self.carry_out(identity, &mut under_way).await;
-        let address = self.request.peer.address;
-        let outcomes = under_way.handles.iter().zip(&under_way.outcomes);
-        let changed = outcomes
-            .filter(|(_, outcome)| outcome.as_ref().is_some_and(|(code, _)| *code == ResponseCode::SUCCESS));
-        let changed = changed.map(|(handle, _)| handle.as_bytes());
-        self.request.state.until_visible(address, changed, under_way.position).await;
-        let unknown = match carried_out {
-            Err(BulkError::Refused(ResponseCode::SERVER_BUSY, _)) => {
-                (ResponseCode::SERVER_BUSY, self.request.unanswered(&ServiceError::Busy).1.text)
-            }
-            Err(BulkError::Refused(code, text)) => (code, text),
-            Err(BulkError::NoSecret) => (ResponseCode::AUTHENTICATION_FAILED, String::new()),
-            _ => (ResponseCode::ERROR, self.request.texts().unreachable.to_owned()),
-        };
-        under_way.finish(unknown.0, &unknown.1)
-    }
-
     /// Hands over one frame after the other, and notes the results.
     async fn carry_out(
         &self,
@@ -105,7 +109,7 @@ impl Handover<'_> {
         if under_way.frames.is_empty() {
             return Ok(());
         }
-        let (source, timeout) = (self.request.peer.address, self.admin.timeout());
+        let (source, timeout) = (self.source, self.admin.timeout());
         let permit = self.admin.permit(source);
         let _permit = permit.ok_or_else(BulkError::busy)?;
         let opened = bulk::open(self.socket, timeout, Arc::clone(identity), source, None).await;
@@ -116,7 +120,7 @@ impl Handover<'_> {
         self.admin.bulk_failures().note(failure, Instant::now());
         let mut connection = opened?;
         for changes in std::mem::take(&mut under_way.frames) {
-            changes.iter().for_each(|_| self.request.state.counters.bulk_records.add());
+            changes.iter().for_each(|_| self.state.counters.bulk_records.add());
             let frame = bulk::changes_frame(&changes);
             let sent = tokio::time::timeout(timeout, connection.writer.send_frame(&frame)).await;
             sent.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;

@@ -3,7 +3,6 @@
 use super::admin_messages::{self, AdminMessages};
 use super::messages::{DE, EN, FR, Messages};
 use super::registration_messages::{self, RegistrationMessages};
-use crate::accept::by_quality;
 
 /// A language in which pages are written.
 #[derive(Debug)]
@@ -51,11 +50,11 @@ pub static LANGUAGES: [Language; 3] = [
 ];
 
 impl Language {
-    /// The language that a header `Accept-Language` prefers, by its primary subtag.
+    /// The language of the first of these tags, in the order of preference, that has one.
     #[must_use]
-    pub fn of_header(header: &str) -> &'static Self {
-        let language = by_quality(header).find_map(|tag| {
-            let primary = tag.split('-').next().unwrap_or_default();
+    pub fn preferred(tags: impl IntoIterator<Item: AsRef<str>>) -> &'static Self {
+        let language = tags.into_iter().find_map(|tag| {
+            let primary = tag.as_ref().split('-').next().unwrap_or_default();
             LANGUAGES.iter().find(|language| language.tag.eq_ignore_ascii_case(primary))
         });
         language.unwrap_or(&LANGUAGES[0])

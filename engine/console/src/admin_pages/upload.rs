@@ -1,12 +1,10 @@
 //! Upload of many records as CSV or JSON lines.
 
-mod handover;
-
-use super::{AdminRequest, copyable, error, guard};
-use crate::api::change::ALLOW_ORPHANS;
+use super::{ALLOW_ORPHANS, AdminRequest, copyable, error};
+use crate::host::{ConsoleHost, ServiceUnanswered, UploadFailure, UploadMode, UploadRecord};
 use crate::pages::admin::{AdminNotice, UploadPage};
 use crate::parameters::Parameters;
-use crate::reply::{GatewayResponse, response};
+use crate::reply::{ConsoleResponse, guard, response};
 use handle_client::administration::ClientIdentity;
 use handle_formats::input::{
     CsvError, CsvRow, CsvTable, InputEntry, InputForm, InputPosition, InputReader, InputStream, JsonObjects,
@@ -14,7 +12,6 @@ use handle_formats::input::{
 use handle_proto::json::{Json, entered_value_from_json};
 use handle_proto::printable::Printable;
 use handle_proto::{ResponseCode, ValueBuf};
-use handover::Handover;
 use hyper::StatusCode;
 use hyper::header::{self, HeaderValue};
 use serde_json::json;
@@ -27,22 +24,6 @@ const RESULT_HEAD: [&str; 4] = ["handle", "status", "code", "message"];
 /// Refused records that are told by name; the result has all of them.
 const REFUSED_SHOWN_MAX: usize = 10;
 
-/// One record of an upload.
-#[derive(Debug, PartialEq, Eq)]
-struct UploadRecord {
-    handle: String,
-    values: Result<Vec<ValueBuf>, String>,
-}
-
-/// What an upload does with records that exist.
-#[derive(Clone, Copy, Debug)]
-struct UploadMode {
-    /// Whether they are replaced.
-    overwrites: bool,
-    /// Whether a record may lose its last administrator.
-    allows_orphans: bool,
-}
-
 /// The outcome of a record.
 #[derive(Debug)]
 struct RecordOutcome {
@@ -52,16 +33,16 @@ struct RecordOutcome {
 }
 
 /// Maximum number of records of a request.
-fn records_max(request: &AdminRequest<'_>) -> usize {
-    request.state.settings.current().admin_pages.upload_records
+fn records_max(request: &AdminRequest<'_, impl ConsoleHost>) -> usize {
+    request.head.admin_pages.upload_records
 }
 
 /// The page with the form.
-pub(super) fn page(request: &AdminRequest<'_>) -> GatewayResponse {
+pub(super) fn page(request: &AdminRequest<'_, impl ConsoleHost>) -> ConsoleResponse {
     request.html(StatusCode::OK, upload_page(request).html())
 }
 
-fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
+fn upload_page<'r>(request: &AdminRequest<'r, impl ConsoleHost>) -> UploadPage<'r> {
     UploadPage {
         frame: request.frame,
         user: request.user(),
@@ -77,10 +58,10 @@ fn upload_page<'r>(request: &AdminRequest<'r>) -> UploadPage<'r> {
 
 /// Carries out an upload. Scripts get the result as JSON, browsers without scripts as a page.
 pub(super) async fn upload(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     form: &Parameters<'_>,
-) -> GatewayResponse {
+) -> ConsoleResponse {
     let text = form.first("records").unwrap_or_default();
     let most = records_max(request);
     // Parsing takes milliseconds, too long for an asynchronous task.
@@ -141,28 +122,36 @@ pub(super) async fn upload(
 }
 
 /// Whether a script asks, and not a form.
-fn wants_json(request: &AdminRequest<'_>) -> bool {
-    let accepted = request.parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accepted.is_some_and(|accepted| accepted.starts_with("application/json"))
+fn wants_json(request: &AdminRequest<'_, impl ConsoleHost>) -> bool {
+    request.head.header(header::ACCEPT).is_some_and(|accepted| accepted.starts_with("application/json"))
 }
 
-/// Hands all records over together.
+/// Hands all records over together. Those without an answer get the reason why there is none.
 async fn put_all(
-    request: &AdminRequest<'_>,
+    request: &AdminRequest<'_, impl ConsoleHost>,
     identity: &Arc<ClientIdentity>,
     records: Vec<UploadRecord>,
     mode: UploadMode,
 ) -> Vec<RecordOutcome> {
-    let admin = request.state.writing.admin.as_ref();
-    // Pages are served only with a socket.
-    let Some((admin, socket)) = admin.and_then(|admin| Some((admin, admin.socket()?))) else {
-        return Vec::new();
+    let outcome = request.host.put_records(request.head.address, identity, records, mode).await;
+    let missing = match outcome.missing {
+        UploadFailure::Refused(code, text) => (code, text),
+        UploadFailure::Unanswered(ServiceUnanswered::Busy) => {
+            (ResponseCode::SERVER_BUSY, request.texts().unreachable.to_owned())
+        }
+        UploadFailure::Unanswered(ServiceUnanswered::Failed) => {
+            (ResponseCode::ERROR, request.texts().unreachable.to_owned())
+        }
     };
-    Handover { request, admin, socket }.put_all(identity, records, mode).await
+    let records = outcome.records.into_iter().map(|(handle, answer)| {
+        let (code, message) = answer.unwrap_or_else(|| missing.clone());
+        RecordOutcome { handle, code, message }
+    });
+    records.collect()
 }
 
 /// The result as a file.
-pub(super) fn download(result: &str) -> GatewayResponse {
+pub(super) fn download(result: &str) -> ConsoleResponse {
     let mut file = response(StatusCode::OK, "text/csv;charset=utf-8", result.to_owned());
     guard(&mut file);
     let name = HeaderValue::from_static("attachment; filename=\"result.csv\"");

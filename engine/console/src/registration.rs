@@ -18,7 +18,7 @@ pub mod record;
 pub mod request;
 pub mod store;
 
-use crate::rate_limit::RequestRateConfig;
+use crate::request::RateNetworks;
 use config::RegistrationConfig;
 use handle_client::administration::ClientIdentity;
 use handle_daemon::identity::identities;
@@ -111,14 +111,14 @@ impl Registrations {
         &self,
         address: IpAddr,
         config: &RegistrationConfig,
-        sources: &RequestRateConfig,
+        networks: RateNetworks,
     ) -> Result<(), RetryAfter> {
         const HOUR_NS: u64 = 3_600_000_000_000;
         let rate = SourceRate {
             interval_ns: HOUR_NS / u64::from(config.forms_per_hour),
             burst: config.forms_per_hour,
-            ipv4_bits: sources.ipv4_bits,
-            ipv6_bits: sources.ipv6_bits,
+            ipv4_bits: networks.ipv4_bits,
+            ipv6_bits: networks.ipv6_bits,
         };
         self.rates.admit_at_rate(address, Instant::now(), rate)
     }

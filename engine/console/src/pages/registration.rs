@@ -2,7 +2,7 @@
 
 use super::admin::{AdminNotice, AdminUser};
 use super::dates::{DateView, date};
-use super::value::{KeyView, SiteView, mail_url};
+use super::facts::{KeyView, SiteView, mail_url};
 use super::{PageFrame, fill, html};
 use crate::registration::application::ApplicationForm;
 use crate::registration::request::{RegistrationRequest, RequestState};

@@ -7,13 +7,16 @@ use jiff::tz::TimeZone;
 
 /// A time, in ISO 8601 and in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DateView {
-    pub(super) iso: String,
-    pub(super) text: String,
+pub struct DateView {
+    /// In ISO 8601.
+    pub iso: String,
+    /// In words.
+    pub text: String,
 }
 
 /// A Unix time. Seconds are signed, as in deployed software.
-pub(super) fn date(unix_s: i32, texts: &Messages) -> DateView {
+#[must_use]
+pub fn date(unix_s: i32, texts: &Messages) -> DateView {
     let time = Timestamp::from_second(unix_s.into()).expect("any 32 bits are in range");
     let civil = time.to_zoned(TimeZone::UTC).datetime();
     let month = texts.months[usize::from(civil.month().unsigned_abs()) - 1];
@@ -27,7 +30,8 @@ pub(super) fn date(unix_s: i32, texts: &Messages) -> DateView {
 }
 
 /// A duration in its two largest units.
-pub(super) fn duration(seconds: u32, texts: &Messages) -> String {
+#[must_use]
+pub fn duration(seconds: u32, texts: &Messages) -> String {
     let mut rest = seconds;
     let mut parts = vec![];
     for (unit_s, (one, many)) in [86_400, 3600, 60, 1].into_iter().zip(texts.units) {
@@ -44,7 +48,8 @@ pub(super) fn duration(seconds: u32, texts: &Messages) -> String {
 }
 
 /// A time to live.
-pub(super) fn ttl(ttl: Ttl, texts: &Messages) -> String {
+#[must_use]
+pub fn ttl(ttl: Ttl, texts: &Messages) -> String {
     match ttl.kind {
         Ttl::RELATIVE => duration(u32::try_from(ttl.seconds).unwrap_or(0), texts),
         _ => fill(texts.until, date(ttl.seconds, texts).text),
