@@ -212,7 +212,17 @@ fn line(row: &SettingRow, is_live: bool) -> String {
     let what = what.strip_prefix(BEGIN).unwrap_or(&what);
     let default = Some(default(row)).filter(|text| !text.is_empty());
     let reload = is_live.then(|| "reload".to_owned());
-    let value = [Some(row.type_name.clone()), default.map(|text| format!("default {text}"))]
+    // Values of these types are known by their default, units by the end of the name.
+    let is_known = match row.type_name.as_str() {
+        "boolean" | "number" | "text" => default.is_some(),
+        "milliseconds" => row.name.ends_with("_ms"),
+        "seconds" => row.name.ends_with("_s"),
+        "bytes" => row.name.ends_with("_bytes"),
+        "bytes per second" => row.name.ends_with("_bytes_per_s"),
+        _ => false,
+    };
+    let type_name = (!is_known).then(|| row.type_name.clone());
+    let value = [type_name, default.map(|text| format!("default {text}"))]
         .into_iter()
         .chain([Some(allowed(row)).filter(|text| !text.is_empty()), reload])
         .flatten();
