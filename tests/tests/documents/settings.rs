@@ -259,6 +259,8 @@ fn rendered(tables: &[SettingTable], elsewhere: &[SettingTable]) -> String {
     let elsewhere: BTreeSet<String> = elsewhere.map(|row| line(row, row.is_live)).collect();
     let mut text = String::new();
     for SettingTable { section, is_list, about, rows } in tables {
+        let (same, own): (Vec<_>, Vec<_>) =
+            rows.iter().map(|row| (row, difference(row, &elsewhere))).partition(|(_, same)| same.is_some());
         if !section.is_empty() {
             let about: Vec<_> = about.iter().map(|line| line.trim()).collect();
             // A table within one of a list belongs to the one before it.
@@ -268,10 +270,12 @@ fn rendered(tables: &[SettingTable], elsewhere: &[SettingTable]) -> String {
             };
             let is_list = *is_list && !tables.iter().any(is_within);
             let name = if is_list { format!("[[{section}]]") } else { format!("[{section}]") };
-            write!(text, "\n## `{name}`\n\n{}\n", about.join("\n")).unwrap();
+            write!(text, "\n## `{name}`\n").unwrap();
+            // The page that has all lines says what the section is about.
+            if !own.is_empty() || same.is_empty() {
+                write!(text, "\n{}\n", about.join("\n")).unwrap();
+            }
         }
-        let (same, own): (Vec<_>, Vec<_>) =
-            rows.iter().map(|row| (row, difference(row, &elsewhere))).partition(|(_, same)| same.is_some());
         for difference in ["", ", but with *reload*", ", but without *reload*"] {
             let same = same.iter().filter(|(_, one)| *one == Some(difference));
             let names: Vec<_> = same.map(|(row, _)| format!("`{}`", short(&row.name))).collect();
