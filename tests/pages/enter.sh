@@ -20,8 +20,12 @@ mount --bind etc /etc
 for directory in /home /mnt /run /srv /tmp /var/cache /var/lib /var/log; do
     mount -t tmpfs -o mode=1777 pages $directory
 done
-echo 'handled:x:10641:10641::/home/me:/bin/bash' >>/etc/passwd
-echo 'handled:x:10641:' >>/etc/group
+# The users and the group of the pages are the one that types.
+for name in handled handle-admin handle-gateway handle-cache handle-fetch handle-sets; do
+    sed -i "/^$name:/d" /etc/passwd /etc/group
+    echo "$name:x:10641:10641::/home/me:/bin/bash" >>/etc/passwd
+    echo "$name:x:10641:" >>/etc/group
+done
 cat >/etc/hosts <<'EOF'
 127.0.0.1 localhost
 192.0.2.10 handles.example.org admin.example.org hdl.example.org db.example

@@ -6,12 +6,15 @@ health, command = re.findall(r"CMD (\[.*?\])", text)
 open("health.sh", "w").write(shlex.join(json.loads(health)) + "\n")
 open("command.sh", "w").write("exec " + shlex.join(json.loads(command)) + "\n")
 EOF
-pkill -x handle-lab
-sleep infinity | sh command.sh >container.log 2>&1 &
+pkill -x handle-lab || true
+# As there, without the variables of the page.
+clean() { env -i PATH=/media/built:/usr/bin:/bin "$@"; }
+sleep infinity | clean sh command.sh >container.log 2>&1 &
 for _ in $(seq 100); do
-    if sh health.sh && [ -s /tmp/handles.env ]; then break; fi
+    if clean sh health.sh && [ -s /tmp/handles.env ]; then break; fi
     sleep 0.2
 done
+cat container.log
 (
     set -a
     . /tmp/handles.env

@@ -40,6 +40,12 @@ pub enum TestNeed {
     Root,
     /// A mount namespace of one's own.
     MountNamespace,
+    /// Namespaces of network, mounts and processes of one's own, and `ip` and `ss`.
+    Namespaces,
+    /// `bird`, which speaks BGP.
+    Bird,
+    /// `nginx` and `haproxy`.
+    Proxies,
     /// io_uring.
     IoUring,
     /// Trains of datagrams, sent and received.
@@ -61,7 +67,7 @@ struct NeedRow {
 }
 
 /// All needs. Everything without an exemption is installed by `.ci/run`.
-const ROWS: [NeedRow; 17] = [
+const ROWS: [NeedRow; 20] = [
     required(TestNeed::Postgres, "PostgreSQL", "apt-get install postgresql"),
     required(TestNeed::Pebble, "pebble", "apt-get install pebble"),
     required(TestNeed::Python, "python3", "apt-get install python3"),
@@ -80,6 +86,9 @@ const ROWS: [NeedRow; 17] = [
         "set REFERENCE to its folder",
         "it is not free to distribute",
     ),
+    required(TestNeed::Bird, "bird", "apt-get install bird2"),
+    required(TestNeed::Proxies, "nginx and haproxy", "apt-get install nginx-light haproxy"),
+    exempt(TestNeed::Namespaces, "unshare --net --mount --pid", "leave the container", CONTAINER),
     exempt(TestNeed::MountNamespace, "unshare --mount", "leave the container", CONTAINER),
     exempt(TestNeed::IoUring, "io_uring", "leave the container", CONTAINER),
     exempt(TestNeed::Trace, "ptrace on x86-64", "leave the container", CONTAINER),
