@@ -36,17 +36,17 @@ fn a_route_is_withdrawn_when_the_server_is_not_ready_and_a_planned_withdrawal_lo
     let printed = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
     for withdrawal in ["planned", "killed"] {
-        let time = figure(&printed, &format!("{withdrawal}: withdrawn after "));
+        let time = read_figure(&printed, &format!("{withdrawal}: withdrawn after "));
         assert!(time < WITHDRAWN_MS_MAX, "{printed}");
     }
     for term in ["lost", "late", "not sent"] {
-        assert_eq!(figure(&printed, term), 0, "{term}: {printed}");
+        assert_eq!(read_figure(&printed, term), 0, "{term}: {printed}");
     }
-    assert_eq!(figure(&printed, "1 success"), 1_600, "{printed}");
+    assert_eq!(read_figure(&printed, "1 success"), 1_600, "{printed}");
 }
 
 /// The number behind a text.
-fn figure(printed: &str, before: &str) -> u64 {
+fn read_figure(printed: &str, before: &str) -> u64 {
     let (_, rest) = printed.split_once(before).unwrap_or_else(|| panic!("no `{before}` in: {printed}"));
     rest.split_whitespace().next().unwrap().parse().unwrap()
 }

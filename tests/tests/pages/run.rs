@@ -78,7 +78,7 @@ fn write_block(block: &Block, directory: &Path) -> String {
     let line = block.line;
     match &block.marker {
         Some(Marker::Run(details)) => {
-            std::fs::write(directory.join(format!("{line}.sh")), typed(&block.commands())).unwrap();
+            std::fs::write(directory.join(format!("{line}.sh")), add_waits(&block.commands())).unwrap();
             let prepared =
                 details.preparations.iter().map(|name| format!("source $CHECKOUT/tests/pages/{name}.sh\n"));
             let (script, output) = (format!("/media/test/{line}.sh"), format!("/media/test/output/{line}"));
@@ -113,7 +113,7 @@ fn write_file(block: &Block, directory: &Path) -> String {
 }
 
 /// The commands, each in the background followed by a wait until it listens.
-fn typed(commands: &str) -> String {
+fn add_waits(commands: &str) -> String {
     let mut typed = String::new();
     for line in commands.lines() {
         typed += line;
