@@ -6,6 +6,7 @@ mod client;
 mod conversations;
 mod coverage;
 mod credentials;
+mod do_irp;
 mod examples;
 mod hashing;
 mod http;
