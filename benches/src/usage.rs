@@ -4,10 +4,15 @@
 use anyhow::{Context as _, ensure};
 use std::fs;
 use std::ops::Sub;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 /// Length of a tick in `/proc`: 1/100 s on all supported architectures.
 const TICK: Duration = Duration::from_millis(10);
+/// Time between two looks at the memory of this process.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Processor time of a process with all its threads.
 ///
@@ -133,10 +138,51 @@ pub fn resident_len(pid: u32) -> anyhow::Result<u64> {
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn private_len() -> anyhow::Result<u64> {
+    own_len("RssAnon:")
+}
+
+/// Returns the resident memory of this process that is of mapped files, in bytes. The kernel takes
+/// it back when it needs memory.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn mapped_len() -> anyhow::Result<u64> {
+    own_len("RssFile:")
+}
+
+/// Returns the length in a line of the status of this process.
+fn own_len(name: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("RssAnon")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kilobytes: u64 = line.with_context(|| name.to_owned())?.trim().trim_end_matches(" kB").parse()?;
     Ok(kilobytes << 10)
+}
+
+/// Looks at the memory of this process that is not of files several times a second, and keeps the
+/// most that was seen. The kernel keeps the peak of both kinds together only.
+#[derive(Debug)]
+pub struct PrivatePeak(Arc<AtomicU64>);
+
+impl PrivatePeak {
+    /// Begins to look, until the process ends.
+    #[must_use]
+    pub fn begin() -> Self {
+        let most = Arc::new(AtomicU64::new(0));
+        let seen = Arc::clone(&most);
+        thread::spawn(move || {
+            while let Ok(now) = private_len() {
+                seen.fetch_max(now, Ordering::Relaxed);
+                thread::sleep(LOOK_INTERVAL);
+            }
+        });
+        Self(most)
+    }
+
+    /// Returns the most that was seen, in bytes.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Describes processor, cores and kernel, as every published figure must.

@@ -6,6 +6,7 @@ mod bulk_resolve;
 mod cache_memory;
 mod capacity;
 mod certified_share;
+mod compare;
 mod http_cache;
 mod import_rate;
 mod latency;
@@ -33,6 +34,7 @@ enum Command {
     CacheMemory(cache_memory::Args),
     Capacity(capacity::Args),
     CertifiedShare(certified_share::Args),
+    Compare(compare::Args),
     HttpCache(http_cache::Args),
     ImportRate(import_rate::Args),
     Latency(latency::Args),
@@ -51,6 +53,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
         Command::CacheMemory(args) => cache_memory::run(args),
         Command::Capacity(args) => capacity::run(args),
         Command::CertifiedShare(args) => certified_share::run(args),
+        Command::Compare(args) => compare::run(args),
         Command::HttpCache(args) => http_cache::run(args),
         Command::ImportRate(args) => import_rate::run(args),
         Command::Latency(args) => latency::run(args),

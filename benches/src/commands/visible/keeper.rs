@@ -4,6 +4,7 @@
 use anyhow::{Context as _, bail};
 use handle_admin::publish::{Command, PublishConfig, StorePublisher};
 use handle_benches::records::{RecordBuffer, RecordGenerator};
+use handle_benches::usage::PrivatePeak;
 use handle_benches::{serve, usage};
 use handle_proto::{Value, Values};
 use handle_store::{Store, StoreConfig};
@@ -106,6 +107,7 @@ impl Drop for Keeper {
 /// In the process: imports, publishes, and executes commands.
 pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> {
     serve::pin(Some(core));
+    let private = PrivatePeak::begin();
     std::fs::create_dir_all(dir)?;
     let config = StoreConfig::at(&dir.join("store"));
     let generator = RecordGenerator::new()?;
@@ -165,7 +167,13 @@ pub(crate) fn keep(dir: &Path, records: u64, core: usize) -> anyhow::Result<()> 
                 }
                 print_line(&format!("{command} {:.1} s", started.elapsed().as_secs_f64()))?;
             }
-            "memory" => print_line(&format!("memory {} MiB", usage::resident_len_max()? >> 20))?,
+            "memory" => print_line(&format!(
+                "memory {} MiB held at most, {} MiB now, and {} MiB of mapped files; {} MiB of both at most",
+                private.most() >> 20,
+                usage::private_len()? >> 20,
+                usage::mapped_len()? >> 20,
+                usage::resident_len_max()? >> 20
+            ))?,
             "status" => print_line(&format!("status {}", serde_json::to_string(&publishing.status())?))?,
             other => bail!("unknown command {other:?}"),
         }
