@@ -11,7 +11,7 @@
 //! - [`certified`]: signed answers, and the signing rate of the key alone.
 //! - [`serve`]: servers in separate processes; [`flood`] and [`tcp`]: closed loops of requests.
 //! - [`batch`]: requests for many records over HTTP.
-//! - [`compared`]: figures of two trees, turn by turn.
+//! - [`comparison`]: figures of two trees, turn by turn.
 //! - [`delayed`]: a server that answers late.
 //! - [`dns`]: queries and a server of DNS, for comparison.
 //! - [`paced`]: an open loop of requests, and the response times.
@@ -24,7 +24,7 @@ pub mod answers;
 pub mod args;
 pub mod batch;
 pub mod certified;
-pub mod compared;
+pub mod comparison;
 pub mod delayed;
 pub mod dns;
 pub mod flood;

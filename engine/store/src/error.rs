@@ -111,12 +111,6 @@ impl fmt::Display for StoreError {
                     "the store has schema {found}, and this program supports {known}: use a newer program"
                 )
             }
-            Self::NewerFile { file, found, known } => write!(
-                f,
-                "the file of the store {} has format {found}, and this program reads format {known}: use the program that \
-                 wrote it, or a newer one",
-                file.display()
-            ),
             Self::Damaged(what) => {
                 write!(f, "the store is damaged: {what} (`hdl store check` lists all damage)")
             }
@@ -143,7 +137,8 @@ impl fmt::Display for StoreError {
                     _ => Ok(()),
                 }
             }
-            Self::Moved
+            Self::NewerFile { .. }
+            | Self::Moved
             | Self::UnfinishedCopy(_)
             | Self::OtherCopy
             | Self::CopyDiffers
@@ -153,9 +148,15 @@ impl fmt::Display for StoreError {
 }
 
 impl StoreError {
-    /// Writes the errors of imports and moves.
+    /// Writes the errors of imports, moves and other versions.
     fn fmt_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NewerFile { file, found, known } => write!(
+                f,
+                "the file of the store {} has format {found}, and this program reads format {known}: use the program that \
+                 wrote it, or a newer one",
+                file.display()
+            ),
             Self::Moved => f.write_str(
                 "the store was moved and takes no changes: set `store` to the new place and restart handle-admin \
                  (`hdl store move` finishes a move that was interrupted at its end)",

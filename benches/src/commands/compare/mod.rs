@@ -11,7 +11,7 @@ mod tree;
 use anyhow::ensure;
 use clap::ValueEnum;
 use comfy_table::Table;
-use handle_benches::compared::{ComparedFigure, TurnFigures, joined};
+use handle_benches::comparison::{ComparedFigure, TurnFigures, joined};
 use handle_benches::spread::Spread;
 use handle_benches::usage;
 use probes::{PROBES, Probe};

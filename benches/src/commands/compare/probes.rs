@@ -3,7 +3,7 @@
 use super::tree::BuiltTree;
 use super::{Args, ProbeName};
 use anyhow::{Context as _, ensure};
-use handle_benches::compared::{TurnFigures, counted, nanoseconds, ratios};
+use handle_benches::comparison::{TurnFigures, counted, nanoseconds, ratios};
 use serde_json::Value as Json;
 use std::process::Command;
 
